@@ -1,0 +1,128 @@
+//===- DistAttrs.td - meshes and shardings ------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_DISTATTRS_TD
+#define MESHWRIGHT_DIALECTS_DIST_DISTATTRS_TD
+
+include "meshwright/dialects/Dist/DistDialect.td"
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
+
+class Dist_Attr<string name, string attrMnemonic, list<Trait> traits = []>
+    : AttrDef<Dist_Dialect, name, traits> {
+  let mnemonic = attrMnemonic;
+}
+
+def Dist_ReductionKind : I32EnumAttr<"ReductionKind", "how partial values combine", [
+    I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Max", 1, "max">]> {
+  let cppNamespace = "::meshwright::dist";
+  let genSpecializedAttr = 0;
+}
+def Dist_ReductionKindAttr : EnumAttr<Dist_Dialect, Dist_ReductionKind, "reduction"> {
+  let assemblyFormat = "$value";
+}
+
+def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
+  let summary = "a named axis of a mesh, with its link";
+  let description = [{
+    `bandwidth` is in bytes per second, `latency` in seconds; 0 bandwidth means
+    "not given".
+  }];
+  let parameters = (ins StringRefParameter<>:$name, "int64_t":$size,
+                        "double":$bandwidth, "double":$latency);
+  let hasCustomAssemblyFormat = 1;
+}
+
+def Dist_MeshAttr : Dist_Attr<"Mesh", "mesh"> {
+  let summary = "named axes with sizes, major to minor";
+  let description = [{
+    Ranks are numbered row-major in the order in which the axes are written.
+
+    ```mlir
+    dist.mesh @mesh = <["dp"=2, "tp"=4]>
+    dist.mesh @linked = <["host"=2 {bandwidth = 5.0e10, latency = 1.0e-5}, "tp"=8], device = "h100">
+    ```
+  }];
+  let parameters = (ins ArrayRefParameter<"MeshAxisAttr">:$axes,
+                        StringRefParameter<>:$device);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// Number of ranks: the product of the axis sizes.
+    int64_t getNumRanks() const;
+    /// Index of the axis of that name, or -1.
+    int getAxisIndex(llvm::StringRef name) const;
+  }];
+}
+
+def Dist_AxisRefAttr : Dist_Attr<"AxisRef", "axis_ref"> {
+  let summary = "an axis of a mesh, or a part of one";
+  let description = [{
+    `"tp"` is the whole axis. `"tp":(2)4` is a part: the axis seen as the
+    product of 2, 4 and the rest (major to minor), of which it names the 4.
+    `subSize` 0 stands for the whole axis.
+  }];
+  let parameters = (ins StringRefParameter<>:$name, "int64_t":$preSize, "int64_t":$subSize);
+  let hasCustomAssemblyFormat = 1;
+}
+
+def Dist_FactorShardingAttr : Dist_Attr<"FactorSharding", "factor"> {
+  let summary = "how one factor of a dimension is sharded";
+  let description = [{
+    `size` is the factor's true size, `padded` its padded size; both are 0 when
+    the factor is the whole dimension and its sizes follow from the types.
+  }];
+  let parameters = (ins "int64_t":$size, "int64_t":$padded,
+                        ArrayRefParameter<"AxisRefAttr">:$axes);
+  let hasCustomAssemblyFormat = 1;
+}
+
+def Dist_DimShardingAttr : Dist_Attr<"DimSharding", "dim"> {
+  let summary = "how one dimension is sharded: its factors, major to minor";
+  let parameters = (ins ArrayRefParameter<"FactorShardingAttr">:$factors, "bool":$isOpen);
+  let hasCustomAssemblyFormat = 1;
+}
+
+def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
+  let summary = "the layout of a value along the axes of a mesh";
+  let description = [{
+    One entry per dimension, each a list of axes, major to minor; `?` leaves the
+    dimension open to propagation. Axes not mentioned replicate.
+
+    ```mlir
+    #dist.sharding<@mesh, [{"dp"}, {"tp", ?}, {}]>
+    #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>
+    #dist.sharding<@mesh, [{"tp":(1)2}, {}]>
+    ```
+
+    A dimension that is a product of factors (heads and head size, say) spells
+    them, major to minor, each with its size, the size it is padded to where
+    that differs, and its axes. Here 6 query heads, as 2 groups of 3 padded to
+    4, lie on both halves of an axis of size 4:
+
+    ```mlir
+    #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {}]>
+    ```
+  }];
+  let parameters = (ins "::mlir::FlatSymbolRefAttr":$mesh,
+                        ArrayRefParameter<"DimShardingAttr">:$dims,
+                        ArrayRefParameter<"AxisRefAttr">:$unreduced,
+                        "::meshwright::dist::ReductionKind":$reduction);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    int64_t getRank() const { return getDims().size(); }
+    /// All dimensions without axes, nothing unreduced.
+    static ShardingAttr getReplicated(::mlir::MLIRContext *context,
+                                      ::mlir::FlatSymbolRefAttr mesh, int64_t rank);
+    /// Checks axes against the mesh: they exist, parts divide, none is used
+    /// twice.
+    ::mlir::LogicalResult verifyForMesh(
+        MeshAttr mesh, ::llvm::function_ref<::mlir::InFlightDiagnostic()> emitError) const;
+  }];
+}
+
+#endif

@@ -1,0 +1,39 @@
+//===- DistDialect.td - how values lie on devices ----------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_DISTDIALECT_TD
+#define MESHWRIGHT_DIALECTS_DIST_DISTDIALECT_TD
+
+include "mlir/IR/OpBase.td"
+
+def Dist_Dialect : Dialect {
+  let name = "dist";
+  let cppNamespace = "::meshwright::dist";
+  let summary = "how values lie on devices";
+  let description = [{
+    Meshes, shardings and collectives. A *global* program describes one device's
+    computation and may carry `dist.sharding` on any value; an *SPMD* program
+    (`dist.spmd = @mesh` on the function) describes what each rank does, with
+    local shapes and explicit collectives.
+  }];
+  let useDefaultAttributePrinterParser = 1;
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
+  let extraClassDeclaration = [{
+    /// On any op of a global program: the sharding of its (only) result, or an
+    /// array with one sharding per result. On function arguments and results
+    /// too.
+    static constexpr llvm::StringLiteral kShardingAttr = "dist.sharding";
+    /// On arguments and results of an SPMD function: the global type.
+    static constexpr llvm::StringLiteral kGlobalAttr = "dist.global";
+    /// On a function: the mesh it is an SPMD program for.
+    static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
+  }];
+}
+
+#endif

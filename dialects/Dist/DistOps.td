@@ -1,0 +1,211 @@
+//===- DistOps.td - meshes and collectives ------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_DISTOPS_TD
+#define MESHWRIGHT_DIALECTS_DIST_DISTOPS_TD
+
+include "meshwright/dialects/Dist/DistAttrs.td"
+include "meshwright/dialects/Dist/DistInterfaces.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Dist_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Dist_Dialect, mnemonic, traits>;
+
+def Dist_AxesAttr : TypedArrayAttrBase<Dist_AxisRefAttr, "list of axes"> {
+  let constBuilderCall = "$0";
+}
+
+def Dist_MeshOp : Dist_Op<"mesh", [Symbol, HasParent<"::mlir::ModuleOp">]> {
+  let summary = "defines a mesh";
+  let description = [{
+    ```mlir
+    dist.mesh @mesh = <["dp"=2, "tp"=4]>
+    ```
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, Dist_MeshAttr:$mesh);
+  let assemblyFormat = "$sym_name `=` $mesh attr-dict";
+}
+
+def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, AllTypesMatch<["input", "result"]>]> {
+  let summary = "states the sharding of a value of a global program";
+  let description = [{
+    ```mlir
+    %1 = dist.constrain %0 #dist.sharding<@mesh, [{"dp"}, {"tp"}]> : tensor<8x16xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Dist_ShardingAttr:$sharding);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input $sharding attr-dict `:` type($input)";
+}
+
+/// A collective: local tensors in, local tensors out, one launch for all of
+/// them. The mesh is that of the function around it.
+class Dist_CollectiveOp<string mnemonic, list<Trait> traits = []>
+    : Dist_Op<mnemonic, !listconcat([Pure], traits)> {
+  let results = (outs Variadic<AnyRankedTensor>:$outputs);
+  let hasVerifier = 1;
+}
+
+def Dist_AllReduceOp : Dist_CollectiveOp<"all_reduce"> {
+  let summary = "combines partial values; every rank of the group gets the result";
+  let description = [{
+    Layout: unreduced over `axes` -> replicated over them.
+
+    ```mlir
+    %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %2:2 = dist.all_reduce max %0, %a axes ["dp", "tp"] : (tensor<4x8xf32>, tensor<4xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
+                       Dist_AxesAttr:$axes);
+  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_ReduceScatterOp : Dist_CollectiveOp<"reduce_scatter"> {
+  let summary = "combines partial values; each rank of the group gets its chunk";
+  let description = [{
+    Layout: unreduced over `axes` -> dimension `dim` gains them as minor-most.
+
+    ```mlir
+    %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<1x8xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
+                       Dist_AxesAttr:$axes, DenseI64ArrayAttr:$dims);
+  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_AllGatherOp : Dist_CollectiveOp<"all_gather"> {
+  let summary = "concatenates the chunks of the group's ranks";
+  let description = [{
+    Layout: dimension `dim` loses `axes`, its minor-most ones -> replicated over
+    them.
+
+    ```mlir
+    %1 = dist.all_gather %0 axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x32xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
+                       DenseI64ArrayAttr:$dims);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_AllToAllOp : Dist_CollectiveOp<"all_to_all"> {
+  let summary = "moves axes from one dimension to another";
+  let description = [{
+    Layout: dimension `from` loses `axes`, its minor-most ones, and dimension
+    `to` gains them as minor-most. The local tensor is cut along `to`, chunk i
+    goes to the group's rank i, and what arrives is concatenated along `from`.
+
+    ```mlir
+    %1 = dist.all_to_all %0 axes ["tp"] from [0] to [1] : (tensor<4x8xf32>) -> tensor<16x2xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
+                       DenseI64ArrayAttr:$from, DenseI64ArrayAttr:$to);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_SliceOp : Dist_CollectiveOp<"slice"> {
+  let summary = "each rank keeps its own chunk of a replicated value";
+  let description = [{
+    Layout: replicated over `axes` -> dimension `dim` gains them as minor-most.
+    Moves nothing. Where the result's chunks together are larger than the
+    operand, the operand is first padded with zeros at its tail.
+
+    ```mlir
+    %1 = dist.slice %0 axes ["tp"] dims [1] : (tensor<4x32xf32>) -> tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
+                       DenseI64ArrayAttr:$dims);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_PermuteOp : Dist_CollectiveOp<"permute"> {
+  let summary = "sends whole local values to other ranks of the group";
+  let description = [{
+    `pairs` lists source and destination, as linear coordinates over `axes`. A
+    `shift` of s sends from coordinate i to (i + s) mod the group's size.
+
+    ```mlir
+    %1 = dist.permute %0 axes ["tp"] shift 1 : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %2 = dist.permute %0 axes ["dp", "tp"] pairs [[0, 0], [1, 2], [2, 1], [3, 3]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
+                       OptionalAttr<I64Attr>:$shift,
+                       OptionalAttr<DenseI64ArrayAttr>:$pairs);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) (`shift` $shift^)? (`pairs` custom<Pairs>($pairs)^)? attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_RedistributeOp : Dist_CollectiveOp<"redistribute"> {
+  let summary = "from one layout to another in one launch of paired sends";
+  let description = [{
+    Layout: `from` -> `to`, neither with unreduced axes; each row is fetched
+    from a rank that holds it, in equal parts where several do.
+
+    ```mlir
+    %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{"dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"tp"}]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs,
+                       TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$from,
+                       TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$to);
+  let assemblyFormat = "$inputs `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_PartialOp : Dist_CollectiveOp<"partial"> {
+  let summary = "makes a replicated value a partial sum: zero on all ranks but the group's first";
+  let description = [{
+    Layout: replicated over `axes` -> unreduced over them. Moves nothing.
+
+    ```mlir
+    %1 = dist.partial %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
+}
+
+def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, AllTypesMatch<["input", "result"]>]> {
+  let summary = "overwrites a dimension's padding";
+  let description = [{
+    Dimension `dim`, sharded over `axes`, has `size` true rows in all; those
+    behind them, on whichever ranks they lie, become `value`.
+
+    ```mlir
+    %1 = dist.mask_padding %0 axes ["tp"] dim 0 size 13 value 0.0 : tensor<4x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Dist_AxesAttr:$axes, I64Attr:$dim, I64Attr:$size,
+                       F64Attr:$value);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `axes` custom<Axes>($axes) `dim` $dim `size` $size `value` $value attr-dict `:` type($input)";
+  let hasVerifier = 1;
+}
+
+def Dist_AxisIndexOp : Dist_Op<"axis_index", [Pure]> {
+  let summary = "the rank's linear coordinate over axes, times a chunk size";
+  let description = [{
+    With `chunk` c the first row of the rank's chunk of a dimension sharded over
+    `axes` with c rows a rank; without it the coordinate itself.
+
+    ```mlir
+    %0 = dist.axis_index ["tp"] : tensor<i64>
+    %1 = dist.axis_index ["dp", "tp"] chunk 128 : tensor<i64>
+    ```
+  }];
+  let arguments = (ins Dist_AxesAttr:$axes, DefaultValuedAttr<I64Attr, "1">:$chunk);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "custom<Axes>($axes) (`chunk` $chunk^)? attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+#endif

@@ -1,0 +1,57 @@
+//===- FactorRule.h - how dimensions of an op are tied ----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_FACTORRULE_H
+#define MESHWRIGHT_DIALECTS_DIST_FACTORRULE_H
+
+#include "mlir/Support/LLVM.h"
+#include "llvm/ADT/SmallVector.h"
+
+namespace meshwright::dist {
+
+enum class FactorKind {
+  /// Each index is computed on its own.
+  Parallel,
+  /// Summed over; absent from the results. Sharded, the result is unreduced.
+  Contracted,
+  /// Read as a whole (softmax, norms, slices). Must not be sharded.
+  Special,
+};
+
+/// What an op reads from the padding of a factor that it contracts or reads
+/// whole.
+struct RuleFactor {
+  FactorKind kind;
+  int64_t size;
+};
+
+/// Ties the dimensions of an op's operands and results through factors, as the
+/// letters of an einsum do. A dimension is a product of factors, major to
+/// minor; an empty list is a dimension tied to nothing (size 1, broadcast).
+struct FactorRule {
+  using DimFactors = mlir::SmallVector<int, 1>;
+  using ValueFactors = mlir::SmallVector<DimFactors, 4>;
+
+  mlir::SmallVector<RuleFactor, 8> factors;
+  mlir::SmallVector<ValueFactors, 3> operands;
+  mlir::SmallVector<ValueFactors, 1> results;
+
+  /// Operands in which the op is linear. An unreduced operand passes through
+  /// one of them if the others are reduced, or, when `jointlyLinear`, if all of
+  /// them are unreduced over the same axes (addition).
+  mlir::SmallVector<int, 2> linearOperands;
+  bool jointlyLinear = false;
+
+  int addFactor(int64_t size, FactorKind kind = FactorKind::Parallel) {
+    factors.push_back({kind, size});
+    return factors.size() - 1;
+  }
+};
+
+} // namespace meshwright::dist
+
+#endif // MESHWRIGHT_DIALECTS_DIST_FACTORRULE_H

@@ -1,0 +1,40 @@
+//===- NnDialect.td - what the model computes ---------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_NNDIALECT_TD
+#define MESHWRIGHT_DIALECTS_NN_NNDIALECT_TD
+
+include "mlir/IR/OpBase.td"
+
+def Nn_Dialect : Dialect {
+  let name = "nn";
+  let cppNamespace = "::meshwright::nn";
+  let summary = "what the model computes";
+  let description = [{
+    The operations of transformers on ranked tensors of static shape. The same
+    ops serve the global program and the local (SPMD) one.
+  }];
+  let hasConstantMaterializer = 1;
+  let extraClassDeclaration = [{
+    /// On an argument of the entry: the input's name.
+    static constexpr llvm::StringLiteral kInputAttr = "nn.input";
+    /// On an argument of the entry: the parameter's key in the weights file.
+    static constexpr llvm::StringLiteral kParameterAttr = "nn.parameter";
+    /// On a parameter: its other names.
+    static constexpr llvm::StringLiteral kAliasesAttr = "nn.aliases";
+    /// On a parameter that is a part of a stored tensor: for each dimension of
+    /// that tensor the first index (array<i64>); the sizes are the type's.
+    static constexpr llvm::StringLiteral kParameterOffsetsAttr = "nn.parameter_offsets";
+    /// On a result of the entry: the output's name.
+    static constexpr llvm::StringLiteral kOutputAttr = "nn.output";
+    /// On an op: the identity of its value, kept from import to the last pass
+    /// (i64).
+    static constexpr llvm::StringLiteral kIdAttr = "nn.id";
+  }];
+}
+
+#endif

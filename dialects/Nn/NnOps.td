@@ -1,0 +1,382 @@
+//===- NnOps.td - what the model computes -------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_NNOPS_TD
+#define MESHWRIGHT_DIALECTS_NN_NNOPS_TD
+
+include "meshwright/dialects/Nn/NnDialect.td"
+include "meshwright/dialects/Dist/DistInterfaces.td"
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpAsmInterface.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+//===----------------------------------------------------------------------===//
+// Types and enums
+//===----------------------------------------------------------------------===//
+
+def Nn_Float : AnyTypeOf<[F32, BF16, F16, F64]>;
+def Nn_Element : AnyTypeOf<[F32, BF16, F16, F64, I64, I32, I1]>;
+def Nn_Tensor : StaticShapeTensorOf<[Nn_Element]>;
+def Nn_FloatTensor : StaticShapeTensorOf<[Nn_Float]>;
+def Nn_NumberTensor : StaticShapeTensorOf<[Nn_Float, I64, I32]>;
+def Nn_IntTensor : StaticShapeTensorOf<[I64, I32]>;
+def Nn_BoolTensor : StaticShapeTensorOf<[I1]>;
+
+class Nn_Enum<string name, string summary, list<I32EnumAttrCase> cases>
+    : I32EnumAttr<name, summary, cases> {
+  let cppNamespace = "::meshwright::nn";
+  let genSpecializedAttr = 0;
+}
+def Nn_CompareKind : Nn_Enum<"CompareKind", "a comparison", [
+    I32EnumAttrCase<"Eq", 0, "eq">, I32EnumAttrCase<"Ne", 1, "ne">,
+    I32EnumAttrCase<"Lt", 2, "lt">, I32EnumAttrCase<"Le", 3, "le">,
+    I32EnumAttrCase<"Gt", 4, "gt">, I32EnumAttrCase<"Ge", 5, "ge">]>;
+def Nn_CompareKindAttr : EnumAttr<Nn_Dialect, Nn_CompareKind, "compare_kind">;
+def Nn_ReduceKind : Nn_Enum<"ReduceKind", "a reduction", [
+    I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Mean", 1, "mean">,
+    I32EnumAttrCase<"Max", 2, "max">, I32EnumAttrCase<"Min", 3, "min">]>;
+def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind">;
+
+class Nn_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Nn_Dialect, mnemonic, !listconcat([Pure,
+        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface>], traits)>;
+
+//===----------------------------------------------------------------------===//
+// Elementwise
+//===----------------------------------------------------------------------===//
+
+class Nn_Unary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = []>
+    : Nn_Op<mnemonic, !listconcat([AllTypesMatch<["input", "result"]>], traits)> {
+  let summary = text;
+  let arguments = (ins type:$input);
+  let results = (outs type:$result);
+  let assemblyFormat = "$input attr-dict `:` type($result)";
+}
+
+/// Operands broadcast as NumPy's do: shapes align at their last dimensions, and
+/// a dimension of size 1, or one that is missing, stretches.
+class Nn_Binary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = []>
+    : Nn_Op<mnemonic, traits> {
+  let summary = text;
+  let description = [{
+    Operands broadcast as NumPy's do.
+  }];
+  let arguments = (ins type:$lhs, type:$rhs);
+  let results = (outs type:$result);
+  let assemblyFormat = "$lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_NegOp : Nn_Unary<"neg", "-x", Nn_NumberTensor>;
+def Nn_AbsOp : Nn_Unary<"abs", "|x|", Nn_NumberTensor>;
+def Nn_ExpOp : Nn_Unary<"exp", "e^x", Nn_FloatTensor>;
+def Nn_LogOp : Nn_Unary<"log", "natural logarithm", Nn_FloatTensor>;
+def Nn_SqrtOp : Nn_Unary<"sqrt", "square root", Nn_FloatTensor>;
+def Nn_RsqrtOp : Nn_Unary<"rsqrt", "1 / sqrt(x)", Nn_FloatTensor>;
+def Nn_ReciprocalOp : Nn_Unary<"reciprocal", "1 / x", Nn_FloatTensor>;
+def Nn_SinOp : Nn_Unary<"sin", "sine", Nn_FloatTensor>;
+def Nn_CosOp : Nn_Unary<"cos", "cosine", Nn_FloatTensor>;
+def Nn_ErfOp : Nn_Unary<"erf", "error function", Nn_FloatTensor>;
+def Nn_FloorOp : Nn_Unary<"floor", "largest integer not above x", Nn_FloatTensor>;
+def Nn_NotOp : Nn_Unary<"not", "logical not", Nn_BoolTensor>;
+def Nn_ReluOp : Nn_Unary<"relu", "max(x, 0)", Nn_FloatTensor>;
+def Nn_SiluOp : Nn_Unary<"silu", "x * sigmoid(x)", Nn_FloatTensor>;
+def Nn_TanhOp : Nn_Unary<"tanh", "hyperbolic tangent", Nn_FloatTensor>;
+def Nn_SigmoidOp : Nn_Unary<"sigmoid", "1 / (1 + e^-x)", Nn_FloatTensor>;
+def Nn_GeluOp : Nn_Unary<"gelu", "Gaussian error linear unit", Nn_FloatTensor> {
+  let description = [{
+    By the error function, or with `approximate_tanh` by the tanh formula.
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, UnitAttr:$approximate_tanh);
+}
+
+def Nn_AddOp : Nn_Binary<"add", "x + y", Nn_NumberTensor, [Commutative]>;
+def Nn_SubOp : Nn_Binary<"sub", "x - y", Nn_NumberTensor>;
+def Nn_MulOp : Nn_Binary<"mul", "x * y", Nn_NumberTensor, [Commutative]>;
+def Nn_DivOp : Nn_Binary<"div", "x / y; for integers rounded toward minus infinity", Nn_NumberTensor>;
+def Nn_RemOp : Nn_Binary<"rem", "x - y * floor(x / y)", Nn_NumberTensor>;
+def Nn_PowOp : Nn_Binary<"pow", "x to the power y", Nn_FloatTensor>;
+def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative]>;
+def Nn_MinimumOp : Nn_Binary<"minimum", "the smaller", Nn_NumberTensor, [Commutative]>;
+def Nn_AndOp : Nn_Binary<"and", "logical and", Nn_BoolTensor, [Commutative]>;
+def Nn_OrOp : Nn_Binary<"or", "logical or", Nn_BoolTensor, [Commutative]>;
+def Nn_XorOp : Nn_Binary<"xor", "logical exclusive or", Nn_BoolTensor, [Commutative]>;
+
+def Nn_CompareOp : Nn_Op<"compare"> {
+  let summary = "compares, with NumPy's broadcasting";
+  let arguments = (ins Nn_CompareKindAttr:$kind, Nn_Tensor:$lhs, Nn_Tensor:$rhs);
+  let results = (outs Nn_BoolTensor:$result);
+  let assemblyFormat = "$kind $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_SelectOp : Nn_Op<"select"> {
+  let summary = "condition ? x : y, with NumPy's broadcasting";
+  let arguments = (ins Nn_BoolTensor:$condition, Nn_Tensor:$lhs, Nn_Tensor:$rhs);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$condition `,` $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_CastOp : Nn_Op<"cast"> {
+  let summary = "converts the element type, rounding to nearest even; to i1: x != 0";
+  let arguments = (ins Nn_Tensor:$input);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Constants and shapes
+//===----------------------------------------------------------------------===//
+
+def Nn_ConstantOp : Nn_Op<"constant", [ConstantLike]> {
+  let summary = "a small constant, or a splat";
+  let arguments = (ins ElementsAttr:$value);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$value attr-dict `:` type($result)";
+  let hasFolder = 1;
+  let hasVerifier = 1;
+}
+
+def Nn_IotaOp : Nn_Op<"iota"> {
+  let summary = "the index along a dimension";
+  let arguments = (ins I64Attr:$dim);
+  let results = (outs Nn_NumberTensor:$result);
+  let assemblyFormat = "`dim` $dim attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Nn_ReshapeOp : Nn_Op<"reshape"> {
+  let summary = "the same elements in row-major order, in another shape";
+  let arguments = (ins Nn_Tensor:$input);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Nn_TransposeOp : Nn_Op<"transpose"> {
+  let summary = "dimension i of the result is dimension permutation[i] of the operand";
+  let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$permutation);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$input $permutation attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Nn_SliceOp : Nn_Op<"slice"> {
+  let summary = "a strided box: elements starts[i], starts[i] + strides[i], ... below limits[i]";
+  let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$starts, DenseI64ArrayAttr:$limits,
+                       DenseI64ArrayAttr:$strides);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$input `starts` $starts `limits` $limits `strides` $strides attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Nn_ConcatOp : Nn_Op<"concat"> {
+  let summary = "joins tensors along a dimension";
+  let arguments = (ins Variadic<Nn_Tensor>:$inputs, I64Attr:$dim);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$inputs `dim` $dim attr-dict `:` functional-type($inputs, $result)";
+  let hasVerifier = 1;
+}
+
+def Nn_BroadcastOp : Nn_Op<"broadcast"> {
+  let summary = "stretches to a shape, as NumPy's broadcast_to";
+  let arguments = (ins Nn_Tensor:$input);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Nn_GatherOp : Nn_Op<"gather"> {
+  let summary = "takes rows along a dimension by index, as NumPy's take";
+  let description = [{
+    The result's shape is the data's with dimension `dim` replaced by the
+    indices' shape. Indices must be in range.
+  }];
+  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$data `,` $indices `dim` $dim attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_TakeAlongOp : Nn_Op<"take_along"> {
+  let summary = "takes elements along a dimension by index, as NumPy's take_along_axis";
+  let description = [{
+    Data and indices have the same rank, and the same sizes but in `dim`; the
+    result has the indices' shape.
+  }];
+  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$data `,` $indices `dim` $dim attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+def Nn_ReduceOp : Nn_Op<"reduce"> {
+  let summary = "reduces over dimensions";
+  let description = [{
+    With `keep_dims` the reduced dimensions stay, with size 1. Sums of bf16 and
+    f16 are taken in f32 and rounded once.
+  }];
+  let arguments = (ins Nn_ReduceKindAttr:$kind, Nn_NumberTensor:$input, DenseI64ArrayAttr:$dims,
+                       UnitAttr:$keep_dims);
+  let results = (outs Nn_NumberTensor:$result);
+  let assemblyFormat = "$kind $input `dims` $dims attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+}
+
+def Nn_CumsumOp : Nn_Op<"cumsum", [AllTypesMatch<["input", "result"]>]> {
+  let summary = "running sums along a dimension";
+  let arguments = (ins Nn_NumberTensor:$input, I64Attr:$dim);
+  let results = (outs Nn_NumberTensor:$result);
+  let assemblyFormat = "$input `dim` $dim attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Nn_SoftmaxOp : Nn_Op<"softmax", [AllTypesMatch<["input", "result"]>]> {
+  let summary = "softmax along a dimension, computed in f32; rows that are -inf throughout give zeros";
+  let arguments = (ins Nn_FloatTensor:$input, I64Attr:$dim);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input `dim` $dim attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Layers
+//===----------------------------------------------------------------------===//
+
+def Nn_MatmulOp : Nn_Op<"matmul"> {
+  let summary = "matrix product over the last two dimensions; the others broadcast";
+  let description = [{
+    `transpose_lhs` and `transpose_rhs` read an operand with its last two
+    dimensions exchanged. The sum is taken in f32 (f64 for f64) and rounded
+    once.
+  }];
+  let arguments = (ins Nn_FloatTensor:$lhs, Nn_FloatTensor:$rhs, UnitAttr:$transpose_lhs,
+                       UnitAttr:$transpose_rhs);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_LinearOp : Nn_Op<"linear"> {
+  let summary = "x W^T + b over the last dimension";
+  let description = [{
+    x is [..., in]; the weight is [out, in], or [in, out] with `in_out`; the
+    optional bias is [out].
+
+    ```mlir
+    %y = nn.linear %x, %w bias %b : (tensor<2x7x8xf32>, tensor<16x8xf32>, tensor<16xf32>) -> tensor<2x7x16xf32>
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, Nn_FloatTensor:$weight,
+                       Optional<Nn_FloatTensor>:$bias, UnitAttr:$in_out);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input `,` $weight (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_EmbeddingOp : Nn_Op<"embedding"> {
+  let summary = "rows of a table by index";
+  let description = [{
+    ids [...] and a table [rows, features] give [..., features]. With `offset`
+    (a scalar, the table's first row in the whole table) ids outside the local
+    rows give zeros: the result is then unreduced over the axes that shard the
+    rows.
+  }];
+  let arguments = (ins Nn_IntTensor:$ids, Nn_FloatTensor:$table, Optional<Nn_IntTensor>:$offset);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$ids `,` $table (`offset` $offset^)? attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_RmsNormOp : Nn_Op<"rms_norm"> {
+  let summary = "x / sqrt(mean(x^2) + eps), times a weight, over the last dimension";
+  let description = [{
+    Computed in f32. With `unit_offset` the weight counts as 1 + w (Gemma).
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, Optional<Nn_FloatTensor>:$weight, F64Attr:$eps,
+                       UnitAttr:$unit_offset);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input (`weight` $weight^)? `eps` $eps attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_LayerNormOp : Nn_Op<"layer_norm", [AttrSizedOperandSegments]> {
+  let summary = "(x - mean) / sqrt(variance + eps), times a weight, plus a bias, over the last dimension";
+  let description = [{
+    Computed in f32.
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, Optional<Nn_FloatTensor>:$weight,
+                       Optional<Nn_FloatTensor>:$bias, F64Attr:$eps);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input (`weight` $weight^)? (`bias` $bias^)? `eps` $eps attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_RotaryOp : Nn_Op<"rotary"> {
+  let summary = "rotary position embedding on the first r of the last dimension's features";
+  let description = [{
+    cos and sin end in r features and otherwise broadcast against x, as NumPy's
+    operands do. With y = x[..., :r], the result is y * cos + rotate(y) * sin,
+    followed by x[..., r:]. rotate maps halves (a, b) to (-b, a), or, with
+    `interleaved`, each pair (a, b) to (-b, a).
+
+    ```mlir
+    %y = nn.rotary %x, %cos, %sin : (tensor<1x4x7x16xf32>, tensor<1x1x7x16xf32>, tensor<1x1x7x16xf32>) -> tensor<1x4x7x16xf32>
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, Nn_FloatTensor:$cos, Nn_FloatTensor:$sin,
+                       UnitAttr:$interleaved);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
+  let summary = "softmax(scale * q k^T + mask) v";
+  let description = [{
+    q is [batch, q_heads, q_len, d], k [batch, kv_heads, kv_len, d], v [batch,
+    kv_heads, kv_len, dv]; q_heads is a multiple of kv_heads, and query head h
+    reads key head h / (q_heads / kv_heads). The result is [batch, q_heads,
+    q_len, dv].
+
+    The mask is structure: query i sees key j if all of these hold:
+    - `causal`: j <= i;
+    - `window_left` = w: j >= i - w;  `window_right` = w: j <= i + w;
+    - `kv_length` = n: j < n (the keys behind are padding);
+    - `key_padding` [batch, kv_len] (i1): true at (batch, j).
+
+    `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
+    after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
+    sees no key gives zeros. Computed in f32.
+
+    ```mlir
+    %o = nn.attention %q, %k, %v key_padding %m scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x7xi1>) -> tensor<1x4x7x16xf32>
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$query, Nn_FloatTensor:$key, Nn_FloatTensor:$value,
+                       Optional<Nn_BoolTensor>:$key_padding, Optional<Nn_FloatTensor>:$bias,
+                       F64Attr:$scale, UnitAttr:$causal, OptionalAttr<I64Attr>:$window_left,
+                       OptionalAttr<I64Attr>:$window_right, OptionalAttr<I64Attr>:$kv_length,
+                       OptionalAttr<F64Attr>:$soft_cap);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+#endif
