@@ -19,6 +19,10 @@ def Nn_Dialect : Dialect {
     ops serve the global program and the local (SPMD) one.
   }];
   let hasConstantMaterializer = 1;
+  let useDefaultAttributePrinterParser = 1;
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
   let extraClassDeclaration = [{
     /// On an argument of the entry: the input's name.
     static constexpr llvm::StringLiteral kInputAttr = "nn.input";

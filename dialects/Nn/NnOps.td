@@ -37,11 +37,15 @@ def Nn_CompareKind : Nn_Enum<"CompareKind", "a comparison", [
     I32EnumAttrCase<"Eq", 0, "eq">, I32EnumAttrCase<"Ne", 1, "ne">,
     I32EnumAttrCase<"Lt", 2, "lt">, I32EnumAttrCase<"Le", 3, "le">,
     I32EnumAttrCase<"Gt", 4, "gt">, I32EnumAttrCase<"Ge", 5, "ge">]>;
-def Nn_CompareKindAttr : EnumAttr<Nn_Dialect, Nn_CompareKind, "compare_kind">;
+def Nn_CompareKindAttr : EnumAttr<Nn_Dialect, Nn_CompareKind, "compare_kind"> {
+  let assemblyFormat = "$value";
+}
 def Nn_ReduceKind : Nn_Enum<"ReduceKind", "a reduction", [
     I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Mean", 1, "mean">,
     I32EnumAttrCase<"Max", 2, "max">, I32EnumAttrCase<"Min", 3, "min">]>;
-def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind">;
+def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind"> {
+  let assemblyFormat = "$value";
+}
 
 class Nn_Op<string mnemonic, list<Trait> traits = []>
     : Op<Nn_Dialect, mnemonic, !listconcat([Pure,
@@ -136,11 +140,11 @@ def Nn_CastOp : Nn_Op<"cast"> {
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
-def Nn_ConstantOp : Nn_Op<"constant", [ConstantLike]> {
+def Nn_ConstantOp : Nn_Op<"constant", [ConstantLike, AllTypesMatch<["value", "result"]>]> {
   let summary = "a small constant, or a splat";
   let arguments = (ins ElementsAttr:$value);
   let results = (outs Nn_Tensor:$result);
-  let assemblyFormat = "$value attr-dict `:` type($result)";
+  let assemblyFormat = "attr-dict $value";
   let hasFolder = 1;
   let hasVerifier = 1;
 }
