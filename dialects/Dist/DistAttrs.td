@@ -33,8 +33,18 @@ def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
     "not given".
   }];
   let parameters = (ins StringRefParameter<>:$name, "int64_t":$size,
-                        "double":$bandwidth, "double":$latency);
+                        APFloatParameter<"">:$linkBandwidth, APFloatParameter<"">:$linkLatency);
   let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    static MeshAxisAttr get(::mlir::MLIRContext *context, ::llvm::StringRef name, int64_t size,
+                            double bandwidth = 0, double latency = 0) {
+      return get(context, name, size, ::llvm::APFloat(bandwidth), ::llvm::APFloat(latency));
+    }
+    /// Bytes per second; 0 where not given.
+    double getBandwidth() const { return getLinkBandwidth().convertToDouble(); }
+    /// Seconds.
+    double getLatency() const { return getLinkLatency().convertToDouble(); }
+  }];
 }
 
 def Dist_MeshAttr : Dist_Attr<"Mesh", "mesh"> {
@@ -94,9 +104,9 @@ def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
     dimension open to propagation. Axes not mentioned replicate.
 
     ```mlir
-    #dist.sharding<@mesh, [{"dp"}, {"tp", ?}, {}]>
-    #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>
-    #dist.sharding<@mesh, [{"tp":(1)2}, {}]>
+    #dist.sharding<@mesh, [{"dp"}, {"tp", ?}, {} ]>
+    #dist.sharding<@mesh, [{}, {} ], unreduced = {"tp"}>
+    #dist.sharding<@mesh, [{"tp":(1)2}, {} ]>
     ```
 
     A dimension that is a product of factors (heads and head size, say) spells
@@ -105,7 +115,7 @@ def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
     4, lie on both halves of an axis of size 4:
 
     ```mlir
-    #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {}]>
+    #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {} ]>
     ```
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$mesh,

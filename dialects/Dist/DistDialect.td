@@ -33,6 +33,19 @@ def Dist_Dialect : Dialect {
     static constexpr llvm::StringLiteral kGlobalAttr = "dist.global";
     /// On a function: the mesh it is an SPMD program for.
     static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
+
+    /// What passes decided in this context, and why.
+    ::meshwright::DecisionLog &getDecisionLog() { return *decisionLog; }
+    static ::meshwright::DecisionLog &getDecisionLog(::mlir::MLIRContext *context) {
+      return context->getOrLoadDialect<DistDialect>()->getDecisionLog();
+    }
+
+  private:
+    void registerAttributes();
+    std::unique_ptr<::meshwright::DecisionLog> decisionLog =
+        std::make_unique<::meshwright::DecisionLog>();
+
+  public:
   }];
 }
 

@@ -36,7 +36,7 @@ def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, AllTypesMatch<["input", "resu
   let summary = "states the sharding of a value of a global program";
   let description = [{
     ```mlir
-    %1 = dist.constrain %0 #dist.sharding<@mesh, [{"dp"}, {"tp"}]> : tensor<8x16xf32>
+    %1 = dist.constrain %0 #dist.sharding<@mesh, [{"dp"}, {"tp"} ]> : tensor<8x16xf32>
     ```
   }];
   let arguments = (ins AnyRankedTensor:$input, Dist_ShardingAttr:$sharding);
@@ -152,7 +152,7 @@ def Dist_RedistributeOp : Dist_CollectiveOp<"redistribute"> {
     from a rank that holds it, in equal parts where several do.
 
     ```mlir
-    %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{"dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"tp"}]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
+    %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{"dp"}, {} ]>] to [#dist.sharding<@mesh, [{}, {"tp"} ]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs,

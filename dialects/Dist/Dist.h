@@ -1,0 +1,53 @@
+//===- Dist.h - the dist dialect --------------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_DIST_H
+#define MESHWRIGHT_DIALECTS_DIST_DIST_H
+
+#include "meshwright/dialects/Dist/FactorRule.h"
+#include "meshwright/lib/Support/DecisionLog.h"
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include <memory>
+
+#include "meshwright/dialects/Dist/DistDialect.h.inc"
+#include "meshwright/dialects/Dist/DistEnums.h.inc"
+#include "meshwright/dialects/Dist/DistInterfaces.h.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "meshwright/dialects/Dist/DistAttrs.h.inc"
+
+#define GET_OP_CLASSES
+#include "meshwright/dialects/Dist/DistOps.h.inc"
+
+namespace meshwright::dist {
+
+/// The mesh a symbol names, looked up from `from` outward; null if there is
+/// none.
+MeshAttr lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr symbol);
+
+/// The mesh of the SPMD function around `op` (or of `op` itself); null outside
+/// one.
+MeshAttr getSpmdMesh(mlir::Operation *op);
+
+/// The function's name for its mesh (`dist.spmd`), or null.
+mlir::FlatSymbolRefAttr getSpmdMeshSymbol(mlir::Operation *op);
+
+} // namespace meshwright::dist
+
+#endif // MESHWRIGHT_DIALECTS_DIST_DIST_H

@@ -1,0 +1,160 @@
+//===- DistDialect.cpp - the dist dialect ---------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+using namespace mlir;
+using namespace meshwright::dist;
+
+#include "meshwright/dialects/Dist/DistDialect.cpp.inc"
+#include "meshwright/dialects/Dist/DistInterfaces.cpp.inc"
+
+void DistDialect::initialize() {
+  registerAttributes();
+  addOperations<
+#define GET_OP_LIST
+#include "meshwright/dialects/Dist/DistOps.cpp.inc"
+      >();
+}
+
+MeshAttr meshwright::dist::lookupMesh(Operation *from, FlatSymbolRefAttr symbol) {
+  if (!symbol)
+    return {};
+  auto mesh = SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, symbol);
+  return mesh ? mesh.getMesh() : MeshAttr();
+}
+
+FlatSymbolRefAttr meshwright::dist::getSpmdMeshSymbol(Operation *op) {
+  for (; op; op = op->getParentOp())
+    if (auto symbol = op->getAttrOfType<FlatSymbolRefAttr>(DistDialect::kSpmdAttr))
+      return symbol;
+  return {};
+}
+
+MeshAttr meshwright::dist::getSpmdMesh(Operation *op) {
+  return lookupMesh(op, getSpmdMeshSymbol(op));
+}
+
+//===----------------------------------------------------------------------===//
+// Attributes on other ops
+//===----------------------------------------------------------------------===//
+
+/// Checks one sharding against the type of the (global) value it stands on.
+static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
+  auto sharding = dyn_cast<ShardingAttr>(attr);
+  if (!sharding)
+    return op->emitOpError() << "'dist.sharding': expected a #dist.sharding, got " << attr;
+  MeshAttr mesh = lookupMesh(op, sharding.getMesh());
+  if (!mesh)
+    return op->emitOpError() << "'dist.sharding': no mesh named @" << sharding.getMesh().getValue();
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !tensor.hasStaticShape())
+    return op->emitOpError() << "'dist.sharding' on a value of type " << type
+                             << ", expected a tensor of static shape";
+  if (sharding.getRank() != tensor.getRank())
+    return op->emitOpError() << "'dist.sharding' has " << sharding.getRank()
+                             << " dimensions, expected " << tensor.getRank();
+  return sharding.verifyForMesh(
+      mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
+}
+
+LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
+  if (attr.getName() == kSpmdAttr) {
+    auto symbol = dyn_cast<FlatSymbolRefAttr>(attr.getValue());
+    if (!symbol || !isa<FunctionOpInterface>(op))
+      return op->emitOpError() << "'dist.spmd': expected a mesh's symbol on a function";
+    if (!lookupMesh(op, symbol))
+      return op->emitOpError() << "'dist.spmd': no mesh named @" << symbol.getValue();
+    auto func = cast<FunctionOpInterface>(op);
+    auto check = [&](Attribute sharding, Attribute global, Type type, StringRef what,
+                     unsigned i) -> LogicalResult {
+      if (!sharding)
+        return op->emitOpError() << what << " " << i
+                                 << " of an SPMD function has no 'dist.sharding'";
+      if (!global)
+        return op->emitOpError() << what << " " << i
+                                 << " of an SPMD function has no 'dist.global'";
+      auto globalAttr = dyn_cast<TypeAttr>(global);
+      auto globalType = globalAttr ? dyn_cast<RankedTensorType>(globalAttr.getValue())
+                                   : RankedTensorType();
+      auto localType = dyn_cast<RankedTensorType>(type);
+      if (!globalType || !globalType.hasStaticShape())
+        return op->emitOpError() << what << " " << i
+                                 << ": 'dist.global': expected a tensor type of static shape";
+      if (!localType || !localType.hasStaticShape() ||
+          localType.getElementType() != globalType.getElementType())
+        return op->emitOpError() << what << " " << i << " has type " << type
+                                 << ", expected a static tensor of "
+                                 << globalType.getElementType();
+      auto shardingAttr = dyn_cast<ShardingAttr>(sharding);
+      if (!shardingAttr || shardingAttr.getMesh() != symbol)
+        return op->emitOpError() << what << " " << i << ": expected a sharding on @"
+                                 << symbol.getValue();
+      return success(succeeded(getLayout(shardingAttr, lookupMesh(op, symbol),
+                                         globalType.getShape(), localType.getShape(),
+                                         Padding::Zero, [&] {
+                                           return op->emitOpError() << what << " " << i << ": ";
+                                         })));
+    };
+    for (auto [i, type] : llvm::enumerate(func.getArgumentTypes()))
+      if (failed(check(func.getArgAttr(i, kShardingAttr), func.getArgAttr(i, kGlobalAttr), type,
+                       "argument", i)))
+        return failure();
+    for (auto [i, type] : llvm::enumerate(func.getResultTypes()))
+      if (failed(check(func.getResultAttr(i, kShardingAttr), func.getResultAttr(i, kGlobalAttr),
+                       type, "result", i)))
+        return failure();
+    return success();
+  }
+  if (attr.getName() == kShardingAttr) {
+    if (auto array = dyn_cast<ArrayAttr>(attr.getValue())) {
+      if (array.size() != op->getNumResults())
+        return op->emitOpError() << "'dist.sharding' lists " << array.size()
+                                 << " shardings, expected " << op->getNumResults();
+      for (auto [sharding, type] : llvm::zip_equal(array, op->getResultTypes()))
+        if (failed(verifySharding(op, sharding, type)))
+          return failure();
+      return success();
+    }
+    if (op->getNumResults() != 1)
+      return op->emitOpError() << "'dist.sharding': expected a list of "
+                               << op->getNumResults() << " shardings";
+    return verifySharding(op, attr.getValue(), op->getResult(0).getType());
+  }
+  return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";
+}
+
+/// Attributes of a function's argument or result.
+static LogicalResult verifyBoundaryAttribute(Operation *op, Type type, NamedAttribute attr) {
+  if (attr.getName() == DistDialect::kGlobalAttr) {
+    if (!op->hasAttr(DistDialect::kSpmdAttr))
+      return op->emitOpError() << "'dist.global' on a function without 'dist.spmd'";
+    return success();
+  }
+  if (attr.getName() != DistDialect::kShardingAttr)
+    return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";
+  // In an SPMD function the check needs the global type: see 'dist.spmd'.
+  if (op->hasAttr(DistDialect::kSpmdAttr))
+    return success();
+  return verifySharding(op, attr.getValue(), type);
+}
+
+LogicalResult DistDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsigned index,
+                                                    NamedAttribute attr) {
+  auto func = dyn_cast<FunctionOpInterface>(op);
+  if (!func)
+    return op->emitOpError() << "'" << attr.getName().getValue() << "': expected a function";
+  return verifyBoundaryAttribute(op, func.getArgumentTypes()[index], attr);
+}
+
+LogicalResult DistDialect::verifyRegionResultAttribute(Operation *op, unsigned, unsigned index,
+                                                       NamedAttribute attr) {
+  auto func = dyn_cast<FunctionOpInterface>(op);
+  if (!func)
+    return op->emitOpError() << "'" << attr.getName().getValue() << "': expected a function";
+  return verifyBoundaryAttribute(op, func.getResultTypes()[index], attr);
+}

@@ -1,0 +1,327 @@
+//===- DistOps.cpp - verifiers of collectives -----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+using namespace meshwright::dist;
+
+//===----------------------------------------------------------------------===//
+// Custom directives
+//===----------------------------------------------------------------------===//
+
+/// axes ::= `[` axis-ref (`,` axis-ref)* `]`
+static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
+  SmallVector<Attribute> refs;
+  auto parseOne = [&]() -> ParseResult {
+    std::string name;
+    int64_t pre = 1, size = 0;
+    if (parser.parseString(&name))
+      return failure();
+    if (succeeded(parser.parseOptionalColon())) {
+      SMLoc loc = parser.getCurrentLocation();
+      if (parser.parseLParen() || parser.parseInteger(pre) || parser.parseRParen() ||
+          parser.parseInteger(size))
+        return failure();
+      if (pre < 1 || size < 1)
+        return parser.emitError(loc, "part of axis \"") << name << "\": expected positive sizes";
+    }
+    refs.push_back(AxisRefAttr::get(parser.getContext(), name, pre, size));
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseOne))
+    return failure();
+  axes = ArrayAttr::get(parser.getContext(), refs);
+  return success();
+}
+
+static void printAxes(OpAsmPrinter &printer, Operation *, ArrayAttr axes) {
+  printer << '[';
+  llvm::interleaveComma(axes.getAsRange<AxisRefAttr>(), printer, [&](AxisRefAttr axis) {
+    printer << '"' << axis.getName() << '"';
+    if (axis.getSubSize() != 0)
+      printer << ":(" << axis.getPreSize() << ')' << axis.getSubSize();
+  });
+  printer << ']';
+}
+
+/// pairs ::= `[` (`[` integer `,` integer `]`)* `]`
+static ParseResult parsePairs(OpAsmParser &parser, DenseI64ArrayAttr &pairs) {
+  SmallVector<int64_t> flat;
+  auto parseOne = [&]() -> ParseResult {
+    int64_t from, to;
+    if (parser.parseLSquare() || parser.parseInteger(from) || parser.parseComma() ||
+        parser.parseInteger(to) || parser.parseRSquare())
+      return failure();
+    flat.append({from, to});
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseOne))
+    return failure();
+  pairs = DenseI64ArrayAttr::get(parser.getContext(), flat);
+  return success();
+}
+
+static void printPairs(OpAsmPrinter &printer, Operation *, DenseI64ArrayAttr pairs) {
+  printer << '[';
+  for (int64_t i = 0; i + 1 < pairs.size(); i += 2)
+    printer << (i ? ", [" : "[") << pairs[i] << ", " << pairs[i + 1] << ']';
+  printer << ']';
+}
+
+#define GET_OP_CLASSES
+#include "meshwright/dialects/Dist/DistOps.cpp.inc"
+
+//===----------------------------------------------------------------------===//
+// Verifiers
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The mesh around an op and its checked axes; null mesh outside an SPMD
+/// function, where only the shapes that need no group size are checked.
+struct Group {
+  MeshAttr mesh;
+  int64_t size = 0;
+};
+
+/// Axes exist, parts divide, none occurs twice.
+FailureOr<Group> verifyAxes(Operation *op, ArrayAttr refs) {
+  Group group;
+  FlatSymbolRefAttr symbol = getSpmdMeshSymbol(op);
+  if (!symbol)
+    return op->emitOpError() << "expected to be in a function with 'dist.spmd'";
+  group.mesh = lookupMesh(op, symbol);
+  if (!group.mesh)
+    return op->emitOpError() << "no mesh named @" << symbol.getValue();
+  AxisList axes;
+  group.size = 1;
+  for (auto ref : refs.getAsRange<AxisRefAttr>()) {
+    int index = group.mesh.getAxisIndex(ref.getName());
+    if (index < 0)
+      return op->emitOpError() << "unknown mesh axis \"" << ref.getName() << "\"";
+    int64_t size = group.mesh.getAxes()[index].getSize();
+    if (ref.getSubSize() != 0 && size % (ref.getPreSize() * ref.getSubSize()) != 0)
+      return op->emitOpError() << "part (" << ref.getPreSize() << ")" << ref.getSubSize()
+                               << " does not divide axis \"" << ref.getName() << "\" of size "
+                               << size;
+    Axis axis = getAxis(ref, group.mesh);
+    if (axis.size > 1 && anyOverlap(axes, axis))
+      return op->emitOpError() << "axis \"" << ref.getName() << "\" occurs twice";
+    axes.push_back(axis);
+    group.size *= axis.size;
+  }
+  return group;
+}
+
+/// As many results as operands, each a static tensor of the operand's element
+/// type.
+LogicalResult verifyPairs(Operation *op) {
+  if (op->getNumOperands() == 0)
+    return op->emitOpError() << "expected at least one operand";
+  if (op->getNumOperands() != op->getNumResults())
+    return op->emitOpError() << "has " << op->getNumOperands() << " operands and "
+                             << op->getNumResults() << " results, expected as many of each";
+  for (auto [in, out] : llvm::zip_equal(op->getOperandTypes(), op->getResultTypes())) {
+    auto a = cast<RankedTensorType>(in), b = cast<RankedTensorType>(out);
+    if (!a.hasStaticShape() || !b.hasStaticShape())
+      return op->emitOpError() << "expected tensors of static shape, got " << a << " and " << b;
+    if (a.getElementType() != b.getElementType() || a.getRank() != b.getRank())
+      return op->emitOpError() << "operand " << a << " and result " << b
+                               << " differ in rank or element type";
+  }
+  return success();
+}
+
+LogicalResult verifyDims(Operation *op, ArrayRef<int64_t> dims, StringRef name) {
+  if (dims.size() != op->getNumOperands())
+    return op->emitOpError() << "'" << name << "' lists " << dims.size()
+                             << " dimensions, expected one for each of the "
+                             << op->getNumOperands() << " operands";
+  for (auto [dim, type] : llvm::zip_equal(dims, op->getOperandTypes()))
+    if (dim < 0 || dim >= cast<RankedTensorType>(type).getRank())
+      return op->emitOpError() << "dimension " << dim << " is out of range for " << type;
+  return success();
+}
+
+/// Each result's shape is its operand's, with `change` applied.
+template <typename Change>
+LogicalResult verifyShapes(Operation *op, Change change) {
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    auto in = cast<RankedTensorType>(op->getOperand(i).getType());
+    auto out = cast<RankedTensorType>(op->getResult(i).getType());
+    SmallVector<int64_t> expected(in.getShape());
+    if (failed(change(i, expected, out.getShape())))
+      return failure();
+    if (ArrayRef<int64_t>(expected) != out.getShape())
+      return op->emitOpError() << "result " << i << " has type " << out << ", expected "
+                               << RankedTensorType::get(expected, in.getElementType());
+  }
+  return success();
+}
+
+LogicalResult same(unsigned, SmallVectorImpl<int64_t> &, ArrayRef<int64_t>) { return success(); }
+
+} // namespace
+
+LogicalResult AllReduceOp::verify() {
+  if (failed(verifyAxes(*this, getAxes())) || failed(verifyPairs(*this)))
+    return failure();
+  return verifyShapes(*this, same);
+}
+
+LogicalResult PartialOp::verify() {
+  if (failed(verifyAxes(*this, getAxes())) || failed(verifyPairs(*this)))
+    return failure();
+  return verifyShapes(*this, same);
+}
+
+LogicalResult ReduceScatterOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
+    return failure();
+  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
+                                 ArrayRef<int64_t>) -> LogicalResult {
+    int64_t &size = shape[getDims()[i]];
+    if (size % group->size != 0)
+      return emitOpError() << "operand " << i << " has size " << size << " in dimension "
+                           << getDims()[i] << ", expected a multiple of the " << group->size
+                           << " ranks of the group";
+    size /= group->size;
+    return success();
+  });
+}
+
+LogicalResult AllGatherOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
+    return failure();
+  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
+                                 ArrayRef<int64_t>) {
+    shape[getDims()[i]] *= group->size;
+    return success();
+  });
+}
+
+LogicalResult AllToAllOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getFrom(), "from")) ||
+      failed(verifyDims(*this, getTo(), "to")))
+    return failure();
+  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
+                                 ArrayRef<int64_t>) -> LogicalResult {
+    if (getFrom()[i] == getTo()[i])
+      return emitOpError() << "moves dimension " << getFrom()[i] << " to itself";
+    int64_t &size = shape[getTo()[i]];
+    if (size % group->size != 0)
+      return emitOpError() << "operand " << i << " has size " << size << " in dimension "
+                           << getTo()[i] << ", expected a multiple of the " << group->size
+                           << " ranks of the group";
+    size /= group->size;
+    shape[getFrom()[i]] *= group->size;
+    return success();
+  });
+}
+
+LogicalResult SliceOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
+    return failure();
+  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
+                                 ArrayRef<int64_t> result) -> LogicalResult {
+    int64_t &size = shape[getDims()[i]];
+    int64_t chunk = result[getDims()[i]];
+    if (chunk * group->size < size)
+      return emitOpError() << "result " << i << " has size " << chunk << " in dimension "
+                           << getDims()[i] << ": too small, the operand's " << size
+                           << " rows over " << group->size << " ranks need "
+                           << llvm::divideCeil(size, group->size);
+    size = chunk;
+    return success();
+  });
+}
+
+LogicalResult PermuteOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group) || failed(verifyPairs(*this)))
+    return failure();
+  if (getShift().has_value() == getPairs().has_value())
+    return emitOpError() << "expected either 'shift' or 'pairs'";
+  if (getPairs()) {
+    ArrayRef<int64_t> pairs = *getPairs();
+    if (pairs.size() % 2 != 0)
+      return emitOpError() << "'pairs': expected an even number of ranks";
+    llvm::SmallDenseSet<int64_t> from, to;
+    for (size_t i = 0; i < pairs.size(); i += 2) {
+      for (int64_t rank : {pairs[i], pairs[i + 1]})
+        if (rank < 0 || rank >= group->size)
+          return emitOpError() << "'pairs' names rank " << rank << " of a group of "
+                               << group->size;
+      if (!to.insert(pairs[i + 1]).second)
+        return emitOpError() << "'pairs' sends to rank " << pairs[i + 1] << " twice";
+    }
+    if (int64_t(to.size()) != group->size)
+      return emitOpError() << "'pairs' reaches " << to.size() << " of the " << group->size
+                           << " ranks of the group, expected all";
+  }
+  return verifyShapes(*this, same);
+}
+
+LogicalResult RedistributeOp::verify() {
+  if (failed(verifyPairs(*this)))
+    return failure();
+  if (getFrom().size() != getNumOperands() || getTo().size() != getNumOperands())
+    return emitOpError() << "expected one sharding in 'from' and in 'to' for each of the "
+                         << getNumOperands() << " operands";
+  for (auto [i, from, to] : llvm::enumerate(getFrom().getAsRange<ShardingAttr>(),
+                                            getTo().getAsRange<ShardingAttr>())) {
+    auto in = cast<RankedTensorType>(getOperand(i).getType());
+    for (bool source : {true, false}) {
+      ShardingAttr sharding = source ? from : to;
+      StringRef name = source ? "from" : "to";
+      MeshAttr mesh = lookupMesh(*this, sharding.getMesh());
+      if (!mesh)
+        return emitOpError() << "'" << name << "': no mesh named @"
+                             << sharding.getMesh().getValue();
+      if (sharding.getRank() != in.getRank())
+        return emitOpError() << "'" << name << "' has " << sharding.getRank()
+                             << " dimensions, expected " << in.getRank();
+      if (!sharding.getUnreduced().empty())
+        return emitOpError() << "'" << name << "': unreduced axes cannot be redistributed";
+      if (failed(sharding.verifyForMesh(
+              mesh, [&] { return emitOpError() << "'" << name << "': "; })))
+        return failure();
+    }
+  }
+  return success();
+}
+
+LogicalResult MaskPaddingOp::verify() {
+  auto group = verifyAxes(*this, getAxes());
+  if (failed(group))
+    return failure();
+  auto type = cast<RankedTensorType>(getInput().getType());
+  int64_t dim = getDim();
+  if (dim < 0 || dim >= type.getRank())
+    return emitOpError() << "dimension " << dim << " is out of range for " << type;
+  int64_t size = getSize();
+  if (size < 0 || size > type.getDimSize(dim) * group->size)
+    return emitOpError() << "true size " << size << " of dimension " << dim << " is larger than "
+                         << group->size << " chunks of " << type.getDimSize(dim);
+  return success();
+}
+
+LogicalResult AxisIndexOp::verify() {
+  if (failed(verifyAxes(*this, getAxes())))
+    return failure();
+  auto type = cast<RankedTensorType>(getResult().getType());
+  if (type.getRank() != 0 || !type.getElementType().isInteger(64))
+    return emitOpError() << "has type " << type << ", expected tensor<i64>";
+  return success();
+}

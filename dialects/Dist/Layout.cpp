@@ -1,0 +1,472 @@
+//===- Layout.cpp - the layout algebra ------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+#include "llvm/Support/MathExtras.h"
+#include "llvm/Support/raw_ostream.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+bool Axis::overlaps(const Axis &other) const {
+  // A part covers the digits [pre, pre * size) of the axis.
+  return axis == other.axis && pre < other.pre * other.size && other.pre < pre * size;
+}
+
+int64_t dist::getNumShards(ArrayRef<Axis> axes) {
+  int64_t product = 1;
+  for (const Axis &axis : axes)
+    product *= axis.size;
+  return product;
+}
+
+bool dist::anyOverlap(ArrayRef<Axis> a, ArrayRef<Axis> b) {
+  for (const Axis &x : a)
+    for (const Axis &y : b)
+      if (x.overlaps(y))
+        return true;
+  return false;
+}
+
+bool dist::contains(ArrayRef<Axis> axes, const Axis &axis) {
+  for (const Axis &other : axes)
+    if (other == axis)
+      return true;
+  return false;
+}
+
+//===----------------------------------------------------------------------===//
+// DimLayout, Layout
+//===----------------------------------------------------------------------===//
+
+int64_t DimLayout::getLocalSize() const {
+  int64_t product = 1;
+  for (const LayoutFactor &factor : factors)
+    product *= factor.getLocalSize();
+  return product;
+}
+
+int64_t DimLayout::getGlobalSize() const {
+  int64_t product = 1;
+  for (const LayoutFactor &factor : factors)
+    product *= factor.size;
+  return product;
+}
+
+AxisList DimLayout::getAxes() const {
+  AxisList axes;
+  for (const LayoutFactor &factor : factors)
+    axes.append(factor.axes.begin(), factor.axes.end());
+  return axes;
+}
+
+bool DimLayout::isSharded() const {
+  return llvm::any_of(factors, [](const LayoutFactor &f) { return !f.axes.empty(); });
+}
+
+bool DimLayout::isPadded() const {
+  return llvm::any_of(factors, [](const LayoutFactor &f) { return f.isPadded(); });
+}
+
+bool DimLayout::sameShardingAs(const DimLayout &other) const {
+  return llvm::equal(factors, other.factors, [](const LayoutFactor &a, const LayoutFactor &b) {
+    return a.sameShardingAs(b);
+  });
+}
+
+SmallVector<int64_t> Layout::getLocalShape() const {
+  SmallVector<int64_t> shape;
+  for (const DimLayout &dim : dims)
+    shape.push_back(dim.getLocalSize());
+  return shape;
+}
+
+SmallVector<int64_t> Layout::getGlobalShape() const {
+  SmallVector<int64_t> shape;
+  for (const DimLayout &dim : dims)
+    shape.push_back(dim.getGlobalSize());
+  return shape;
+}
+
+AxisList Layout::getShardedAxes() const {
+  AxisList axes;
+  for (const DimLayout &dim : dims)
+    for (const LayoutFactor &factor : dim.factors)
+      axes.append(factor.axes.begin(), factor.axes.end());
+  return axes;
+}
+
+bool Layout::uses(ArrayRef<Axis> axes) const {
+  if (anyOverlap(unreduced, axes))
+    return true;
+  for (const DimLayout &dim : dims)
+    for (const LayoutFactor &factor : dim.factors)
+      if (anyOverlap(factor.axes, axes))
+        return true;
+  return false;
+}
+
+bool Layout::sameShardingAs(const Layout &other) const {
+  if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction))
+    return false;
+  return llvm::equal(dims, other.dims, [](const DimLayout &a, const DimLayout &b) {
+    return a.sameShardingAs(b);
+  });
+}
+
+Layout Layout::getReplicated(ArrayRef<int64_t> shape) {
+  Layout layout;
+  for (int64_t size : shape) {
+    LayoutFactor factor;
+    factor.size = factor.padded = size;
+    layout.dims.emplace_back(std::move(factor));
+  }
+  return layout;
+}
+
+void dist::canonicalizeAxes(AxisList &axes, MeshAttr mesh) {
+  AxisList result;
+  for (const Axis &axis : axes) {
+    if (axis.size == 1)
+      continue;
+    if (!result.empty() && result.back().axis == axis.axis &&
+        result.back().pre * result.back().size == axis.pre) {
+      result.back().size *= axis.size;
+      continue;
+    }
+    result.push_back(axis);
+  }
+  axes = std::move(result);
+}
+
+void dist::canonicalize(Layout &layout, MeshAttr mesh) {
+  for (DimLayout &dim : layout.dims) {
+    SmallVector<LayoutFactor, 1> factors;
+    for (LayoutFactor &factor : dim.factors) {
+      canonicalizeAxes(factor.axes, mesh);
+      if (factor.size == 1 && factor.padded == 1 && dim.factors.size() > 1)
+        continue;
+      if (!factors.empty()) {
+        LayoutFactor &above = factors.back();
+        // An unsharded, unpadded factor under an unpadded one: the chunks of
+        // the product are those of the upper factor.
+        if (!above.isPadded() && !factor.isPadded() && factor.axes.empty() &&
+            above.uniform == factor.uniform) {
+          above.size *= factor.size;
+          above.padded *= factor.padded;
+          continue;
+        }
+        // An upper factor cut into single elements continues in the lower one:
+        // (2{a}, 4{b}) is 8{a, b}.
+        if (!above.isPadded() && !factor.isPadded() && above.getLocalSize() == 1 &&
+            !above.uniform && !factor.uniform) {
+          above.size *= factor.size;
+          above.padded *= factor.padded;
+          above.axes.append(factor.axes.begin(), factor.axes.end());
+          canonicalizeAxes(above.axes, mesh);
+          continue;
+        }
+      }
+      factors.push_back(std::move(factor));
+    }
+    if (factors.empty())
+      factors.emplace_back();
+    // A padded major factor over an unpadded, unsharded minor one is a padded
+    // dimension like any other: padding stays at the tail.
+    if (factors.size() == 2 && factors[0].isPadded() && !factors[1].isPadded() &&
+        factors[1].axes.empty() && factors[0].uniform == factors[1].uniform) {
+      factors[0].size *= factors[1].size;
+      factors[0].padded *= factors[1].padded;
+      factors.pop_back();
+    }
+    dim.factors = std::move(factors);
+  }
+  canonicalizeAxes(layout.unreduced, mesh);
+  llvm::sort(layout.unreduced);
+  canonicalizeAxes(layout.unreduced, mesh);
+}
+
+bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
+                       LayoutFactor &lower) {
+  if (minor <= 0 || factor.size % minor != 0 || factor.padded % minor != 0)
+    return false;
+  upper = factor;
+  lower = factor;
+  upper.size = factor.size / minor;
+  upper.padded = factor.padded / minor;
+  lower.size = lower.padded = minor;
+  lower.padding = Padding::Zero;
+  lower.axes.clear();
+  int64_t local = factor.getLocalSize();
+  if (local % minor == 0)
+    return true;
+  // The cut goes through the axes: the upper part is cut into single elements.
+  if (factor.isPadded() || minor % local != 0)
+    return false;
+  int64_t shards = minor / local;
+  AxisList tail;
+  while (shards > 1) {
+    if (upper.axes.empty())
+      return false;
+    Axis axis = upper.axes.pop_back_val();
+    if (shards % axis.size == 0) {
+      shards /= axis.size;
+    } else if (axis.size % shards == 0) {
+      int64_t rest = axis.size / shards;
+      upper.axes.push_back({axis.axis, axis.pre, rest});
+      axis = {axis.axis, axis.pre * rest, shards};
+      shards = 1;
+    } else {
+      return false;
+    }
+    tail.insert(tail.begin(), axis);
+  }
+  lower.axes = tail;
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Attributes
+//===----------------------------------------------------------------------===//
+
+Axis dist::getAxis(AxisRefAttr attr, MeshAttr mesh) {
+  int index = mesh.getAxisIndex(attr.getName());
+  if (attr.getSubSize() == 0)
+    return {index, 1, mesh.getAxes()[index].getSize()};
+  return {index, attr.getPreSize(), attr.getSubSize()};
+}
+
+AxisRefAttr dist::getAxisRef(const Axis &axis, MeshAttr mesh) {
+  MeshAxisAttr meshAxis = mesh.getAxes()[axis.axis];
+  bool whole = axis.pre == 1 && axis.size == meshAxis.getSize();
+  return AxisRefAttr::get(mesh.getContext(), meshAxis.getName(), whole ? 1 : axis.pre,
+                          whole ? 0 : axis.size);
+}
+
+AxisList dist::getAxes(ArrayAttr attrs, MeshAttr mesh) {
+  AxisList axes;
+  for (auto attr : attrs.getAsRange<AxisRefAttr>())
+    axes.push_back(getAxis(attr, mesh));
+  return axes;
+}
+
+ArrayAttr dist::getAxesAttr(MLIRContext *context, ArrayRef<Axis> axes, MeshAttr mesh) {
+  SmallVector<Attribute> attrs;
+  for (const Axis &axis : axes)
+    attrs.push_back(getAxisRef(axis, mesh));
+  return ArrayAttr::get(context, attrs);
+}
+
+static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
+                                       ArrayRef<int64_t> global,
+                                       std::optional<ArrayRef<int64_t>> local, Padding padding,
+                                       function_ref<InFlightDiagnostic()> emitError) {
+  if (sharding.getRank() != int64_t(global.size()))
+    return emitError() << "sharding has " << sharding.getRank() << " dimensions, expected "
+                       << global.size();
+  if (local && local->size() != global.size())
+    return emitError() << "local type has rank " << local->size() << ", expected "
+                       << global.size();
+  if (failed(sharding.verifyForMesh(mesh, emitError)))
+    return failure();
+  Layout layout;
+  for (auto [d, dimAttr] : llvm::enumerate(sharding.getDims())) {
+    DimLayout dim;
+    bool spelled = !(dimAttr.getFactors().size() <= 1 &&
+                     (dimAttr.getFactors().empty() || dimAttr.getFactors()[0].getSize() == 0));
+    if (!spelled) {
+      LayoutFactor factor;
+      if (!dimAttr.getFactors().empty())
+        for (AxisRefAttr axis : dimAttr.getFactors()[0].getAxes())
+          factor.axes.push_back(getAxis(axis, mesh));
+      int64_t shards = getNumShards(factor.axes);
+      factor.size = global[d];
+      factor.padding = padding;
+      if (local) {
+        factor.padded = (*local)[d] * shards;
+        if (factor.padded < factor.size)
+          return emitError() << "dimension " << d << " has local size " << (*local)[d] << " on "
+                             << shards << " shards, too small for its global size " << global[d];
+      } else {
+        factor.padded = llvm::alignTo(factor.size, shards);
+      }
+      dim.factors.push_back(std::move(factor));
+    } else {
+      for (FactorShardingAttr factorAttr : dimAttr.getFactors()) {
+        LayoutFactor factor;
+        factor.size = factorAttr.getSize();
+        for (AxisRefAttr axis : factorAttr.getAxes())
+          factor.axes.push_back(getAxis(axis, mesh));
+        int64_t shards = getNumShards(factor.axes);
+        factor.padded = factorAttr.getPadded() ? factorAttr.getPadded()
+                                               : llvm::alignTo(factor.size, shards);
+        if (factor.padded % shards != 0 || factor.padded < factor.size)
+          return emitError() << "dimension " << d << ": a factor of size " << factor.size
+                             << " padded to " << factor.padded << " does not divide over "
+                             << shards << " shards";
+        factor.padding = padding;
+        dim.factors.push_back(std::move(factor));
+      }
+      if (dim.getGlobalSize() != global[d])
+        return emitError() << "dimension " << d << " has size " << global[d]
+                           << ", but its factors multiply to " << dim.getGlobalSize();
+      if (local && dim.getLocalSize() != (*local)[d])
+        return emitError() << "dimension " << d << " has local size " << (*local)[d]
+                           << ", but its factors' local sizes multiply to " << dim.getLocalSize();
+    }
+    layout.dims.push_back(std::move(dim));
+  }
+  for (AxisRefAttr axis : sharding.getUnreduced())
+    layout.unreduced.push_back(getAxis(axis, mesh));
+  layout.reduction = sharding.getReduction();
+  canonicalize(layout, mesh);
+  return layout;
+}
+
+FailureOr<Layout> dist::getLayout(ShardingAttr sharding, MeshAttr mesh, ArrayRef<int64_t> global,
+                                  ArrayRef<int64_t> local, Padding padding,
+                                  function_ref<InFlightDiagnostic()> emitError) {
+  return getLayoutImpl(sharding, mesh, global, local, padding, emitError);
+}
+
+FailureOr<Layout> dist::getLayout(ShardingAttr sharding, MeshAttr mesh, ArrayRef<int64_t> global,
+                                  function_ref<InFlightDiagnostic()> emitError) {
+  return getLayoutImpl(sharding, mesh, global, std::nullopt, Padding::Zero, emitError);
+}
+
+ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh) {
+  MLIRContext *context = mesh.getContext();
+  auto refs = [&](ArrayRef<Axis> axes) {
+    SmallVector<AxisRefAttr> result;
+    for (const Axis &axis : axes)
+      result.push_back(getAxisRef(axis, mesh));
+    return result;
+  };
+  SmallVector<DimShardingAttr> dims;
+  for (const DimLayout &dim : layout.dims) {
+    SmallVector<FactorShardingAttr> factors;
+    bool spelled = dim.factors.size() > 1;
+    for (const LayoutFactor &factor : dim.factors)
+      factors.push_back(FactorShardingAttr::get(context, spelled ? factor.size : 0,
+                                                spelled ? factor.padded : 0, refs(factor.axes)));
+    dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
+  }
+  return ShardingAttr::get(context, symbol, dims, refs(layout.unreduced), layout.reduction);
+}
+
+//===----------------------------------------------------------------------===//
+// Ranks
+//===----------------------------------------------------------------------===//
+
+/// Product of the sizes of the axes behind `axis`: a rank's stride along it.
+static int64_t getStride(int axis, MeshAttr mesh) {
+  int64_t stride = 1;
+  for (MeshAxisAttr other : mesh.getAxes().drop_front(axis + 1))
+    stride *= other.getSize();
+  return stride;
+}
+
+int64_t dist::getCoordinate(int64_t rank, const Axis &axis, MeshAttr mesh) {
+  int64_t size = mesh.getAxes()[axis.axis].getSize();
+  int64_t whole = rank / getStride(axis.axis, mesh) % size;
+  return whole / (size / (axis.pre * axis.size)) % axis.size;
+}
+
+int64_t dist::getCoordinate(int64_t rank, ArrayRef<Axis> axes, MeshAttr mesh) {
+  int64_t linear = 0;
+  for (const Axis &axis : axes)
+    linear = linear * axis.size + getCoordinate(rank, axis, mesh);
+  return linear;
+}
+
+SmallVector<int64_t> dist::getGroup(int64_t rank, ArrayRef<Axis> axes, MeshAttr mesh) {
+  int64_t base = rank;
+  SmallVector<int64_t> strides;
+  for (const Axis &axis : axes) {
+    int64_t size = mesh.getAxes()[axis.axis].getSize();
+    int64_t stride = getStride(axis.axis, mesh) * (size / (axis.pre * axis.size));
+    strides.push_back(stride);
+    base -= getCoordinate(rank, axis, mesh) * stride;
+  }
+  SmallVector<int64_t> group{base};
+  for (auto [axis, stride] : llvm::zip_equal(axes, strides)) {
+    SmallVector<int64_t> next;
+    for (int64_t start : group)
+      for (int64_t i = 0; i < axis.size; ++i)
+        next.push_back(start + i * stride);
+    group = std::move(next);
+  }
+  return group;
+}
+
+//===----------------------------------------------------------------------===//
+// Printing and hashing
+//===----------------------------------------------------------------------===//
+
+llvm::hash_code dist::hash_value(const Layout &layout) {
+  llvm::hash_code hash = llvm::hash_value(layout.dims.size());
+  auto add = [&](ArrayRef<Axis> axes) {
+    for (const Axis &axis : axes)
+      hash = llvm::hash_combine(hash, axis.axis, axis.pre, axis.size);
+    hash = llvm::hash_combine(hash, axes.size());
+  };
+  for (const DimLayout &dim : layout.dims) {
+    for (const LayoutFactor &factor : dim.factors) {
+      hash = llvm::hash_combine(hash, factor.size, factor.padded);
+      add(factor.axes);
+    }
+    hash = llvm::hash_combine(hash, dim.factors.size());
+  }
+  add(layout.unreduced);
+  return hash;
+}
+
+static void print(llvm::raw_ostream &os, ArrayRef<Axis> axes, MeshAttr mesh) {
+  os << '{';
+  llvm::interleaveComma(axes, os, [&](const Axis &axis) {
+    os << '"' << mesh.getAxes()[axis.axis].getName() << '"';
+    if (axis.pre != 1 || axis.size != mesh.getAxes()[axis.axis].getSize())
+      os << ":(" << axis.pre << ")" << axis.size;
+  });
+  os << '}';
+}
+
+std::string dist::toString(ArrayRef<Axis> axes, MeshAttr mesh) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  print(os, axes, mesh);
+  return text;
+}
+
+std::string dist::toString(const Layout &layout, MeshAttr mesh) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << '[';
+  llvm::interleaveComma(layout.dims, os, [&](const DimLayout &dim) {
+    if (dim.factors.size() == 1) {
+      print(os, dim.factors[0].axes, mesh);
+      return;
+    }
+    os << '(';
+    llvm::interleaveComma(dim.factors, os, [&](const LayoutFactor &factor) {
+      os << factor.size;
+      if (factor.isPadded())
+        os << " pad " << factor.padded;
+      if (!factor.axes.empty())
+        print(os, factor.axes, mesh);
+    });
+    os << ')';
+  });
+  os << ']';
+  if (layout.isUnreduced()) {
+    os << " unreduced ";
+    print(os, layout.unreduced, mesh);
+  }
+  return text;
+}

@@ -1,0 +1,169 @@
+//===- Layout.h - the layout algebra ----------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// How a value lies on the ranks of a mesh, as plain data. The attribute
+// (`#dist.sharding`) is its spelling in IR; partitioner, resharder, verifier and
+// runtime work on this.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_LAYOUT_H
+#define MESHWRIGHT_DIALECTS_DIST_LAYOUT_H
+
+#include "meshwright/dialects/Dist/Dist.h"
+
+#include "llvm/ADT/Hashing.h"
+
+namespace meshwright::dist {
+
+/// A mesh axis, or the part of one that is `size` of (`pre`, `size`, rest),
+/// major to minor. `axis` is its index in the mesh.
+struct Axis {
+  int axis;
+  int64_t pre = 1;
+  int64_t size;
+
+  bool operator==(const Axis &other) const {
+    return axis == other.axis && pre == other.pre && size == other.size;
+  }
+  bool operator!=(const Axis &other) const { return !(*this == other); }
+  bool operator<(const Axis &other) const {
+    return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
+  }
+  /// Whether the two name a common part of an axis.
+  bool overlaps(const Axis &other) const;
+};
+
+using AxisList = mlir::SmallVector<Axis, 2>;
+
+/// Product of the axes' sizes.
+int64_t getNumShards(mlir::ArrayRef<Axis> axes);
+/// Whether any axis of the one list overlaps one of the other.
+bool anyOverlap(mlir::ArrayRef<Axis> a, mlir::ArrayRef<Axis> b);
+bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
+
+/// What stands in the padding of a factor.
+enum class Padding {
+  /// Zeros.
+  Zero,
+  /// Minus infinity: softmax and max ignore it.
+  NegInf,
+  /// Something finite.
+  Finite,
+  /// Anything, NaN included.
+  Arbitrary,
+};
+
+/// A factor of a dimension: `size` elements, padded at the tail to `padded`,
+/// sharded over `axes` (major to minor).
+struct LayoutFactor {
+  int64_t size = 1;
+  int64_t padded = 1;
+  AxisList axes;
+  /// Meaningless where size == padded.
+  Padding padding = Padding::Zero;
+  /// The value does not depend on this factor (a splat or broadcast): it has
+  /// every layout whose local size is `padded`. `axes` is empty.
+  bool uniform = false;
+
+  bool isPadded() const { return size != padded; }
+  int64_t getLocalSize() const { return padded / getNumShards(axes); }
+  /// Same sizes and axes; the padding's content is not compared.
+  bool sameShardingAs(const LayoutFactor &other) const {
+    return size == other.size && padded == other.padded && axes == other.axes;
+  }
+};
+
+/// A dimension: a product of factors, major to minor.
+struct DimLayout {
+  mlir::SmallVector<LayoutFactor, 1> factors;
+
+  DimLayout() = default;
+  explicit DimLayout(LayoutFactor factor) { factors.push_back(std::move(factor)); }
+
+  int64_t getLocalSize() const;
+  int64_t getGlobalSize() const;
+  /// All axes of all factors, major to minor.
+  AxisList getAxes() const;
+  bool isSharded() const;
+  bool isPadded() const;
+  bool sameShardingAs(const DimLayout &other) const;
+};
+
+/// How a value lies on a mesh.
+struct Layout {
+  mlir::SmallVector<DimLayout, 4> dims;
+  AxisList unreduced; // sorted
+  ReductionKind reduction = ReductionKind::Sum;
+
+  int64_t getRank() const { return dims.size(); }
+  mlir::SmallVector<int64_t> getLocalShape() const;
+  mlir::SmallVector<int64_t> getGlobalShape() const;
+  /// Axes that shard a dimension.
+  AxisList getShardedAxes() const;
+  bool isUnreduced() const { return !unreduced.empty(); }
+  /// Whether any factor is sharded or the value unreduced over one of `axes`.
+  bool uses(mlir::ArrayRef<Axis> axes) const;
+  bool sameShardingAs(const Layout &other) const;
+
+  /// The value replicated on all ranks, one factor a dimension.
+  static Layout getReplicated(mlir::ArrayRef<int64_t> shape);
+};
+
+/// Canonical form: axes of size 1 dropped, adjacent parts of an axis joined,
+/// factors of size 1 dropped, adjacent factors that no axis and no padding
+/// tells apart joined (an unsharded factor joins the one above it when that is
+/// unpadded).
+void canonicalize(Layout &layout, MeshAttr mesh);
+
+/// Joins adjacent parts of one axis: ("tp":(1)2, "tp":(2)2) is "tp":(1)4.
+void canonicalizeAxes(AxisList &axes, MeshAttr mesh);
+
+/// Splits a factor into an upper one and a lower one of size `minor`; false
+/// where a rank's elements do not form such a product.
+bool splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
+                 LayoutFactor &lower);
+
+/// The layout that `sharding` gives a value of global shape `global` whose local
+/// shape is `local` (which fixes the padding). Padding content is `padding`.
+/// Fails, with an error through `emitError`, where they do not fit.
+mlir::FailureOr<Layout>
+getLayout(ShardingAttr sharding, MeshAttr mesh, mlir::ArrayRef<int64_t> global,
+          mlir::ArrayRef<int64_t> local, Padding padding,
+          mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
+
+/// The same without a local shape: each factor is padded to the smallest
+/// multiple of its number of shards, or as the attribute says.
+mlir::FailureOr<Layout>
+getLayout(ShardingAttr sharding, MeshAttr mesh, mlir::ArrayRef<int64_t> global,
+          mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
+
+/// The attribute that spells a layout.
+ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
+
+Axis getAxis(AxisRefAttr attr, MeshAttr mesh);
+AxisRefAttr getAxisRef(const Axis &axis, MeshAttr mesh);
+AxisList getAxes(mlir::ArrayAttr attrs, MeshAttr mesh);
+mlir::ArrayAttr getAxesAttr(mlir::MLIRContext *context, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+/// Coordinate of `rank` along `axis`, and along a list of axes (row-major).
+int64_t getCoordinate(int64_t rank, const Axis &axis, MeshAttr mesh);
+int64_t getCoordinate(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+/// The ranks that differ from `rank` only along `axes`, ordered by their linear
+/// coordinate over `axes`.
+mlir::SmallVector<int64_t> getGroup(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+llvm::hash_code hash_value(const Layout &layout);
+
+/// Prints a layout for messages: `[{"dp"}, {"tp"}, {}] unreduced {"cp"}`.
+std::string toString(const Layout &layout, MeshAttr mesh);
+std::string toString(mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+} // namespace meshwright::dist
+
+#endif // MESHWRIGHT_DIALECTS_DIST_LAYOUT_H

@@ -1,0 +1,52 @@
+//===- DecisionLog.cpp - why a pass did what it did -----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/DecisionLog.h"
+
+using namespace meshwright;
+
+llvm::StringRef meshwright::stringify(Outcome outcome) {
+  switch (outcome) {
+  case Outcome::Applied:
+    return "applied";
+  case Outcome::Declined:
+    return "declined";
+  case Outcome::Note:
+    return "note";
+  }
+  return "note";
+}
+
+void DecisionLog::add(llvm::StringRef pass, Outcome outcome, mlir::Location location,
+                      std::string message, std::vector<std::pair<std::string, double>> numbers) {
+  std::lock_guard<std::mutex> lock(mutex);
+  decisions.push_back({pass.str(), outcome, std::move(message), location, std::move(numbers)});
+}
+
+std::vector<Decision> DecisionLog::get() const {
+  std::lock_guard<std::mutex> lock(mutex);
+  return decisions;
+}
+
+void DecisionLog::clear() {
+  std::lock_guard<std::mutex> lock(mutex);
+  decisions.clear();
+}
+
+SourceLocation meshwright::getSourceLocation(mlir::Location location) {
+  SourceLocation result;
+  location->walk([&](mlir::Location inner) {
+    if (auto name = llvm::dyn_cast<mlir::NameLoc>(inner); name && result.name.empty())
+      result.name = name.getName().str();
+    if (auto file = llvm::dyn_cast<mlir::FileLineColLoc>(inner); file && result.file.empty()) {
+      result.file = file.getFilename().str();
+      result.line = file.getLine();
+    }
+    return mlir::WalkResult::advance();
+  });
+  return result;
+}

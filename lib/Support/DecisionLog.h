@@ -1,0 +1,67 @@
+//===- DecisionLog.h - why a pass did what it did ---------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Every pass that rewrites, or declines to, says so here: what, where in the
+// user's source, why, with the numbers compared. Remarks and reports are made
+// from it. The log belongs to a context (the dist dialect holds it), so that it
+// outlives passes and nothing is global.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_SUPPORT_DECISIONLOG_H
+#define MESHWRIGHT_LIB_SUPPORT_DECISIONLOG_H
+
+#include "mlir/IR/Location.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace meshwright {
+
+enum class Outcome { Applied, Declined, Note };
+
+llvm::StringRef stringify(Outcome outcome);
+
+struct Decision {
+  std::string pass;
+  Outcome outcome;
+  std::string message;
+  mlir::Location location;
+  /// What was compared, by name: bytes, seconds, counts.
+  std::vector<std::pair<std::string, double>> numbers;
+};
+
+/// Decisions in the order they were taken. Safe to append to from several
+/// threads; function passes run on one function each, so the order within a
+/// function is the program's.
+class DecisionLog {
+public:
+  void add(llvm::StringRef pass, Outcome outcome, mlir::Location location, std::string message,
+           std::vector<std::pair<std::string, double>> numbers = {});
+  std::vector<Decision> get() const;
+  void clear();
+
+private:
+  mutable std::mutex mutex;
+  std::vector<Decision> decisions;
+};
+
+/// `location`'s file and line, and the name nearest to the user's source, as
+/// far as it has them.
+struct SourceLocation {
+  std::string file;
+  int64_t line = 0;
+  std::string name;
+};
+SourceLocation getSourceLocation(mlir::Location location);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_SUPPORT_DECISIONLOG_H
