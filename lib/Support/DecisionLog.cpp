@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Support/DecisionLog.h"
 
+#include "mlir/IR/BuiltinAttributes.h"
+
 using namespace meshwright;
 
 llvm::StringRef meshwright::stringify(Outcome outcome) {
