@@ -1,0 +1,49 @@
+//===- Nn.h - what the model computes ---------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_NN_H
+#define MESHWRIGHT_DIALECTS_NN_NN_H
+
+#include "meshwright/dialects/Dist/Dist.h"
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include <optional>
+
+#include "meshwright/dialects/Nn/NnDialect.h.inc"
+
+#include "meshwright/dialects/Nn/NnEnums.h.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "meshwright/dialects/Nn/NnAttrs.h.inc"
+
+#define GET_OP_CLASSES
+#include "meshwright/dialects/Nn/NnOps.h.inc"
+
+namespace meshwright::nn {
+
+/// The shape to which `shapes` broadcast by NumPy's rules, or none if they do
+/// not.
+std::optional<llvm::SmallVector<int64_t>>
+broadcastShapes(llvm::ArrayRef<llvm::ArrayRef<int64_t>> shapes);
+
+/// The factor rule of a reshape between two shapes of equal element count: the
+/// shortest factor lists whose row-major products give both. Where boundaries
+/// do not meet (6x4 -> 8x3), the dimensions between two common boundaries get
+/// Special factors of their own. Dimensions of size 1 get none.
+dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to);
+
+} // namespace meshwright::nn
+
+#endif // MESHWRIGHT_DIALECTS_NN_NN_H

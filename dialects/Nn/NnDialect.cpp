@@ -1,0 +1,127 @@
+//===- NnDialect.cpp - the dialect and its attributes ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+
+#include "meshwright/dialects/Nn/NnDialect.cpp.inc"
+
+#include "meshwright/dialects/Nn/NnEnums.cpp.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "meshwright/dialects/Nn/NnAttrs.cpp.inc"
+
+void NnDialect::initialize() {
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "meshwright/dialects/Nn/NnAttrs.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "meshwright/dialects/Nn/NnOps.cpp.inc"
+      >();
+}
+
+Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, Type type,
+                                          Location loc) {
+  auto elements = dyn_cast<DenseElementsAttr>(value);
+  if (!elements || elements.getType() != type)
+    return nullptr;
+  return ConstantOp::create(builder, loc, elements);
+}
+
+//===----------------------------------------------------------------------===//
+// Discardable attributes
+//===----------------------------------------------------------------------===//
+
+/// The name of an input, a parameter or an output: a string that is not empty.
+static LogicalResult verifyName(Operation *op, NamedAttribute attribute, StringRef where) {
+  auto name = dyn_cast<StringAttr>(attribute.getValue());
+  if (!name || name.getValue().empty())
+    return op->emitOpError() << "expected " << attribute.getName() << " on " << where
+                             << " to be a string that is not empty, got " << attribute.getValue();
+  return success();
+}
+
+LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
+  if (attribute.getName() == kIdAttr) {
+    auto id = dyn_cast<IntegerAttr>(attribute.getValue());
+    if (!id || !id.getType().isInteger(64))
+      return op->emitOpError() << "expected nn.id to be an i64 integer, got "
+                               << attribute.getValue();
+    return success();
+  }
+  for (StringRef misplaced :
+       {kInputAttr, kParameterAttr, kAliasesAttr, kParameterOffsetsAttr, kOutputAttr})
+    if (attribute.getName() == misplaced)
+      return op->emitOpError() << "expected " << misplaced
+                               << " on an argument or a result of a function, got it on an operation";
+  return success();
+}
+
+LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
+                                                  unsigned argIndex, NamedAttribute attribute) {
+  std::string where = "argument " + std::to_string(argIndex);
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function || argIndex >= function.getNumArguments())
+    return op->emitOpError() << "expected " << attribute.getName()
+                             << " on an argument of a function, got it on " << where
+                             << " of another operation";
+  StringRef name = attribute.getName();
+  bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
+
+  if (name == kInputAttr || name == kParameterAttr) {
+    if (isParameter && function.getArgAttr(argIndex, kInputAttr))
+      return op->emitOpError() << "expected " << where
+                               << " to be an input or a parameter, got both " << kInputAttr
+                               << " and " << kParameterAttr;
+    return verifyName(op, attribute, where);
+  }
+
+  if (name != kAliasesAttr && name != kParameterOffsetsAttr)
+    return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.aliases, "
+                                "nn.parameter_offsets on "
+                             << where << ", got " << name;
+  if (!isParameter)
+    return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where
+                             << ", which has no nn.parameter";
+  if (name == kAliasesAttr) {
+    auto aliases = dyn_cast<ArrayAttr>(attribute.getValue());
+    if (!aliases || !llvm::all_of(aliases, llvm::IsaPred<StringAttr>))
+      return op->emitOpError() << "expected nn.aliases on " << where
+                               << " to be an array of strings, got " << attribute.getValue();
+    return success();
+  }
+  auto offsets = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[argIndex]);
+  if (!offsets || !type || offsets.size() != type.getRank() ||
+      llvm::any_of(offsets.asArrayRef(), [](int64_t offset) { return offset < 0; }))
+    return op->emitOpError() << "expected nn.parameter_offsets on " << where
+                             << " to be array<i64> with one index, not negative, for each "
+                                "dimension of "
+                             << function.getArgumentTypes()[argIndex] << ", got "
+                             << attribute.getValue();
+  return success();
+}
+
+LogicalResult NnDialect::verifyRegionResultAttribute(Operation *op, unsigned regionIndex,
+                                                     unsigned resultIndex,
+                                                     NamedAttribute attribute) {
+  std::string where = "result " + std::to_string(resultIndex);
+  if (attribute.getName() != kOutputAttr)
+    return op->emitOpError() << "expected nn.output on " << where << ", got "
+                             << attribute.getName();
+  return verifyName(op, attribute, where);
+}

@@ -1,0 +1,466 @@
+//===- NnFactorRules.cpp - how the dimensions of each op are tied ---------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A rule is computed from the op's present types alone. So an operand's
+// dimension of size 1 that meets a result's dimension of size 1 is tied to it:
+// in a local program both may be chunks of larger dimensions. Whether it is a
+// dimension of global size 1, which broadcasts, only the global types tell.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+using dist::FactorKind;
+using dist::FactorRule;
+using ValueFactors = FactorRule::ValueFactors;
+
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+static bool isFloat(Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); }
+
+/// A factor of its own for every dimension.
+static ValueFactors addFactors(FactorRule &rule, ArrayRef<int64_t> shape,
+                               FactorKind kind = FactorKind::Parallel) {
+  ValueFactors dims;
+  for (int64_t size : shape)
+    dims.push_back({rule.addFactor(size, kind)});
+  return dims;
+}
+
+/// The factors of an operand that broadcasts against a value of shape `target`
+/// with factors `dims`: aligned at the last dimension, none where it stretches.
+static ValueFactors broadcastFactors(ArrayRef<int64_t> shape, ArrayRef<int64_t> target,
+                                     ArrayRef<FactorRule::DimFactors> dims) {
+  ValueFactors result;
+  size_t missing = target.size() - shape.size();
+  for (auto [i, size] : llvm::enumerate(shape))
+    result.push_back(size == target[missing + i] ? dims[missing + i] : FactorRule::DimFactors());
+  return result;
+}
+
+static FactorRule elementwiseRule(Operation *op) {
+  FactorRule rule;
+  ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
+  ValueFactors dims = addFactors(rule, shape);
+  for (Value operand : op->getOperands())
+    rule.operands.push_back(broadcastFactors(shapeOf(operand), shape, dims));
+  rule.results.push_back(std::move(dims));
+  return rule;
+}
+
+/// Input and result of the same shape, in which dimension `dim` is read whole.
+static FactorRule wholeDimRule(Value input, int64_t dim) {
+  FactorRule rule;
+  ValueFactors dims = addFactors(rule, shapeOf(input));
+  rule.factors[dims[dim].front()].kind = FactorKind::Special;
+  rule.operands.push_back(dims);
+  rule.results.push_back(std::move(dims));
+  return rule;
+}
+
+static FactorRule withLinear(FactorRule rule, std::initializer_list<int> operands,
+                             bool jointly = false) {
+  rule.linearOperands.assign(operands);
+  rule.jointlyLinear = jointly;
+  return rule;
+}
+
+//===----------------------------------------------------------------------===//
+// Elementwise
+//===----------------------------------------------------------------------===//
+
+#define ELEMENTWISE(OP)                                                                            \
+  FactorRule OP::getFactorRule() { return elementwiseRule(*this); }
+ELEMENTWISE(AbsOp)
+ELEMENTWISE(ExpOp)
+ELEMENTWISE(LogOp)
+ELEMENTWISE(SqrtOp)
+ELEMENTWISE(RsqrtOp)
+ELEMENTWISE(ReciprocalOp)
+ELEMENTWISE(SinOp)
+ELEMENTWISE(CosOp)
+ELEMENTWISE(ErfOp)
+ELEMENTWISE(FloorOp)
+ELEMENTWISE(NotOp)
+ELEMENTWISE(ReluOp)
+ELEMENTWISE(SiluOp)
+ELEMENTWISE(TanhOp)
+ELEMENTWISE(SigmoidOp)
+ELEMENTWISE(GeluOp)
+ELEMENTWISE(RemOp)
+ELEMENTWISE(PowOp)
+ELEMENTWISE(MaximumOp)
+ELEMENTWISE(MinimumOp)
+ELEMENTWISE(AndOp)
+ELEMENTWISE(OrOp)
+ELEMENTWISE(XorOp)
+ELEMENTWISE(CompareOp)
+#undef ELEMENTWISE
+
+FactorRule NegOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0}); }
+FactorRule AddOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}, true); }
+FactorRule SubOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}, true); }
+FactorRule MulOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}); }
+FactorRule SelectOp::getFactorRule() { return withLinear(elementwiseRule(*this), {1, 2}, true); }
+
+FactorRule DivOp::getFactorRule() {
+  // A quotient of integers is rounded: the parts' quotients do not add up.
+  if (!isFloat(getLhs()))
+    return elementwiseRule(*this);
+  return withLinear(elementwiseRule(*this), {0});
+}
+
+/// Whether every value of type `from` is one of type `to`, so that a cast of
+/// parts adds up to the cast of the sum.
+static bool isWidening(Type from, Type to) {
+  if (from == to)
+    return true;
+  if (from.isInteger(1))
+    return false;
+  if (from.isIntOrIndex() && to.isIntOrIndex())
+    return from.getIntOrFloatBitWidth() < to.getIntOrFloatBitWidth();
+  auto fromFloat = dyn_cast<FloatType>(from), toFloat = dyn_cast<FloatType>(to);
+  return fromFloat && toFloat && fromFloat.getWidth() < toFloat.getWidth();
+}
+
+FactorRule CastOp::getFactorRule() {
+  FactorRule rule = elementwiseRule(*this);
+  if (isWidening(getElementTypeOrSelf(getInput().getType()),
+                 getElementTypeOrSelf(getResult().getType())))
+    rule.linearOperands.push_back(0);
+  return rule;
+}
+
+//===----------------------------------------------------------------------===//
+// Constants and shapes
+//===----------------------------------------------------------------------===//
+
+FactorRule ConstantOp::getFactorRule() {
+  FactorRule rule;
+  auto elements = dyn_cast<DenseElementsAttr>(getValue());
+  rule.results.push_back(addFactors(rule, shapeOf(getResult()),
+                                    elements && elements.isSplat() ? FactorKind::Parallel
+                                                                   : FactorKind::Special));
+  return rule;
+}
+
+FactorRule IotaOp::getFactorRule() {
+  FactorRule rule;
+  rule.results.push_back(addFactors(rule, shapeOf(getResult())));
+  rule.factors[getDim()].kind = FactorKind::Special;
+  return rule;
+}
+
+FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to) {
+  FactorRule rule;
+  ValueFactors source(from.size()), target(to.size());
+
+  /// Walks one side's dimensions, major to minor; `rest` is what is left of
+  /// dimension `dim`, whose major factors are taken already.
+  struct Cursor {
+    ArrayRef<int64_t> shape;
+    ValueFactors &factors;
+    size_t dim = 0;
+    int64_t rest = 1;
+
+    Cursor(ArrayRef<int64_t> shape, ValueFactors &factors) : shape(shape), factors(factors) {
+      settle();
+    }
+    bool atEnd() const { return dim == shape.size(); }
+    void settle() {
+      while (dim < shape.size() && shape[dim] == 1)
+        ++dim;
+      rest = atEnd() ? 1 : shape[dim];
+    }
+    void take(FactorRule &rule, int64_t size, int factor) {
+      factors[dim].push_back(factor);
+      rest /= size;
+      if (rest == 1) {
+        ++dim;
+        settle();
+      }
+    }
+    void takeSpecial(FactorRule &rule, int64_t size) {
+      take(rule, size, rule.addFactor(size, FactorKind::Special));
+    }
+  };
+
+  auto finish = [&] {
+    rule.operands.push_back(std::move(source));
+    rule.results.push_back(std::move(target));
+    rule.linearOperands.push_back(0);
+    return std::move(rule);
+  };
+
+  // Without elements there is nothing to tie, and no products to compare.
+  if (llvm::is_contained(from, 0) || llvm::is_contained(to, 0)) {
+    source = addFactors(rule, from, FactorKind::Special);
+    target = addFactors(rule, to, FactorKind::Special);
+    return finish();
+  }
+
+  Cursor a(from, source), b(to, target);
+  while (!a.atEnd() && !b.atEnd()) {
+    if (a.rest % b.rest == 0 || b.rest % a.rest == 0) {
+      int64_t size = std::min(a.rest, b.rest);
+      int factor = rule.addFactor(size);
+      a.take(rule, size, factor);
+      b.take(rule, size, factor);
+      continue;
+    }
+    // Up to the next boundary that both sides have, possibly within a
+    // dimension.
+    int64_t productA = a.rest, productB = b.rest;
+    a.takeSpecial(rule, a.rest);
+    b.takeSpecial(rule, b.rest);
+    while (productA != productB) {
+      bool aIsShort = productA < productB;
+      Cursor &shorter = aIsShort ? a : b;
+      int64_t &product = aIsShort ? productA : productB;
+      int64_t other = aIsShort ? productB : productA;
+      // Only shapes of different element counts, which no valid op has.
+      if (shorter.atEnd())
+        break;
+      int64_t size = shorter.rest;
+      if (other % product == 0 && size % (other / product) == 0)
+        size = other / product;
+      product *= size;
+      shorter.takeSpecial(rule, size);
+    }
+  }
+  return finish();
+}
+
+FactorRule ReshapeOp::getFactorRule() {
+  return getReshapeFactorRule(shapeOf(getInput()), shapeOf(getResult()));
+}
+
+FactorRule TransposeOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors source = addFactors(rule, shapeOf(getInput())), target;
+  for (int64_t dim : getPermutation())
+    target.push_back(source[dim]);
+  rule.operands.push_back(std::move(source));
+  rule.results.push_back(std::move(target));
+  return withLinear(std::move(rule), {0});
+}
+
+FactorRule SliceOp::getFactorRule() {
+  FactorRule rule;
+  ArrayRef<int64_t> from = shapeOf(getInput()), to = shapeOf(getResult());
+  ValueFactors source, target;
+  for (size_t i = 0; i < from.size(); ++i) {
+    // Only a dimension taken whole keeps its size: at start 0 with stride 1.
+    if (from[i] == to[i]) {
+      source.push_back({rule.addFactor(from[i])});
+      target.push_back(source.back());
+      continue;
+    }
+    source.push_back({rule.addFactor(from[i], FactorKind::Special)});
+    target.push_back({rule.addFactor(to[i], FactorKind::Special)});
+  }
+  rule.operands.push_back(std::move(source));
+  rule.results.push_back(std::move(target));
+  return withLinear(std::move(rule), {0});
+}
+
+FactorRule ConcatOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors dims = addFactors(rule, shapeOf(getResult()));
+  rule.factors[dims[getDim()].front()].kind = FactorKind::Special;
+  for (auto [i, input] : llvm::enumerate(getInputs())) {
+    ValueFactors own = dims;
+    own[getDim()] = {rule.addFactor(shapeOf(input)[getDim()], FactorKind::Special)};
+    rule.operands.push_back(std::move(own));
+    rule.linearOperands.push_back(i);
+  }
+  rule.results.push_back(std::move(dims));
+  rule.jointlyLinear = true;
+  return rule;
+}
+
+FactorRule BroadcastOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0}); }
+
+FactorRule GatherOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors data = addFactors(rule, shapeOf(getData()));
+  ValueFactors indices = addFactors(rule, shapeOf(getIndices()));
+  int64_t dim = getDim();
+  rule.factors[data[dim].front()].kind = FactorKind::Special;
+  ValueFactors result(data.begin(), data.begin() + dim);
+  result.append(indices.begin(), indices.end());
+  result.append(data.begin() + dim + 1, data.end());
+  rule.operands.push_back(std::move(data));
+  rule.operands.push_back(std::move(indices));
+  rule.results.push_back(std::move(result));
+  return withLinear(std::move(rule), {0});
+}
+
+FactorRule TakeAlongOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors indices = addFactors(rule, shapeOf(getIndices()));
+  ValueFactors data = indices;
+  data[getDim()] = {rule.addFactor(shapeOf(getData())[getDim()], FactorKind::Special)};
+  rule.operands.push_back(std::move(data));
+  rule.operands.push_back(indices);
+  rule.results.push_back(std::move(indices));
+  return withLinear(std::move(rule), {0});
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+FactorRule ReduceOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors source = addFactors(rule, shapeOf(getInput())), target;
+  for (auto [i, factors] : llvm::enumerate(source)) {
+    if (!llvm::is_contained(getDims(), static_cast<int64_t>(i))) {
+      target.push_back(factors);
+      continue;
+    }
+    rule.factors[factors.front()].kind =
+        getKind() == ReduceKind::Sum ? FactorKind::Contracted : FactorKind::Special;
+    if (getKeepDims())
+      target.emplace_back();
+  }
+  rule.operands.push_back(std::move(source));
+  rule.results.push_back(std::move(target));
+  if (getKind() == ReduceKind::Sum || getKind() == ReduceKind::Mean)
+    rule.linearOperands.push_back(0);
+  return rule;
+}
+
+FactorRule CumsumOp::getFactorRule() {
+  return withLinear(wholeDimRule(getInput(), getDim()), {0});
+}
+
+FactorRule SoftmaxOp::getFactorRule() { return wholeDimRule(getInput(), getDim()); }
+
+//===----------------------------------------------------------------------===//
+// Layers
+//===----------------------------------------------------------------------===//
+
+FactorRule MatmulOp::getFactorRule() {
+  FactorRule rule;
+  ArrayRef<int64_t> lhs = shapeOf(getLhs()), rhs = shapeOf(getRhs()), to = shapeOf(getResult());
+  ValueFactors result = addFactors(rule, to);
+  ArrayRef<int64_t> batch = to.drop_back(2);
+  FactorRule::DimFactors rows = result[batch.size()], columns = result[batch.size() + 1];
+  int64_t depth = getTransposeLhs() ? lhs[lhs.size() - 2] : lhs.back();
+  FactorRule::DimFactors inner = {rule.addFactor(depth, FactorKind::Contracted)};
+
+  auto operand = [&](ArrayRef<int64_t> shape, bool transposed, FactorRule::DimFactors outer,
+                     FactorRule::DimFactors last) {
+    ValueFactors dims = broadcastFactors(shape.drop_back(2), batch,
+                                         ArrayRef(result).take_front(batch.size()));
+    if (transposed)
+      std::swap(outer, last);
+    dims.push_back(outer);
+    dims.push_back(last);
+    return dims;
+  };
+  rule.operands.push_back(operand(lhs, getTransposeLhs(), rows, inner));
+  rule.operands.push_back(operand(rhs, getTransposeRhs(), inner, columns));
+  rule.results.push_back(std::move(result));
+  return withLinear(std::move(rule), {0, 1});
+}
+
+FactorRule LinearOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors result = addFactors(rule, shapeOf(getResult()));
+  FactorRule::DimFactors out = result.back();
+  FactorRule::DimFactors in = {rule.addFactor(shapeOf(getInput()).back(), FactorKind::Contracted)};
+  ValueFactors input = result;
+  input.back() = in;
+  rule.operands.push_back(std::move(input));
+  rule.operands.push_back(getInOut() ? ValueFactors{in, out} : ValueFactors{out, in});
+  rule.results.push_back(std::move(result));
+  // A bias would be added once per partial sum.
+  if (getBias())
+    rule.operands.push_back({out});
+  else
+    rule.linearOperands.assign({0, 1});
+  return rule;
+}
+
+FactorRule EmbeddingOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors result = addFactors(rule, shapeOf(getResult()));
+  rule.operands.push_back(ValueFactors(result.begin(), result.end() - 1));
+  // Ids outside a rank's rows give zeros: the sum over the ranks is the row.
+  int rows = rule.addFactor(shapeOf(getTable()).front(), FactorKind::Contracted);
+  rule.operands.push_back({{rows}, result.back()});
+  if (getOffset())
+    rule.operands.emplace_back();
+  rule.results.push_back(std::move(result));
+  return withLinear(std::move(rule), {1});
+}
+
+/// A norm over the last dimension, with `parameters` along that dimension.
+static FactorRule normRule(Value input, size_t parameters) {
+  FactorRule rule = wholeDimRule(input, shapeOf(input).size() - 1);
+  FactorRule::DimFactors features = rule.results.front().back();
+  rule.operands.append(parameters, ValueFactors{features});
+  return rule;
+}
+
+FactorRule RmsNormOp::getFactorRule() { return normRule(getInput(), getNumOperands() - 1); }
+FactorRule LayerNormOp::getFactorRule() { return normRule(getInput(), getNumOperands() - 1); }
+
+FactorRule RotaryOp::getFactorRule() {
+  ArrayRef<int64_t> shape = shapeOf(getInput());
+  FactorRule rule = wholeDimRule(getInput(), shape.size() - 1);
+  ValueFactors dims = rule.results.front();
+  int64_t rotated = shapeOf(getCos()).back();
+  if (rotated != shape.back())
+    dims.back() = {rule.addFactor(rotated, FactorKind::Special)};
+  for (Value table : {getCos(), getSin()}) {
+    ValueFactors own = broadcastFactors(shapeOf(table).drop_back(), shape.drop_back(),
+                                        ArrayRef(dims).drop_back());
+    own.push_back(dims.back());
+    rule.operands.push_back(std::move(own));
+  }
+  return withLinear(std::move(rule), {0});
+}
+
+FactorRule AttentionOp::getFactorRule() {
+  FactorRule rule;
+  ArrayRef<int64_t> query = shapeOf(getQuery()), key = shapeOf(getKey());
+  int64_t kvHeads = key[1];
+  int batch = rule.addFactor(query[0]);
+  int kv = rule.addFactor(kvHeads);
+  int group = rule.addFactor(query[1] / kvHeads);
+  // Causal and window masks compare positions, which a chunk of the queries
+  // does not know.
+  bool positional = getCausal() || getWindowLeft() || getWindowRight();
+  int queries =
+      rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
+  int keys = rule.addFactor(key[2], FactorKind::Special);
+  int features = rule.addFactor(query[3], FactorKind::Special);
+  int valueFeatures = rule.addFactor(shapeOf(getValue())[3]);
+
+  FactorRule::DimFactors heads = {kv, group};
+  rule.operands.push_back({{batch}, heads, {queries}, {features}});
+  rule.operands.push_back({{batch}, {kv}, {keys}, {features}});
+  rule.operands.push_back({{batch}, {kv}, {keys}, {valueFeatures}});
+  int64_t scores[] = {query[0], query[1], query[2], key[2]};
+  ValueFactors scoreFactors = {{batch}, heads, {queries}, {keys}};
+  if (getKeyPadding())
+    rule.operands.push_back({{batch}, {keys}});
+  if (Value bias = getBias())
+    rule.operands.push_back(broadcastFactors(shapeOf(bias), scores, scoreFactors));
+  rule.results.push_back({{batch}, heads, {queries}, {valueFeatures}});
+  return rule;
+}
