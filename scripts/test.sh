@@ -66,9 +66,9 @@ run() {
       sed -E 's/^=+ *//; s/ *=+$//; s/ +/ /g' | tail -n4 | paste -sd';')")")
 }
 
-lit=("$PYTHON" -m lit.main -sv --allow-empty-runs "$BUILD/test")
+lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$BUILD/test")
 # Quick ones first: what runs whole programs or builds another project is slow.
-slow='(exec|consumer|pipelines)/'
+slow='(exec|package|pipelines)/'
 pytest=("$PYTHON" -m pytest -q -p no:cacheprovider test)
 [[ -n $filter ]] && pytest+=(-k "$filter")
 

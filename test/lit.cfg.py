@@ -30,6 +30,14 @@ config.substitutions += [
     ("%{plugin}", os.path.join(config.meshwright_build_dir, "lib", "libMeshwright.so")),
 ]
 
+# A program that links an instrumented library has to be instrumented too.
+sanitizer_flags = {
+    "": "",
+    "Address;Undefined": "-fsanitize=address,undefined",
+    "Thread": "-fsanitize=thread",
+}
+config.substitutions.append(("%{sanitizer_flags}", sanitizer_flags[config.sanitizer]))
+
 if config.enable_python:
     config.available_features.add("python")
 if os.path.exists("/dev/nvidia0"):
