@@ -1,0 +1,34 @@
+//===- Boxes.h - copying boxes of dense tensors -----------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_BOXES_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_BOXES_H
+
+#include <cstdint>
+#include <vector>
+
+namespace meshwright::rt {
+
+/// Copies a box of `extents` elements, each `elementSize` bytes, between two
+/// row-major tensors of the given shapes, from `fromOffset` to `toOffset` (an
+/// index per dimension).
+void copyBox(const void *from, const std::vector<int64_t> &fromShape,
+             const std::vector<int64_t> &fromOffset, void *to, const std::vector<int64_t> &toShape,
+             const std::vector<int64_t> &toOffset, const std::vector<int64_t> &extents,
+             int64_t elementSize);
+
+/// The same with strides and offsets in elements.
+void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char *to,
+                 const std::vector<int64_t> &toStrides, const std::vector<int64_t> &extents,
+                 int64_t elementSize);
+
+/// Strides of a dense row-major tensor, in elements.
+std::vector<int64_t> denseStrides(const std::vector<int64_t> &shape);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_BOXES_H

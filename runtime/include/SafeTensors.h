@@ -1,0 +1,65 @@
+//===- SafeTensors.h - tensors in files -------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_SAFETENSORS_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_SAFETENSORS_H
+
+#include "meshwright/runtime/include/Types.h"
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace meshwright::rt {
+
+/// A safetensors file, mapped into memory; tensors are read where they lie.
+class SafeTensorsFile {
+public:
+  struct Tensor {
+    /// As the file spells it: "F32", "BF16", ...
+    std::string storedType;
+    /// Whether `type` is one of ours.
+    bool supported = false;
+    DType type = DType::F32;
+    std::vector<int64_t> shape;
+    const void *data = nullptr;
+  };
+
+  /// Null, with an error that names the file, where it is unreadable, cut
+  /// short or inconsistent.
+  static std::unique_ptr<SafeTensorsFile> open(const std::string &path, std::string &error);
+  ~SafeTensorsFile();
+
+  const std::map<std::string, Tensor> &getTensors() const { return tensors; }
+  const Tensor *find(const std::string &name) const;
+  const std::string &getPath() const { return path; }
+
+private:
+  SafeTensorsFile() = default;
+  bool parse(std::string &error);
+
+  std::string path;
+  const char *mapped = nullptr;
+  size_t size = 0;
+  std::map<std::string, Tensor> tensors;
+};
+
+struct NamedTensor {
+  std::string name;
+  DType type;
+  std::vector<int64_t> shape;
+  const void *data;
+};
+
+/// Writes a safetensors file: under another name first, so that no half-written
+/// file is left behind.
+bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,
+                      std::string &error);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_SAFETENSORS_H

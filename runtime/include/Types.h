@@ -1,0 +1,53 @@
+//===- Types.h - element types and their conversions ------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_TYPES_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_TYPES_H
+
+#include "meshwright-c/Runtime.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshwright::rt {
+
+enum class DType : int64_t {
+  F32 = MW_F32,
+  BF16 = MW_BF16,
+  F16 = MW_F16,
+  F64 = MW_F64,
+  I64 = MW_I64,
+  I32 = MW_I32,
+  I1 = MW_I1,
+};
+
+/// Bytes of an element.
+int64_t sizeOf(DType type);
+/// "f32", "bf16", ...
+const char *nameOf(DType type);
+/// Elements of a shape.
+int64_t countOf(const std::vector<int64_t> &shape);
+/// "f32[2, 3]".
+std::string describe(DType type, const std::vector<int64_t> &shape);
+
+float bf16ToFloat(uint16_t bits);
+uint16_t floatToBf16(float value);
+float f16ToFloat(uint16_t bits);
+uint16_t floatToF16(float value);
+
+/// Converts `count` elements of bf16 or f16 to f32 and back, rounding to
+/// nearest even.
+void widen(DType type, const void *from, float *to, int64_t count);
+void narrow(DType type, const float *from, void *to, int64_t count);
+
+/// The element at an index, as a double.
+double loadAsDouble(DType type, const void *data, int64_t index);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_TYPES_H

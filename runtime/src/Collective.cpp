@@ -1,0 +1,116 @@
+//===- Collective.cpp - entry of collectives, and those without sends -----===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <algorithm>
+#include <cstring>
+
+using namespace meshwright::rt;
+
+/// The rank's chunk of a replicated value, with zeros behind its end.
+static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t coordinate, const void *input,
+                        void *output) {
+  std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);
+  std::vector<int64_t> out(moved.out_shape, moved.out_shape + moved.rank);
+  std::vector<int64_t> offset(moved.rank, 0), origin(moved.rank, 0), extents = out;
+  int64_t size = sizeOf(DType(moved.dtype));
+  offset[moved.dim] = coordinate * out[moved.dim];
+  extents[moved.dim] = std::clamp<int64_t>(in[moved.dim] - offset[moved.dim], 0, out[moved.dim]);
+  if (extents[moved.dim] < out[moved.dim])
+    std::memset(output, 0, countOf(out) * size);
+  if (extents[moved.dim] > 0)
+    copyBox(input, in, offset, output, out, origin, extents, size);
+}
+
+int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                             const void *const *inputs, void *const *outputs) {
+  if (what->kind != MW_RT_SLICE && what->kind != MW_RT_PARTIAL)
+    return context->backend->run(*context, op, *what, inputs, outputs) ? 0 : 1;
+  int64_t coordinate = coordinateOf(what->group, context->rank);
+  for (int64_t i = 0; i < what->num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what->tensors[i];
+    if (what->kind == MW_RT_SLICE) {
+      sliceTensor(moved, coordinate, inputs[i], outputs[i]);
+      continue;
+    }
+    int64_t bytes = sizeOf(DType(moved.dtype));
+    for (int64_t d = 0; d < moved.rank; ++d)
+      bytes *= moved.in_shape[d];
+    if (coordinate == 0)
+      std::memcpy(outputs[i], inputs[i], bytes);
+    else
+      std::memset(outputs[i], 0, bytes);
+  }
+  return 0;
+}
+
+/// Writes a value of type double as an element.
+static void storeElement(DType type, double value, char *to) {
+  switch (type) {
+  case DType::F32: {
+    float single = float(value);
+    std::memcpy(to, &single, 4);
+    return;
+  }
+  case DType::BF16:
+  case DType::F16: {
+    float single = float(value);
+    narrow(type, &single, to, 1);
+    return;
+  }
+  case DType::F64:
+    std::memcpy(to, &value, 8);
+    return;
+  case DType::I64: {
+    int64_t integer = int64_t(value);
+    std::memcpy(to, &integer, 8);
+    return;
+  }
+  case DType::I32: {
+    int32_t integer = int32_t(value);
+    std::memcpy(to, &integer, 4);
+    return;
+  }
+  case DType::I1:
+    *to = value != 0;
+    return;
+  }
+}
+
+int32_t mw_rt_run_mask(mw_rt_context *context, int64_t, const mw_rt_mask *what, const void *input,
+                       void *result) {
+  DType type = DType(what->dtype);
+  int64_t size = sizeOf(type);
+  std::memcpy(result, input, what->outer * what->rows * what->inner * size);
+  int64_t first = what->size - coordinateOf(what->axes, context->rank) * what->rows;
+  first = std::clamp<int64_t>(first, 0, what->rows);
+  double value;
+  std::memcpy(&value, &what->value, 8);
+  char element[8];
+  storeElement(type, value, element);
+  for (int64_t o = 0; o < what->outer; ++o) {
+    char *to = static_cast<char *>(result) + (o * what->rows + first) * what->inner * size;
+    for (int64_t i = 0; i < (what->rows - first) * what->inner; ++i)
+      std::memcpy(to + i * size, element, size);
+  }
+  return 0;
+}
+
+int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t, const mw_rt_axis_index *what,
+                             void *result) {
+  int64_t value = coordinateOf(what->axes, context->rank) * what->chunk;
+  if (DType(what->dtype) == DType::I32) {
+    int32_t narrow = int32_t(value);
+    std::memcpy(result, &narrow, 4);
+  } else {
+    std::memcpy(result, &value, 8);
+  }
+  return 0;
+}

@@ -1,0 +1,355 @@
+//===- Gemm.cpp - matrix products by oneDNN -------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Gemm.h"
+
+#include "meshwright/runtime/include/World.h"
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+
+// Of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
+extern "C" void omp_set_num_threads(int count);
+
+namespace meshwright::rt {
+
+void setThreadsOfLibraries(int count) { omp_set_num_threads(count); }
+
+using Key = std::array<int64_t, 11>;
+
+namespace {
+struct Prepared {
+  dnnl::matmul primitive;
+  dnnl::memory::desc a, b, bias, c, scratchpad;
+};
+} // namespace
+
+static dnnl::engine &getEngine() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+static dnnl::memory::data_type libraryType(DType type) {
+  return type == DType::BF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+struct GemmCache::State {
+  dnnl::stream stream{getEngine()};
+  std::map<Key, Prepared> prepared;
+  std::vector<char> scratchpad;
+  int bf16 = -1;
+
+  static bool prepare(const Product &p, Prepared &result, bool mayFail);
+};
+
+/// Builds the primitive; false if the library has none and `mayFail`.
+bool GemmCache::State::prepare(const Product &p, Prepared &result, bool mayFail) {
+  using Dims = dnnl::memory::dims;
+  auto describe = [](DType type, Dims dims, bool transposed) {
+    int64_t rows = dims[1], columns = dims[2];
+    Dims strides{rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
+    return dnnl::memory::desc(dims, libraryType(type), strides);
+  };
+  result.a = describe(p.in, {p.sharedA ? 1 : p.batch, p.m, p.k}, p.transposeA);
+  result.b = describe(p.in, {p.sharedB ? 1 : p.batch, p.k, p.n}, p.transposeB);
+  result.c = describe(p.out, {p.batch, p.m, p.n}, false);
+  // The library's own scratch memory belongs to the thread that made the
+  // primitive; ranks get a new thread each run.
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  dnnl::matmul::primitive_desc primitive;
+  if (p.bias) {
+    result.bias = describe(p.in, {1, 1, p.n}, false);
+    primitive = dnnl::matmul::primitive_desc(
+        dnnl::matmul::desc(result.a, result.b, result.bias, result.c), attributes, getEngine(),
+        mayFail);
+  } else {
+    primitive = dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.c),
+                                             attributes, getEngine(), mayFail);
+  }
+  if (!primitive)
+    return false;
+  result.scratchpad = primitive.scratchpad_desc();
+  result.primitive = dnnl::matmul(primitive);
+  return true;
+}
+
+GemmCache::GemmCache() = default;
+GemmCache::~GemmCache() = default;
+
+/// The reference type: plain loops.
+static void multiplyDouble(const Product &p, const double *a, const double *b, const double *bias,
+                           double *c) {
+  for (int64_t i = 0; i < p.batch; ++i, c += p.m * p.n) {
+    const double *left = a + (p.sharedA ? 0 : i * p.m * p.k);
+    const double *right = b + (p.sharedB ? 0 : i * p.k * p.n);
+    int64_t rowA = p.transposeA ? 1 : p.k, columnA = p.transposeA ? p.m : 1;
+    for (int64_t m = 0; m < p.m; ++m) {
+      double *row = c + m * p.n;
+      for (int64_t n = 0; n < p.n; ++n)
+        row[n] = p.transposeB ? 0 : (p.bias ? bias[n] : 0);
+      if (p.transposeB) {
+        for (int64_t n = 0; n < p.n; ++n) {
+          double sum = 0;
+          for (int64_t k = 0; k < p.k; ++k)
+            sum += left[m * rowA + k * columnA] * right[n * p.k + k];
+          row[n] = sum + (p.bias ? bias[n] : 0);
+        }
+        continue;
+      }
+      for (int64_t k = 0; k < p.k; ++k) {
+        double factor = left[m * rowA + k * columnA];
+        for (int64_t n = 0; n < p.n; ++n)
+          row[n] += factor * right[k * p.n + n];
+      }
+    }
+  }
+}
+
+bool GemmCache::hasBf16() {
+  if (!state)
+    state = std::make_unique<State>();
+  if (state->bf16 < 0) {
+    Prepared probe;
+    state->bf16 = State::prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false,
+                                  false, false},
+                                 probe, /*mayFail=*/true);
+  }
+  return state->bf16;
+}
+
+bool GemmCache::multiply(const Product &p, const void *a, const void *b, const void *bias, void *c,
+                         std::string &error) {
+  int64_t results = p.batch * p.m * p.n;
+  if (results == 0)
+    return true;
+  if (p.in == DType::F64) {
+    multiplyDouble(p, static_cast<const double *>(a), static_cast<const double *>(b),
+                   static_cast<const double *>(bias), static_cast<double *>(c));
+    return true;
+  }
+  if (p.k == 0 && !p.bias) {
+    std::memset(c, 0, results * sizeOf(p.out));
+    return true;
+  }
+  try {
+    if (!state)
+      state = std::make_unique<State>();
+    Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,   p.batch,
+            p.transposeA,  p.transposeB,   p.sharedA, p.sharedB, p.bias};
+    auto found = state->prepared.find(key);
+    if (found == state->prepared.end()) {
+      found = state->prepared.emplace(key, Prepared()).first;
+      State::prepare(p, found->second, /*mayFail=*/false);
+    }
+    Prepared &prepared = found->second;
+    size_t scratch = prepared.scratchpad.get_size();
+    if (state->scratchpad.size() < scratch + 64)
+      state->scratchpad.resize(scratch + 64);
+    char *aligned = state->scratchpad.data();
+    aligned += (64 - reinterpret_cast<uintptr_t>(aligned) % 64) % 64;
+    auto wrap = [](const dnnl::memory::desc &type, const void *data) {
+      return dnnl::memory(type, getEngine(), const_cast<void *>(data));
+    };
+    std::unordered_map<int, dnnl::memory> arguments{
+        {DNNL_ARG_SRC, wrap(prepared.a, a)},
+        {DNNL_ARG_WEIGHTS, wrap(prepared.b, b)},
+        {DNNL_ARG_DST, wrap(prepared.c, c)},
+        {DNNL_ARG_SCRATCHPAD, wrap(prepared.scratchpad, aligned)}};
+    if (p.bias)
+      arguments.emplace(DNNL_ARG_BIAS, wrap(prepared.bias, bias));
+    prepared.primitive.execute(state->stream, arguments);
+    state->stream.wait();
+    return true;
+  } catch (const dnnl::error &failure) {
+    state->prepared.clear();
+    error = std::string("oneDNN: ") + failure.what();
+  } catch (const std::bad_alloc &) {
+    error = "out of memory in a matrix product";
+  }
+  return false;
+}
+
+} // namespace meshwright::rt
+
+using namespace meshwright::rt;
+
+namespace {
+
+/// Operands of a product, widened to f32 where the library does not take
+/// their type.
+class WideOperands {
+public:
+  WideOperands(mw_rt_context &context, DType type)
+      : context(context), type(type),
+        wide(type == DType::F16 || (type == DType::BF16 && !context.gemms->hasBf16())) {}
+
+  DType getType() const { return wide ? DType::F32 : type; }
+  bool isWide() const { return wide; }
+  const void *widenTo(int slot, const void *data, int64_t count) {
+    if (!wide || !data)
+      return data;
+    auto *to = reinterpret_cast<float *>(context.getScratch(slot, count * 4));
+    widen(type, data, to, count);
+    return to;
+  }
+
+private:
+  mw_rt_context &context;
+  DType type;
+  bool wide;
+};
+
+} // namespace
+
+/// Steps by which a batch index, row-major over all dimensions, advances an
+/// operand: 1, or 0 for a matrix that all share. -1 if it is neither.
+static int64_t uniformStride(const mw_rt_gemm &what, const int64_t *strides) {
+  int64_t expected = 1;
+  bool dense = true, shared = true;
+  for (int64_t d = what.batch_rank; d-- > 0;) {
+    if (what.batch[d] == 1)
+      continue;
+    dense &= strides[d] == expected;
+    shared &= strides[d] == 0;
+    expected *= what.batch[d];
+  }
+  return dense ? 1 : shared ? 0 : -1;
+}
+
+static int64_t matricesOf(const mw_rt_gemm &what, const int64_t *strides) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < what.batch_rank; ++d)
+    last += (what.batch[d] - 1) * strides[d];
+  return last + 1;
+}
+
+int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
+                       const void *b, const void *bias, void *c) {
+  DType type = DType(what->dtype);
+  int64_t batch = 1;
+  for (int64_t d = 0; d < what->batch_rank; ++d)
+    batch *= what->batch[d];
+  WideOperands operands(*context, type);
+  a = operands.widenTo(0, a, matricesOf(*what, what->stride_a) * what->m * what->k);
+  b = operands.widenTo(1, b, matricesOf(*what, what->stride_b) * what->k * what->n);
+  bias = operands.widenTo(2, bias, what->n);
+  int64_t results = batch * what->m * what->n;
+  char *to = static_cast<char *>(c);
+  if (operands.isWide())
+    to = context->getScratch(3, results * 4);
+
+  DType in = operands.getType();
+  Product product{in,
+                  in,
+                  what->m,
+                  what->n,
+                  what->k,
+                  1,
+                  what->transpose_a != 0,
+                  what->transpose_b != 0,
+                  false,
+                  false,
+                  what->has_bias != 0};
+  std::string error;
+  int64_t stepA = uniformStride(*what, what->stride_a);
+  int64_t stepB = uniformStride(*what, what->stride_b);
+  if (stepA == 1 && stepB == 0 && !product.transposeA) {
+    // One tall matrix.
+    product.m *= batch;
+    if (!context->gemms->multiply(product, a, b, bias, to, error))
+      return context->fail(op, error);
+  } else if (stepA >= 0 && stepB >= 0) {
+    product.batch = batch;
+    product.sharedA = stepA == 0 && batch > 1;
+    product.sharedB = stepB == 0 && batch > 1;
+    if (!context->gemms->multiply(product, a, b, bias, to, error))
+      return context->fail(op, error);
+  } else {
+    int64_t index[MW_RT_MAX_RANK] = {}, size = sizeOf(in);
+    for (int64_t i = 0; i < batch; ++i) {
+      int64_t matrixA = 0, matrixB = 0;
+      for (int64_t d = 0; d < what->batch_rank; ++d) {
+        matrixA += index[d] * what->stride_a[d];
+        matrixB += index[d] * what->stride_b[d];
+      }
+      if (!context->gemms->multiply(
+              product, static_cast<const char *>(a) + matrixA * what->m * what->k * size,
+              static_cast<const char *>(b) + matrixB * what->k * what->n * size, bias,
+              to + i * what->m * what->n * size, error))
+        return context->fail(op, error);
+      for (int64_t d = what->batch_rank; d-- > 0;) {
+        if (++index[d] < what->batch[d])
+          break;
+        index[d] = 0;
+      }
+    }
+  }
+  if (operands.isWide())
+    narrow(type, reinterpret_cast<float *>(to), c, results);
+  return 0;
+}
+
+int32_t mw_rt_run_attention(mw_rt_context *context, int64_t op, const mw_rt_attention *what,
+                            const void *query, const void *key, const void *value,
+                            const void *padding, const void *bias, void *result,
+                            mw_rt_attention_kernel kernel) {
+  DType type = DType(what->dtype);
+  DType sums = type == DType::F64 ? DType::F64 : DType::F32;
+  bool wideValues = type != sums;
+  WideOperands operands(*context, type);
+  int64_t size = sizeOf(type), sumSize = sizeOf(sums);
+  int64_t scores = what->q_len * what->kv_len;
+  int64_t group = what->q_heads / what->kv_heads;
+  int64_t queryCount = what->q_len * what->qk_features, keyCount = what->kv_len * what->qk_features;
+  int64_t valueCount = what->kv_len * what->v_features;
+  int64_t outCount = what->q_len * what->v_features;
+  char *products = context->getScratch(3, 2 * scores * sumSize);
+  char *probabilities = products + scores * sumSize;
+  DType in = operands.getType();
+  Product first{in,   sums, what->q_len, what->kv_len, what->qk_features, 1, false,
+                true, false, false,      false};
+  Product second{sums,  sums,  what->q_len, what->v_features, what->kv_len, 1, false,
+                 false, false, false,       false};
+  std::string error;
+  for (int64_t b = 0; b < what->batch; ++b)
+    for (int64_t h = 0; h < what->kv_heads; ++h) {
+      int64_t kv = b * what->kv_heads + h;
+      const void *k = operands.widenTo(
+          0, static_cast<const char *>(key) + kv * keyCount * size, keyCount);
+      const void *v = static_cast<const char *>(value) + kv * valueCount * size;
+      if (wideValues) {
+        auto *wide = reinterpret_cast<float *>(context->getScratch(1, valueCount * 4));
+        widen(type, v, wide, valueCount);
+        v = wide;
+      }
+      for (int64_t g = 0; g < group; ++g) {
+        int64_t head = h * group + g, at = b * what->q_heads + head;
+        const void *q = operands.widenTo(
+            2, static_cast<const char *>(query) + at * queryCount * size, queryCount);
+        if (!context->gemms->multiply(first, q, k, nullptr, products, error))
+          return context->fail(op, error);
+        const char *biasRows = nullptr;
+        if (what->has_bias)
+          biasRows = static_cast<const char *>(bias) +
+                     (b * what->bias_stride_batch + head * what->bias_stride_head) *
+                         sizeOf(DType(what->bias_dtype));
+        kernel(products,
+               what->has_padding ? static_cast<const char *>(padding) + b * what->kv_len : nullptr,
+               biasRows, probabilities);
+        char *to = static_cast<char *>(result) + at * outCount * size;
+        char *sum = wideValues ? context->getScratch(4, outCount * 4) : to;
+        if (!context->gemms->multiply(second, probabilities, v, nullptr, sum, error))
+          return context->fail(op, error);
+        if (wideValues)
+          narrow(type, reinterpret_cast<float *>(sum), to, outCount);
+      }
+    }
+  return 0;
+}

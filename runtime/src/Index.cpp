@@ -1,0 +1,60 @@
+//===- Index.cpp - reading by index ---------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <cstring>
+
+using namespace meshwright::rt;
+
+static int64_t loadIndex(int64_t type, const void *data, int64_t position) {
+  return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[position]
+                                   : static_cast<const int64_t *>(data)[position];
+}
+
+static std::string outOfRange(int64_t index, int64_t position, int64_t size) {
+  return "index " + std::to_string(index) + " at position " + std::to_string(position) +
+         " is out of range, expected 0 to " + std::to_string(size - 1);
+}
+
+int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
+                         const void *data, const void *indices, const void *offset,
+                         void *result) {
+  int64_t row = what->inner * sizeOf(DType(what->dtype));
+  int64_t first = what->has_offset ? loadIndex(what->offset_dtype, offset, 0) : 0;
+  for (int64_t o = 0; o < what->outer; ++o)
+    for (int64_t i = 0; i < what->count; ++i) {
+      int64_t index = loadIndex(what->index_dtype, indices, i) - first;
+      char *to = static_cast<char *>(result) + (o * what->count + i) * row;
+      if (index >= 0 && index < what->size)
+        std::memcpy(to, static_cast<const char *>(data) + (o * what->size + index) * row, row);
+      else if (what->has_offset)
+        std::memset(to, 0, row);
+      else
+        return context->fail(op, outOfRange(index, i, what->size));
+    }
+  return 0;
+}
+
+int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
+                             const void *data, const void *indices, void *result) {
+  int64_t size = sizeOf(DType(what->dtype)), inner = what->inner;
+  for (int64_t o = 0; o < what->outer; ++o)
+    for (int64_t i = 0; i < what->count; ++i)
+      for (int64_t j = 0; j < inner; ++j) {
+        int64_t position = (o * what->count + i) * inner + j;
+        int64_t index = loadIndex(what->index_dtype, indices, position);
+        if (index < 0 || index >= what->size)
+          return context->fail(op, outOfRange(index, position, what->size));
+        std::memcpy(static_cast<char *>(result) + position * size,
+                    static_cast<const char *>(data) +
+                        ((o * what->size + index) * inner + j) * size,
+                    size);
+      }
+  return 0;
+}

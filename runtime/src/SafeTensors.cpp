@@ -1,0 +1,206 @@
+//===- SafeTensors.cpp - tensors in files ---------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/SafeTensors.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace meshwright::rt {
+
+namespace {
+struct StoredType {
+  const char *name;
+  int64_t bits;
+  bool supported;
+  DType type;
+};
+} // namespace
+
+static const StoredType storedTypes[] = {
+    {"F32", 32, true, DType::F32},   {"BF16", 16, true, DType::BF16},
+    {"F16", 16, true, DType::F16},   {"F64", 64, true, DType::F64},
+    {"I64", 64, true, DType::I64},   {"I32", 32, true, DType::I32},
+    {"BOOL", 8, true, DType::I1},    {"U8", 8, false, DType::I1},
+    {"I8", 8, false, DType::I1},     {"I16", 16, false, DType::I1},
+    {"U16", 16, false, DType::I1},   {"U32", 32, false, DType::I1},
+    {"U64", 64, false, DType::I1},   {"F8_E4M3", 8, false, DType::I1},
+    {"F8_E5M2", 8, false, DType::I1}};
+
+std::unique_ptr<SafeTensorsFile> SafeTensorsFile::open(const std::string &path,
+                                                       std::string &error) {
+  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    error = path + ": " + std::strerror(errno);
+    return nullptr;
+  }
+  std::unique_ptr<SafeTensorsFile> result(new SafeTensorsFile());
+  result->path = path;
+  struct stat status;
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    error = path + ": not a file";
+    ::close(file);
+    return nullptr;
+  }
+  result->size = status.st_size;
+  if (result->size > 0) {
+    void *mapped = mmap(nullptr, result->size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (mapped == MAP_FAILED) {
+      error = path + ": " + std::strerror(errno);
+      ::close(file);
+      return nullptr;
+    }
+    result->mapped = static_cast<const char *>(mapped);
+  }
+  ::close(file);
+  std::string problem;
+  if (!result->parse(problem)) {
+    error = path + ": not a valid safetensors file: " + problem;
+    return nullptr;
+  }
+  return result;
+}
+
+SafeTensorsFile::~SafeTensorsFile() {
+  if (mapped)
+    munmap(const_cast<char *>(mapped), size);
+}
+
+const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) const {
+  auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+bool SafeTensorsFile::parse(std::string &error) {
+  if (size < 8) {
+    error = "it has " + std::to_string(size) + " bytes, expected a header of at least 8";
+    return false;
+  }
+  uint64_t headerSize = 0;
+  for (int i = 7; i >= 0; --i)
+    headerSize = headerSize << 8 | static_cast<unsigned char>(mapped[i]);
+  if (headerSize > size - 8) {
+    error = "its header says it has " + std::to_string(headerSize) + " bytes, the file has " +
+            std::to_string(size - 8) + " behind the header's size";
+    return false;
+  }
+  const char *data = mapped + 8 + headerSize;
+  uint64_t dataSize = size - 8 - headerSize;
+  nlohmann::json header = nlohmann::json::parse(mapped + 8, data, nullptr,
+                                                /*allow_exceptions=*/false);
+  if (!header.is_object()) {
+    error = "its header is not a JSON object";
+    return false;
+  }
+  for (const auto &[name, entry] : header.items()) {
+    if (name == "__metadata__")
+      continue;
+    auto complain = [&, &name = name](const std::string &what) {
+      error = "tensor '" + name + "': " + what;
+      return false;
+    };
+    if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
+        !entry.contains("shape") || !entry["shape"].is_array() ||
+        !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
+        entry["data_offsets"].size() != 2)
+      return complain("expected dtype, shape and data_offsets");
+    Tensor tensor;
+    tensor.storedType = entry["dtype"].get<std::string>();
+    const StoredType *type = nullptr;
+    for (const StoredType &candidate : storedTypes)
+      if (tensor.storedType == candidate.name)
+        type = &candidate;
+    if (!type)
+      return complain("unknown dtype '" + tensor.storedType + "'");
+    tensor.supported = type->supported;
+    tensor.type = type->type;
+    uint64_t bytes = type->bits / 8;
+    bool empty = false;
+    for (const auto &extent : entry["shape"]) {
+      if (!extent.is_number_unsigned())
+        return complain("a size of its shape is not a natural number");
+      uint64_t value = extent.get<uint64_t>();
+      empty |= value == 0;
+      if (!empty && __builtin_mul_overflow(bytes, value, &bytes))
+        return complain("its shape is too large");
+      if (value > uint64_t(INT64_MAX))
+        return complain("its shape is too large");
+      tensor.shape.push_back(int64_t(value));
+    }
+    if (empty)
+      bytes = 0;
+    const auto &offsets = entry["data_offsets"];
+    if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+      return complain("its data_offsets are not natural numbers");
+    uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
+    if (begin > end || end > dataSize)
+      return complain("its data is at " + std::to_string(begin) + " to " + std::to_string(end) +
+                      ", the file has " + std::to_string(dataSize) + " bytes of data");
+    if (end - begin != bytes)
+      return complain("it has " + std::to_string(end - begin) + " bytes, its dtype and shape need " +
+                      std::to_string(bytes));
+    tensor.data = data + begin;
+    tensors.emplace(name, std::move(tensor));
+  }
+  return true;
+}
+
+static const char *storedNameOf(DType type) {
+  for (const StoredType &candidate : storedTypes)
+    if (candidate.supported && candidate.type == type)
+      return candidate.name;
+  return "";
+}
+
+bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,
+                      std::string &error) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  int64_t offset = 0;
+  for (const NamedTensor &tensor : tensors) {
+    int64_t bytes = countOf(tensor.shape) * sizeOf(tensor.type);
+    header[tensor.name] = {{"dtype", storedNameOf(tensor.type)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  // Data starts at a multiple of 8.
+  text.append((8 - text.size() % 8) % 8, ' ');
+  std::string partial = path + ".partial." + std::to_string(getpid());
+  FILE *file = std::fopen(partial.c_str(), "wb");
+  if (!file) {
+    error = path + ": " + std::strerror(errno);
+    return false;
+  }
+  unsigned char length[8];
+  for (int i = 0; i < 8; ++i)
+    length[i] = (uint64_t(text.size()) >> (8 * i)) & 0xff;
+  auto write = [&](const void *data, size_t bytes) {
+    return bytes == 0 || std::fwrite(data, 1, bytes, file) == bytes;
+  };
+  bool fine = write(length, 8) && write(text.data(), text.size());
+  for (const NamedTensor &tensor : tensors)
+    fine = fine && write(tensor.data, countOf(tensor.shape) * sizeOf(tensor.type));
+  fine = fine && std::fflush(file) == 0;
+  int problem = errno;
+  fine = (std::fclose(file) == 0) && fine;
+  if (fine && std::rename(partial.c_str(), path.c_str()) == 0)
+    return true;
+  if (fine)
+    problem = errno;
+  std::remove(partial.c_str());
+  error = path + ": " + std::strerror(problem);
+  return false;
+}
+
+} // namespace meshwright::rt

@@ -1,0 +1,157 @@
+//===- Types.cpp - element types and their conversions --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Types.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace meshwright::rt {
+
+int64_t sizeOf(DType type) {
+  switch (type) {
+  case DType::F64:
+  case DType::I64:
+    return 8;
+  case DType::F32:
+  case DType::I32:
+    return 4;
+  case DType::BF16:
+  case DType::F16:
+    return 2;
+  case DType::I1:
+    return 1;
+  }
+  return 0;
+}
+
+const char *nameOf(DType type) {
+  switch (type) {
+  case DType::F32:
+    return "f32";
+  case DType::BF16:
+    return "bf16";
+  case DType::F16:
+    return "f16";
+  case DType::F64:
+    return "f64";
+  case DType::I64:
+    return "i64";
+  case DType::I32:
+    return "i32";
+  case DType::I1:
+    return "i1";
+  }
+  return "unknown";
+}
+
+int64_t countOf(const std::vector<int64_t> &shape) {
+  int64_t count = 1;
+  for (int64_t size : shape)
+    count *= size;
+  return count;
+}
+
+std::string describe(DType type, const std::vector<int64_t> &shape) {
+  std::string text = nameOf(type);
+  text += '[';
+  for (size_t i = 0; i < shape.size(); ++i)
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ']';
+}
+
+float bf16ToFloat(uint16_t bits) {
+  uint32_t wide = uint32_t(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+
+uint16_t floatToBf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000)
+    return uint16_t(bits >> 16) | 0x40;
+  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float f16ToFloat(uint16_t bits) {
+  uint32_t sign = uint32_t(bits & 0x8000) << 16;
+  uint32_t exponent = (bits >> 10) & 0x1f, mantissa = bits & 0x3ff;
+  if (exponent == 0) {
+    float value = std::ldexp(float(mantissa), -24);
+    return sign ? -value : value;
+  }
+  uint32_t wide = exponent == 31 ? sign | 0x7f800000 | (mantissa << 13)
+                                 : sign | ((exponent + 112) << 23) | (mantissa << 13);
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+
+uint16_t floatToF16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  uint16_t sign = uint16_t((bits >> 16) & 0x8000);
+  uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000)
+    return sign | 0x7e00;
+  // From 65520 on, values round to infinity.
+  if (magnitude >= 0x477ff000)
+    return sign | 0x7c00;
+  // Below 2^-14 the result is subnormal: scale so that its unit is 1 and let
+  // the addition's rounding do the work.
+  if (magnitude < 0x38800000) {
+    float absolute;
+    std::memcpy(&absolute, &magnitude, 4);
+    return sign | uint16_t(std::nearbyint(std::ldexp(absolute, 24)));
+  }
+  uint32_t rounded = magnitude - (112u << 23);
+  return sign | uint16_t((rounded + 0xfff + ((rounded >> 13) & 1)) >> 13);
+}
+
+void widen(DType type, const void *from, float *to, int64_t count) {
+  auto *bits = static_cast<const uint16_t *>(from);
+  if (type == DType::BF16)
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = bf16ToFloat(bits[i]);
+  else
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = f16ToFloat(bits[i]);
+}
+
+void narrow(DType type, const float *from, void *to, int64_t count) {
+  auto *bits = static_cast<uint16_t *>(to);
+  if (type == DType::BF16)
+    for (int64_t i = 0; i < count; ++i)
+      bits[i] = floatToBf16(from[i]);
+  else
+    for (int64_t i = 0; i < count; ++i)
+      bits[i] = floatToF16(from[i]);
+}
+
+double loadAsDouble(DType type, const void *data, int64_t index) {
+  switch (type) {
+  case DType::F32:
+    return static_cast<const float *>(data)[index];
+  case DType::BF16:
+    return bf16ToFloat(static_cast<const uint16_t *>(data)[index]);
+  case DType::F16:
+    return f16ToFloat(static_cast<const uint16_t *>(data)[index]);
+  case DType::F64:
+    return static_cast<const double *>(data)[index];
+  case DType::I64:
+    return double(static_cast<const int64_t *>(data)[index]);
+  case DType::I32:
+    return static_cast<const int32_t *>(data)[index];
+  case DType::I1:
+    return static_cast<const uint8_t *>(data)[index];
+  }
+  return 0;
+}
+
+} // namespace meshwright::rt
