@@ -1,5 +1,8 @@
 # Thin helpers: leaf CMakeLists only list sources and libraries.
 
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
 # Every include is spelt meshwright/<folder>/...: a link in the build tree.
 set(MESHWRIGHT_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
 file(MAKE_DIRECTORY "${MESHWRIGHT_INCLUDE_DIR}/meshwright")
@@ -9,14 +12,21 @@ foreach(folder dialects passes lib runtime)
     "${MESHWRIGHT_INCLUDE_DIR}/meshwright/${folder}" SYMBOLIC)
 endforeach()
 
-file(CREATE_LINK "${PROJECT_SOURCE_DIR}/include/meshwright-c" "${MESHWRIGHT_INCLUDE_DIR}/meshwright-c"
-  SYMBOLIC)
+# Where headers are found in the build tree: the links, what mlir-tblgen wrote,
+# and the public facade (meshwright/, meshwright-c/).
+set(MESHWRIGHT_BUILD_INCLUDES "${MESHWRIGHT_INCLUDE_DIR}" "${MESHWRIGHT_GENERATED_DIR}"
+  "${PROJECT_SOURCE_DIR}/include")
+
+# Installed, a library finds its neighbours beside it, a tool in ../lib, and both
+# the pinned LLVM, which the dynamic linker does not search by itself.
+set(MESHWRIGHT_LIBRARY_RPATH "$ORIGIN" "${LLVM_LIBRARY_DIR}")
+set(MESHWRIGHT_TOOL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" "${LLVM_LIBRARY_DIR}")
 
 set_property(GLOBAL PROPERTY MESHWRIGHT_COMPONENTS "")
 add_custom_target(meshwright-headers)
 
-# Runs mlir-tblgen on a .td of this folder: pairs of output file and flags,
-# separated by semicolons in one argument ("DistOps.h.inc;-gen-op-decls").
+# Runs mlir-tblgen on a .td of this folder, once for each further argument:
+# an output and its flags, separated by bars ("DistOps.h.inc|-gen-op-decls").
 # Outputs are included as meshwright/<folder>/<output>.
 function(meshwright_tablegen td)
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
@@ -47,8 +57,7 @@ function(meshwright_add_component name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(${name} OBJECT ${ARG_SOURCES})
   add_dependencies(${name} meshwright-headers)
-  target_include_directories(${name} PRIVATE
-    "${MESHWRIGHT_INCLUDE_DIR}" "${MESHWRIGHT_GENERATED_DIR}")
+  target_include_directories(${name} PRIVATE ${MESHWRIGHT_BUILD_INCLUDES})
   target_include_directories(${name} SYSTEM PRIVATE ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
   target_compile_options(${name} PRIVATE -fno-exceptions -Wall -Wno-unused-parameter)
   if(ARG_LIBRARIES)
@@ -68,21 +77,85 @@ function(meshwright_link_library)
   endforeach()
   add_library(Meshwright SHARED ${objects})
   target_link_libraries(Meshwright PUBLIC MLIR LLVM PRIVATE ${libraries})
-  target_include_directories(Meshwright PUBLIC
-    $<BUILD_INTERFACE:${MESHWRIGHT_INCLUDE_DIR}> $<BUILD_INTERFACE:${MESHWRIGHT_GENERATED_DIR}>)
+  foreach(dir ${MESHWRIGHT_BUILD_INCLUDES})
+    target_include_directories(Meshwright PUBLIC $<BUILD_INTERFACE:${dir}>)
+  endforeach()
+  target_include_directories(Meshwright
+    PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_include_directories(Meshwright SYSTEM PUBLIC
-    $<BUILD_INTERFACE:${LLVM_INCLUDE_DIRS}> $<BUILD_INTERFACE:${MLIR_INCLUDE_DIRS}>)
-  set_target_properties(Meshwright PROPERTIES
-    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+    ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
+  target_compile_features(Meshwright PUBLIC cxx_std_17)
+  meshwright_install_library(Meshwright)
 endfunction()
 
-# A tool: a main of a few lines.
+# Puts a shared library of ours into the build's lib/, the installed one, the
+# exported package (Meshwright::<name>) and, for `pip install`, beside the
+# Python package.
+function(meshwright_install_library name)
+  add_library(Meshwright::${name} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
+    INSTALL_RPATH "${MESHWRIGHT_LIBRARY_RPATH}")
+  install(TARGETS ${name} EXPORT MeshwrightTargets COMPONENT development
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS ${name} COMPONENT python EXCLUDE_FROM_ALL
+    LIBRARY DESTINATION meshwright)
+endfunction()
+
+# A tool: a main of a few lines. It links the compiler library unless LIBRARIES
+# names others.
 function(meshwright_add_tool name)
-  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT ARG_LIBRARIES)
+    set(ARG_LIBRARIES Meshwright)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   add_dependencies(${name} meshwright-headers)
+  target_include_directories(${name} PRIVATE ${MESHWRIGHT_BUILD_INCLUDES})
   target_compile_options(${name} PRIVATE -fno-exceptions -Wall -Wno-unused-parameter)
-  target_link_libraries(${name} PRIVATE Meshwright)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES})
   set_target_properties(${name} PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin"
+    INSTALL_RPATH "${MESHWRIGHT_TOOL_RPATH}")
+  install(TARGETS ${name} EXPORT MeshwrightTargets COMPONENT development
+    RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  set_property(GLOBAL APPEND PROPERTY MESHWRIGHT_TOOLS ${name})
+endfunction()
+
+# A gtest executable that lit runs; the name ends in Tests.
+function(meshwright_add_unit_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT name MATCHES "Tests$")
+    message(FATAL_ERROR "unit test ${name}: expected a name that ends in Tests")
+  endif()
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARG_SOURCES})
+  add_dependencies(${name} meshwright-headers)
+  target_compile_options(${name} PRIVATE -fno-exceptions -Wall -Wno-unused-parameter)
+  target_link_libraries(${name} PRIVATE Meshwright ${ARG_LIBRARIES} GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/test/unit")
+  set_property(GLOBAL APPEND PROPERTY MESHWRIGHT_UNIT_TESTS ${name})
+endfunction()
+
+# Headers as users include them, and the CMake package.
+function(meshwright_install_development)
+  install(DIRECTORY dialects passes lib COMPONENT development
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/meshwright"
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.td")
+  install(DIRECTORY "${MESHWRIGHT_GENERATED_DIR}/meshwright" COMPONENT development
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.inc")
+  install(DIRECTORY include/ COMPONENT development OPTIONAL
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+
+  set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Meshwright")
+  install(EXPORT MeshwrightTargets NAMESPACE Meshwright:: COMPONENT development
+    DESTINATION "${package_dir}")
+  configure_package_config_file(cmake/MeshwrightConfig.cmake.in
+    "${PROJECT_BINARY_DIR}/cmake/MeshwrightConfig.cmake"
+    INSTALL_DESTINATION "${package_dir}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
+  write_basic_package_version_file("${PROJECT_BINARY_DIR}/cmake/MeshwrightConfigVersion.cmake"
+    COMPATIBILITY SameMinorVersion)
+  install(FILES "${PROJECT_BINARY_DIR}/cmake/MeshwrightConfig.cmake"
+    "${PROJECT_BINARY_DIR}/cmake/MeshwrightConfigVersion.cmake"
+    COMPONENT development DESTINATION "${package_dir}")
 endfunction()

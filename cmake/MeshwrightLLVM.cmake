@@ -1,8 +1,5 @@
 # Finds the LLVM and MLIR that llvm-version.txt pins, and refuses others.
 
-file(STRINGS "${PROJECT_SOURCE_DIR}/llvm-version.txt" MESHWRIGHT_LLVM_VERSION LIMIT_COUNT 1)
-string(REGEX MATCH "^[0-9]+" MESHWRIGHT_LLVM_MAJOR "${MESHWRIGHT_LLVM_VERSION}")
-
 find_package(MLIR CONFIG HINTS "/usr/lib/llvm-${MESHWRIGHT_LLVM_MAJOR}/lib/cmake/mlir")
 if(NOT MLIR_FOUND)
   message(FATAL_ERROR "MLIR ${MESHWRIGHT_LLVM_VERSION} not found: install "

@@ -302,6 +302,26 @@ LogicalResult RedistributeOp::verify() {
   return success();
 }
 
+LogicalResult PadOp::verify() {
+  auto in = cast<RankedTensorType>(getInput().getType());
+  auto out = cast<RankedTensorType>(getResult().getType());
+  if (!in.hasStaticShape() || !out.hasStaticShape() || in.getRank() != out.getRank() ||
+      in.getElementType() != out.getElementType())
+    return emitOpError() << "operand " << in << " and result " << out
+                         << ": expected static tensors of one rank and element type";
+  for (int64_t dim : getDims())
+    if (dim < 0 || dim >= in.getRank())
+      return emitOpError() << "dimension " << dim << " is out of range for " << in;
+  for (int64_t d = 0; d < in.getRank(); ++d) {
+    bool listed = llvm::is_contained(getDims(), d);
+    if (listed ? out.getDimSize(d) < in.getDimSize(d) : out.getDimSize(d) != in.getDimSize(d))
+      return emitOpError() << "dimension " << d << " goes from " << in.getDimSize(d) << " to "
+                           << out.getDimSize(d) << ", expected "
+                           << (listed ? "at least " : "") << in.getDimSize(d);
+  }
+  return success();
+}
+
 LogicalResult MaskPaddingOp::verify() {
   auto group = verifyAxes(*this, getAxes());
   if (failed(group))

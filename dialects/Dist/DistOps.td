@@ -174,6 +174,23 @@ def Dist_PartialOp : Dist_CollectiveOp<"partial"> {
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
 }
 
+def Dist_PadOp : Dist_Op<"pad", [Pure]> {
+  let summary = "appends padding to dimensions";
+  let description = [{
+    Zeros are appended at the tail of each of `dims`, up to the result's size.
+    They are padding: the true size stays. The opposite is an `nn.slice` of the
+    true rows. Works on unreduced values too.
+
+    ```mlir
+    %1 = dist.pad %0 dims [0] : (tensor<13x8xf32>) -> tensor<16x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, DenseI64ArrayAttr:$dims);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `dims` $dims attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+}
+
 def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, AllTypesMatch<["input", "result"]>]> {
   let summary = "overwrites a dimension's padding";
   let description = [{

@@ -50,7 +50,7 @@ Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, T
 static LogicalResult verifyName(Operation *op, NamedAttribute attribute, StringRef where) {
   auto name = dyn_cast<StringAttr>(attribute.getValue());
   if (!name || name.getValue().empty())
-    return op->emitOpError() << "expected " << attribute.getName() << " on " << where
+    return op->emitOpError() << "expected " << attribute.getName().strref() << " on " << where
                              << " to be a string that is not empty, got " << attribute.getValue();
   return success();
 }
@@ -76,7 +76,7 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
   std::string where = "argument " + std::to_string(argIndex);
   auto function = dyn_cast<FunctionOpInterface>(op);
   if (!function || argIndex >= function.getNumArguments())
-    return op->emitOpError() << "expected " << attribute.getName()
+    return op->emitOpError() << "expected " << attribute.getName().strref()
                              << " on an argument of a function, got it on " << where
                              << " of another operation";
   StringRef name = attribute.getName();
@@ -122,6 +122,6 @@ LogicalResult NnDialect::verifyRegionResultAttribute(Operation *op, unsigned reg
   std::string where = "result " + std::to_string(resultIndex);
   if (attribute.getName() != kOutputAttr)
     return op->emitOpError() << "expected nn.output on " << where << ", got "
-                             << attribute.getName();
+                             << attribute.getName().strref();
   return verifyName(op, attribute, where);
 }

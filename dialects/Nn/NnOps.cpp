@@ -177,6 +177,10 @@ LogicalResult CastOp::verify() {
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
+/// Whether a user's or a pass's sharding is stated on the op: it must not fold
+/// away.
+static bool isAnnotated(Operation *op) { return op->hasAttr(dist::DistDialect::kShardingAttr); }
+
 /// The splat that a constant operand holds, in another shape; null if it is
 /// none.
 static Attribute reshapeSplat(Attribute operand, Type type) {
@@ -193,7 +197,7 @@ LogicalResult ConstantOp::verify() {
 
 OpFoldResult ConstantOp::fold(FoldAdaptor adaptor) { return adaptor.getValueAttr(); }
 
-LogicalResult IotaOp::verify() { return verifyDim(*this, getDim(), "a result", getResult()); }
+LogicalResult IotaOp::verify() { return verifyDim(*this, getDim(), "result", getResult()); }
 
 /// The number of elements, or none where it has no place in 64 bits.
 static std::optional<int64_t> countElements(Shape shape) {
@@ -222,13 +226,15 @@ LogicalResult ReshapeOp::verify() {
 }
 
 OpFoldResult ReshapeOp::fold(FoldAdaptor adaptor) {
+  if (isAnnotated(*this))
+    return {};
   if (getInput().getType() == getType())
     return getInput();
   if (Attribute splat = reshapeSplat(adaptor.getInput(), getType()))
     return splat;
   if (auto elements = dyn_cast_or_null<DenseElementsAttr>(adaptor.getInput()))
     return elements.reshape(cast<ShapedType>(getType()));
-  if (auto producer = getInput().getDefiningOp<ReshapeOp>()) {
+  if (auto producer = getInput().getDefiningOp<ReshapeOp>(); producer && !isAnnotated(producer)) {
     if (producer.getInput().getType() == getType())
       return producer.getInput();
     getInputMutable().assign(producer.getInput());
@@ -256,12 +262,15 @@ LogicalResult TransposeOp::verify() {
 }
 
 OpFoldResult TransposeOp::fold(FoldAdaptor adaptor) {
+  if (isAnnotated(*this))
+    return {};
   // Exchanging equal sizes keeps the type but not the elements' order.
   if (llvm::equal(getPermutation(), llvm::seq<int64_t>(0, getPermutation().size())))
     return getInput();
   if (Attribute splat = reshapeSplat(adaptor.getInput(), getType()))
     return splat;
-  if (auto producer = getInput().getDefiningOp<TransposeOp>()) {
+  auto producer = getInput().getDefiningOp<TransposeOp>();
+  if (producer && !isAnnotated(producer)) {
     SmallVector<int64_t> composed;
     for (int64_t dim : getPermutation())
       composed.push_back(producer.getPermutation()[dim]);
@@ -299,6 +308,8 @@ LogicalResult SliceOp::verify() {
 }
 
 OpFoldResult SliceOp::fold(FoldAdaptor adaptor) {
+  if (isAnnotated(*this))
+    return {};
   // Only a slice that takes everything keeps all sizes.
   if (getInput().getType() == getType())
     return getInput();
@@ -338,6 +349,8 @@ LogicalResult BroadcastOp::verify() {
 }
 
 OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
+  if (isAnnotated(*this))
+    return {};
   if (getInput().getType() == getType())
     return getInput();
   return reshapeSplat(adaptor.getInput(), getType());

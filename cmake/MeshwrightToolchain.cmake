@@ -1,0 +1,35 @@
+# Prefers the compiler and the linker of the LLVM that llvm-version.txt pins,
+# and ccache, where they are installed and nobody has said otherwise. Included
+# before project(), which is where CMake fixes the compilers.
+
+file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/llvm-version.txt" MESHWRIGHT_LLVM_VERSION LIMIT_COUNT 1)
+string(REGEX MATCH "^[0-9]+" MESHWRIGHT_LLVM_MAJOR "${MESHWRIGHT_LLVM_VERSION}")
+
+if(NOT CMAKE_TOOLCHAIN_FILE AND NOT DEFINED CMAKE_CXX_COMPILER AND NOT DEFINED CMAKE_C_COMPILER
+   AND NOT DEFINED ENV{CXX} AND NOT DEFINED ENV{CC})
+  find_program(MESHWRIGHT_CLANG clang-${MESHWRIGHT_LLVM_MAJOR})
+  find_program(MESHWRIGHT_CLANGXX clang++-${MESHWRIGHT_LLVM_MAJOR})
+  mark_as_advanced(MESHWRIGHT_CLANG MESHWRIGHT_CLANGXX)
+  if(MESHWRIGHT_CLANG AND MESHWRIGHT_CLANGXX)
+    set(CMAKE_C_COMPILER "${MESHWRIGHT_CLANG}")
+    set(CMAKE_CXX_COMPILER "${MESHWRIGHT_CLANGXX}")
+  endif()
+endif()
+
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(MESHWRIGHT_CCACHE ccache)
+  mark_as_advanced(MESHWRIGHT_CCACHE)
+  if(MESHWRIGHT_CCACHE)
+    set(CMAKE_C_COMPILER_LAUNCHER "${MESHWRIGHT_CCACHE}" CACHE STRING "")
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${MESHWRIGHT_CCACHE}" CACHE STRING "")
+  endif()
+endif()
+
+# lld links libMeshwright.so in a second where GNU ld takes ten. Clang finds the
+# lld that stands beside it; gcc has to be told where.
+find_program(MESHWRIGHT_LLD ld.lld HINTS "/usr/lib/llvm-${MESHWRIGHT_LLVM_MAJOR}/bin")
+mark_as_advanced(MESHWRIGHT_LLD)
+if(MESHWRIGHT_LLD AND NOT CMAKE_SHARED_LINKER_FLAGS MATCHES "-fuse-ld")
+  get_filename_component(lld_dir "${MESHWRIGHT_LLD}" DIRECTORY)
+  add_link_options(-fuse-ld=lld "-B${lld_dir}")
+endif()

@@ -1,0 +1,326 @@
+//===- ParallelizeOptions.cpp - what a user may ask for -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/GlobPattern.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <limits>
+
+using namespace meshwright;
+using llvm::failure;
+using llvm::FailureOr;
+using llvm::LogicalResult;
+using llvm::SmallVector;
+using llvm::StringRef;
+using llvm::success;
+using llvm::Twine;
+
+StringRef meshwright::stringify(SequenceParallel mode) {
+  switch (mode) {
+  case SequenceParallel::On:
+    return "on";
+  case SequenceParallel::Off:
+    return "off";
+  case SequenceParallel::Auto:
+    return "auto";
+  }
+  return "auto";
+}
+
+bool ShardingRule::matches(StringRef name) const {
+  llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
+  if (!glob) {
+    llvm::consumeError(glob.takeError());
+    return false;
+  }
+  return glob->match(name);
+}
+
+//===----------------------------------------------------------------------===//
+// The list
+//===----------------------------------------------------------------------===//
+
+static constexpr OptionDescription descriptions[] = {
+    {"mesh", "name=size[,name=size...]",
+     "the mesh, axes major to minor; the IR's own dist.mesh where absent"},
+    {"data-parallel", "axis | none", "splits the batch over an axis; 'dp' where the mesh has it"},
+    {"tensor-parallel", "axis | none",
+     "splits linears and attention over an axis; 'tp' where the mesh has it"},
+    {"sequence-parallel", "on | off | auto",
+     "shards the residual stream by token along the tensor-parallel axis"},
+    {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
+     "shardings of parameters by name; the first pattern that matches wins"},
+    {"device", "h100 | h200 | a100 | a800 | cpu | {table}", "what the cost model assumes"},
+    {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+};
+
+/// Named so that their users get more than "unknown option".
+static constexpr StringRef laterOptions[] = {"context-parallel", "fold", "data-parallel-attention",
+                                             "expert-parallel", "gtp"};
+
+llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
+  return descriptions;
+}
+
+//===----------------------------------------------------------------------===//
+// Parsing
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The length of the prefix of `text` up to the first character for which
+/// `stop` holds outside of quotes and brackets; failure where a quote or a
+/// bracket stays open.
+FailureOr<size_t> findOutside(StringRef text, llvm::function_ref<bool(char)> stop) {
+  SmallVector<char> open;
+  char quote = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (quote) {
+      if (c == '\\')
+        ++i;
+      else if (c == quote)
+        quote = 0;
+      continue;
+    }
+    if (open.empty() && stop(c))
+      return i;
+    if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == '{' || c == '[' || c == '(')
+      open.push_back(c == '{' ? '}' : c == '[' ? ']' : ')');
+    else if (c == '}' || c == ']' || c == ')') {
+      if (open.empty() || open.back() != c)
+        return failure();
+      open.pop_back();
+    }
+  }
+  if (quote || !open.empty())
+    return failure();
+  return text.size();
+}
+
+/// A quoted string's content, or the text as it is.
+std::string unquote(StringRef text) {
+  text = text.trim();
+  if (text.size() < 2 || (text.front() != '"' && text.front() != '\'') ||
+      text.back() != text.front())
+    return text.str();
+  std::string result;
+  StringRef inner = text.drop_front().drop_back();
+  for (size_t i = 0; i < inner.size(); ++i) {
+    if (inner[i] == '\\' && i + 1 < inner.size())
+      ++i;
+    result += inner[i];
+  }
+  return result;
+}
+
+struct Parser {
+  OptionErrorHandler error;
+  ParallelizeOptions options;
+
+  LogicalResult parseMesh(StringRef value) {
+    if (value.empty())
+      return error("mesh is empty: expected name=size[,name=size...], as in mesh=dp=2,tp=4");
+    SmallVector<StringRef> axes;
+    value.split(axes, ',');
+    int64_t ranks = 1;
+    for (StringRef axis : axes) {
+      auto [nameText, sizeText] = axis.split('=');
+      StringRef name = nameText.trim();
+      name.consume_front("\"");
+      name.consume_back("\"");
+      int64_t size = 0;
+      if (name.empty() || sizeText.trim().getAsInteger(10, size))
+        return error("mesh: cannot read '" + axis.trim() + "': expected name=size, as in tp=4");
+      if (size < 1)
+        return error("mesh: axis '" + name + "' has size " + Twine(size) +
+                     ": expected at least 1");
+      if (llvm::any_of(options.mesh, [&](auto &other) { return other.name == name; }))
+        return error("mesh: axis '" + name + "' is given twice");
+      // Products beyond this would overflow where ranks are counted in bytes.
+      if (size > (int64_t(1) << 40) / ranks)
+        return error("mesh: more than 2^40 ranks");
+      ranks *= size;
+      options.mesh.push_back({name.str(), size});
+    }
+    return success();
+  }
+
+  LogicalResult parseAxis(StringRef key, StringRef value, AxisChoice &choice) {
+    if (value.empty())
+      return error(key + " is empty: expected the name of an axis or none");
+    if (value == "none")
+      choice = {AxisChoice::None, ""};
+    else
+      choice = {AxisChoice::Named, value.str()};
+    return success();
+  }
+
+  LogicalResult parseSequenceParallel(StringRef value) {
+    for (SequenceParallel mode :
+         {SequenceParallel::On, SequenceParallel::Off, SequenceParallel::Auto})
+      if (value == stringify(mode)) {
+        options.sequenceParallel = mode;
+        return success();
+      }
+    return error("sequence-parallel is '" + value + "': expected on, off or auto");
+  }
+
+  LogicalResult parseShardings(StringRef value) {
+    StringRef rest = value.trim();
+    auto malformed = [&](const Twine &what) {
+      return error("shardings: " + what +
+                   ": expected {\"pattern\": [{\"axis\"}, {}], ...}, got '" + value + "'");
+    };
+    if (!rest.consume_front("{") || !rest.consume_back("}"))
+      return malformed("no braces around the rules");
+    while (!(rest = rest.trim()).empty()) {
+      FailureOr<size_t> end = findOutside(rest, [](char c) { return c == ':'; });
+      if (failed(end) || *end == rest.size())
+        return malformed("no ':' after a pattern");
+      ShardingRule rule;
+      rule.pattern = unquote(rest.take_front(*end));
+      rest = rest.drop_front(*end + 1).ltrim();
+      end = findOutside(rest, [](char c) { return c == ','; });
+      if (failed(end))
+        return malformed("a bracket or quote stays open");
+      rule.sharding = unquote(rest.take_front(*end));
+      rest = rest.drop_front(std::min(*end + 1, rest.size()));
+      if (rule.pattern.empty())
+        return malformed("an empty pattern");
+      StringRef sharding = StringRef(rule.sharding).trim();
+      if (!sharding.starts_with("["))
+        return malformed("the sharding of '" + Twine(rule.pattern) + "' is '" + sharding + "'");
+      rule.sharding = sharding.str();
+      llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(rule.pattern);
+      if (!glob)
+        return malformed("pattern '" + Twine(rule.pattern) +
+                         "': " + llvm::toString(glob.takeError()));
+      options.shardings.push_back(std::move(rule));
+    }
+    return success();
+  }
+
+  LogicalResult parseMemoryCeiling(StringRef value) {
+    StringRef digits = value;
+    int64_t unit = 1;
+    if (digits.consume_back_insensitive("K"))
+      unit = int64_t(1) << 10;
+    else if (digits.consume_back_insensitive("M"))
+      unit = int64_t(1) << 20;
+    else if (digits.consume_back_insensitive("G"))
+      unit = int64_t(1) << 30;
+    int64_t count = 0;
+    if (digits.getAsInteger(10, count) || count < 1 ||
+        count > std::numeric_limits<int64_t>::max() / unit)
+      return error("memory-ceiling is '" + value +
+                   "': expected a positive number of bytes, with K, M or G behind it or not");
+    options.memoryCeiling = count * unit;
+    return success();
+  }
+
+  LogicalResult parseOption(StringRef key, StringRef value) {
+    if (key == "mesh")
+      return parseMesh(value);
+    if (key == "data-parallel")
+      return parseAxis(key, value, options.dataParallel);
+    if (key == "tensor-parallel")
+      return parseAxis(key, value, options.tensorParallel);
+    if (key == "sequence-parallel")
+      return parseSequenceParallel(value);
+    if (key == "shardings")
+      return parseShardings(value);
+    if (key == "device") {
+      if (value.empty())
+        return error("device is empty: expected a preset's name or a table in braces");
+      options.device = value.str();
+      return success();
+    }
+    if (key == "memory-ceiling")
+      return parseMemoryCeiling(value);
+    if (llvm::is_contained(laterOptions, key))
+      return error("option '" + key + "' is not supported yet; supported are " + supported());
+    return error("unknown option '" + key + "'; supported are " + supported());
+  }
+
+  static std::string supported() {
+    return llvm::join(
+        llvm::map_range(descriptions, [](const OptionDescription &d) { return d.name; }), ", ");
+  }
+};
+
+} // namespace
+
+FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text,
+                                                                  OptionErrorHandler error) {
+  Parser parser{error, {}};
+  llvm::StringSet<> seen;
+  StringRef rest = text.trim();
+  while (!rest.empty()) {
+    FailureOr<size_t> end = findOutside(rest, [](char c) { return llvm::isSpace(c); });
+    if (failed(end))
+      return error("a bracket or quote stays open in options '" + text + "'");
+    auto [keyText, value] = rest.take_front(*end).split('=');
+    rest = rest.drop_front(*end).ltrim();
+    std::string key = keyText.trim().str();
+    std::replace(key.begin(), key.end(), '_', '-');
+    if (keyText.size() == text.size() && value.empty())
+      return error("cannot read options '" + text + "': expected key=value pairs; supported are " +
+                   Parser::supported());
+    if (!seen.insert(key).second)
+      return error("option '" + Twine(key) + "' is given twice");
+    // A table in braces and a rule's brackets stay; quotes around all of it go.
+    std::string plain = unquote(value);
+    if (failed(parser.parseOption(key, plain)))
+      return failure();
+  }
+  return std::move(parser.options);
+}
+
+std::string ParallelizeOptions::str() const {
+  std::string result;
+  llvm::raw_string_ostream os(result);
+  llvm::ListSeparator space(" ");
+  if (!mesh.empty()) {
+    os << space << "mesh=";
+    llvm::interleave(
+        mesh, os, [&](const MeshAxisOption &axis) { os << axis.name << "=" << axis.size; }, ",");
+  }
+  auto printAxis = [&](StringRef key, const AxisChoice &choice) {
+    if (choice.kind != AxisChoice::Default)
+      os << space << key << "=" << (choice.kind == AxisChoice::None ? "none" : choice.name);
+  };
+  printAxis("data-parallel", dataParallel);
+  printAxis("tensor-parallel", tensorParallel);
+  os << space << "sequence-parallel=" << stringify(sequenceParallel);
+  if (!shardings.empty()) {
+    os << space << "shardings={";
+    llvm::interleave(
+        shardings, os,
+        [&](const ShardingRule &rule) {
+          os << '"';
+          for (char c : rule.pattern)
+            os << (c == '"' || c == '\\' ? "\\" : "") << c;
+          os << "\": " << rule.sharding;
+        },
+        ", ");
+    os << "}";
+  }
+  if (!device.empty())
+    os << space << "device=" << device;
+  if (memoryCeiling)
+    os << space << "memory-ceiling=" << *memoryCeiling;
+  return result;
+}

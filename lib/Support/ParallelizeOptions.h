@@ -1,0 +1,105 @@
+//===- ParallelizeOptions.h - what a user may ask for -----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The one list of options, spelt `mesh=dp=2,tp=4 sequence-parallel=auto` on a
+// command line and with underscores as Python keywords. Plain data: what an
+// axis or a device means is checked where the mesh is known.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
+#define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/Twine.h"
+#include "llvm/Support/LogicalResult.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshwright {
+
+enum class SequenceParallel { On, Off, Auto };
+
+llvm::StringRef stringify(SequenceParallel mode);
+
+/// A named axis of the mesh a user asks for.
+struct MeshAxisOption {
+  std::string name;
+  int64_t size;
+};
+
+/// The sharding of every parameter whose name matches a shell pattern.
+struct ShardingRule {
+  std::string pattern;
+  /// The bracketed part of a `#dist.sharding`: `[{"tp"}, {}]`.
+  std::string sharding;
+
+  /// Whether the pattern matches a parameter's name (or one of its aliases).
+  bool matches(llvm::StringRef name) const;
+};
+
+/// How an axis for a purpose is chosen.
+struct AxisChoice {
+  enum Kind {
+    /// The mesh's axis of the usual name, if it has one.
+    Default,
+    /// `none`: not at all.
+    None,
+    /// The axis named, which the mesh must have.
+    Named,
+  } kind = Default;
+  std::string name;
+
+  /// The name to look for: that given, or `usual`; empty for None.
+  llvm::StringRef getName(llvm::StringRef usual) const {
+    return kind == None ? llvm::StringRef() : kind == Named ? llvm::StringRef(name) : usual;
+  }
+};
+
+struct ParallelizeOptions {
+  /// Major to minor; empty: the IR's own mesh.
+  std::vector<MeshAxisOption> mesh;
+  /// Usual name "dp".
+  AxisChoice dataParallel;
+  /// Usual name "tp".
+  AxisChoice tensorParallel;
+  SequenceParallel sequenceParallel = SequenceParallel::Auto;
+  /// In the order given: the first match wins.
+  std::vector<ShardingRule> shardings;
+  /// A preset's name or a table in braces; empty: the mesh's, else the default.
+  std::string device;
+  /// Bytes a rank may hold.
+  std::optional<int64_t> memoryCeiling;
+
+  /// The spelling that `parseParallelizeOptions` reads back.
+  std::string str() const;
+};
+
+/// Takes an error's text; returns failure.
+using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
+
+/// Parses `key=value` pairs separated by white space; a value may hold white
+/// space within brackets, braces or quotes. Underscores in keys read as dashes.
+llvm::FailureOr<ParallelizeOptions> parseParallelizeOptions(llvm::StringRef text,
+                                                            OptionErrorHandler error);
+
+/// An option's name, its values, what it does: for help and documentation.
+struct OptionDescription {
+  llvm::StringRef name;
+  llvm::StringRef values;
+  llvm::StringRef description;
+};
+llvm::ArrayRef<OptionDescription> getParallelizeOptionDescriptions();
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H

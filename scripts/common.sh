@@ -1,0 +1,58 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# Shared by the scripts beside it; sourced, not run.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ROOT=$PWD
+LLVM_VERSION=$(head -n1 llvm-version.txt)
+LLVM_MAJOR=${LLVM_VERSION%%.*}
+BUILD=${MESHWRIGHT_BUILD_DIR:-$ROOT/build}
+
+# What the Python side needs. torch comes first: what depends on it must not
+# pull in another one.
+PYTHON_TORCH="torch==2.13.0"
+PYTHON_PACKAGES=("transformers==5.23.0" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Prints nothing and succeeds if this interpreter can import all we need.
+python_has_packages() {
+  "$1" - <<'PY' 2>/dev/null
+import importlib.util, sys
+from importlib.metadata import version
+names = ["torch", "transformers", "safetensors", "nanobind", "ml_dtypes", "numpy", "pytest", "lit"]
+ok = (3, 11) <= sys.version_info[:2] <= (3, 12)
+ok = ok and all(importlib.util.find_spec(n) for n in names)
+ok = ok and version("torch").split("+")[0] == "2.13.0" and version("transformers") == "5.23.0"
+sys.exit(0 if ok else 1)
+PY
+}
+
+# Sets PYTHON: the active virtual environment, else .venv, else a python3 that
+# already has every package. Empty where set-up still has to make .venv.
+find_python() {
+  PYTHON=
+  if [[ -n ${VIRTUAL_ENV:-} && -x $VIRTUAL_ENV/bin/python ]]; then
+    PYTHON=$VIRTUAL_ENV/bin/python
+  elif [[ -x $ROOT/.venv/bin/python ]]; then
+    PYTHON=$ROOT/.venv/bin/python
+  elif python3 -c '' 2>/dev/null && python_has_packages python3; then
+    # The interpreter itself, not a launcher that picks one by directory.
+    PYTHON=$(python3 -c 'import sys; print(sys.executable)')
+  fi
+}
+
+# Configures (once) and builds the targets given: build_with PRESET TARGET...
+build_with() {
+  local preset=$1; shift
+  if [[ $preset == release ]]; then local dir=$BUILD; else local dir=$BUILD-$preset; fi
+  if [[ ! -f $dir/build.ninja ]]; then
+    cmake --preset "$preset" -B "$dir" -DPython3_EXECUTABLE="$PYTHON" \
+      -DPython_EXECUTABLE="$PYTHON" >"${dir}.configure.log" 2>&1 ||
+      { cat "${dir}.configure.log" >&2; die "configuration failed"; }
+  fi
+  cmake --build "$dir" --parallel "${MESHWRIGHT_JOBS:-$(nproc)}" --target "$@"
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# Installs what a fresh Debian 12 lacks to build, test and run Meshwright: apt
+# packages (as root or by sudo) and Python packages, the latter into the active
+# virtual environment or else into .venv. Does nothing, quickly, where all of it
+# is there.
+#
+#   scripts/setup.sh [--sanitizers]   also what the asan and tsan presets need
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+packages=(build-essential cmake ninja-build ccache
+  "libmlir-$LLVM_MAJOR-dev" "mlir-$LLVM_MAJOR-tools" "llvm-$LLVM_MAJOR-dev"
+  "llvm-$LLVM_MAJOR-tools" "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR"
+  libdnnl-dev nlohmann-json3-dev libgtest-dev)
+for option in "$@"; do
+  case $option in
+    --sanitizers) packages+=("libclang-rt-$LLVM_MAJOR-dev") ;;
+    *) echo "usage: scripts/setup.sh [--sanitizers]" >&2; exit 2 ;;
+  esac
+done
+
+find_python
+# Debian's own Python can neither be installed into nor make an environment by
+# itself; another one (3.11 or 3.12) found first on the path can do the latter.
+base_python=python3
+if [[ -z $PYTHON ]]; then
+  if ! { "$base_python" -c 'import sys, ensurepip, venv
+sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'; } 2>/dev/null; then
+    base_python=/usr/bin/python3
+    packages+=(python3 python3-venv python3-dev)
+  elif [[ $("$base_python" -c 'import sys; print(sys.base_prefix)') == /usr ]]; then
+    packages+=(python3-venv python3-dev)
+  fi
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) == ii* ]] ||
+    missing+=("$package")
+done
+if ((${#missing[@]})); then
+  say "installing ${missing[*]}"
+  as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "run as root or install sudo: missing ${missing[*]}"
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [[ -z $PYTHON ]]; then
+  say "making .venv"
+  "$base_python" -m venv "$ROOT/.venv"
+  PYTHON=$ROOT/.venv/bin/python
+fi
+if ! python_has_packages "$PYTHON"; then
+  say "installing Python packages for $PYTHON"
+  # The CPU build is a tenth of the size of the default one; where its index
+  # cannot be reached the default one serves as well.
+  "$PYTHON" -c 'import torch, sys; sys.exit(torch.__version__.split("+")[0] != "2.13.0")' 2>/dev/null ||
+    "$PYTHON" -m pip install -q --retries 1 --timeout 20 \
+      --index-url https://download.pytorch.org/whl/cpu "$PYTHON_TORCH" 2>/dev/null ||
+    "$PYTHON" -m pip install -q "$PYTHON_TORCH"
+  "$PYTHON" -m pip install -q "${PYTHON_PACKAGES[@]}"
+  python_has_packages "$PYTHON" || die "$PYTHON still lacks packages; it must be Python 3.11 or 3.12"
+fi
+echo "set-up is complete ($PYTHON)"

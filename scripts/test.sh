@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# Set-up, build and all tests, quick ones first, with a summary at the end.
+#
+#   scripts/test.sh                    everything
+#   scripts/test.sh STAGE...           some of: checks lit python lit-slow python-slow
+#   scripts/test.sh --fast             the stages that are not slow
+#   scripts/test.sh --preset=asan      with another preset; lit and unit tests only
+#   scripts/test.sh --no-setup         installs nothing
+#   scripts/test.sh --filter=REGEX     only tests whose names match
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+preset=release
+setup=1
+filter=
+stages=()
+for option in "$@"; do
+  case $option in
+    --fast) stages+=(checks lit python) ;;
+    --preset=*) preset=${option#*=} ;;
+    --no-setup) setup=0 ;;
+    --filter=*) filter=${option#*=} ;;
+    checks | lit | lit-slow | python | python-slow) stages+=("$option") ;;
+    *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+done
+instrumented=0
+[[ $preset == asan || $preset == tsan ]] && instrumented=1
+if ((${#stages[@]} == 0)); then
+  stages=(checks lit python lit-slow python-slow)
+  # An interpreter that is not instrumented cannot load a library that is.
+  ((instrumented)) && stages=(lit lit-slow)
+fi
+
+started=$SECONDS
+if ((setup)); then
+  say "set-up"
+  if ((instrumented)); then scripts/setup.sh --sanitizers; else scripts/setup.sh; fi
+fi
+find_python
+[[ -n $PYTHON ]] || die "no Python with the packages needed: run scripts/setup.sh"
+
+say "build ($preset)"
+build_started=$SECONDS
+build_with "$preset" all meshwright-test-depends
+build_seconds=$((SECONDS - build_started))
+[[ $preset == release ]] || BUILD=$BUILD-$preset
+
+export PYTHONPATH=$BUILD/python${PYTHONPATH:+:$PYTHONPATH}
+export PATH=$BUILD/bin:$PATH
+# Tests build models from configurations: nothing is fetched.
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+summary=()
+failed=0
+# run NAME COMMAND...: one line in the summary, the rest goes on if it fails.
+run() {
+  local name=$1 log="$BUILD/test-$1.log" begin=$SECONDS verdict=passed; shift
+  say "$name"
+  if ! "$@" 2>&1 | tee "$log"; then verdict=FAILED; failed=1; fi
+  summary+=("$(printf '%-12s %-7s %4d s   %s' "$name" "$verdict" $((SECONDS - begin)) \
+    "$(grep -E '(passed|failed|Passed|Failed|Unsupported|Expectedly).*[0-9]|^[0-9]+ ' "$log" |
+      sed -E 's/^=+ *//; s/ *=+$//; s/ +/ /g' | tail -n4 | paste -sd';')")")
+}
+
+lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$BUILD/test")
+# Quick ones first: what runs whole programs or builds another project is slow.
+slow='(exec|package|pipelines)/'
+pytest=("$PYTHON" -m pytest -q -p no:cacheprovider test)
+[[ -n $filter ]] && pytest+=(-k "$filter")
+
+# pytest says 5 where no test was selected.
+pytest_stage() { local status=0; "${pytest[@]}" "$@" || status=$?; ((status == 0 || status == 5)); }
+lit_stage() {
+  if [[ $1 == slow ]]; then "${lit[@]}" --filter="$slow.*$filter"
+  else "${lit[@]}" --filter-out="$slow" --filter="$filter"; fi
+}
+checks_stage() { "$PYTHON" scripts/check_dependencies.py; }
+
+for stage in "${stages[@]}"; do
+  case $stage in
+    checks) run checks checks_stage ;;
+    lit) run lit lit_stage quick ;;
+    lit-slow) run lit-slow lit_stage slow ;;
+    python) run python pytest_stage -m "not slow" ;;
+    python-slow) run python-slow pytest_stage -m slow ;;
+  esac
+done
+
+say "summary ($((SECONDS - started)) s in all, build $build_seconds s)"
+printf '%s\n' "${summary[@]}"
+exit $failed

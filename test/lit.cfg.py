@@ -1,0 +1,51 @@
+"""lit configuration: .mlir and .test files run with our tools and LLVM's."""
+
+import os
+
+import lit.formats
+
+config.name = "Meshwright"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".test"]
+config.excludes = ["Inputs"]
+config.test_source_root = os.path.dirname(__file__)
+config.test_exec_root = os.path.join(config.meshwright_build_dir, "test")
+
+bin_dir = os.path.join(config.meshwright_build_dir, "bin")
+python_dir = os.path.join(config.meshwright_build_dir, "python")
+config.environment["PATH"] = os.pathsep.join([bin_dir, config.llvm_tools_dir, os.environ["PATH"]])
+config.environment["PYTHONPATH"] = os.pathsep.join(
+    p for p in [python_dir, os.environ.get("PYTHONPATH")] if p
+)
+
+# One spelling each for what tests call beside the tools on the path.
+config.substitutions += [
+    ("%python", config.python),
+    ("%cmake", config.cmake),
+    ("%{c_compiler}", config.c_compiler),
+    ("%{cxx_compiler}", config.cxx_compiler),
+    ("%{source_dir}", config.meshwright_source_dir),
+    ("%{build_dir}", config.meshwright_build_dir),
+    ("%{mlir_dir}", config.mlir_dir),
+    ("%{plugin}", os.path.join(config.meshwright_build_dir, "lib", "libMeshwright.so")),
+]
+
+# A program that links an instrumented library has to be instrumented too.
+sanitizer_flags = {
+    "": "",
+    "Address;Undefined": "-fsanitize=address,undefined",
+    "Thread": "-fsanitize=thread",
+}
+config.substitutions.append(("%{sanitizer_flags}", sanitizer_flags[config.sanitizer]))
+
+if config.enable_python:
+    config.available_features.add("python")
+if os.path.exists("/dev/nvidia0"):
+    config.available_features.add("gpu")
+if config.sanitizer:
+    # A stock mlir-opt cannot load an instrumented library.
+    config.available_features.add("sanitizer")
+    # libMLIR is not instrumented: containers that cross its border look overflowed.
+    config.environment["ASAN_OPTIONS"] = "detect_container_overflow=0:detect_leaks=0"
+    suppressions = os.path.join(config.test_source_root, "Inputs", "tsan.supp")
+    config.environment["TSAN_OPTIONS"] = f"suppressions={suppressions}"

@@ -1,0 +1,14 @@
+"""lit configuration: every executable in build/test/unit that ends in Tests is a gtest."""
+
+import os
+
+import lit.formats
+
+config.name = "MeshwrightUnit"
+config.test_format = lit.formats.GoogleTest(".", "Tests")
+config.suffixes = []
+config.test_exec_root = os.path.join(config.meshwright_build_dir, "test", "unit")
+config.test_source_root = config.test_exec_root
+
+if config.sanitizer:
+    config.environment["ASAN_OPTIONS"] = "detect_container_overflow=0:detect_leaks=0"
