@@ -36,7 +36,7 @@ def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, AllTypesMatch<["input", "resu
   let summary = "states the sharding of a value of a global program";
   let description = [{
     ```mlir
-    %1 = dist.constrain %0 #dist.sharding<@mesh, [{"dp"}, {"tp"} ]> : tensor<8x16xf32>
+    %1 = dist.constrain %0 <@mesh, [{"dp"}, {"tp"} ]> : tensor<8x16xf32>
     ```
   }];
   let arguments = (ins AnyRankedTensor:$input, Dist_ShardingAttr:$sharding);

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the examples of docs/dialects: every ```mlir block is a module that must
+parse, verify and round-trip, and every op of the dialect must occur in one.
+
+usage: check_doc_examples.py [--sharding-opt PATH] [DOC.md ...]
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def blank_out_prose(text: str) -> str:
+    """The document's examples, split by `// -----`, each line at its own number."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line.strip() == "```mlir" and not inside:
+            inside = True
+            lines.append("// -----")
+        elif line.strip() == "```" and inside:
+            inside = False
+            lines.append("")
+        else:
+            lines.append(line if inside else "")
+    return "\n".join(lines) + "\n"
+
+
+def ops_of(dialect: str) -> list[str]:
+    """The ops that the dialect's TableGen file defines."""
+    folder = dialect.capitalize()
+    source = (ROOT / "dialects" / folder / f"{folder}Ops.td").read_text()
+    names = re.findall(r'^def \w+_\w+Op\b[^<"]*<"(\w+)"', source, re.MULTILINE)
+    return [f"{dialect}.{name}" for name in names]
+
+
+def check(doc: pathlib.Path, sharding_opt: str) -> list[str]:
+    examples = blank_out_prose(doc.read_text())
+    errors = []
+    run = subprocess.run(
+        [sharding_opt, "-", "-split-input-file", "--verify-roundtrip", "-o", "-"],
+        input=examples,
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode != 0:
+        errors.append(f"{doc}: an example does not run\n{run.stderr}")
+    for op in ops_of(doc.stem):
+        if not re.search(rf"\b{re.escape(op)}\b", examples):
+            errors.append(f"{doc}: expected an example of {op}, got none")
+    return errors
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sharding-opt", default="sharding-opt")
+    parser.add_argument("docs", nargs="*", type=pathlib.Path)
+    options = parser.parse_args()
+    docs = options.docs or sorted((ROOT / "docs" / "dialects").glob("*.md"))
+    errors = [error for doc in docs for error in check(doc, options.sharding_opt)]
+    for error in errors:
+        print(error, file=sys.stderr)
+    return 1 if errors or not docs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
