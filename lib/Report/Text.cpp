@@ -1,0 +1,397 @@
+//===- Text.cpp - reports for people --------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Report/Report.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/ToolOutputFile.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <set>
+
+using namespace meshwright;
+using llvm::ArrayRef;
+using llvm::SmallVector;
+using llvm::StringRef;
+
+//===----------------------------------------------------------------------===//
+// Repeated layers
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Names that differ only in layer numbers, as one: model.layers.{0..79}.mlp.
+class Pattern {
+public:
+  /// `name` with each number between dots replaced, and those numbers.
+  static std::string generalize(StringRef name, llvm::SmallVectorImpl<int64_t> &numbers) {
+    SmallVector<StringRef> parts;
+    name.split(parts, '.');
+    std::string pattern;
+    for (StringRef part : parts) {
+      pattern += pattern.empty() ? "" : ".";
+      int64_t number;
+      if (part.getAsInteger(10, number)) {
+        pattern += part;
+        continue;
+      }
+      pattern += '\x01';
+      numbers.push_back(number);
+    }
+    return pattern;
+  }
+
+  void add(StringRef name) {
+    SmallVector<int64_t> found;
+    text = generalize(name, found);
+    numbers.resize(found.size());
+    for (auto [set, number] : llvm::zip_equal(numbers, found))
+      set.insert(number);
+  }
+
+  std::string str() const {
+    std::string result;
+    size_t next = 0;
+    for (char c : text) {
+      if (c != '\x01')
+        result += c;
+      else
+        result += range(numbers[next++]);
+    }
+    return result;
+  }
+
+private:
+
+  static std::string range(const std::set<int64_t> &set) {
+    if (set.size() == 1)
+      return std::to_string(*set.begin());
+    std::string result = "{";
+    for (auto it = set.begin(); it != set.end();) {
+      int64_t first = *it, last = first;
+      while (++it != set.end() && *it == last + 1)
+        ++last;
+      result += result.size() > 1 ? "," : "";
+      result += std::to_string(first);
+      if (last != first)
+        result += (last == first + 1 ? "," : "..") + std::to_string(last);
+    }
+    return result + "}";
+  }
+
+  std::string text;
+  SmallVector<std::set<int64_t>, 1> numbers;
+};
+
+std::string generalize(StringRef name) {
+  SmallVector<int64_t> ignored;
+  return Pattern::generalize(name, ignored);
+}
+
+/// A message without the layer numbers in the names it quotes.
+std::string generalizeMessage(StringRef message) {
+  SmallVector<StringRef> words;
+  message.split(words, ' ');
+  return llvm::join(llvm::map_range(words,
+                                    [](StringRef word) {
+                                      return word.count('.') >= 2 ? generalize(word) : word.str();
+                                    }),
+                    " ");
+}
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Words
+//===----------------------------------------------------------------------===//
+
+static std::string formatBytes(int64_t bytes) {
+  static constexpr StringRef units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = bytes;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0)
+    return std::to_string(bytes) + " B";
+  return llvm::formatv(value < 10 ? "{0:f2} {1}" : value < 100 ? "{0:f1} {1}" : "{0:f0} {1}",
+                       value, units[unit]);
+}
+
+static std::string formatNumber(StringRef name, double number) {
+  if (name.contains("bytes") || name.contains("memory"))
+    return formatBytes(static_cast<int64_t>(number));
+  if (name.contains("seconds") || name.contains("time"))
+    return number < 1e-3 ? llvm::formatv("{0:f1} us", number * 1e6).str()
+                         : llvm::formatv("{0:f2} ms", number * 1e3).str();
+  if (number == static_cast<double>(static_cast<int64_t>(number)))
+    return std::to_string(static_cast<int64_t>(number));
+  return llvm::formatv("{0:g}", number);
+}
+
+static std::string formatFile(const SourceLocation &location) {
+  if (location.file.empty())
+    return "";
+  return (llvm::sys::path::filename(location.file) + ":" + llvm::Twine(location.line)).str();
+}
+
+namespace {
+
+/// Columns as wide as their widest cell; all but the last are padded.
+class Table {
+public:
+  /// `alignment` has a character a column: 'l' or 'r'.
+  explicit Table(StringRef alignment) : alignment(alignment) {}
+
+  void row(std::vector<std::string> cells) { rows.push_back(std::move(cells)); }
+
+  void print(llvm::raw_ostream &os) const {
+    std::vector<size_t> widths(alignment.size());
+    for (const auto &cells : rows)
+      for (size_t i = 0; i < cells.size(); ++i)
+        widths[i] = std::max(widths[i], cells[i].size());
+    for (const auto &cells : rows) {
+      std::string line = " ";
+      for (size_t i = 0; i < cells.size(); ++i) {
+        size_t gap = widths[i] - cells[i].size();
+        line += ' ';
+        if (alignment[i] == 'r')
+          line.append(gap, ' ');
+        line += cells[i];
+        if (alignment[i] == 'l')
+          line.append(gap, ' ');
+        line += ' ';
+      }
+      os << StringRef(line).rtrim() << "\n";
+    }
+  }
+
+private:
+  StringRef alignment;
+  std::vector<std::vector<std::string>> rows;
+};
+
+/// Entries of a report that only layer numbers tell apart.
+template <typename Entry>
+struct Group {
+  Entry first;
+  Pattern name;
+  std::set<std::string> places;
+  int64_t count = 0;
+};
+
+template <typename Entry>
+class Groups {
+public:
+  Group<Entry> &get(const Entry &entry, const std::string &key) {
+    auto [it, isNew] = index.try_emplace(key, groups.size());
+    if (isNew)
+      groups.push_back({entry, {}, {}, 0});
+    Group<Entry> &group = groups[it->second];
+    group.name.add(entry.location.name);
+    if (std::string file = formatFile(entry.location); !file.empty())
+      group.places.insert(file);
+    ++group.count;
+    return group;
+  }
+  ArrayRef<Group<Entry>> get() const { return groups; }
+  /// "model.layers.{0..3}.mlp (modeling_llama.py:171)".
+  static std::string where(const Group<Entry> &group) {
+    std::string name = group.name.str(), places = llvm::join(group.places, ", ");
+    if (name.empty() || places.empty())
+      return name + places;
+    return name + " (" + places + ")";
+  }
+
+private:
+  llvm::StringMap<size_t> index;
+  std::vector<Group<Entry>> groups;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// The report
+//===----------------------------------------------------------------------===//
+
+static void printCollectives(const Report &report, llvm::raw_ostream &os) {
+  if (report.collectives.empty()) {
+    os << "collectives: none\n";
+    return;
+  }
+  Groups<Report::Collective> groups;
+  for (const Report::Collective &entry : report.collectives) {
+    std::string key = entry.kind + '\0' + entry.dtype + '\0' + generalize(entry.location.name) +
+                      '\0' + entry.location.file + '\0' + std::to_string(entry.location.line);
+    for (const std::string &axis : entry.axes)
+      key += '\0' + axis;
+    for (int64_t dim : entry.dims)
+      key += '\0' + std::to_string(dim);
+    // Layers that send the same only.
+    key += '\0' + std::to_string(entry.traffic.bytes / std::max<int64_t>(entry.traffic.launches, 1));
+    Group<Report::Collective> &group = groups.get(entry, key);
+    if (group.count > 1) {
+      group.first.traffic.bytes += entry.traffic.bytes;
+      group.first.traffic.launches += entry.traffic.launches;
+    }
+  }
+  os << "collectives, per rank and run\n";
+  Table table("lllrrrl");
+  table.row({"kind", "axes", "dims", "count", "bytes each", "bytes", "type and place"});
+  for (const Group<Report::Collective> &group : groups.get()) {
+    const Report::Collective &entry = group.first;
+    const char *between = entry.kind == "all_to_all" ? " to " : ",";
+    table.row({entry.kind, llvm::join(entry.axes, ","),
+               llvm::join(llvm::map_range(entry.dims,
+                                          [](int64_t dim) { return std::to_string(dim); }),
+                          between),
+               std::to_string(entry.traffic.launches),
+               formatBytes(entry.traffic.bytes / entry.traffic.launches),
+               formatBytes(entry.traffic.bytes),
+               entry.dtype + "  " + Groups<Report::Collective>::where(group)});
+  }
+  table.row({"total", "", "", std::to_string(report.total.launches), "",
+             formatBytes(report.total.bytes), ""});
+  table.print(os);
+}
+
+static void printTotals(const Report &report, llvm::raw_ostream &os) {
+  Table table("lrr");
+  if (report.before) {
+    table.row({"communication, per rank and run", "sent", "launches"});
+    table.row({"  plain (no sequence parallelism, not optimised)",
+               formatBytes(report.before->bytes), std::to_string(report.before->launches)});
+    table.row({"  this plan", formatBytes(report.total.bytes),
+               std::to_string(report.total.launches)});
+    table.print(os);
+  }
+  Table memory("lr");
+  memory.row({"memory, per rank", ""});
+  memory.row({"  weights", formatBytes(report.weights)});
+  memory.row({"  inputs and activations, at most", formatBytes(report.activationsPeak)});
+  memory.print(os);
+}
+
+static void printDecisions(const Report &report, llvm::raw_ostream &os) {
+  if (report.decisions.empty())
+    return;
+  Groups<Report::Decision> groups;
+  for (const Report::Decision &decision : report.decisions) {
+    std::string key = decision.pass + '\0' + stringify(decision.outcome).str() + '\0' +
+                      generalizeMessage(decision.message) + '\0' +
+                      generalize(decision.location.name);
+    for (auto &[name, number] : decision.numbers)
+      key += '\0' + name + "=" + std::to_string(number);
+    groups.get(decision, key);
+  }
+  os << "decisions\n";
+  for (Outcome outcome : {Outcome::Applied, Outcome::Declined, Outcome::Note})
+    for (const Group<Report::Decision> &group : groups.get()) {
+      const Report::Decision &decision = group.first;
+      if (decision.outcome != outcome)
+        continue;
+      os << "  " << stringify(outcome);
+      if (group.count > 1)
+        os << " " << group.count << "x";
+      os << "  " << decision.pass << ": " << decision.message;
+      if (!decision.numbers.empty()) {
+        os << " [";
+        llvm::interleaveComma(decision.numbers, os, [&](auto &number) {
+          os << number.first << " " << formatNumber(number.first, number.second);
+        });
+        os << "]";
+      }
+      if (std::string where = Groups<Report::Decision>::where(group); !where.empty())
+        os << "\n      at " << where;
+      os << "\n";
+    }
+}
+
+static void printWarnings(const Report &report, llvm::raw_ostream &os) {
+  if (report.warnings.empty())
+    return;
+  Groups<Report::Warning> groups;
+  for (const Report::Warning &warning : report.warnings) {
+    Group<Report::Warning> &group =
+        groups.get(warning, generalizeMessage(warning.message) + '\0' +
+                                generalize(warning.location.name));
+    if (group.count > 1)
+      group.first.bytes += warning.bytes;
+  }
+  os << "warnings\n";
+  for (const Group<Report::Warning> &group : groups.get()) {
+    os << "  ";
+    if (group.count > 1)
+      os << group.count << "x  ";
+    os << group.first.message;
+    if (group.first.bytes)
+      os << ", " << formatBytes(group.first.bytes) << (group.count > 1 ? " together" : "");
+    if (std::string where = Groups<Report::Warning>::where(group); !where.empty())
+      os << "\n      at " << where;
+    os << "\n";
+  }
+}
+
+void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
+  os << "plan for " << report.ranks << (report.ranks == 1 ? " rank" : " ranks");
+  if (!report.mesh.empty()) {
+    os << ", mesh ";
+    llvm::interleave(
+        report.mesh, os, [&](auto &axis) { os << axis.first << "=" << axis.second; }, ",");
+  }
+  if (!report.device.empty())
+    os << ", device " << report.device;
+  os << "\n";
+  printTotals(report, os);
+  printCollectives(report, os);
+  printWarnings(report, os);
+  printDecisions(report, os);
+}
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+mlir::LogicalResult meshwright::writeReport(
+    const Report &report, StringRef file,
+    llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error) {
+  if (file == "-") {
+    printText(report, llvm::outs());
+    return mlir::success();
+  }
+  // Beside its final place under another name, so that no half of it is seen.
+  llvm::SmallString<128> temporary;
+  int descriptor;
+  if (std::error_code code =
+          llvm::sys::fs::createUniqueFile(file + ".%%%%%%", descriptor, temporary))
+    return error("cannot write report '" + file + "': " + code.message());
+  {
+    llvm::raw_fd_ostream os(descriptor, /*shouldClose=*/true);
+    if (file.ends_with(".json"))
+      printJson(report, os);
+    else
+      printText(report, os);
+    os.close();
+    if (os.has_error()) {
+      std::string reason = os.error().message();
+      os.clear_error();
+      llvm::sys::fs::remove(temporary);
+      return error("cannot write report '" + file + "': " + reason);
+    }
+  }
+  if (std::error_code code = llvm::sys::fs::rename(temporary, file)) {
+    llvm::sys::fs::remove(temporary);
+    return error("cannot write report '" + file + "': " + code.message());
+  }
+  return mlir::success();
+}
