@@ -1,0 +1,175 @@
+//===- Compiler.h - Meshwright from C++ -------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The whole of Meshwright for a program that knows no MLIR: a model's IR in, a
+// parallel plan, its report and its execution out. Nothing here throws; what
+// goes wrong comes back as diagnostics. Objects are handles: copies share.
+//
+//   auto program = meshwright::Program::parseFile("model.mlir");
+//   auto plan = meshwright::Plan::parallelize(*program, "mesh=tp=4");
+//   std::puts(plan->report(meshwright::ReportFormat::Text).c_str());
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_COMPILER_H
+#define MESHWRIGHT_COMPILER_H
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace meshwright {
+
+enum class Severity { Note, Remark, Warning, Error };
+
+struct Diagnostic {
+  Severity severity = Severity::Error;
+  std::string message;
+  /// Empty and 0 where unknown.
+  std::string file;
+  int64_t line = 0;
+};
+
+/// A value, or none and the errors that say why. Either may come with warnings.
+template <typename T>
+class Result {
+public:
+  Result(std::vector<Diagnostic> diagnostics) : diagnostics(std::move(diagnostics)) {}
+  Result(T value, std::vector<Diagnostic> diagnostics = {})
+      : value(std::move(value)), diagnostics(std::move(diagnostics)) {}
+
+  explicit operator bool() const { return value.has_value(); }
+  T &operator*() { return *value; }
+  const T &operator*() const { return *value; }
+  T *operator->() { return &*value; }
+  const T *operator->() const { return &*value; }
+  const std::vector<Diagnostic> &getDiagnostics() const { return diagnostics; }
+
+private:
+  std::optional<T> value;
+  std::vector<Diagnostic> diagnostics;
+};
+
+/// Booleans take a byte each, 0 or 1.
+enum class ElementType { F32, BF16, F16, F64, I64, I32, I1 };
+
+/// "f32", "bf16", ...
+std::string_view toString(ElementType type);
+size_t getByteWidth(ElementType type);
+
+/// An input, a parameter or an output of a program, with its global type.
+struct Port {
+  std::string name;
+  ElementType type = ElementType::F32;
+  std::vector<int64_t> shape;
+  /// Parameters only: other names of the same weight.
+  std::vector<std::string> aliases;
+  /// Parameters only: where the value begins in the stored tensor of that name;
+  /// empty where it is all of it.
+  std::vector<int64_t> offsets;
+};
+
+/// A dense row-major array of the host, not owned.
+struct HostArray {
+  ElementType type = ElementType::F32;
+  std::vector<int64_t> shape;
+  const void *data = nullptr;
+};
+
+/// A model: one MLIR module with a function `main`.
+class Program {
+public:
+  /// `name` stands for the text in diagnostics.
+  static Result<Program> parse(std::string_view text, std::string_view name = "<text>");
+  static Result<Program> parseFile(std::string_view path);
+
+  /// MLIR, with source locations where asked for.
+  std::string str(bool locations = false) const;
+  /// Whether it already is an SPMD program (`dist.spmd`).
+  bool isSpmd() const;
+
+  const std::vector<Port> &getInputs() const;
+  const std::vector<Port> &getParameters() const;
+  const std::vector<Port> &getOutputs() const;
+
+private:
+  friend class Plan;
+  struct State;
+  std::shared_ptr<const State> state;
+};
+
+/// What a plan looks like on the way.
+enum class Phase {
+  /// As imported.
+  Global,
+  /// Shardings on what the policies choose.
+  Annotated,
+  /// Shardings on every value.
+  Propagated,
+  /// Local shapes and collectives.
+  Spmd,
+};
+
+enum class ReportFormat { Text, Json };
+
+/// The largest difference of an output from the unsharded program's, relative
+/// to the output's largest entry.
+struct OutputDifference {
+  std::string name;
+  double difference = 0;
+};
+
+struct CheckResult {
+  std::vector<OutputDifference> outputs;
+  /// The worst of them within the tolerance.
+  bool passed = true;
+  /// Where not: the first value in program order that differs, as text.
+  std::string firstDifference;
+  std::string file;
+  int64_t line = 0;
+};
+
+/// A program rewritten for the ranks of a mesh.
+class Plan {
+public:
+  /// `options` as for `sharding-opt --parallelize`.
+  static Result<Plan> parallelize(const Program &program, std::string_view options);
+
+  std::string str(Phase phase, bool locations = false) const;
+  std::string report(ReportFormat format) const;
+  int64_t getNumRanks() const;
+  const std::vector<Port> &getInputs() const;
+  const std::vector<Port> &getParameters() const;
+  const std::vector<Port> &getOutputs() const;
+
+  /// Gives a parameter its stored tensor, by name or alias. The array must stay,
+  /// unchanged, as long as the plan. The result is true.
+  Result<bool> setParameter(std::string_view name, const HostArray &array);
+
+  /// Runs once on all ranks; compiles first where that has not happened yet.
+  /// `inputs` in the order of `getInputs`; `outputs` are arrays that are filled,
+  /// in the order of `getOutputs`. One run at a time. The result is true.
+  Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
+                   std::string_view backend = "local");
+
+  /// Runs, runs the unsharded program on one rank, and compares. A negative
+  /// tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
+  Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);
+
+private:
+  struct State;
+  std::shared_ptr<State> state;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_COMPILER_H
