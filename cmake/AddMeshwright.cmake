@@ -142,9 +142,11 @@ function(meshwright_install_development)
   install(DIRECTORY dialects passes lib COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/meshwright"
     FILES_MATCHING PATTERN "*.h" PATTERN "*.td")
+  install(DIRECTORY runtime/include COMPONENT development
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/meshwright/runtime" FILES_MATCHING PATTERN "*.h")
   install(DIRECTORY "${MESHWRIGHT_GENERATED_DIR}/meshwright" COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.inc")
-  install(DIRECTORY include/ COMPONENT development OPTIONAL
+  install(DIRECTORY include/ COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
 
   set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Meshwright")

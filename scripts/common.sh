@@ -50,9 +50,10 @@ build_with() {
   local preset=$1; shift
   if [[ $preset == release ]]; then local dir=$BUILD; else local dir=$BUILD-$preset; fi
   if [[ ! -f $dir/build.ninja ]]; then
+    mkdir -p "$dir"
     cmake --preset "$preset" -B "$dir" -DPython3_EXECUTABLE="$PYTHON" \
-      -DPython_EXECUTABLE="$PYTHON" >"${dir}.configure.log" 2>&1 ||
-      { cat "${dir}.configure.log" >&2; die "configuration failed"; }
+      -DPython_EXECUTABLE="$PYTHON" >"$dir/configure.log" 2>&1 ||
+      { cat "$dir/configure.log" >&2; die "configuration failed"; }
   fi
   cmake --build "$dir" --parallel "${MESHWRIGHT_JOBS:-$(nproc)}" --target "$@"
 }
