@@ -380,7 +380,7 @@ ShardingAttr::verifyForMesh(MeshAttr mesh,
     if (index < 0)
       return emitError() << "unknown mesh axis \"" << ref.getName() << "\"";
     int64_t size = mesh.getAxes()[index].getSize();
-    if (ref.getSubSize() != 0 && size % (ref.getPreSize() * ref.getSubSize()) != 0)
+    if (!ref.divides(size))
       return emitError() << "part (" << ref.getPreSize() << ")" << ref.getSubSize()
                          << " does not divide axis \"" << ref.getName() << "\" of size " << size;
     Axis axis = getAxis(ref, mesh);

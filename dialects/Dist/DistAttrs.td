@@ -78,6 +78,13 @@ def Dist_AxisRefAttr : Dist_Attr<"AxisRef", "axis_ref"> {
   }];
   let parameters = (ins StringRefParameter<>:$name, "int64_t":$preSize, "int64_t":$subSize);
   let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    /// Whether an axis of that size has this part.
+    bool divides(int64_t axisSize) const {
+      return getSubSize() == 0 ||
+             (axisSize % getPreSize() == 0 && axisSize / getPreSize() % getSubSize() == 0);
+    }
+  }];
 }
 
 def Dist_FactorShardingAttr : Dist_Attr<"FactorSharding", "factor"> {

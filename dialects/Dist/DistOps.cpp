@@ -107,7 +107,7 @@ FailureOr<Group> verifyAxes(Operation *op, ArrayAttr refs) {
     if (index < 0)
       return op->emitOpError() << "unknown mesh axis \"" << ref.getName() << "\"";
     int64_t size = group.mesh.getAxes()[index].getSize();
-    if (ref.getSubSize() != 0 && size % (ref.getPreSize() * ref.getSubSize()) != 0)
+    if (!ref.divides(size))
       return op->emitOpError() << "part (" << ref.getPreSize() << ")" << ref.getSubSize()
                                << " does not divide axis \"" << ref.getName() << "\" of size "
                                << size;
