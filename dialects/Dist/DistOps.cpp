@@ -9,6 +9,8 @@
 
 #include "mlir/IR/Builders.h"
 
+#include "llvm/Support/MathExtras.h"
+
 using namespace mlir;
 using namespace meshwright::dist;
 
@@ -166,9 +168,29 @@ LogicalResult verifyShapes(Operation *op, Change change) {
   return success();
 }
 
+LogicalResult multiplySize(Operation *op, int64_t &size, int64_t factor) {
+  if (llvm::MulOverflow(size, factor, size))
+    return op->emitOpError() << "expected a result of less than 2^63 rows, got more";
+  return success();
+}
+
 LogicalResult same(unsigned, SmallVectorImpl<int64_t> &, ArrayRef<int64_t>) { return success(); }
 
 } // namespace
+
+LogicalResult ConstrainOp::verify() {
+  if (getSpmdMeshSymbol(*this))
+    return emitOpError() << "expected to be in a global program, got a function with 'dist.spmd'";
+  auto type = cast<RankedTensorType>(getInput().getType());
+  ShardingAttr sharding = getSharding();
+  if (sharding.getRank() != type.getRank())
+    return emitOpError() << "sharding has " << sharding.getRank() << " dimensions, expected "
+                         << type.getRank();
+  MeshAttr mesh = lookupMesh(*this, sharding.getMesh());
+  if (!mesh)
+    return emitOpError() << "no mesh named @" << sharding.getMesh().getValue();
+  return sharding.verifyForMesh(mesh, [&] { return emitOpError(); });
+}
 
 LogicalResult AllReduceOp::verify() {
   if (failed(verifyAxes(*this, getAxes())) || failed(verifyPairs(*this)))
@@ -202,10 +224,8 @@ LogicalResult AllGatherOp::verify() {
   auto group = verifyAxes(*this, getAxes());
   if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
     return failure();
-  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
-                                 ArrayRef<int64_t>) {
-    shape[getDims()[i]] *= group->size;
-    return success();
+  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) {
+    return multiplySize(*this, shape[getDims()[i]], group->size);
   });
 }
 
@@ -224,8 +244,7 @@ LogicalResult AllToAllOp::verify() {
                            << getTo()[i] << ", expected a multiple of the " << group->size
                            << " ranks of the group";
     size /= group->size;
-    shape[getFrom()[i]] *= group->size;
-    return success();
+    return multiplySize(*this, shape[getFrom()[i]], group->size);
   });
 }
 

@@ -42,6 +42,7 @@ def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, AllTypesMatch<["input", "resu
   let arguments = (ins AnyRankedTensor:$input, Dist_ShardingAttr:$sharding);
   let results = (outs AnyRankedTensor:$result);
   let assemblyFormat = "$input $sharding attr-dict `:` type($input)";
+  let hasVerifier = 1;
 }
 
 /// A collective: local tensors in, local tensors out, one launch for all of

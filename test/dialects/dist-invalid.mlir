@@ -1,0 +1,666 @@
+// RUN: sharding-opt %s -split-input-file -verify-diagnostics -o %t
+
+// Meshes.
+
+// expected-error@+1 {{mesh axis without a name}}
+dist.mesh @mesh = <[""=2]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" occurs twice}}
+dist.mesh @mesh = <["tp"=2, "tp"=2]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" has size 0, expected at least 1}}
+dist.mesh @mesh = <["tp"=0]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" has a negative bandwidth or latency}}
+dist.mesh @mesh = <["tp"=2 {bandwidth = -1.0}]>
+
+// -----
+
+// expected-error@+1 {{mesh has more than 2^31 ranks}}
+dist.mesh @mesh = <["dp"=65536, "tp"=65536]>
+
+// -----
+
+// expected-error@+1 {{expected 'bandwidth' or 'latency'}}
+dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
+
+// -----
+
+// Shardings, as they are written.
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{part of axis "tp": expected positive sizes}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(0)2}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{expected '?' to come last}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{?, "tp"}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{factor of size 0, expected at least 1}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [(0, 8), {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{factor of size 4 with a smaller padded size}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [(4 pad 3, 2), {}]>}) { return }
+
+// -----
+
+// Shardings, on values of a global program.
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': expected a #dist.sharding, got 1 : i64}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = 1}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': no mesh named @other}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@other, [{}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding' on a value of type 'f32', expected a tensor of static shape}}
+func.func @f(%x: f32 {dist.sharding = #dist.sharding<@mesh, []>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding' on a value of type 'tensor<?x8xf32>', expected a tensor of static shape}}
+func.func @f(%x: tensor<?x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding' has 1 dimensions, expected 2}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': unknown mesh axis "cp"}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"cp"}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': part (1)3 does not divide axis "tp" of size 4}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)3}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': part (4611686018427387904)4 does not divide axis "tp" of size 4}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(4611686018427387904)4}, {}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': axis "tp" is used twice in a sharding}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {"tp":(2)2}]>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.sharding': axis "tp" is used twice in a sharding}}
+func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"tp"}>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{'dist.sharding' lists 2 shardings, expected 1}}
+  %0 = nn.neg %x {dist.sharding = [#dist.sharding<@mesh, [{}, {}]>, #dist.sharding<@mesh, [{}, {}]>]} : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{'dist.sharding': expected a #dist.sharding, got unit}}
+  %0 = nn.neg %x {dist.sharding = [unit]} : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f() {
+  // expected-error@+1 {{'dist.sharding': expected a list of 0 shardings}}
+  return {dist.sharding = #dist.sharding<@mesh, []>}
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{unknown attribute 'dist.shard'}}
+  %0 = nn.neg %x {dist.shard} : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{sharding has 1 dimensions, expected 2}}
+  %0 = dist.constrain %x <@mesh, [{}]> : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{no mesh named @other}}
+  %0 = dist.constrain %x <@other, [{}, {}]> : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{unknown mesh axis "cp"}}
+  %0 = dist.constrain %x <@mesh, [{"cp"}, {}]> : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{unknown attribute 'dist.shard'}}
+func.func @f(%x: tensor<8xf32> {dist.shard}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.global' on a function without 'dist.spmd'}}
+func.func @f(%x: tensor<8xf32> {dist.global = tensor<8xf32>}) { return }
+
+// -----
+
+// Signatures of SPMD functions.
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.spmd': expected a mesh's symbol on a function}}
+func.func @f() attributes {dist.spmd = "mesh"} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'dist.spmd': no mesh named @other}}
+func.func @f() attributes {dist.spmd = @other} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0 of an SPMD function has no 'dist.sharding'}}
+func.func @f(%x: tensor<2xf32> {dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0 of an SPMD function has no 'dist.global'}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{result 0 of an SPMD function has no 'dist.sharding'}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) -> tensor<2xf32> attributes {dist.spmd = @mesh} { return %x : tensor<2xf32> }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: 'dist.global': expected a tensor type of static shape}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = 8}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: 'dist.global': expected a tensor type of static shape}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<?xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0 has type 'tensor<2xf16>', expected a static tensor of 'f32'}}
+func.func @f(%x: tensor<2xf16> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: expected a sharding on @mesh}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@other, [{}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: sharding has 2 dimensions, expected 1}}
+func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: local type has rank 2, expected 1}}
+func.func @f(%x: tensor<2x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: dimension 0 has local size 1 on 4 shards, too small for its global size 8}}
+func.func @f(%x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: dimension 0: a factor of size 3 padded to 3 does not divide over 2 shards}}
+func.func @f(%x: tensor<12xf32> {dist.sharding = #dist.sharding<@mesh, [(2, 3 pad 3{"dp"}, 4)]>, dist.global = tensor<24xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: dimension 0 has size 24, but its factors multiply to 8}}
+func.func @f(%x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"dp"}, 4)]>, dist.global = tensor<24xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{argument 0: dimension 0 has local size 3, but its factors' local sizes multiply to 4}}
+func.func @f(%x: tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"dp"}, 4)]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
+
+// -----
+
+// Collectives.
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{expected to be in a function with 'dist.spmd'}}
+  %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected to be in a global program, got a function with 'dist.spmd'}}
+  %0 = dist.constrain %x <@mesh, [{}, {}]> : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{unknown mesh axis "cp"}}
+  %0 = dist.all_reduce sum %x axes ["cp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{part of axis "tp": expected positive sizes}}
+  %0 = dist.all_reduce sum %x axes ["tp":(1)0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{part (2)4 does not divide axis "tp" of size 4}}
+  %0 = dist.all_reduce sum %x axes ["tp":(2)4] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{axis "tp" occurs twice}}
+  %0 = dist.all_reduce sum %x axes ["tp", "tp":(1)2] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected at least one operand}}
+  dist.all_reduce sum axes ["tp"] : () -> ()
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{has 1 operands and 2 results, expected as many of each}}
+  %0:2 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>)
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected tensors of static shape, got}}
+  %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<?x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{operand 'tensor<4x8xf32>' and result 'tensor<4x8xf16>' differ in rank or element type}}
+  %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf16>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has type 'tensor<4x9xf32>', expected 'tensor<4x8xf32>'}}
+  %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x9xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has type 'tensor<4x9xf32>', expected 'tensor<4x8xf32>'}}
+  %0 = dist.partial %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x9xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'dims' lists 2 dimensions, expected one for each of the 1 operands}}
+  %0 = dist.all_gather %x axes ["tp"] dims [0, 1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 2 is out of range for 'tensor<4x8xf32>'}}
+  %0 = dist.all_gather %x axes ["tp"] dims [2] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<16x8xf32>'}}
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{operand 0 has size 4 in dimension 0, expected a multiple of the 8 ranks of the group}}
+  %0 = dist.reduce_scatter sum %x axes ["dp", "tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<1x8xf32>'}}
+  %0 = dist.reduce_scatter sum %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'from' lists 0 dimensions, expected one for each of the 1 operands}}
+  %0 = dist.all_to_all %x axes ["tp"] from [] to [1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension -1 is out of range for 'tensor<4x8xf32>'}}
+  %0 = dist.all_to_all %x axes ["tp"] from [0] to [-1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{moves dimension 1 to itself}}
+  %0 = dist.all_to_all %x axes ["tp"] from [1] to [1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{operand 0 has size 4 in dimension 0, expected a multiple of the 8 ranks of the group}}
+  %0 = dist.all_to_all %x axes ["dp", "tp"] from [1] to [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<1x32xf32>'}}
+  %0 = dist.all_to_all %x axes ["tp"] from [1] to [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{result 0 has size 1 in dimension 1: too small, the operand's 8 rows over 4 ranks need 2}}
+  %0 = dist.slice %x axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x1xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected either 'shift' or 'pairs'}}
+  %0 = dist.permute %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected either 'shift' or 'pairs'}}
+  %0 = dist.permute %x axes ["dp"] shift 1 pairs [[0, 1], [1, 0]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'pairs': expected an even number of ranks}}
+  %0 = "dist.permute"(%x) {axes = [#dist.axis_ref<"dp">], pairs = array<i64: 0>} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'pairs' names rank 2 of a group of 2}}
+  %0 = dist.permute %x axes ["dp"] pairs [[0, 2], [1, 0]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'pairs' sends to rank 0 twice}}
+  %0 = dist.permute %x axes ["dp"] pairs [[0, 0], [1, 0]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'pairs' reaches 1 of the 2 ranks of the group, expected all}}
+  %0 = dist.permute %x axes ["dp"] pairs [[0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected one sharding in 'from' and in 'to' for each of the 1 operands}}
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}, {}]>, #dist.sharding<@mesh, [{}, {}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'to': no mesh named @other}}
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}, {}]>] to [#dist.sharding<@other, [{}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'from' has 1 dimensions, expected 2}}
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'from': unreduced axes cannot be redistributed}}
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'to': unknown mesh axis "cp"}}
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}, {}]>] to [#dist.sharding<@mesh, [{"cp"}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected static tensors of one rank and element type}}
+  %0 = dist.pad %x dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf16>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 2 is out of range for 'tensor<4x8xf32>'}}
+  %0 = dist.pad %x dims [2] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 0 goes from 4 to 3, expected at least 4}}
+  %0 = dist.pad %x dims [0] : (tensor<4x8xf32>) -> tensor<3x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 1 goes from 8 to 9, expected 8}}
+  %0 = dist.pad %x dims [0] : (tensor<4x8xf32>) -> tensor<4x9xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 2 is out of range for 'tensor<4x8xf32>'}}
+  %0 = dist.mask_padding %x axes ["tp"] dim 2 size 1 value 0.0 : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{true size 17 of dimension 0 is larger than 4 chunks of 4}}
+  %0 = dist.mask_padding %x axes ["tp"] dim 0 size 17 value 0.0 : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{has type 'tensor<i32>', expected tensor<i64>}}
+  %0 = dist.axis_index ["tp"] : tensor<i32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=4]>
+func.func @f(%x: tensor<4611686018427387904xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4611686018427387904xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected a result of less than 2^63 rows, got more}}
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4611686018427387904xf32>) -> tensor<0xf32>
+  return
+}
