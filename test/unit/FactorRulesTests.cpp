@@ -267,8 +267,9 @@ TEST(ReshapeFactorRule, TiedFactorsNameTheSameElements) {
       for (auto [factor, coordinate] : from) {
         bool special = rule.factors[factor].kind == FactorKind::Special;
         ASSERT_EQ(to.count(factor), special ? 0u : 1u);
-        if (!special)
+        if (!special) {
           ASSERT_EQ(to[factor], coordinate);
+        }
       }
     }
   }
