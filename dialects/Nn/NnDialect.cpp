@@ -66,8 +66,9 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   for (StringRef misplaced :
        {kInputAttr, kParameterAttr, kAliasesAttr, kParameterOffsetsAttr, kOutputAttr})
     if (attribute.getName() == misplaced)
-      return op->emitOpError() << "expected " << misplaced
-                               << " on an argument or a result of a function, got it on an operation";
+      return op->emitOpError()
+             << "expected " << misplaced
+             << " on an argument or a result of a function, got it on an operation";
   return success();
 }
 

@@ -149,9 +149,9 @@ FactorRule CastOp::getFactorRule() {
 FactorRule ConstantOp::getFactorRule() {
   FactorRule rule;
   auto elements = dyn_cast<DenseElementsAttr>(getValue());
-  rule.results.push_back(addFactors(rule, shapeOf(getResult()),
-                                    elements && elements.isSplat() ? FactorKind::Parallel
-                                                                   : FactorKind::Special));
+  rule.results.push_back(
+      addFactors(rule, shapeOf(getResult()),
+                 elements && elements.isSplat() ? FactorKind::Parallel : FactorKind::Special));
   return rule;
 }
 
@@ -342,9 +342,7 @@ FactorRule ReduceOp::getFactorRule() {
   return rule;
 }
 
-FactorRule CumsumOp::getFactorRule() {
-  return withLinear(wholeDimRule(getInput(), getDim()), {0});
-}
+FactorRule CumsumOp::getFactorRule() { return withLinear(wholeDimRule(getInput(), getDim()), {0}); }
 
 FactorRule SoftmaxOp::getFactorRule() { return wholeDimRule(getInput(), getDim()); }
 
@@ -363,8 +361,8 @@ FactorRule MatmulOp::getFactorRule() {
 
   auto operand = [&](ArrayRef<int64_t> shape, bool transposed, FactorRule::DimFactors outer,
                      FactorRule::DimFactors last) {
-    ValueFactors dims = broadcastFactors(shape.drop_back(2), batch,
-                                         ArrayRef(result).take_front(batch.size()));
+    ValueFactors dims =
+        broadcastFactors(shape.drop_back(2), batch, ArrayRef(result).take_front(batch.size()));
     if (transposed)
       std::swap(outer, last);
     dims.push_back(outer);
@@ -427,8 +425,8 @@ FactorRule RotaryOp::getFactorRule() {
   if (rotated != shape.back())
     dims.back() = {rule.addFactor(rotated, FactorKind::Special)};
   for (Value table : {getCos(), getSin()}) {
-    ValueFactors own = broadcastFactors(shapeOf(table).drop_back(), shape.drop_back(),
-                                        ArrayRef(dims).drop_back());
+    ValueFactors own =
+        broadcastFactors(shapeOf(table).drop_back(), shape.drop_back(), ArrayRef(dims).drop_back());
     own.push_back(dims.back());
     rule.operands.push_back(std::move(own));
   }
@@ -445,8 +443,7 @@ FactorRule AttentionOp::getFactorRule() {
   // Causal and window masks compare positions, which a chunk of the queries
   // does not know.
   bool positional = getCausal() || getWindowLeft() || getWindowRight();
-  int queries =
-      rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
+  int queries = rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
   int keys = rule.addFactor(key[2], FactorKind::Special);
   int features = rule.addFactor(query[3], FactorKind::Special);
   int valueFeatures = rule.addFactor(shapeOf(getValue())[3]);

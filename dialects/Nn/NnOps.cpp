@@ -40,8 +40,8 @@ static std::string spell(Shape shape) {
 static LogicalResult verifyShape(Operation *op, StringRef subject, Value value, Shape expected) {
   if (shapeOf(value) == expected)
     return success();
-  return op->emitOpError() << "expected " << subject << " of shape " << spell(expected)
-                           << ", got " << spell(shapeOf(value));
+  return op->emitOpError() << "expected " << subject << " of shape " << spell(expected) << ", got "
+                           << spell(shapeOf(value));
 }
 
 static LogicalResult verifyRank(Operation *op, StringRef subject, Value value, int64_t expected) {
@@ -67,16 +67,16 @@ static LogicalResult verifyElementType(Operation *op, StringRef subject, Value v
   Type got = typeOf(value).getElementType(), expected = typeOf(reference).getElementType();
   if (got == expected)
     return success();
-  return op->emitOpError() << "expected " << subject << " of element type " << expected
-                           << " as " << referenceName << ", got " << got;
+  return op->emitOpError() << "expected " << subject << " of element type " << expected << " as "
+                           << referenceName << ", got " << got;
 }
 
 static LogicalResult verifyDim(Operation *op, int64_t dim, StringRef subject, Value value) {
   int64_t rank = typeOf(value).getRank();
   if (dim >= 0 && dim < rank)
     return success();
-  return op->emitOpError() << "expected dim to be a dimension of " << subject << " of rank "
-                           << rank << ", got " << dim;
+  return op->emitOpError() << "expected dim to be a dimension of " << subject << " of rank " << rank
+                           << ", got " << dim;
 }
 
 static LogicalResult verifyEpsilon(Operation *op, const APFloat &eps) {

@@ -148,10 +148,12 @@ TEST_F(FactorRules, Elementwise) {
   EXPECT_EQ(rule("1x7xf32 1x1xf32",
                  "nn.sub %a0, %a1 : (tensor<1x7xf32>, tensor<1x1xf32>) -> tensor<1x7xf32>"),
             "a b, a . -> a b {a=1, b=7} linear together 0, 1");
-  EXPECT_EQ(rule("2xf32 2xf32", "nn.div %a0, %a1 : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>"),
-            "a, a -> a {a=2} linear 0");
-  EXPECT_EQ(rule("2xi64 2xi64", "nn.div %a0, %a1 : (tensor<2xi64>, tensor<2xi64>) -> tensor<2xi64>"),
-            "a, a -> a {a=2}");
+  EXPECT_EQ(
+      rule("2xf32 2xf32", "nn.div %a0, %a1 : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>"),
+      "a, a -> a {a=2} linear 0");
+  EXPECT_EQ(
+      rule("2xi64 2xi64", "nn.div %a0, %a1 : (tensor<2xi64>, tensor<2xi64>) -> tensor<2xi64>"),
+      "a, a -> a {a=2}");
   EXPECT_EQ(rule("2xf32 2xf32",
                  "nn.compare lt %a0, %a1 : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xi1>"),
             "a, a -> a {a=2}");
@@ -180,8 +182,9 @@ TEST_F(FactorRules, ConstantsAndShapes) {
   EXPECT_EQ(rule("", "nn.constant dense<1.0> : tensor<2x7xf32>"), " -> a b {a=2, b=7}");
   EXPECT_EQ(rule("", "nn.constant dense<[1, 2]> : tensor<2xi64>"), " -> a {a=2!}");
   EXPECT_EQ(rule("", "nn.iota dim 1 : tensor<2x7xi64>"), " -> a b {a=2, b=7!}");
-  EXPECT_EQ(rule("2x7x8xf32", "nn.transpose %a0 [2, 0, 1] : (tensor<2x7x8xf32>) -> tensor<8x2x7xf32>"),
-            "a b c -> c a b {a=2, b=7, c=8} linear 0");
+  EXPECT_EQ(
+      rule("2x7x8xf32", "nn.transpose %a0 [2, 0, 1] : (tensor<2x7x8xf32>) -> tensor<8x2x7xf32>"),
+      "a b c -> c a b {a=2, b=7, c=8} linear 0");
   EXPECT_EQ(rule("2x7xf32", "nn.slice %a0 starts [0, 1] limits [2, 7] strides [1, 1] : "
                             "(tensor<2x7xf32>) -> tensor<2x6xf32>"),
             "a b -> a c {a=2, b=7!, c=6!} linear 0");
@@ -202,8 +205,10 @@ TEST_F(FactorRules, Reshape) {
   auto reshape = [](ArrayRef<int64_t> from, ArrayRef<int64_t> to) {
     return spell(nn::getReshapeFactorRule(from, to));
   };
-  EXPECT_EQ(reshape({2, 7, 72}, {2, 7, 6, 12}), "a b (cd) -> a b c d {a=2, b=7, c=6, d=12} linear 0");
-  EXPECT_EQ(reshape({2, 7, 6, 12}, {14, 72}), "a b c d -> (ab) (cd) {a=2, b=7, c=6, d=12} linear 0");
+  EXPECT_EQ(reshape({2, 7, 72}, {2, 7, 6, 12}),
+            "a b (cd) -> a b c d {a=2, b=7, c=6, d=12} linear 0");
+  EXPECT_EQ(reshape({2, 7, 6, 12}, {14, 72}),
+            "a b c d -> (ab) (cd) {a=2, b=7, c=6, d=12} linear 0");
   EXPECT_EQ(reshape({4, 6}, {2, 12}), "(ab) c -> a (bc) {a=2, b=2, c=6} linear 0");
   EXPECT_EQ(reshape({1, 7, 1}, {7}), ". a . -> a {a=7} linear 0");
   EXPECT_EQ(reshape({1}, {}), ". ->  {} linear 0");
@@ -276,8 +281,9 @@ TEST(ReshapeFactorRule, TiedFactorsNameTheSameElements) {
 }
 
 TEST_F(FactorRules, Reductions) {
-  EXPECT_EQ(rule("2x7x8xf32", "nn.reduce sum %a0 dims [1] : (tensor<2x7x8xf32>) -> tensor<2x8xf32>"),
-            "a b c -> a c {a=2, b=7+, c=8} linear 0");
+  EXPECT_EQ(
+      rule("2x7x8xf32", "nn.reduce sum %a0 dims [1] : (tensor<2x7x8xf32>) -> tensor<2x8xf32>"),
+      "a b c -> a c {a=2, b=7+, c=8} linear 0");
   EXPECT_EQ(rule("2x7xf32",
                  "nn.reduce mean %a0 dims [1] {keep_dims} : (tensor<2x7xf32>) -> tensor<2x1xf32>"),
             "a b -> a . {a=2, b=7!} linear 0");
@@ -296,9 +302,10 @@ TEST_F(FactorRules, Layers) {
   EXPECT_EQ(rule("16x7xf32 2x16x9xf32", "nn.matmul %a0, %a1 {transpose_lhs} : (tensor<16x7xf32>, "
                                         "tensor<2x16x9xf32>) -> tensor<2x7x9xf32>"),
             "a b, c a d -> c b d {a=16+, b=7, c=2, d=9} linear 0, 1");
-  EXPECT_EQ(rule("2x7x8xf32 16x8xf32",
-                 "nn.linear %a0, %a1 : (tensor<2x7x8xf32>, tensor<16x8xf32>) -> tensor<2x7x16xf32>"),
-            "a b c, d c -> a b d {a=2, b=7, c=8+, d=16} linear 0, 1");
+  EXPECT_EQ(
+      rule("2x7x8xf32 16x8xf32",
+           "nn.linear %a0, %a1 : (tensor<2x7x8xf32>, tensor<16x8xf32>) -> tensor<2x7x16xf32>"),
+      "a b c, d c -> a b d {a=2, b=7, c=8+, d=16} linear 0, 1");
   EXPECT_EQ(rule("7x8xf32 8x16xf32 16xf32",
                  "nn.linear %a0, %a1 bias %a2 {in_out} : (tensor<7x8xf32>, tensor<8x16xf32>, "
                  "tensor<16xf32>) -> tensor<7x16xf32>"),
