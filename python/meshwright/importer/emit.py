@@ -1,0 +1,178 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Prints the importer's graph as a module of the `nn` dialect."""
+import math
+import struct
+
+import torch
+
+from .graph import FLOATS, TORCH_DTYPES, Graph, Location, Node
+
+
+def tensor_type(node: Node) -> str:
+    return f"tensor<{''.join(f'{d}x' for d in node.shape)}{node.dtype}>"
+
+
+def quoted(text: str) -> str:
+    escaped = "".join(ch if 32 <= ord(ch) < 127 and ch not in '"\\' else
+                      "".join(f"\\{b:02X}" for b in ch.encode()) for ch in text)
+    return f'"{escaped}"'
+
+
+def float_text(value: float) -> str:
+    """A literal that reads back as the same f64."""
+    text = repr(float(value))
+    mantissa, e, exponent = text.partition("e")
+    return (mantissa if "." in mantissa else mantissa + ".0") + e + exponent
+
+
+def _bits(value: float, dtype: str) -> str:
+    tensor = torch.tensor(value, dtype=TORCH_DTYPES[dtype])
+    size = tensor.element_size()
+    raw = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size]).item()
+    return f"0x{raw & (1 << 8 * size) - 1:0{2 * size}X}"
+
+
+def element(value, dtype: str) -> str:
+    if dtype == "i1":
+        return "true" if value else "false"
+    if dtype not in FLOATS:
+        return str(int(value))
+    value = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPES[dtype]).item()
+    return float_text(value) if math.isfinite(value) else _bits(value, dtype)
+
+
+def elements(value, dtype: str) -> str:
+    def nested(v):
+        return "[" + ", ".join(map(nested, v)) + "]" if isinstance(v, list) else element(v, dtype)
+    return nested(value.tolist() if isinstance(value, torch.Tensor) else value)
+
+
+class Emitter:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.names: dict[int, str] = {}
+        self.locations: dict[Location, str] = {}
+
+    def location(self, loc: Location) -> str:
+        if loc is None:
+            return " loc(unknown)"
+        if loc not in self.locations:
+            self.locations[loc] = f"#loc{len(self.locations)}"
+        return f" loc({self.locations[loc]})"
+
+    def run(self) -> str:
+        body, arguments = [], []
+        order = self.graph.nodes()
+        live = {id(n) for n in order}
+        parameters = [p for p in self.graph.parameters if id(p) in live]
+        for node in self.graph.inputs + parameters:
+            self.names[id(node)] = f"%arg{len(arguments)}"
+            if node.op == "input":
+                attributes = f"nn.input = {quoted(node.attrs['name'])}"
+            else:
+                attributes = f"nn.parameter = {quoted(node.attrs['key'])}"
+                if node.attrs["aliases"]:
+                    names = ", ".join(map(quoted, node.attrs["aliases"]))
+                    attributes = f"nn.aliases = [{names}], {attributes}"
+            arguments.append(f"{self.names[id(node)]}: {tensor_type(node)} {{{attributes}}}")
+        identity = 0
+        for node in order:
+            if node.op in ("input", "parameter"):
+                continue
+            self.names[id(node)] = f"%{identity}"
+            body.append(f"    %{identity} = {self.operation(node, identity)}"
+                        f"{self.location(node.loc)}\n")
+            identity += 1
+        outputs = self.graph.outputs
+        results = ", ".join(f"{tensor_type(o)} {{nn.output = {quoted(n)}}}"
+                            for o, n in zip(outputs, self.graph.output_names))
+        values = ", ".join(self.names[id(o)] for o in outputs)
+        types = ", ".join(tensor_type(o) for o in outputs)
+        returned = f"    return {values} : {types}\n" if outputs else "    return\n"
+        locations = "".join(self._alias(loc, name) for loc, name in self.locations.items())
+        separator = ",\n                     "
+        return (f"{locations}module {{\n  func.func @main({separator.join(arguments)})\n"
+                f"      -> ({results}) {{\n{''.join(body)}{returned}  }}\n}}\n")
+
+    @staticmethod
+    def _alias(loc: Location, name: str) -> str:
+        if not loc.file:
+            return f"{name} = loc({quoted(loc.name)})\n"
+        place = f"{quoted(loc.file)}:{loc.line}:0"
+        return f"{name} = loc({quoted(loc.name)}({place}))\n" if loc.name else \
+            f"{name} = loc({place})\n"
+
+    def operation(self, node: Node, identity: int) -> str:
+        text, flags = self._syntax(node)
+        flags = {**flags, "nn.id": f"{identity} : i64"}
+        attributes = ", ".join(k if v is True else f"{k} = {v}" for k, v in flags.items() if v)
+        return f"nn.{node.op}{' ' if text else ''}{text} {{{attributes}}} : {self._types(node)}"
+
+    _SAME_TYPES = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",
+                   "floor", "not", "relu", "silu", "tanh", "sigmoid", "gelu", "cumsum", "softmax",
+                   "constant", "iota"}
+
+    def _types(self, node: Node) -> str:
+        if node.op in self._SAME_TYPES:
+            return tensor_type(node)
+        operands = ", ".join(tensor_type(o) for o in node.operands)
+        return f"({operands}) -> {tensor_type(node)}"
+
+    def _syntax(self, node: Node):
+        """The operation's own text (operands and attributes), and its attribute dictionary."""
+        a, op = node.attrs, node.op
+        names = [self.names[id(o)] for o in node.operands]
+        plain = ", ".join(names)
+        ints = lambda values: "[" + ", ".join(map(str, values)) + "]"
+        if op == "constant":
+            return f"dense<{elements(a['value'], node.dtype)}> : {tensor_type(node)}", {}
+        if op == "compare":
+            return f"{a['kind']} {plain}", {}
+        if op == "iota":
+            return f"dim {a['dim']}", {}
+        if op in ("cumsum", "softmax", "concat", "gather", "take_along"):
+            return f"{plain} dim {a['dim']}", {}
+        if op == "transpose":
+            return f"{plain} {ints(a['permutation'])}", {}
+        if op == "slice":
+            return (f"{plain} starts {ints(a['starts'])} limits {ints(a['limits'])} strides "
+                    f"{ints(a['strides'])}"), {}
+        if op == "reduce":
+            return (f"{a['kind']} {plain} dims {ints(a['dims'])}",
+                    {"keep_dims": a["keep_dims"]})
+        if op == "gelu":
+            return plain, {"approximate_tanh": a["approximate_tanh"]}
+        if op == "matmul":
+            return plain, {k: a[k] for k in ("transpose_lhs", "transpose_rhs")}
+        if op == "linear":
+            bias = f" bias {names[2]}" if len(names) > 2 else ""
+            return f"{names[0]}, {names[1]}{bias}", {"in_out": a["in_out"]}
+        if op == "rms_norm":
+            weight = f" weight {names[1]}" if len(names) > 1 else ""
+            return (f"{names[0]}{weight} eps {float_text(a['eps'])}",
+                    {"unit_offset": a["unit_offset"]})
+        if op == "layer_norm":
+            rest = iter(names[1:])
+            weight = f" weight {next(rest)}" if a["has_weight"] else ""
+            bias = f" bias {next(rest)}" if a["has_bias"] else ""
+            return f"{names[0]}{weight}{bias} eps {float_text(a['eps'])}", {}
+        if op == "rotary":
+            return plain, {"interleaved": a["interleaved"]}
+        if op == "attention":
+            rest = iter(names[3:])
+            padding = f" key_padding {next(rest)}" if a["has_key_padding"] else ""
+            bias = f" bias {next(rest)}" if a["has_bias"] else ""
+            flags = {"causal": a["causal"]}
+            for key in ("window_left", "window_right"):
+                if a[key] is not None:
+                    flags[key] = f"{a[key]} : i64"
+            if a["soft_cap"] is not None:
+                flags["soft_cap"] = f"{float_text(a['soft_cap'])} : f64"
+            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias} scale "
+                    f"{float_text(a['scale'])}"), flags
+        return plain, {}
+
+
+def emit(graph: Graph) -> str:
+    return Emitter(graph).run()

@@ -1,0 +1,292 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""torch.export: runs it on a module that is left exactly as it was, and reads its signature."""
+import contextlib
+import inspect
+import itertools
+import logging
+import os
+import re
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .errors import Diagnostic, ImportFailed
+from .graph import Location
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+@contextlib.contextmanager
+def _inference_settings(module: torch.nn.Module):
+    """Evaluation mode, no caches, no fused encoder fast path; everything is put back."""
+    training = [m for m in module.modules() if m.training]
+    configs, seen = [], set()
+
+    def collect(config):
+        if config is None or id(config) in seen or not hasattr(config, "__dict__"):
+            return
+        seen.add(id(config))
+        if isinstance(config.__dict__.get("use_cache"), bool):
+            configs.append((config, config.__dict__["use_cache"]))
+        for value in list(config.__dict__.values()):
+            if type(value).__name__.endswith("Config"):
+                collect(value)
+
+    for m in module.modules():
+        for name in ("config", "generation_config"):
+            collect(m.__dict__.get(name))
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    logging_disabled = logging.root.manager.disable
+    try:
+        for m in training:
+            m.training = False
+        for config, _ in configs:
+            config.__dict__["use_cache"] = False
+        torch.backends.mha.set_fastpath_enabled(False)
+        logging.disable(logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging_disabled)
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        for config, value in configs:
+            config.__dict__["use_cache"] = value
+        for m in training:
+            m.training = True
+
+
+def _distinct(tree):
+    """Gives each input its own tensor object: export merges inputs that are one object."""
+    seen = set()
+
+    def own(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        if id(x) in seen:
+            return x.detach().clone()
+        seen.add(id(x))
+        return x
+
+    return pytree.tree_map(own, tree)
+
+
+@dataclass
+class Exported:
+    program: Any
+    #: One entry per leaf of (args, kwargs): the input's name, or None where it is not a tensor.
+    leaves: list[Optional[str]]
+    #: Values of the leaves that are not tensors (None, numbers, flags): part of the program.
+    fixed: list[Any]
+    in_spec: Any
+    #: Placeholder name -> input name.
+    inputs: dict[str, str]
+    #: Placeholder name -> key and tensor, for parameters, buffers and constants.
+    parameters: dict[str, tuple[str, torch.Tensor]]
+    #: Placeholders of buffers, by whether the state dict has them.
+    buffers: dict[str, bool]
+    #: Placeholder name -> other keys of the same tensor.
+    aliases: dict[str, list[str]]
+    outputs: list[tuple[str, str]] = field(default_factory=list)
+
+
+def export(module: torch.nn.Module, args, kwargs) -> Exported:
+    args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
+    _check_inputs(args, kwargs)
+    with _inference_settings(module):
+        try:
+            with torch.no_grad():
+                program = torch.export.export(module, args, kwargs, strict=False)
+                program = program.run_decompositions({})
+        except ImportFailed:
+            raise
+        except Exception as error:  # whatever the model or torch.export raises
+            raise ImportFailed([_export_diagnostic(error)]) from error
+    return _signature(module, program, args, kwargs)
+
+
+def _check_inputs(args, kwargs):
+    bad = []
+    for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]:
+        if isinstance(leaf, torch.Tensor) or leaf is None or \
+                isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
+            continue
+        bad.append(Diagnostic(f"input {pytree.keystr(path)} is a {type(leaf).__name__}; expected "
+                              "tensors, numbers, flags and None"))
+    if bad:
+        raise ImportFailed(bad)
+
+
+def _export_diagnostic(error: Exception) -> Diagnostic:
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    frame, traceback = None, error.__traceback__
+    while traceback:
+        name = traceback.tb_frame.f_code.co_filename
+        if is_model_file(name):
+            frame = (name, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    hint = ""
+    if any(word in type(error).__name__ + str(error) for word in ("DataDependent", "GuardOn",
+                                                                  "unbacked", "SymInt")):
+        hint = "; shapes and control flow must not depend on the inputs' values: rewrite this " \
+               "line with tensor operations of static shape"
+    return Diagnostic(f"torch.export fails: {type(error).__name__}: {text}{hint}", "error",
+                      *(frame or (None, None)))
+
+
+def _signature(module, program, args, kwargs) -> Exported:
+    from torch.export.graph_signature import InputKind, OutputKind
+    leaves_with_path, in_spec = pytree.tree_flatten_with_path((args, kwargs))
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    dynamic = sorted(n for n, v in values.items() if isinstance(v, torch.Tensor) and
+                     any(not isinstance(d, int) for d in v.shape))
+    if dynamic:
+        raise ImportFailed([Diagnostic(
+            f"input {name} has a dynamic shape {list(values[name].shape)}; import with example "
+            "inputs of the shape to run, once per shape") for name in dynamic])
+    order = _forward_parameters(module)
+    result = Exported(program, [], [], in_spec, {}, {}, {}, {})
+    specs = program.graph_signature.input_specs
+    user = iter([s for s in specs if s.kind == InputKind.USER_INPUT])
+    for path, leaf in leaves_with_path:
+        spec = next(user)
+        if isinstance(leaf, torch.Tensor):
+            name = _input_name(path, order)
+            result.inputs[spec.arg.name] = name
+            result.leaves.append(name)
+            result.fixed.append(None)
+        else:
+            result.leaves.append(None)
+            result.fixed.append(leaf)
+    state, constants = program.state_dict, program.constants
+    shared = _shared(module)
+    for spec in specs:
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            continue
+        key = spec.target
+        tensor = state[key] if key in state else constants[key]
+        if spec.kind != InputKind.PARAMETER:
+            result.buffers[spec.arg.name] = key in state
+        first, *others = shared.get(key, [key])
+        result.parameters[spec.arg.name] = (first, tensor)
+        result.aliases[spec.arg.name] = others
+    flat = [s for s in program.graph_signature.output_specs]
+    unsupported = [s for s in flat if s.kind != OutputKind.USER_OUTPUT]
+    if unsupported:
+        raise ImportFailed([Diagnostic(
+            f"the module changes {s.target or s.arg.name} in place; a buffer or an input that is "
+            "written to cannot be imported") for s in unsupported])
+    result.outputs = _output_names(program, flat)
+    return result
+
+
+def _forward_parameters(module) -> list[tuple[str, bool]]:
+    """Names of forward's positional parameters, and whether each collects the rest."""
+    try:
+        return [(p.name, p.kind == p.VAR_POSITIONAL)
+                for p in inspect.signature(module.forward).parameters.values()
+                if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    except (TypeError, ValueError):
+        return []
+
+
+def _key(entry) -> str:
+    for name in ("key", "name", "idx"):
+        if hasattr(entry, name):
+            return str(getattr(entry, name))
+    return str(entry)
+
+
+def _input_name(path, order) -> str:
+    kind, *rest = [_key(p) for p in path]
+    if kind == "0" and rest:  # positional
+        index = int(rest[0])
+        for position, (name, collects) in enumerate(order):
+            if collects and index >= position:
+                rest = [name, str(index - position)] + rest[1:]
+                break
+            if position == index:
+                rest = [name] + rest[1:]
+                break
+        else:
+            rest[0] = f"arg{index}"
+    return ".".join(rest)
+
+
+def _shared(module) -> dict[str, list[str]]:
+    """For each state dict key all keys of the same tensor, the first one first."""
+    groups: dict[Any, list[str]] = {}
+    by_key = {}
+    named = itertools.chain(module.named_parameters(remove_duplicate=False),
+                            module.named_buffers(remove_duplicate=False))
+    for key, tensor in named:
+        concrete = tensor.device.type != "meta" and tensor.numel()
+        group = groups.setdefault(_storage(tensor) if concrete else id(tensor), [])
+        group.append(key)
+        by_key[key] = group
+    return by_key
+
+
+def _storage(tensor):
+    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _output_names(program, specs) -> list[tuple[str, str]]:
+    """(node name, output name) of each tensor that the module returns, in order."""
+    from torch.export.graph_signature import TensorArgument
+    spec = program.call_spec.out_spec
+    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    if spec.num_leaves == 1 and tree == 0:
+        paths = [()]
+    else:
+        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    names, used = [], set()
+    for spec, path in zip(specs, paths):
+        if not isinstance(spec.arg, TensorArgument):
+            continue  # None, or a number
+        name = ".".join(_key(p) for p in path) or "output"
+        name = f"output.{name}" if name[0].isdigit() else name
+        while name in used:
+            name += "_"
+        used.add(name)
+        names.append((spec.arg.name, name))
+    return names
+
+
+def is_model_file(path: str) -> bool:
+    if path.startswith(_TORCH) or path.startswith("<") or "/contextlib.py" in path or \
+            os.path.dirname(os.path.abspath(__file__)) in path:
+        return False
+    return not ("/transformers/" in path and "/transformers/models/" not in path)
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class Locations:
+    """Where each exported operation stands in the model."""
+
+    def __init__(self):
+        self._frames: dict[str, Optional[tuple[str, int]]] = {}
+
+    def frame(self, trace: str) -> Optional[tuple[str, int]]:
+        """The innermost frame of the model's own code, else the innermost outside PyTorch."""
+        if trace not in self._frames:
+            frames = [(f, int(n)) for f, n in _FRAME.findall(trace)]
+            own = [f for f in frames if is_model_file(f[0])] or \
+                [f for f in frames if not f[0].startswith((_TORCH, "<"))]
+            self._frames[trace] = own[-1] if own else None
+        return self._frames[trace]
+
+    def of(self, node) -> Location:
+        frame = self.frame(node.meta.get("stack_trace") or "")
+        stack = node.meta.get("nn_module_stack") or {}
+        path = ""
+        for entry in stack.values():
+            path = entry[0] if isinstance(entry, tuple) else str(entry)
+        path = re.sub(r"@\d+", "", path)
+        return Location(path, *(frame or ("", 0)))

@@ -1,0 +1,283 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The importer's graph: `nn` operations on tensors of static shape, before they become text.
+
+A node is an operation with one result. Besides the operations of the `nn` dialect there are
+`input` and `parameter` (arguments), `static` (a value that depends on shapes and constants only,
+described by its `form`, see forms.py) and `sdpa` (PyTorch's attention, before its mask is
+understood).
+"""
+import heapq
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+
+DTYPES = {
+    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64",
+    torch.int64: "i64", torch.int32: "i32", torch.bool: "i1",
+}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+FLOATS = ("f32", "bf16", "f16", "f64")
+
+UNARY = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf", "floor",
+         "not", "relu", "silu", "tanh", "sigmoid", "gelu"}
+BINARY = {"add", "sub", "mul", "div", "rem", "pow", "maximum", "minimum", "and", "or", "xor"}
+POINTWISE = UNARY | BINARY | {"compare", "select", "cast"}
+
+
+_SERIAL = itertools.count()
+
+
+class Location(NamedTuple):
+    """A place in the model's source: the module's path, its file and line."""
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(eq=False)
+class Node:
+    op: str
+    operands: list["Node"]
+    attrs: dict[str, Any]
+    shape: tuple[int, ...]
+    dtype: str
+    loc: Optional[Location] = None
+    position: float = 0
+    #: What is known of a `static` node's value.
+    form: Any = None
+    #: How to compute the value from constants (for buffers, whose values may be inspected only).
+    thunk: Optional[Callable[[], torch.Tensor]] = None
+    #: Order of creation, which breaks ties of `position`.
+    serial: int = field(default_factory=lambda: next(_SERIAL))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self):
+        return f"{self.op}({len(self.operands)}){list(self.shape)}{self.dtype}"
+
+
+@dataclass
+class Graph:
+    inputs: list[Node] = field(default_factory=list)
+    parameters: list[Node] = field(default_factory=list)
+    outputs: list[Node] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+
+    def nodes(self) -> list[Node]:
+        """The live operations: operands first, otherwise in the order of the model's code."""
+        waiting, users, ready = {}, {}, []
+        stack, seen = list(self.outputs), set()
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            waiting[id(node)] = len(node.operands)
+            if not node.operands:
+                heapq.heappush(ready, (node.position, node.serial, node))
+            for operand in node.operands:
+                users.setdefault(id(operand), []).append(node)
+                stack.append(operand)
+        order = []
+        while ready:
+            node = heapq.heappop(ready)[2]
+            order.append(node)
+            for user in users.get(id(node), ()):
+                waiting[id(user)] -= 1
+                if not waiting[id(user)]:
+                    heapq.heappush(ready, (user.position, user.serial, user))
+        return order
+
+    def uses(self) -> dict[int, list[Node]]:
+        """The users of each live node (an output counts as a user: None)."""
+        uses: dict[int, list] = {}
+        for node in self.nodes():
+            for operand in node.operands:
+                uses.setdefault(id(operand), []).append(node)
+        for output in self.outputs:
+            uses.setdefault(id(output), []).append(None)
+        return uses
+
+    def rewrite(self, pattern: Callable[[Node], Optional[Node]]) -> bool:
+        """Visits each operation once, operands first, and replaces it by what `pattern` returns."""
+        replaced: dict[int, Node] = {}
+        keep = self.nodes()
+        for node in keep:
+            node.operands = [replaced.get(id(o), o) for o in node.operands]
+            new = pattern(node)
+            if new is not None and new is not node:
+                replaced[id(node)] = new
+        self.outputs = [replaced.get(id(o), o) for o in self.outputs]
+        return bool(replaced)
+
+
+class Builder:
+    """Makes nodes, infers shapes and folds what costs nothing to fold.
+
+    New nodes get the location and position of `at`: the operation that they stand for.
+    """
+
+    def __init__(self, loc: Optional[Location] = None, position: float = 0):
+        self.loc, self.position = loc, position
+
+    def at(self, node: Node) -> "Builder":
+        self.loc, self.position = node.loc, node.position
+        return self
+
+    def make(self, op, operands, shape, dtype, **attrs) -> Node:
+        return Node(op, list(operands), attrs, tuple(int(d) for d in shape), dtype, self.loc,
+                    self.position)
+
+    def unary(self, op: str, x: Node, **attrs) -> Node:
+        return self.make(op, [x], x.shape, x.dtype, **attrs)
+
+    def binary(self, op: str, lhs: Node, rhs: Node) -> Node:
+        return self.make(op, [lhs, rhs], broadcast_shapes(lhs.shape, rhs.shape), lhs.dtype)
+
+    def compare(self, kind: str, lhs: Node, rhs: Node) -> Node:
+        return self.make("compare", [lhs, rhs], broadcast_shapes(lhs.shape, rhs.shape), "i1",
+                         kind=kind)
+
+    def select(self, condition: Node, lhs: Node, rhs: Node) -> Node:
+        return self.make("select", [condition, lhs, rhs],
+                         broadcast_shapes(condition.shape, lhs.shape, rhs.shape), lhs.dtype)
+
+    def cast(self, x: Node, dtype: str) -> Node:
+        if x.dtype == dtype:
+            return x
+        return self.make("cast", [x], x.shape, dtype)
+
+    def scalar(self, value, dtype: str) -> Node:
+        """A rank-0 constant; its exact value is kept for types that would round it."""
+        from .forms import Dense
+        node = self.make("static", [], (), dtype)
+        node.form = Dense(torch.tensor(value, dtype=TORCH_DTYPES[dtype]))
+        if dtype in FLOATS:
+            node.attrs["exact"] = float(value)
+        return node
+
+    def static(self, form, shape, dtype) -> Node:
+        node = self.make("static", [], shape, dtype)
+        node.form = form
+        return node
+
+    def reshape(self, x: Node, shape) -> Node:
+        shape = tuple(int(d) for d in shape)
+        while x.op == "reshape":
+            x = x.operands[0]
+        return x if x.shape == shape else self.make("reshape", [x], shape, x.dtype)
+
+    def transpose(self, x: Node, permutation) -> Node:
+        permutation = [int(p) for p in permutation]
+        if x.op == "transpose":
+            inner = x.attrs["permutation"]
+            permutation = [inner[p] for p in permutation]
+            x = x.operands[0]
+        if permutation == list(range(x.rank)):
+            return x
+        moved = [p for p in permutation if x.shape[p] != 1]
+        if moved == sorted(moved):  # only dimensions of size 1 move
+            return self.reshape(x, [x.shape[p] for p in permutation])
+        return self.make("transpose", [x], [x.shape[p] for p in permutation], x.dtype,
+                         permutation=permutation)
+
+    def broadcast(self, x: Node, shape) -> Node:
+        shape = tuple(int(d) for d in shape)
+        if x.shape == shape:
+            return x
+        if x.op == "broadcast" and x.operands[0].rank <= len(shape):
+            x = x.operands[0]
+        return x if x.shape == shape else self.make("broadcast", [x], shape, x.dtype)
+
+    def slice(self, x: Node, starts, limits, strides=None) -> Node:
+        strides = list(strides) if strides else [1] * x.rank
+        starts, limits = list(starts), list(limits)
+        shape = [max(0, -(-(limits[d] - starts[d]) // strides[d])) for d in range(x.rank)]
+        if tuple(shape) == x.shape and all(s == 1 for s in strides):
+            return x
+        if x.op == "slice":
+            inner = x.attrs
+            starts = [s0 + s * t0 for s0, t0, s in zip(inner["starts"], inner["strides"], starts)]
+            strides = [t0 * t for t0, t in zip(inner["strides"], strides)]
+            limits = [min(s + (n - 1) * t + 1, size) for s, t, n, size in
+                      zip(starts, strides, shape, x.operands[0].shape)]
+            x = x.operands[0]
+        return self.make("slice", [x], shape, x.dtype, starts=starts, limits=limits,
+                         strides=strides)
+
+    def slice_dim(self, x: Node, dim: int, start: int, limit: int, stride: int = 1) -> Node:
+        starts, limits, strides = [0] * x.rank, list(x.shape), [1] * x.rank
+        starts[dim], limits[dim], strides[dim] = start, limit, stride
+        return self.slice(x, starts, limits, strides)
+
+    def concat(self, inputs, dim: int) -> Node:
+        if len(inputs) == 1:
+            return inputs[0]
+        shape = list(inputs[0].shape)
+        shape[dim] = sum(i.shape[dim] for i in inputs)
+        return self.make("concat", inputs, shape, inputs[0].dtype, dim=dim)
+
+    def gather(self, data: Node, indices: Node, dim: int) -> Node:
+        shape = data.shape[:dim] + indices.shape + data.shape[dim + 1:]
+        return self.make("gather", [data, indices], shape, data.dtype, dim=dim)
+
+    def embedding(self, ids: Node, table: Node) -> Node:
+        return self.make("embedding", [ids, table], ids.shape + (table.shape[1],), table.dtype)
+
+    def reduce(self, kind: str, x: Node, dims, keep_dims: bool) -> Node:
+        dims = sorted(d % x.rank for d in dims)
+        shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keep_dims else \
+            [n for d, n in enumerate(x.shape) if d not in dims]
+        return self.make("reduce", [x], shape, x.dtype, kind=kind, dims=dims, keep_dims=keep_dims)
+
+    def matmul(self, lhs: Node, rhs: Node, transpose_lhs=False, transpose_rhs=False) -> Node:
+        rows = lhs.shape[-1] if transpose_lhs else lhs.shape[-2]
+        columns = rhs.shape[-2] if transpose_rhs else rhs.shape[-1]
+        batch = broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
+        return self.make("matmul", [lhs, rhs], (*batch, rows, columns), lhs.dtype,
+                         transpose_lhs=transpose_lhs, transpose_rhs=transpose_rhs)
+
+    def linear(self, x: Node, weight: Node, bias: Optional[Node] = None, in_out=False) -> Node:
+        out = weight.shape[1] if in_out else weight.shape[0]
+        return self.make("linear", [x, weight] + ([bias] if bias else []), (*x.shape[:-1], out),
+                         x.dtype, in_out=in_out)
+
+
+def broadcast_shapes(*shapes) -> tuple[int, ...]:
+    rank = max(map(len, shapes))
+    result = [1] * rank
+    for shape in shapes:
+        for dim, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                result[dim] = size
+    return tuple(result)
+
+
+def numel(shape) -> int:
+    return math.prod(shape)
+
+
+def reshape_groups(source, target) -> Optional[list[tuple[range, range]]]:
+    """Pairs of dimension ranges with equal products, the finest such list; None for empty tensors."""
+    if 0 in source or 0 in target:
+        return None
+    groups, i, j = [], 0, 0
+    while i < len(source) or j < len(target):
+        i0, j0, a, b = i, j, 1, 1
+        if i < len(source):
+            a, i = source[i], i + 1
+        if j < len(target):
+            b, j = target[j], j + 1
+        while a != b:
+            if a < b:
+                a, i = a * source[i], i + 1
+            else:
+                b, j = b * target[j], j + 1
+        groups.append((range(i0, i), range(j0, j)))
+    return groups

@@ -1,0 +1,134 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Turns values known at import time into operations: constants, tables, index arithmetic."""
+import torch
+
+from .forms import Dense, Diagonal
+from .graph import BINARY, DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node
+
+# Larger constants are parameters of the program, kept with the weights.
+_INLINE = 16
+
+
+def representable(value: float, dtype: str) -> bool:
+    rounded = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPES[dtype]).item()
+    return rounded == value or value != value or \
+        abs(value) > torch.finfo(TORCH_DTYPES[dtype]).max
+
+
+def widen_scalars(graph: Graph):
+    """PyTorch applies a Python number to bf16 and f16 tensors in f32, and rounds the result."""
+    build = Builder()
+
+    def pattern(node: Node):
+        if node.op not in BINARY or node.dtype not in ("bf16", "f16"):
+            return None
+        exact = [o.attrs.get("exact") if o.op == "static" else None for o in node.operands]
+        if all(e is None or representable(e, node.dtype) for e in exact):
+            return None
+        build.at(node)
+        wide = [build.cast(o, "f32") if e is None else build.scalar(e, "f32")
+                for o, e in zip(node.operands, exact)]
+        return build.cast(build.binary(node.op, *wide), node.dtype)
+
+    graph.rewrite(pattern)
+
+
+class Materialise:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.cache: dict[int, Node] = {}
+        self.tables: dict[bytes, Node] = {}
+        self.keep: list[Node] = []
+        self.count = 0
+
+    def run(self):
+        for node in self.graph.nodes():
+            node.operands = [self.value(o, node) for o in node.operands]
+        self.graph.outputs = [self.value(o, o) for o in self.graph.outputs]
+
+    def value(self, node: Node, user: Node) -> Node:
+        if node.op != "static":
+            return node
+        if id(node) not in self.cache:
+            self.keep.append(node)  # so that the id stays taken
+            build = Builder(node.loc or user.loc, node.position or user.position)
+            self.cache[id(node)] = self._make(build, node)
+        return self.cache[id(node)]
+
+    def _make(self, build: Builder, node: Node) -> Node:
+        if isinstance(node.form, Diagonal):
+            return self._diagonal(build, node.form, node.shape, node.dtype)
+        tensor = node.form.tensor
+        if node.form.uniform:
+            value = node.attrs.get("exact", tensor.reshape(()).item())
+            return build.broadcast(build.make("constant", [], (), node.dtype, value=value),
+                                   node.shape)
+        return build.broadcast(self._table(build, tensor, node.dtype), node.shape)
+
+    def _table(self, build: Builder, tensor: torch.Tensor, dtype: str) -> Node:
+        tensor = tensor.detach().to(TORCH_DTYPES[dtype]).contiguous()
+        if tensor.numel() <= _INLINE and tensor.device.type != "meta":
+            return build.make("constant", [], tensor.shape, dtype, value=tensor)
+        if tensor.device.type == "meta":
+            content = None
+        else:
+            tensor = tensor.clone() if tensor.numel() != tensor.untyped_storage().nbytes() // \
+                tensor.element_size() else tensor
+            content = (dtype, tuple(tensor.shape),
+                       tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        if content is None or content not in self.tables:
+            key = f"constant.{self.count}"
+            self.count += 1
+            node = build.make("parameter", [], tensor.shape, dtype, key=key, aliases=[],
+                              tensor=tensor)
+            node.loc = None
+            self.graph.parameters.append(node)
+            if content is None:
+                return node
+            self.tables[content] = node
+        return self.tables[content]
+
+    def _diagonal(self, build: Builder, form: Diagonal, shape, dtype) -> Node:
+        """The table, read at the linear combination of the indices."""
+        index = diagonal_index(build, form, shape)
+        if bool((form.table == torch.arange(form.low, form.low + len(form.table))).all()) and \
+                dtype in ("i64", "i32"):
+            return build.cast(diagonal_index(build, form, shape, 0), dtype)
+        table = self._table(build, form.table, dtype)
+        return build.gather(table, index, 0)
+
+
+def diagonal_index(build: Builder, form: Diagonal, shape, offset=None) -> Node:
+    """dot(coefficients, index) - low, from iotas."""
+    total = None
+    for dim, coefficient in enumerate(form.coefficients):
+        if not coefficient or shape[dim] == 1:
+            continue
+        steps = build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(shape)], "i64",
+                           dim=dim)
+        if abs(coefficient) != 1:
+            steps = build.binary("mul", steps, build.make("constant", [], (), "i64",
+                                                          value=abs(coefficient)))
+        if total is None:
+            total = steps if coefficient > 0 else build.unary("neg", steps)
+        else:
+            total = build.binary("add" if coefficient > 0 else "sub", total, steps)
+    start = -form.low if offset is None else offset
+    if start:
+        total = build.binary("add", total, build.make("constant", [], (), "i64", value=start))
+    return build.broadcast(total, shape)
+
+
+def inline_splats(graph: Graph):
+    """A broadcast scalar that is still needed in full is a constant of that shape."""
+    build = Builder()
+
+    def pattern(node: Node):
+        if node.op == "broadcast" and node.operands[0].op == "constant" and \
+                not node.operands[0].shape:
+            return build.at(node).make("constant", [], node.shape, node.dtype,
+                                       value=node.operands[0].attrs["value"])
+        return None
+
+    graph.rewrite(pattern)

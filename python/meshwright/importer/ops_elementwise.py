@@ -1,0 +1,476 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""ATen operations that work element by element, and reductions."""
+import math
+
+import torch
+
+from .convert import Convert, aten
+from .errors import Uncovered
+from .graph import FLOATS, Node, broadcast_shapes, numel
+from .forms import Dense
+
+
+def _promoted(c: Convert, a, b) -> str:
+    """The type in which PyTorch compares two operands."""
+    from .convert import element_type
+    from .graph import TORCH_DTYPES
+
+    def sample(x):
+        if isinstance(x, Node):
+            return torch.empty((1,) * x.rank, dtype=TORCH_DTYPES[x.dtype], device="meta")
+        return x
+    return element_type(torch.result_type(sample(a), sample(b)))
+
+
+def binary(c: Convert, op: str, a, b) -> Node:
+    return c.build.binary(op, c.operand(a, c.dtype), c.operand(b, c.dtype))
+
+
+def _scaled(c: Convert, b, alpha):
+    return b if alpha == 1 else binary(c, "mul", b, alpha) if isinstance(b, Node) else b * alpha
+
+
+@aten("add")
+def add(c, a, b, *, alpha=1):
+    if c.dtype == "i1":
+        return c.build.binary("or", c.operand(a, "i1"), c.operand(b, "i1"))
+    return binary(c, "add", a, _scaled(c, b, alpha))
+
+
+@aten("sub")
+def sub(c, a, b, *, alpha=1):
+    return binary(c, "sub", a, _scaled(c, b, alpha))
+
+
+@aten("rsub")
+def rsub(c, a, b, alpha=1):
+    return binary(c, "sub", b, _scaled(c, a, alpha))
+
+
+@aten("mul")
+def mul(c, a, b):
+    if c.dtype == "i1":
+        return c.build.binary("and", c.operand(a, "i1"), c.operand(b, "i1"))
+    return binary(c, "mul", a, b)
+
+
+@aten("div")
+def div(c, a, b, *, rounding_mode=None):
+    if rounding_mode is None:
+        return binary(c, "div", a, b)
+    return _rounded_div(c, a, b, rounding_mode)
+
+
+@aten("floor_divide")
+def floor_divide(c, a, b):
+    return _rounded_div(c, a, b, "floor")
+
+
+def _rounded_div(c, a, b, mode):
+    quotient = binary(c, "div", a, b)
+    if mode == "trunc" and c.dtype in FLOATS:
+        return _trunc(c, quotient)
+    if mode == "trunc":  # nn.div rounds integers down
+        lhs, rhs = c.operand(a, c.dtype), c.operand(b, c.dtype)
+        zero = c.build.scalar(0, c.dtype)
+        size = c.build.binary("div", c.build.unary("abs", lhs), c.build.unary("abs", rhs))
+        negative = c.build.binary("xor", c.build.compare("lt", lhs, zero),
+                                  c.build.compare("lt", rhs, zero))
+        return c.build.select(negative, c.build.unary("neg", size), size)
+    return c.build.unary("floor", quotient) if c.dtype in FLOATS else quotient
+
+
+def _trunc(c, x):
+    down = c.build.unary("floor", c.build.unary("abs", x))
+    return c.build.select(c.build.compare("lt", x, c.build.scalar(0, x.dtype)),
+                          c.build.unary("neg", down), down)
+
+
+@aten("trunc", "fix")
+def trunc(c, x):
+    return _trunc(c, x) if x.dtype in FLOATS else x
+
+
+@aten("ceil")
+def ceil(c, x):
+    if x.dtype not in FLOATS:
+        return x
+    return c.build.unary("neg", c.build.unary("floor", c.build.unary("neg", x)))
+
+
+@aten("floor")
+def floor(c, x):
+    return c.build.unary("floor", x) if x.dtype in FLOATS else x
+
+
+@aten("remainder")
+def remainder(c, a, b):
+    return binary(c, "rem", a, b)
+
+
+@aten("maximum", "max.other")
+def maximum(c, a, b):
+    return binary(c, "maximum", a, b)
+
+
+@aten("minimum", "min.other")
+def minimum(c, a, b):
+    return binary(c, "minimum", a, b)
+
+
+@aten("clamp", "clamp_min", "clamp_max", "clip")
+def clamp(c, x, low=None, high=None):
+    if c.fx.target.__name__.startswith("clamp_max"):
+        low, high = None, low
+    if isinstance(low, Node) or low is not None:
+        x = binary(c, "maximum", x, low)
+    return x if high is None else binary(c, "minimum", x, high)
+
+
+@aten("hardtanh")
+def hardtanh(c, x, low=-1, high=1):
+    return clamp(c, x, low, high)
+
+
+@aten("relu6")
+def relu6(c, x):
+    return binary(c, "minimum", c.build.unary("relu", x), 6)
+
+
+@aten("pow")
+def power(c, base, exponent):
+    if not isinstance(exponent, Node) and isinstance(base, Node):
+        x = c.operand(base, c.dtype)
+        if exponent == 0.5:
+            return c.build.unary("sqrt", x)
+        if exponent == -0.5:
+            return c.build.unary("rsqrt", x)
+        if exponent == -1:
+            return c.build.unary("reciprocal", x)
+        if exponent == int(exponent) and 1 <= exponent <= 8:
+            return _integer_power(c, x, int(exponent))
+    if c.dtype not in FLOATS:
+        raise Uncovered(f"pow on {c.dtype} with exponent {exponent} is not covered")
+    return binary(c, "pow", base, exponent)
+
+
+def _integer_power(c, x, exponent):
+    result, square = None, x
+    while True:
+        if exponent & 1:
+            result = square if result is None else c.build.binary("mul", result, square)
+        exponent >>= 1
+        if not exponent:
+            return result
+        square = c.build.binary("mul", square, square)
+
+
+@aten("square")
+def square(c, x):
+    return c.build.binary("mul", x, x)
+
+
+_UNARY = {"neg": "neg", "abs": "abs", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
+          "reciprocal": "reciprocal", "sin": "sin", "cos": "cos", "erf": "erf", "relu": "relu",
+          "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
+for _name in _UNARY:
+    aten(_name)(lambda c, x, _op=_UNARY[_name]: c.build.unary(_op, c.operand(x, c.dtype)))
+
+
+@aten("gelu")
+def gelu(c, x, *, approximate="none"):
+    return c.build.unary("gelu", x, approximate_tanh=approximate == "tanh")
+
+
+@aten("sign", "sgn")
+def sign(c, x):
+    zero, one = c.build.scalar(0, x.dtype), c.build.scalar(1, x.dtype)
+    negative = c.build.select(c.build.compare("lt", x, zero), c.build.scalar(-1, x.dtype), zero)
+    return c.build.select(c.build.compare("gt", x, zero), one, negative)
+
+
+@aten("exp2")
+def exp2(c, x):
+    return c.build.unary("exp", binary(c, "mul", x, math.log(2)))
+
+
+@aten("expm1")
+def expm1(c, x):
+    return binary(c, "sub", c.build.unary("exp", x), 1)
+
+
+@aten("log2")
+def log2(c, x):
+    return binary(c, "mul", c.build.unary("log", c.operand(x, c.dtype)), 1 / math.log(2))
+
+
+@aten("log1p")
+def log1p(c, x):
+    return c.build.unary("log", binary(c, "add", x, 1))
+
+
+@aten("softplus")
+def softplus(c, x, beta=1, threshold=20):
+    scaled = binary(c, "mul", x, beta)
+    # log(1 + e^s) = max(s, 0) + log(1 + e^-|s|), which does not overflow.
+    tail = c.build.unary("exp", c.build.unary("neg", c.build.unary("abs", scaled)))
+    tail = c.build.unary("log", binary(c, "add", tail, 1))
+    soft = c.build.binary("add", c.build.unary("relu", scaled), tail)
+    return binary(c, "div", soft, beta)
+
+
+@aten("elu", "leaky_relu", "celu", "selu")
+def elu(c, x, *args):
+    name = c.fx.target.__name__.split(".")[0]
+    positive = c.build.compare("gt", x, c.build.scalar(0, x.dtype))
+    if name == "leaky_relu":
+        return c.build.select(positive, x, binary(c, "mul", x, args[0] if args else 0.01))
+    alpha, scale, inner = [*args, *[1.0, 1.0, 1.0][len(args):]]
+    if name == "selu":
+        alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    if name == "celu":
+        inner = 1 / alpha
+    below = c.build.unary("neg", c.build.unary("relu", c.build.unary("neg", x)))  # min(x, 0)
+    below = binary(c, "sub", c.build.unary("exp", binary(c, "mul", below, inner)), 1)
+    return binary(c, "mul", c.build.select(positive, x, binary(c, "mul", below, alpha)), scale)
+
+
+@aten("hardsigmoid")
+def hardsigmoid(c, x):
+    return binary(c, "div", clamp_values(c, binary(c, "add", x, 3), 0, 6), 6)
+
+
+@aten("hardswish")
+def hardswish(c, x):
+    return c.build.binary("mul", x, hardsigmoid(c, x))
+
+
+def clamp_values(c, x, low, high):
+    return binary(c, "minimum", binary(c, "maximum", x, low), high)
+
+
+@aten("mish")
+def mish(c, x):
+    return c.build.binary("mul", x, c.build.unary("tanh", softplus(c, x)))
+
+
+@aten("log_sigmoid")
+def log_sigmoid(c, x):
+    return c.build.unary("neg", softplus(c, c.build.unary("neg", x)))
+
+
+for _kind in ("eq", "ne", "lt", "le", "gt", "ge"):
+    @aten(_kind)
+    def _compare(c, a, b, _kind=_kind):
+        dtype = _promoted(c, a, b)
+        return c.build.compare(_kind, c.operand(a, dtype), c.operand(b, dtype))
+
+
+def _logical(c, op, a, b):
+    if c.dtype != "i1":
+        raise Uncovered(f"bitwise {op} on {c.dtype} is not covered; expected booleans")
+    return c.build.binary(op, c.operand(a, "i1"), c.operand(b, "i1"))
+
+
+for _op in ("and", "or", "xor"):
+    aten(f"__{_op}__", f"bitwise_{_op}", f"logical_{_op}")(
+        lambda c, a, b, _op=_op: _logical(c, _op, a, b))
+
+
+@aten("bitwise_not", "logical_not")
+def logical_not(c, x):
+    if c.dtype != "i1":
+        raise Uncovered(f"bitwise not on {c.dtype} is not covered; expected booleans")
+    return c.build.unary("not", c.operand(x, "i1"))
+
+
+@aten("where")
+def where(c, condition, a=None, b=None):
+    if a is None:
+        raise Uncovered("where with one operand is not covered: its shape depends on values")
+    return c.build.select(c.operand(condition, "i1"), c.operand(a, c.dtype), c.operand(b, c.dtype))
+
+
+@aten("masked_fill")
+def masked_fill(c, x, mask, value):
+    return c.build.select(c.operand(mask, "i1"), c.operand(value, c.dtype), c.operand(x, c.dtype))
+
+
+@aten("isnan")
+def isnan(c, x):
+    return c.build.compare("ne", x, x)
+
+
+@aten("isinf")
+def isinf(c, x):
+    return c.build.compare("eq", c.build.unary("abs", x), c.build.scalar(math.inf, x.dtype))
+
+
+@aten("nan_to_num")
+def nan_to_num(c, x, nan=None, posinf=None, neginf=None):
+    from .graph import TORCH_DTYPES
+    limits = torch.finfo(TORCH_DTYPES[x.dtype])
+    x = c.build.select(isnan(c, x), c.build.scalar(nan or 0.0, x.dtype), x)
+    for infinite, value, default in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
+        hit = c.build.compare("eq", x, c.build.scalar(infinite, x.dtype))
+        x = c.build.select(hit, c.build.scalar(default if value is None else value, x.dtype), x)
+    return x
+
+
+@aten("_to_copy", "to", "type_as")
+def to(c, x, *args, **kwargs):
+    if x.dtype in FLOATS and c.dtype in ("i64", "i32"):
+        x = _trunc(c, x)
+    return c.build.cast(x, c.dtype)
+
+
+@aten("lerp")
+def lerp(c, a, b, weight):
+    return binary(c, "add", a, binary(c, "mul", binary(c, "sub", b, a), weight))
+
+
+@aten("addcmul")
+def addcmul(c, x, a, b, *, value=1):
+    return binary(c, "add", x, _scaled(c, binary(c, "mul", a, b), value))
+
+
+@aten("addcdiv")
+def addcdiv(c, x, a, b, *, value=1):
+    return binary(c, "add", x, _scaled(c, binary(c, "div", a, b), value))
+
+
+# Reductions.
+
+def _dims(c, x, dims):
+    if dims is None or dims == []:
+        return list(range(x.rank))
+    return [d % max(x.rank, 1) for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+
+
+def _reduce(c, kind, x, dims, keep, dtype=None):
+    x = c.operand(x, dtype or c.dtype)
+    dims = _dims(c, x, dims)
+    return x if not dims else c.build.reduce(kind, x, dims, bool(keep))
+
+
+@aten("mean")
+def mean(c, x, dims=None, keep=False, *, dtype=None):
+    return _reduce(c, "mean", x, dims, keep)
+
+
+@aten("sum")
+def total(c, x, dims=None, keep=False, *, dtype=None):
+    return _reduce(c, "sum", x, dims, keep)
+
+
+@aten("amax")
+def amax(c, x, dims=None, keep=False):
+    return _reduce(c, "max", x, dims, keep)
+
+
+@aten("amin")
+def amin(c, x, dims=None, keep=False):
+    return _reduce(c, "min", x, dims, keep)
+
+
+@aten("max.default")
+def max_all(c, x):
+    return _reduce(c, "max", x, None, False)
+
+
+@aten("min.default")
+def min_all(c, x):
+    return _reduce(c, "min", x, None, False)
+
+
+@aten("any", "all")
+def any_all(c, x, dims=None, keep=False):
+    name = c.fx.target.__name__.split(".")[0]
+    number = c.build.cast(c.operand(x, "i1"), "i32")
+    dims = _dims(c, number, dims)
+    reduced = c.build.reduce("max" if name == "any" else "min", number, dims, bool(keep))
+    return c.build.cast(reduced, "i1")
+
+
+def _variance(c, x, dims, correction, keep):
+    dims = _dims(c, x, dims)
+    centre = c.build.binary("sub", x, c.build.reduce("mean", x, dims, True))
+    squares = c.build.binary("mul", centre, centre)
+    count = numel([x.shape[d] for d in dims])
+    if correction == 0:
+        return c.build.reduce("mean", squares, dims, bool(keep))
+    return c.build.binary("div", c.build.reduce("sum", squares, dims, bool(keep)),
+                          c.build.scalar(max(0, count - correction), x.dtype))
+
+
+def _correction(args, kwargs):
+    """(dims, correction, keep) of the overloads of var and std."""
+    dims, correction, keep = None, kwargs.get("correction", 1), kwargs.get("keepdim", False)
+    args = list(args)
+    if args and (args[0] is None or not isinstance(args[0], bool)):
+        dims = args.pop(0)
+    if args:
+        correction = int(args.pop(0))
+    if "unbiased" in kwargs:
+        correction = int(kwargs["unbiased"])
+    return dims, 1 if correction is None else correction, args[0] if args else keep
+
+
+@aten("var")
+def var(c, x, *args, **kwargs):
+    return _variance(c, x, *_correction(args, kwargs))
+
+
+@aten("std")
+def std(c, x, *args, **kwargs):
+    return c.build.unary("sqrt", var(c, x, *args, **kwargs))
+
+
+@aten("var_mean")
+def var_mean(c, x, *args, **kwargs):
+    dims, correction, keep = _correction(args, kwargs)
+    return [_variance(c, x, dims, correction, keep),
+            c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
+
+
+@aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
+    x = c.operand(x, c.dtype if dtype is None else None)
+    dims = _dims(c, x, dims)
+    if order == 2 or order is None:
+        squares = c.build.binary("mul", x, x)
+        return c.build.unary("sqrt", c.build.reduce("sum", squares, dims, bool(keep)))
+    if order == 1:
+        return c.build.reduce("sum", c.build.unary("abs", x), dims, bool(keep))
+    if order in (math.inf, float("inf")):
+        return c.build.reduce("max", c.build.unary("abs", x), dims, bool(keep))
+    raise Uncovered(f"a vector norm of order {order} is not covered; expected 1, 2 or infinity")
+
+
+@aten("cumsum")
+def cumsum(c, x, dim, *, dtype=None):
+    x = c.operand(x, c.dtype)
+    return c.build.unary("cumsum", x, dim=dim % max(x.rank, 1))
+
+
+@aten("softmax", "_softmax", "_safe_softmax")
+def softmax(c, x, dim, *rest, **kwargs):
+    return c.build.unary("softmax", c.operand(x, c.dtype), dim=dim % max(x.rank, 1))
+
+
+@aten("log_softmax", "_log_softmax")
+def log_softmax(c, x, dim, *rest, **kwargs):
+    x, dims = c.operand(x, c.dtype), [dim % max(x.rank, 1)]
+    centre = c.build.binary("sub", x, c.build.reduce("max", x, dims, True))
+    total = c.build.reduce("sum", c.build.unary("exp", centre), dims, True)
+    return c.build.binary("sub", centre, c.build.unary("log", total))
+
+
+@aten("logsumexp")
+def logsumexp(c, x, dims, keep=False):
+    dims = _dims(c, x, dims)
+    top = c.build.reduce("max", x, dims, True)
+    total = c.build.reduce("sum", c.build.unary("exp", c.build.binary("sub", x, top)), dims, True)
+    result = c.build.binary("add", c.build.unary("log", total), top)
+    return c.build.reshape(result, c.shape)

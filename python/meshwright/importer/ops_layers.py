@@ -1,0 +1,370 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""ATen operations of layers: products, norms, convolutions and attention."""
+import itertools
+import math
+
+import torch
+
+from .convert import Convert, aten
+from .errors import Uncovered
+from .graph import TORCH_DTYPES, Node, numel
+from .ops_elementwise import binary
+
+_VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
+
+
+def is_weight(node: Node) -> bool:
+    """Whether a value is a parameter, or a view of one."""
+    while node.op in _VIEWS:
+        node = node.operands[0]
+    return node.op == "parameter"
+
+
+def linear_by(c: Convert, x: Node, weight: Node, bias=None, in_out=False) -> Node:
+    """linear, reading a transposed weight where it lies."""
+    if weight.op == "transpose" and weight.rank == 2:
+        weight, in_out = weight.operands[0], not in_out
+    if x.rank == 0:
+        raise Uncovered("a linear layer on a scalar is not covered")
+    return c.build.linear(x, weight, bias, in_out=in_out)
+
+
+@aten("linear")
+def linear(c, x, weight, bias=None):
+    if weight.rank == 1:
+        product = c.build.reduce("sum", c.build.binary("mul", x, weight), [x.rank - 1], False)
+        return product if bias is None else c.build.binary("add", product, bias)
+    return linear_by(c, x, weight, bias)
+
+
+def product(c: Convert, a: Node, b: Node) -> Node:
+    """torch.matmul."""
+    if a.rank == 1 and b.rank == 1:
+        return c.build.reduce("sum", c.build.binary("mul", a, b), [0], False)
+    if b.rank == 1:
+        column = product(c, a, c.build.reshape(b, (b.shape[0], 1)))
+        return c.build.reshape(column, column.shape[:-1])
+    if a.rank == 1:
+        row = product(c, c.build.reshape(a, (1, a.shape[0])), b)
+        return c.build.reshape(row, row.shape[:-2] + row.shape[-1:])
+    if b.rank == 2 and is_weight(b):
+        return linear_by(c, a, b, in_out=True)
+    if a.rank == 2 and b.rank == 2 and is_weight(a):  # W x = (x^T W^T)^T
+        swapped = linear_by(c, c.build.transpose(b, [1, 0]), a)
+        return c.build.transpose(swapped, [1, 0])
+    if a.shape[-1] == 1:  # an outer product
+        return c.build.binary("mul", a, b)
+    return c.build.matmul(a, b)
+
+
+@aten("matmul", "mm", "bmm", "mv", "dot")
+def matmul(c, a, b):
+    return product(c, c.operand(a, c.dtype), c.operand(b, c.dtype))
+
+
+@aten("outer", "ger")
+def outer(c, a, b):
+    return c.build.binary("mul", c.build.reshape(a, (a.shape[0], 1)), b)
+
+
+@aten("addmm")
+def addmm(c, bias, a, b, *, beta=1, alpha=1):
+    if beta == 1 and alpha == 1 and is_weight(b) and bias.rank == 1:
+        return linear_by(c, a, b, bias, in_out=True)
+    return baddbmm(c, bias, a, b, beta=beta, alpha=alpha)
+
+
+@aten("baddbmm", "addbmm")
+def baddbmm(c, bias, a, b, *, beta=1, alpha=1):
+    if c.fx.target.__name__.startswith("addbmm"):
+        raise Uncovered("addbmm is not covered")
+    result = product(c, a, b)
+    if alpha != 1:
+        result = binary(c, "mul", result, alpha)
+    if beta == 0:
+        return result
+    return c.build.binary("add", result, bias if beta == 1 else binary(c, "mul", bias, beta))
+
+
+@aten("einsum")
+def einsum(c, equation, operands, *, path=None):
+    inputs, output = _labels(equation, operands)
+    current, labels = operands[0], inputs[0]
+    current, labels = _diagonal_free(c, current, labels)
+    for position in range(1, len(operands)):
+        later = set(output).union(*inputs[position + 1:])
+        right, right_labels = _diagonal_free(c, operands[position], inputs[position])
+        current, labels = _contract(c, current, labels, right, right_labels, later)
+    return _arrange(c, *_sum_out(c, current, labels, set(output)), output)
+
+
+def _labels(equation: str, operands):
+    equation = equation.replace(" ", "")
+    left, arrow, output = equation.partition("->")
+    inputs, widest = left.split(","), 0
+    for text, x in zip(inputs, operands):
+        if "..." in text:
+            widest = max(widest, x.rank - len(text) + 3)
+    spare = [chr(0x100 + i) for i in range(widest)]
+    result = []
+    for text, x in zip(inputs, operands):
+        count = x.rank - len(text) + 3
+        result.append(list(text.replace("...", "".join(spare[widest - count:]))
+                           if "..." in text else text))
+    if arrow:
+        return result, list(output.replace("...", "".join(spare)))
+    counts = {}
+    for label in itertools.chain(*result):
+        counts[label] = counts.get(label, 0) + 1
+    return result, spare + sorted(l for l, n in counts.items() if n == 1 and l not in spare)
+
+
+def _diagonal_free(c, x, labels):
+    if len(set(labels)) != len(labels):
+        raise Uncovered("einsum with a repeated index in one operand is not covered")
+    return x, labels
+
+
+def _sum_out(c, x, labels, keep):
+    gone = [d for d, l in enumerate(labels) if l not in keep]
+    if gone:
+        x = c.build.reduce("sum", x, gone, False)
+    return x, [l for l in labels if l in keep]
+
+
+def _arrange(c, x, labels, order):
+    return c.build.transpose(x, [labels.index(l) for l in order])
+
+
+def _contract(c, a, a_labels, b, b_labels, later):
+    a, a_labels = _sum_out(c, a, a_labels, later | set(b_labels))
+    b, b_labels = _sum_out(c, b, b_labels, later | set(a_labels))
+    if is_weight(a) and not is_weight(b):
+        a, a_labels, b, b_labels = b, b_labels, a, a_labels
+    shared = [l for l in a_labels if l in b_labels]
+    batch = [l for l in shared if l in later]
+    summed = [l for l in shared if l not in later]
+    a_free = [l for l in a_labels if l not in shared]
+    b_free = [l for l in b_labels if l not in shared]
+    sizes = dict(zip(b_labels, b.shape)) | dict(zip(a_labels, a.shape))
+    for l, n in zip(b_labels, b.shape):
+        sizes[l] = max(sizes[l], n)
+    extent = lambda ls: numel([sizes[l] for l in ls])
+    if not summed:  # elementwise, with broadcasting
+        order = batch + a_free + b_free
+        a = c.build.reshape(_arrange(c, a, a_labels, batch + a_free),
+                            [a.shape[a_labels.index(l)] if l in a_labels else 1 for l in order])
+        b = c.build.reshape(_arrange(c, b, b_labels, batch + b_free),
+                            [b.shape[b_labels.index(l)] if l in b_labels else 1 for l in order])
+        return c.build.binary("mul", a, b), order
+    if not batch and is_weight(b) and b_free:
+        summed = [l for l in b_labels if l in summed]
+        a = _arrange(c, a, a_labels, a_free + summed)
+        a = c.build.reshape(a, [sizes[l] for l in a_free] + [extent(summed)])
+        in_out = b_labels[:len(summed)] == summed
+        b = _arrange(c, b, b_labels, summed + b_free if in_out else b_free + summed)
+        b = c.build.reshape(b, (extent(summed), extent(b_free)) if in_out else
+                            (extent(b_free), extent(summed)))
+        result = linear_by(c, a, b, in_out=in_out)
+        return c.build.reshape(result, [sizes[l] for l in a_free + b_free]), a_free + b_free
+    batch_a = [a.shape[a_labels.index(l)] for l in batch]
+    batch_b = [b.shape[b_labels.index(l)] for l in batch]
+    a = c.build.reshape(_arrange(c, a, a_labels, batch + a_free + summed),
+                        batch_a + [extent(a_free), extent(summed)])
+    b = c.build.reshape(_arrange(c, b, b_labels, batch + b_free + summed),
+                        batch_b + [extent(b_free), extent(summed)])
+    result = c.build.matmul(a, b, transpose_rhs=True)
+    order = batch + a_free + b_free
+    return c.build.reshape(result, [sizes[l] for l in order]), order
+
+
+# Norms.
+
+def _last_dims(c, x, shape):
+    """x with the normalised dimensions merged into one."""
+    if len(shape) == 1:
+        return x
+    return c.build.reshape(x, x.shape[:x.rank - len(shape)] + (numel(shape),))
+
+
+def _flat(c, weight):
+    return None if weight is None else c.build.reshape(weight, (numel(weight.shape),))
+
+
+def layer_norm_node(c, x, weight, bias, eps) -> Node:
+    operands = [x] + [o for o in (weight, bias) if o is not None]
+    return c.build.make("layer_norm", operands, x.shape, x.dtype, eps=float(eps),
+                        has_weight=weight is not None, has_bias=bias is not None)
+
+
+def rms_norm_node(c, x, weight, eps, unit_offset=False) -> Node:
+    return c.build.make("rms_norm", [x] + ([] if weight is None else [weight]), x.shape, x.dtype,
+                        eps=float(eps), unit_offset=unit_offset)
+
+
+@aten("layer_norm")
+def layer_norm(c, x, shape, weight=None, bias=None, eps=1e-5, *rest):
+    flat = _last_dims(c, x, shape)
+    result = layer_norm_node(c, flat, _flat(c, weight), _flat(c, bias), eps)
+    return c.build.reshape(result, x.shape)
+
+
+@aten("native_layer_norm")
+def native_layer_norm(c, x, shape, weight, bias, eps):
+    flat = _last_dims(c, x, shape)
+    dims = [flat.rank - 1]
+    mean = c.build.reduce("mean", flat, dims, True)
+    centre = c.build.binary("sub", flat, mean)
+    variance = c.build.reduce("mean", c.build.binary("mul", centre, centre), dims, True)
+    result = layer_norm_node(c, flat, _flat(c, weight), _flat(c, bias), eps)
+    return [c.build.reshape(result, x.shape), mean,
+            c.build.unary("rsqrt", binary_scalar(c, "add", variance, eps))]
+
+
+def binary_scalar(c, op, x, value):
+    return c.build.binary(op, x, c.build.scalar(value, x.dtype))
+
+
+@aten("rms_norm", "_fused_rms_norm")
+def rms_norm(c, x, shape, weight=None, eps=None):
+    if eps is None:
+        eps = torch.finfo(TORCH_DTYPES[x.dtype]).eps
+    flat = _last_dims(c, x, shape)
+    result = c.build.reshape(rms_norm_node(c, flat, _flat(c, weight), eps), x.shape)
+    if c.fx.target.__name__.startswith("_fused"):
+        squares = c.build.reduce("mean", c.build.binary("mul", flat, flat), [flat.rank - 1], True)
+        return [result, c.build.unary("rsqrt", binary_scalar(c, "add", squares, eps))]
+    return result
+
+
+@aten("group_norm")
+def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, *rest):
+    flat = c.build.reshape(x, (x.shape[0], groups, numel(x.shape[1:]) // groups))
+    result = c.build.reshape(layer_norm_node(c, flat, None, None, eps), x.shape)
+    return _per_channel(c, result, weight, bias)
+
+
+def _per_channel(c, x, weight, bias):
+    shape = (x.shape[1],) + (1,) * (x.rank - 2)
+    if weight is not None:
+        x = c.build.binary("mul", x, c.build.reshape(weight, shape))
+    if bias is not None:
+        x = c.build.binary("add", x, c.build.reshape(bias, shape))
+    return x
+
+
+@aten("batch_norm", "_native_batch_norm_legit_no_training")
+def batch_norm(c, x, weight, bias, mean, variance, *rest):
+    native = c.fx.target.__name__.startswith("_native")
+    training, eps = (False, rest[1]) if native else (rest[0], rest[2])
+    if training or mean is None:
+        raise Uncovered("batch_norm with the batch's own statistics is not covered")
+    scale = c.build.unary("rsqrt", binary_scalar(c, "add", variance, eps))
+    shape = (x.shape[1],) + (1,) * (x.rank - 2)
+    centre = c.build.binary("sub", x, c.build.reshape(mean, shape))
+    result = c.build.binary("mul", centre, c.build.reshape(scale, shape))
+    result = _per_channel(c, result, weight, bias)
+    return [result, None, None] if native else result
+
+
+# Convolutions: patches and a linear layer.
+
+@aten("conv1d", "conv2d", "conv3d", "convolution")
+def convolution(c, x, weight, bias=None, stride=1, padding=0, dilation=1, *rest):
+    spatial = weight.rank - 2
+    if c.fx.target.__name__.startswith("convolution"):
+        transposed, _, groups = rest
+        if transposed:
+            raise Uncovered("transposed convolution is not covered")
+    else:
+        groups = rest[0] if rest else 1
+    unbatched = x.rank == spatial + 1
+    if unbatched:
+        x = c.build.reshape(x, (1, *x.shape))
+    every = lambda v: [v] * spatial if isinstance(v, int) else \
+        list(v) * spatial if len(v) == 1 else list(v)
+    kernel, stride, dilation = list(weight.shape[2:]), every(stride), every(dilation)
+    if isinstance(padding, str):
+        total = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation)]
+        pads = [(t // 2, t - t // 2) for t in total]
+    else:
+        pads = [(p, p) for p in every(padding)]
+    x = _zero_padded(c, x, pads)
+    sizes = [(n - d * (k - 1) - 1) // s + 1
+             for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation)]
+    channels, out = x.shape[1], weight.shape[0]
+    if groups == channels and weight.shape[1] == 1 and groups == out and groups > 1:
+        result = _depthwise(c, x, weight, sizes, stride, dilation)
+        result = _per_channel(c, result, None, bias)
+    elif groups != 1:
+        raise Uncovered(f"a convolution in {groups} groups is not covered; expected 1 group, or "
+                        "one per channel")
+    else:
+        patches = _patches(c, x, kernel, stride, dilation, sizes)
+        flat = c.build.reshape(weight, (out, channels * numel(kernel)))
+        result = c.build.linear(patches, flat, bias)
+        result = c.build.transpose(result, [0, spatial + 1, *range(1, spatial + 1)])
+    return c.build.reshape(result, result.shape[1:]) if unbatched else result
+
+
+def _zero_padded(c, x, pads):
+    for dim, (before, after) in enumerate(pads, 2):
+        parts = []
+        for count in (before, after):
+            shape = x.shape[:dim] + (count,) + x.shape[dim + 1:]
+            parts.append(c.build.broadcast(c.build.scalar(0, x.dtype), shape) if count else None)
+        x = c.build.concat([p for p in (parts[0], x, parts[1]) if p is not None], dim)
+    return x
+
+
+def _window(c, x, offsets, sizes, stride, dilation):
+    """The elements that one position of the kernel meets."""
+    starts = [0, 0] + [o * d for o, d in zip(offsets, dilation)]
+    limits = [*x.shape[:2]] + [s + (n - 1) * t + 1 for s, n, t in zip(starts[2:], sizes, stride)]
+    return c.build.slice(x, starts, limits, [1, 1, *stride])
+
+
+def _patches(c, x, kernel, stride, dilation, sizes):
+    """[batch, positions..., channels * kernel elements]"""
+    batch, channels, spatial = x.shape[0], x.shape[1], len(kernel)
+    if kernel == stride and all(d == 1 for d in dilation):
+        limits = [batch, channels] + [n * k for n, k in zip(sizes, kernel)]
+        x = c.build.slice(x, [0] * x.rank, limits)
+        x = c.build.reshape(x, [batch, channels] + [v for p in zip(sizes, kernel) for v in p])
+        x = c.build.transpose(x, [0, *range(2, 2 + 2 * spatial, 2), 1,
+                                  *range(3, 3 + 2 * spatial, 2)])
+    else:
+        if numel(kernel) > 256:
+            raise Uncovered(f"a convolution whose kernel {kernel} has more than 256 elements and "
+                            f"differs from its stride {stride} is not covered")
+        windows = [_window(c, x, o, sizes, stride, dilation)
+                   for o in itertools.product(*map(range, kernel))]
+        windows = [c.build.reshape(w, (*w.shape, 1)) for w in windows]
+        x = c.build.concat(windows, 2 + spatial)
+        x = c.build.transpose(x, [0, *range(2, 2 + spatial), 1, 2 + spatial])
+    return c.build.reshape(x, (batch, *sizes, channels * numel(kernel)))
+
+
+def _depthwise(c, x, weight, sizes, stride, dilation):
+    result, kernel = None, weight.shape[2:]
+    for offsets in itertools.product(*map(range, kernel)):
+        taps = c.build.slice(weight, [0, 0, *offsets],
+                             [*weight.shape[:2], *(o + 1 for o in offsets)])
+        taps = c.build.reshape(taps, (weight.shape[0],) + (1,) * len(kernel))
+        term = c.build.binary("mul", _window(c, x, offsets, sizes, stride, dilation), taps)
+        result = term if result is None else c.build.binary("add", result, term)
+    return result
+
+
+# Attention. Masks are understood later, when the graph around is clean (lift_attention.py).
+
+@aten("scaled_dot_product_attention")
+def attention(c, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, enable_gqa=False):
+    if dropout:
+        raise Uncovered("attention with dropout is not covered")
+    if q.rank < 2 or k.rank < 2:
+        raise Uncovered("attention on tensors of fewer than two dimensions is not covered")
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return c.build.make("sdpa", [q, k, v] + ([] if mask is None else [mask]), c.shape, c.dtype,
+                        causal=bool(causal), scale=float(scale), soft_cap=None)

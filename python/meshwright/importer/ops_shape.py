@@ -1,0 +1,414 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""ATen operations that move, take and join elements."""
+import torch
+
+from .convert import Convert, aten, permutation_of, slice_of
+from .errors import Uncovered
+from .forms import Dense, as_affine, written_out
+from .graph import Node, numel
+
+
+@aten("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh")
+def identity(c, x, *args, **kwargs):
+    return x
+
+
+@aten("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
+def dropout(c, x, p=0.5, train=False):
+    if train and p > 0:
+        raise Uncovered("dropout in training mode is not covered")
+    return x
+
+
+@aten("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten",
+      "view_copy", "_reshape_alias")
+def reshape(c, x, *args, **kwargs):
+    if c.fx.target.__name__.startswith("view.dtype"):
+        raise Uncovered("a view as another element type is not covered")
+    return c.build.reshape(x, c.shape)
+
+
+@aten("permute", "transpose", "t", "numpy_T", "mT")
+def permute(c, x, *args):
+    base = c.fx.target.__name__.split(".")[0]
+    return c.build.transpose(x, permutation_of(base, (x, *args), x.rank))
+
+
+@aten("movedim")
+def movedim(c, x, source, destination):
+    source = [s % x.rank for s in (source if isinstance(source, (list, tuple)) else [source])]
+    target = [d % x.rank for d in
+              (destination if isinstance(destination, (list, tuple)) else [destination])]
+    order = [None] * x.rank
+    for s, d in zip(source, target):
+        order[d] = s
+    rest = iter(d for d in range(x.rank) if d not in source)
+    return c.build.transpose(x, [next(rest) if o is None else o for o in order])
+
+
+@aten("expand", "broadcast_to", "expand_as")
+def expand(c, x, *args, **kwargs):
+    return c.build.broadcast(x, c.shape)
+
+
+@aten("slice")
+def slice_(c, x, *args):
+    dim, start, end, step = slice_of((x, *args), x)
+    return c.build.slice_dim(x, dim, start, end, step)
+
+
+@aten("narrow")
+def narrow(c, x, dim, start, length):
+    dim = dim % x.rank
+    return c.build.slice_dim(x, dim, start % x.shape[dim], start % x.shape[dim] + length)
+
+
+def select_index(c, x: Node, dim: int, index: int) -> Node:
+    dim, index = dim % x.rank, index % x.shape[dim % x.rank]
+    piece = c.build.slice_dim(x, dim, index, index + 1)
+    return c.build.reshape(piece, x.shape[:dim] + x.shape[dim + 1:])
+
+
+@aten("select")
+def select(c, x, dim, index):
+    return select_index(c, x, dim, index)
+
+
+@aten("unbind")
+def unbind(c, x, dim=0):
+    return [select_index(c, x, dim, i) for i in range(x.shape[dim])]
+
+
+def _pieces(c, x, dim, sizes):
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [c.build.slice_dim(x, dim, s, s + n) for s, n in zip(starts, sizes)]
+
+
+@aten("split", "split_with_sizes", "split_copy", "unsafe_split")
+def split(c, x, size, dim=0):
+    dim = dim % x.rank
+    if isinstance(size, int):
+        size = [min(size, x.shape[dim] - s) for s in range(0, x.shape[dim], size)]
+    return _pieces(c, x, dim, list(size))
+
+
+@aten("chunk", "unsafe_chunk")
+def chunk(c, x, count, dim=0):
+    dim = dim % x.rank
+    return split(c, x, -(-x.shape[dim] // count), dim)
+
+
+@aten("tensor_split")
+def tensor_split(c, x, parts, dim=0):
+    dim, size = dim % x.rank, x.shape[dim % x.rank]
+    if isinstance(parts, int):
+        return _pieces(c, x, dim, [size // parts + (i < size % parts) for i in range(parts)])
+    bounds = [0, *parts, size]
+    return _pieces(c, x, dim, [b - a for a, b in zip(bounds, bounds[1:])])
+
+
+@aten("cat", "concat", "concatenate")
+def cat(c, inputs, dim=0):
+    inputs = [c.operand(i, c.dtype) for i in inputs if numel(i.shape)]
+    return c.build.concat(inputs, dim % inputs[0].rank)
+
+
+@aten("stack")
+def stack(c, inputs, dim=0):
+    dim = dim % (inputs[0].rank + 1)
+    shape = inputs[0].shape[:dim] + (1,) + inputs[0].shape[dim:]
+    return c.build.concat([c.build.reshape(c.operand(i, c.dtype), shape) for i in inputs], dim)
+
+
+@aten("repeat", "tile")
+def repeat(c, x, repeats):
+    missing = len(repeats) - x.rank
+    sizes = (1,) * missing + x.shape
+    # Each repeated dimension becomes (copies, size).
+    split_shape = [n for size in sizes for n in (1, size)]
+    wide = [n for copies, size in zip(repeats, sizes) for n in (copies, size)]
+    x = c.build.reshape(x, split_shape)
+    return c.build.reshape(c.build.broadcast(x, wide), c.shape)
+
+
+@aten("repeat_interleave.self_int")
+def repeat_interleave(c, x, repeats, dim=None, *, output_size=None):
+    if dim is None:
+        x, dim = c.build.reshape(x, [numel(x.shape)]), 0
+    dim = dim % x.rank
+    x = c.build.reshape(x, x.shape[:dim + 1] + (1,) + x.shape[dim + 1:])
+    wide = x.shape[:dim + 1] + (repeats,) + x.shape[dim + 2:]
+    return c.build.reshape(c.build.broadcast(x, wide), c.shape)
+
+
+@aten("flip")
+def flip(c, x, dims):
+    for dim in [d % x.rank for d in dims]:
+        order = torch.arange(x.shape[dim] - 1, -1, -1)
+        x = c.build.gather(x, c.build.static(Dense(order), order.shape, "i64"), dim)
+    return x
+
+
+@aten("roll")
+def roll(c, x, shifts, dims=()):
+    shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
+    dims = dims if isinstance(dims, (list, tuple)) else [dims]
+    if not dims:
+        flat = c.build.reshape(x, [numel(x.shape)])
+        return c.build.reshape(roll(c, flat, shifts, [0]), x.shape)
+    for shift, dim in zip(shifts, dims):
+        dim, cut = dim % x.rank, -shift % x.shape[dim]
+        if cut:
+            x = c.build.concat([c.build.slice_dim(x, dim, cut, x.shape[dim]),
+                                c.build.slice_dim(x, dim, 0, cut)], dim)
+    return x
+
+
+@aten("constant_pad_nd", "pad")
+def pad(c, x, padding, *args, value=0):
+    mode = "constant"
+    if args and isinstance(args[0], str):
+        mode, args = args[0], args[1:]
+    value = args[0] if args else value
+    if mode != "constant":
+        raise Uncovered(f"padding by {mode} is not covered; expected constant")
+    for i in range(len(padding) // 2):
+        dim, before, after = x.rank - 1 - i, padding[2 * i], padding[2 * i + 1]
+        x = c.build.slice_dim(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
+        parts = []
+        for count in (before, after):
+            shape = x.shape[:dim] + (max(0, count),) + x.shape[dim + 1:]
+            fill = c.build.broadcast(c.build.scalar(value or 0, x.dtype), shape)
+            parts.append(fill if count > 0 else None)
+        x = c.build.concat([p for p in (parts[0], x, parts[1]) if p is not None], dim)
+    return x
+
+
+@aten("diff")
+def diff(c, x, n=1, dim=-1, prepend=None, append=None):
+    dim = dim % x.rank
+    parts = [p for p in (prepend, x, append) if p is not None]
+    x = c.build.concat(parts, dim)
+    for _ in range(n):
+        size = x.shape[dim]
+        x = c.build.binary("sub", c.build.slice_dim(x, dim, 1, size),
+                           c.build.slice_dim(x, dim, 0, size - 1))
+    return x
+
+
+@aten("slice_scatter")
+def slice_scatter(c, x, source, dim=0, start=None, end=None, step=1):
+    dim = dim % x.rank
+    start, end, step = slice(start, end, step).indices(x.shape[dim])
+    if step == 1:
+        parts = [c.build.slice_dim(x, dim, 0, start), source,
+                 c.build.slice_dim(x, dim, end, x.shape[dim])]
+        return c.build.concat([p for p in parts if p.shape[dim]], dim)
+    return _interleave(c, x, source, dim, start, end, step)
+
+
+def _interleave(c, x, source, dim, start, end, step):
+    """Writes every `step`-th element: views the dimension as (groups, step)."""
+    size = x.shape[dim]
+    if size % step or end < size - step + start + 1 or start >= step:
+        raise Uncovered("a strided slice_scatter that does not cover its dimension is not covered")
+    grouped = x.shape[:dim] + (size // step, step) + x.shape[dim + 1:]
+    source = c.build.reshape(source, source.shape[:dim + 1] + (1,) + source.shape[dim + 1:])
+    x = c.build.reshape(x, grouped)
+    parts = [c.build.slice_dim(x, dim + 1, 0, start), source,
+             c.build.slice_dim(x, dim + 1, start + 1, step)]
+    joined = c.build.concat([p for p in parts if p.shape[dim + 1]], dim + 1)
+    return c.build.reshape(joined, c.shape)
+
+
+@aten("select_scatter")
+def select_scatter(c, x, source, dim, index):
+    dim, index = dim % x.rank, index % x.shape[dim % x.rank]
+    source = c.build.reshape(source, x.shape[:dim] + (1,) + x.shape[dim + 1:])
+    parts = [c.build.slice_dim(x, dim, 0, index), source,
+             c.build.slice_dim(x, dim, index + 1, x.shape[dim])]
+    return c.build.concat([p for p in parts if p.shape[dim]], dim)
+
+
+@aten("copy", "copy_")
+def copy(c, x, source, non_blocking=False):
+    return c.build.cast(source, x.dtype)
+
+
+@aten("fill", "fill_")
+def fill(c, x, value):
+    return c.build.broadcast(c.operand(value, x.dtype), x.shape)
+
+
+@aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+def like(c, x, *args, **kwargs):
+    name = c.fx.target.__name__.split(".")[0]
+    value = 0 if "zeros" in name else 1 if "ones" in name else \
+        kwargs.get("fill_value", args[-1])
+    return c.build.broadcast(c.operand(value, c.dtype), c.shape)
+
+
+@aten("full")
+def full(c, size, value, **kwargs):
+    return c.build.broadcast(c.operand(value, c.dtype), c.shape)
+
+
+@aten("arange")
+def arange(c, *args, **kwargs):
+    raise Uncovered("arange with bounds that depend on the inputs is not covered")
+
+
+@aten("triu", "tril")
+def triangle(c, x, offset=0):
+    from .forms import diagonal
+    upper = c.fx.target.__name__.startswith("triu")
+    plane = diagonal(x.shape, (0,) * (x.rank - 2) + (-1, 1), 0)
+    plane.table = plane.table >= offset if upper else plane.table <= offset
+    keep = c.build.static(plane, x.shape, "i1")
+    return c.build.select(keep, x, c.build.scalar(0, x.dtype))
+
+
+@aten("diagonal")
+def main_diagonal(c, x, offset=0, dim1=0, dim2=1):
+    dim1, dim2 = dim1 % x.rank, dim2 % x.rank
+    rest = [d for d in range(x.rank) if d not in (dim1, dim2)]
+    x = c.build.transpose(x, rest + [dim1, dim2])
+    rows, columns = x.shape[-2:]
+    count = c.shape[-1]
+    start = offset if offset >= 0 else -offset * columns
+    flat = c.build.reshape(x, x.shape[:-2] + (rows * columns,))
+    return c.build.slice_dim(flat, flat.rank - 1, start, start + (count - 1) * (columns + 1) + 1,
+                             columns + 1)
+
+
+# By index.
+
+@aten("embedding")
+def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
+    return c.build.embedding(ids, table)
+
+
+@aten("index_select")
+def index_select(c, x, dim, index):
+    return take(c, x, dim % x.rank, index)
+
+
+def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
+    """gather, or a slice where the indices are known and grow evenly."""
+    if index.form is not None:
+        values = written_out(index.form, index.shape) if isinstance(index.form, Dense) else None
+        if values is not None and values.device.type != "meta" and values.numel():
+            flat = values.reshape(-1) % x.shape[dim]
+            shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+            steps = flat[1:] - flat[:-1]
+            step = int(steps[0]) if flat.numel() > 1 else 1
+            if step > 0 and bool((steps == step).all()):
+                piece = c.build.slice_dim(x, dim, int(flat[0]), int(flat[-1]) + 1, step)
+                return c.build.reshape(piece, shape)
+            if bool((values < 0).any()):
+                index = c.build.static(Dense(values % x.shape[dim]), index.shape, index.dtype)
+    if x.dtype in ("f32", "bf16", "f16", "f64") and dim == 0 and x.rank == 2 and \
+            x.op == "parameter":
+        return c.build.embedding(index, x)
+    return c.build.gather(x, index, dim)
+
+
+@aten("gather")
+def gather(c, x, dim, index, *, sparse_grad=False):
+    dim = dim % max(x.rank, 1)
+    if index.form is not None and isinstance(index.form, Dense):
+        varying = [d for d, n in enumerate(index.form.tensor.shape) if n > 1]
+        if varying in ([], [dim]) and all(
+                d == dim or index.shape[d] == x.shape[d] for d in range(x.rank)):
+            values = index.form.tensor.expand(
+                [index.shape[d] if d == dim else 1 for d in range(x.rank)]).reshape(-1)
+            return take(c, x, dim, c.build.static(Dense(values), values.shape, index.dtype))
+    # take_along wants equal sizes in the other dimensions: torch reads the leading part.
+    limits = [n if d == dim else min(n, index.shape[d]) for d, n in enumerate(x.shape)]
+    x = c.build.slice(x, [0] * x.rank, limits)
+    return c.build.make("take_along", [x, index], index.shape, x.dtype, dim=dim)
+
+
+def _own_dimension(index: Node, rank: int):
+    """The result dimension along which an index counts 0, 1, 2, ...; -1 for a constant 0."""
+    if index.form is None or not isinstance(index.form, Dense):
+        return None
+    missing = rank - index.rank
+    if index.form.uniform and int(index.form.tensor.reshape(())) == 0:
+        return -1
+    affine = as_affine(index.form)
+    if affine and affine[1:] == (1, 0):
+        return affine[0] + missing
+    return None
+
+
+@aten("index")
+def index(c, x, indices):
+    indices = list(indices) + [None] * (x.rank - len(indices))
+    indexed = [d for d, i in enumerate(indices) if i is not None]
+    if any(indices[d].dtype == "i1" for d in indexed):
+        raise Uncovered("indexing by a boolean mask is not covered: its shape depends on values")
+    if len(indexed) == 1:
+        return take(c, x, indexed[0], _wrapped(c, indices[indexed[0]], x.shape[indexed[0]]))
+    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
+    if not adjacent:
+        order = indexed + [d for d in range(x.rank) if d not in indexed]
+        x = c.build.transpose(x, order)
+        indices = [indices[d] for d in order]
+        indexed = list(range(len(indexed)))
+    rank = max(indices[d].rank for d in indexed)
+    grid = _grid(c, x, indices, indexed, rank)
+    if grid is not None:
+        return grid
+    # One index into the merged dimensions.
+    first, flat = indexed[0], None
+    for d in indexed:
+        part = c.build.cast(_wrapped(c, indices[d], x.shape[d]), "i64")
+        if flat is not None:
+            flat = c.build.binary("mul", flat, c.build.scalar(x.shape[d], "i64"))
+            part = c.build.binary("add", flat, part)
+        flat = part
+    merged = numel([x.shape[d] for d in indexed])
+    x = c.build.reshape(x, x.shape[:first] + (merged,) + x.shape[first + len(indexed):])
+    return c.build.gather(x, flat, first)
+
+
+def _wrapped(c, index: Node, size: int) -> Node:
+    """Negative indices count from the end."""
+    if index.form is not None:
+        return index
+    if index.op == "input":
+        negative = c.build.compare("lt", index, c.build.scalar(0, index.dtype))
+        shifted = c.build.binary("add", index, c.build.scalar(size, index.dtype))
+        return c.build.select(negative, shifted, index)
+    return index
+
+
+def _grid(c, x, indices, indexed, rank):
+    """x[i, j, ...] with each index counting along a dimension of its own: a transpose.
+
+    The masks of transformers are written so: padding[batch index, key index].
+    """
+    own = [_own_dimension(indices[d], rank) for d in indexed]
+    if any(o is None for o in own):
+        return None
+    counting = [o for o in own if o >= 0]
+    if len(set(counting)) != len(counting):
+        return None
+    first, count = indexed[0], len(indexed)
+    piece, keep = x, []
+    for d, o in zip(indexed, own):
+        length = 1 if o < 0 else indices[d].shape[o - (rank - indices[d].rank)]
+        piece = c.build.slice_dim(piece, d, 0, length)
+        if o >= 0:
+            keep.append((o, d))
+    rest = list(range(first)), list(range(first + count, x.rank))
+    dropped = [d for d, o in zip(indexed, own) if o < 0]
+    order = rest[0] + [d for _, d in sorted(keep)] + dropped + rest[1]
+    moved = c.build.transpose(piece, order)
+    sizes = [1] * rank
+    for o, d in keep:
+        sizes[o] = piece.shape[d]
+    shape = [x.shape[d] for d in rest[0]] + sizes + [x.shape[d] for d in rest[1]]
+    return c.build.reshape(moved, shape)
