@@ -76,6 +76,7 @@ class Convert:
                 try:
                     self.values[node] = self._call(node)
                 except Uncovered as error:
+                    self.values[node] = None
                     self._report(node, str(error))
             elif node.op == "get_attr":
                 self.values[node] = None

@@ -107,6 +107,8 @@ class Emitter:
         text, flags = self._syntax(node)
         flags = {**flags, "nn.id": f"{identity} : i64"}
         attributes = ", ".join(k if v is True else f"{k} = {v}" for k, v in flags.items() if v)
+        if node.op == "constant":
+            return f"nn.constant {{{attributes}}} {text}"
         return f"nn.{node.op}{' ' if text else ''}{text} {{{attributes}}} : {self._types(node)}"
 
     _SAME_TYPES = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",

@@ -1,0 +1,122 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Imports PyTorch modules: torch.export, then the `nn` dialect's text.
+
+    imported = import_module(module, args, kwargs)
+    imported.mlir         # the program
+    imported.parameters   # its weights, by the keys in the program
+    imported.flatten(args, kwargs)   # the program's inputs, in order
+"""
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .convert import Convert
+from .emit import emit
+from .errors import Diagnostic, ImportFailed, Uncovered
+from .export import Exported, export
+from .graph import TORCH_DTYPES, Graph
+from .lift import lift
+from .materialise import Materialise, inline_splats, widen_scalars
+from .simplify import simplify
+from . import ops_elementwise, ops_layers, ops_shape  # registers the handlers
+
+__all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
+
+
+@dataclass
+class ImportedProgram:
+    """What `import_module` makes of a module."""
+    #: The program, as text in the `nn` dialect: one function, @main.
+    mlir: str
+    #: The tensors of the program's parameters, by key, in the order of its arguments. They are the
+    #: module's own (not copies); constants that the import computed have keys "constant.0", ...
+    parameters: dict[str, torch.Tensor]
+    #: The names of the program's inputs, in the order of its arguments.
+    inputs: list[str]
+    #: Their shapes and element types.
+    input_shapes: dict[str, tuple[int, ...]]
+    input_dtypes: dict[str, torch.dtype]
+    #: The names of its outputs: the module's tensors, flattened in its order, None left out.
+    outputs: list[str]
+    #: The graph that was printed.
+    graph: Graph
+    _in_spec: Any
+    _leaves: list[Optional[str]]
+    _fixed: list[Any]
+
+    def flatten(self, args=(), kwargs=None) -> list[Any]:
+        """The program's inputs among the arguments of the module, in the order of `inputs`.
+
+        Arguments must have the structure of those of the import, and every number, flag and None
+        its value: those are part of the program. Raises ImportFailed. Leaves may be any array
+        type; shapes and element types are not looked at.
+        """
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        if spec != self._in_spec:
+            leaves = self._match_keywords(args, kwargs or {}, spec)
+        values, problems = {}, []
+        for name, fixed, leaf in zip(self._leaves, self._fixed, leaves):
+            if name is not None:
+                values[name] = leaf
+            elif isinstance(leaf, torch.Tensor) or leaf != fixed:
+                problems.append(Diagnostic(f"an argument is {leaf!r}, but was {fixed!r} when the "
+                                           "module was imported; import it again with this value"))
+        if problems:
+            raise ImportFailed(problems)
+        return [values[name] for name in self.inputs]
+
+    def _match_keywords(self, args, kwargs, spec):
+        """Keywords in another order are the same call; keywords that are None may be left out."""
+        if self._in_spec.num_children == 2:
+            expected = self._in_spec.unflatten([None] * self._in_spec.num_leaves)[1]
+            given = dict(kwargs)
+            for key in expected:
+                given.setdefault(key, None)
+            given = {k: v for k, v in given.items() if k in expected or v is not None}
+            if set(given) == set(expected):
+                ordered = {key: given[key] for key in expected}
+                leaves, spec = pytree.tree_flatten((tuple(args), ordered))
+                if spec == self._in_spec:
+                    return leaves
+        raise ImportFailed([Diagnostic(
+            f"the arguments are {_describe(spec)}, but were {_describe(self._in_spec)} when the "
+            "module was imported")])
+
+
+def _describe(spec) -> str:
+    args, kwargs = spec.unflatten(["*"] * spec.num_leaves)
+    return f"args {args} and kwargs {kwargs}"
+
+
+def import_module(module: torch.nn.Module, args, kwargs=None) -> ImportedProgram:
+    """Imports `module` as it computes module(*args, **kwargs) in evaluation mode.
+
+    Shapes and element types are those of the arguments. The module is left as it was; its weights
+    may be on the meta device. Raises ImportFailed, which lists everything that is not covered.
+    """
+    exported = export(module, args, kwargs)
+    graph = Convert(exported).run()
+    optimise(graph)
+    live = {id(n) for n in graph.nodes()}
+    graph.parameters = [p for p in graph.parameters if id(p) in live]
+    return ImportedProgram(
+        mlir=emit(graph),
+        parameters={p.attrs["key"]: p.attrs["tensor"] for p in graph.parameters},
+        inputs=[i.attrs["name"] for i in graph.inputs],
+        input_shapes={i.attrs["name"]: i.shape for i in graph.inputs},
+        input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
+        outputs=list(graph.output_names), graph=graph, _in_spec=exported.in_spec,
+        _leaves=exported.leaves, _fixed=exported.fixed)
+
+
+def optimise(graph: Graph):
+    """Cleans the graph up and lifts what exporters take apart."""
+    lift(graph)
+    simplify(graph)
+    widen_scalars(graph)
+    Materialise(graph).run()
+    simplify(graph)
+    inline_splats(graph)

@@ -1,0 +1,21 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Recognises, by meaning, what exporters take apart."""
+from .graph import Graph
+from .lift_attention import lift_attention
+from .lift_activation import lift_activations
+from .lift_norm import lift_norms
+from .lift_rotary import lift_rotary
+from .simplify import share, simplify
+
+
+def lift(graph: Graph):
+    share(graph)
+    lift_rotary(graph)  # first: simplify moves slices away from the halves that they cut
+    simplify(graph)
+    share(graph)
+    lift_norms(graph)
+    lift_activations(graph)
+    simplify(graph)
+    share(graph)
+    lift_attention(graph)

@@ -1,0 +1,432 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Clean-ups that keep values as they are and bring the graph into the shape that lifting expects.
+
+- reshapes and transposes that undo each other go;
+- flatten / unflatten pairs around token-wise operations go: a reshape that merges dimensions
+  moves down, past operations that do not care, until it meets the one that splits them again;
+- slices move up through transposes and reshapes, to the projection that they cut;
+- broadcasts that an operation does by itself go, and so do repeated key and value heads.
+"""
+from typing import Optional
+
+from .graph import (BINARY, POINTWISE, UNARY, Builder, Graph, Node, broadcast_shapes, numel,
+                    reshape_groups)
+
+
+def simplify(graph: Graph):
+    for _ in range(8):
+        changed = graph.rewrite(_Simplify(graph).pattern)
+        if not changed:
+            return
+
+
+def share(graph: Graph):
+    """Computes equal expressions once."""
+    known: dict[tuple, Node] = {}
+    keep = []
+
+    def pattern(node: Node):
+        keep.append(node)
+        if node.op in ("input", "parameter", "static"):
+            return None
+        key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
+               repr(node.attrs))
+        return known.setdefault(key, node)
+
+    graph.rewrite(pattern)
+
+
+class _Simplify:
+    def __init__(self, graph: Graph):
+        self.build = Builder()
+
+    def pattern(self, node: Node) -> Optional[Node]:
+        handler = getattr(self, f"_{node.op}", None)
+        if node.op in POINTWISE:
+            handler = self._pointwise
+        if handler is None:
+            return None
+        self.build.at(node)
+        return handler(node)
+
+    # Reshapes and transposes.
+
+    def _reshape(self, node: Node):
+        x = node.operands[0]
+        if x.shape == node.shape:
+            return x
+        if x.op == "reshape":
+            return self.build.reshape(x, node.shape)
+        if x.op == "transpose":
+            return self._split_after_transpose(node, x)
+        if x.op == "broadcast":
+            inner = x.operands[0]
+            if numel(inner.shape) == 1:
+                return self.build.broadcast(self.build.reshape(inner, ()), node.shape)
+            return self._reshape_of_broadcast(node, x, inner)
+        return None
+
+    def _split_after_transpose(self, node: Node, x: Node):
+        """reshape(transpose(y)) that splits dimensions: transpose(reshape(y))."""
+        groups = reshape_groups(x.shape, node.shape)
+        if groups is None or any(len(s) > 1 and sum(x.shape[d] != 1 for d in s) > 1
+                                 for s, _ in groups):
+            return None
+        if all(len(s) == 1 and len(t) == 1 for s, t in groups):
+            return None
+        # Each source dimension (of size > 1) maps to a range of target dimensions.
+        parts: dict[int, list[int]] = {d: [] for d in range(x.rank)}
+        for source, target in groups:
+            real = [d for d in source if x.shape[d] != 1] or list(source)
+            if real:
+                parts[real[0]].extend(target)
+            else:  # dimensions of size 1 that appear: keep them beside the previous one
+                parts[source.start - 1 if source.start else 0].extend(target) \
+                    if x.rank else None
+        y, permutation = x.operands[0], x.attrs["permutation"]
+        inverse = {p: d for d, p in enumerate(permutation)}
+        shape, origin = [], []
+        for p in range(y.rank):
+            for t in sorted(parts[inverse[p]]):
+                shape.append(node.shape[t])
+                origin.append(t)
+        if len(origin) != node.rank or numel(shape) != numel(node.shape):
+            return None
+        order = [origin.index(t) for t in range(node.rank)]
+        return self.build.transpose(self.build.reshape(y, shape), order)
+
+    def _reshape_of_broadcast(self, node, x, inner):
+        """reshape(broadcast(y)), where each merged or split dimension is all broadcast or none."""
+        inner = self.build.reshape(inner, (1,) * (x.rank - inner.rank) + inner.shape)
+        groups = reshape_groups(x.shape, node.shape)
+        if groups is None:
+            return None
+        shape = []
+        for source, target in groups:
+            sizes = [inner.shape[d] for d in source]
+            if sizes == [x.shape[d] for d in source]:
+                shape += [node.shape[t] for t in target]
+            elif all(n == 1 for n in sizes):
+                shape += [1] * len(target)
+            else:
+                return None
+        return self.build.broadcast(self.build.reshape(inner, shape), node.shape)
+
+    def _transpose(self, node: Node):
+        x = node.operands[0]
+        if x.op == "transpose":
+            return self.build.transpose(x, node.attrs["permutation"])
+        if x.op == "reshape":
+            return self._transpose_of_merge(node, x)
+        if x.op == "broadcast":
+            inner = x.operands[0]
+            inner = self.build.reshape(inner, (1,) * (x.rank - inner.rank) + inner.shape)
+            return self.build.broadcast(self.build.transpose(inner, node.attrs["permutation"]),
+                                        node.shape)
+        return None
+
+    def _transpose_of_merge(self, node: Node, x: Node):
+        """transpose(reshape(y)) that merges dimensions: reshape(transpose(y))."""
+        y = x.operands[0]
+        groups = merged_dims(y.shape, x.shape)
+        if groups is None or all(len(g) == 1 for g in groups):
+            return None
+        order = [d for p in node.attrs["permutation"] for d in groups[p]]
+        if len(order) != y.rank:
+            return None
+        return self.build.reshape(self.build.transpose(y, order), node.shape)
+
+    def _broadcast(self, node: Node):
+        x = node.operands[0]
+        if x.shape == node.shape:
+            return x
+        if x.op == "broadcast":
+            return self.build.broadcast(x, node.shape)
+        return None
+
+    # Slices move up.
+
+    def _slice(self, node: Node):
+        x = node.operands[0]
+        a = node.attrs
+        if x.op == "slice":
+            return self.build.slice(x, a["starts"], a["limits"], a["strides"])
+        if x.op == "transpose":
+            permutation = x.attrs["permutation"]
+            moved = [[0] * x.rank for _ in range(3)]
+            for d, p in enumerate(permutation):
+                for values, key in zip(moved, ("starts", "limits", "strides")):
+                    values[p] = a[key][d]
+            return self.build.transpose(self.build.slice(x.operands[0], *moved), permutation)
+        if x.op == "reshape":
+            return self._slice_of_reshape(node, x)
+        if x.op == "concat":
+            return self._slice_of_concat(node, x)
+        return None
+
+    def _slice_of_reshape(self, node: Node, x: Node):
+        """Past dimensions of size 1 that a reshape adds or drops."""
+        y = x.operands[0]
+        if [n for n in y.shape if n != 1] != [n for n in x.shape if n != 1]:
+            return None
+        kept = iter(d for d, n in enumerate(x.shape) if n != 1)
+        source = [next(kept) if n != 1 else None for n in y.shape]
+        pick = lambda key, default: [default if s is None else node.attrs[key][s] for s in source]
+        limits = [n if s is None else node.attrs["limits"][s] for s, n in zip(source, y.shape)]
+        if any(node.shape[d] != 1 for d, n in enumerate(x.shape) if n == 1):
+            return None
+        piece = self.build.slice(y, pick("starts", 0), limits, pick("strides", 1))
+        return self.build.reshape(piece, node.shape)
+
+    def _slice_of_concat(self, node: Node, x: Node):
+        """Within a single piece of a concatenation."""
+        dim, a = x.attrs["dim"], node.attrs
+        if node.shape[dim] == 0:
+            return None
+        first = a["starts"][dim]
+        last = first + (node.shape[dim] - 1) * a["strides"][dim]
+        offset = 0
+        for piece in x.operands:
+            size = piece.shape[dim]
+            if offset <= first and last < offset + size:
+                starts, limits = list(a["starts"]), list(a["limits"])
+                starts[dim] -= offset
+                limits[dim] = min(limits[dim] - offset, size)
+                return self.build.slice(piece, starts, limits, a["strides"])
+            offset += size
+        return None
+
+    # Merging reshapes and needless broadcasts move down.
+
+    def _pointwise(self, node: Node):
+        if node.op == "cast":
+            x = node.operands[0]
+            if x.dtype == node.dtype:
+                return x
+        self._drop_broadcasts(node)
+        if any(o.op == "broadcast" for o in node.operands):
+            operands = [o.operands[0] if o.op == "broadcast" else o for o in node.operands]
+            shape = broadcast_shapes(*(o.shape for o in operands))
+            if numel(shape) < numel(node.shape):
+                inner = Node(node.op, operands, node.attrs, shape, node.dtype, node.loc,
+                             node.position)
+                return self.build.broadcast(inner, node.shape)
+        return self._unmerge(node)
+
+    def _rotary(self, node: Node):
+        """Before heads are repeated, and before dimensions are merged."""
+        x, *tables = node.operands
+        for i, table in enumerate(tables, 1):
+            if table.op == "broadcast" and table.operands[0].shape[-1:] == table.shape[-1:]:
+                node.operands[i] = table.operands[0]
+        tables = node.operands[1:]
+        if x.op == "broadcast" and x.operands[0].shape[-1:] == x.shape[-1:]:
+            y = x.operands[0]
+            if all(broadcast_shapes(t.shape[:-1], y.shape[:-1]) == y.shape[:-1] for t in tables):
+                inner = Node("rotary", [y, *tables], node.attrs, y.shape, node.dtype, node.loc,
+                             node.position)
+                return self.build.broadcast(inner, node.shape)
+        if x.op == "reshape" and x.operands[0].shape[-1:] == x.shape[-1:] and \
+                _merges(x.operands[0].shape, x.shape):
+            wide = x.operands[0].shape
+            groups = merged_dims(wide, x.shape)
+            apart = []
+            for table in tables:
+                if table.shape[-1] != x.shape[-1]:
+                    return None
+                wider = self._widened(table, groups, wide, node.rank)
+                if wider is None:
+                    return None
+                apart.append(wider)
+            inner = Node("rotary", [x.operands[0], *apart], node.attrs, wide, node.dtype, node.loc,
+                         node.position)
+            return self.build.reshape(inner, node.shape)
+        return None
+
+    def _drop_broadcasts(self, node: Node):
+        for i, operand in enumerate(node.operands):
+            if operand.op != "broadcast":
+                continue
+            inner = operand.operands[0]
+            others = [o.shape for j, o in enumerate(node.operands) if j != i]
+            if others and broadcast_shapes(inner.shape, *others) == node.shape:
+                node.operands[i] = inner
+
+    def _unmerge(self, node: Node):
+        """f(reshape(x), ...) where the reshape merges dimensions: reshape(f(x, ...))."""
+        merge = next((o for o in node.operands if o.op == "reshape" and o.shape == node.shape and
+                      _merges(o.operands[0].shape, o.shape)), None)
+        if merge is None:
+            return None
+        wide = merge.operands[0].shape
+        groups = merged_dims(wide, node.shape)
+        operands = []
+        for operand in node.operands:
+            inner = self._widened(operand, groups, wide, node.rank)
+            if inner is None:
+                return None
+            operands.append(inner)
+        inner = Node(node.op, operands, node.attrs, wide, node.dtype, node.loc, node.position)
+        return self.build.reshape(inner, node.shape)
+
+    def _widened(self, operand: Node, groups, wide, rank) -> Optional[Node]:
+        """An operand as it reads with the merged dimensions apart, if that needs no new split."""
+        if operand.op == "reshape" and operand.operands[0].shape == wide and operand.rank == rank:
+            return operand.operands[0]
+        missing = rank - operand.rank
+        shape, free = [], operand.op in ("static", "parameter", "input", "constant")
+        for d, group in enumerate(groups):
+            size = operand.shape[d - missing] if d >= missing else 1
+            if size == 1:
+                shape += [1] * len(group)
+            elif len(group) == 1 or sum(wide[g] != 1 for g in group) == 1 or free:
+                shape += [wide[g] for g in group]
+            else:
+                return None
+        while shape and shape[0] == 1 and len(shape) > operand.rank:
+            shape.pop(0)
+        return self.build.reshape(operand, shape)
+
+    def _unmerge_leading(self, node: Node, untouched: int):
+        """Token-wise operations: only the last `untouched` dimensions matter to them."""
+        x = node.operands[0]
+        if x.op != "reshape":
+            return None
+        y = x.operands[0]
+        if numel(x.shape) == 0:
+            return None
+        # Keep the last dimensions as they are, take the leading ones apart.
+        tail = numel(x.shape[x.rank - untouched:])
+        lead, product = y.rank, 1
+        while lead > 0 and product < tail:
+            lead -= 1
+            product *= y.shape[lead]
+        if product != tail:
+            return None
+        while lead > 0 and y.shape[lead - 1] == 1 and lead > x.rank - untouched:
+            lead -= 1
+        leading, last = y.shape[:lead], x.shape[x.rank - untouched:]
+        if not _merges(leading, x.shape[:x.rank - untouched]):
+            return None
+        inner = self.build.reshape(x, leading + last)
+        result = Node(node.op, [inner, *node.operands[1:]], dict(node.attrs),
+                      leading + node.shape[node.rank - untouched:], node.dtype, node.loc,
+                      node.position)
+        return self.build.reshape(result, node.shape)
+
+    def _linear(self, node: Node):
+        return self._unmerge_leading(node, 1)
+
+    def _rms_norm(self, node: Node):
+        return self._unmerge_leading(node, 1)
+
+    def _layer_norm(self, node: Node):
+        return self._unmerge_leading(node, 1)
+
+    def _softmax(self, node: Node):
+        x = node.operands[0]
+        if node.attrs["dim"] != node.rank - 1:
+            return None
+        moved = self._unmerge_leading(node, 1)
+        if moved is not None:
+            moved.operands[0].attrs["dim"] = moved.operands[0].rank - 1
+        return moved
+
+    def _embedding(self, node: Node):
+        ids, table = node.operands
+        if ids.op == "reshape" and _merges(ids.operands[0].shape, ids.shape):
+            return self.build.reshape(self.build.embedding(ids.operands[0], table), node.shape)
+        if ids.op == "broadcast":
+            inner = self.build.embedding(ids.operands[0], table)
+            return self.build.broadcast(inner, node.shape)
+        if ids.op == "static" and hasattr(ids.form, "tensor") and \
+                ids.form.tensor.shape != ids.shape:
+            small = self.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
+            return self.build.broadcast(self.build.embedding(small, table), node.shape)
+        return None
+
+    def _matmul(self, node: Node):
+        lhs, rhs = node.operands
+        changed = False
+        flags = dict(node.attrs)
+        for i, key in enumerate(("transpose_lhs", "transpose_rhs")):
+            x = node.operands[i]
+            if x.op == "transpose" and x.attrs["permutation"] == \
+                    [*range(x.rank - 2), x.rank - 1, x.rank - 2]:
+                node.operands[i] = x.operands[0]
+                flags[key] = not flags[key]
+                changed = True
+            elif x.op == "broadcast":
+                inner, other = x.operands[0], node.operands[1 - i]
+                if inner.shape[-2:] == x.shape[-2:] and \
+                        broadcast_shapes(inner.shape[:-2], other.shape[:-2]) == node.shape[:-2]:
+                    node.operands[i] = inner
+        lhs, rhs = node.operands
+        if changed:
+            node.attrs = flags
+        return self._unmerge_batch(node, lhs, rhs)
+
+    def _unmerge_batch(self, node: Node, lhs: Node, rhs: Node):
+        """Products over merged (batch, heads) dimensions, as torch.bmm wants them."""
+        for x in (lhs, rhs):
+            if x.op != "reshape" or x.rank < 3:
+                continue
+            y = x.operands[0]
+            if y.rank <= x.rank or y.shape[-2:] != x.shape[-2:] or \
+                    not _merges(y.shape[:-2], x.shape[:-2]):
+                continue
+            other = rhs if x is lhs else lhs
+            if other.shape[:-2] != x.shape[:-2]:
+                continue
+            wide = self.build.reshape(other, y.shape[:-2] + other.shape[-2:])
+            pair = (y, wide) if x is lhs else (wide, y)
+            result = self.build.matmul(*pair, node.attrs["transpose_lhs"],
+                                       node.attrs["transpose_rhs"])
+            return self.build.reshape(result, node.shape)
+        return None
+
+    def _concat(self, node: Node):
+        dim = node.attrs["dim"]
+        if all(o.op == "broadcast" for o in node.operands):
+            inner = [o.operands[0] for o in node.operands]
+            shapes = [(1,) * (node.rank - i.rank) + i.shape for i in inner]
+            keep = [tuple(n for d, n in enumerate(s) if d != dim) for s in shapes]
+            if len(set(keep)) == 1 and all(s[dim] == o.shape[dim]
+                                           for s, o in zip(shapes, node.operands)):
+                joined = self.build.concat([self.build.reshape(i, s)
+                                            for i, s in zip(inner, shapes)], dim)
+                return self.build.broadcast(joined, node.shape)
+        return None
+
+
+def _merges(source, target) -> bool:
+    """Whether a reshape only merges dimensions (and really merges some)."""
+    groups = merged_dims(source, target)
+    return groups is not None and any(sum(source[d] != 1 for d in g) > 1 for g in groups)
+
+
+def merged_dims(source, target) -> Optional[list[range]]:
+    """For each target dimension the source dimensions that it merges; None where one is split."""
+    groups = reshape_groups(source, target)
+    if groups is None:
+        return None
+    result: list = [None] * len(target)
+    pending = []
+    for s, t in groups:
+        real = [d for d in t if target[d] != 1]
+        if len(real) > 1:
+            return None
+        if not t:  # source dimensions of size 1 that vanish
+            pending = list(s)
+            if not result:
+                return None
+            previous = t.start - 1
+            if previous < 0:
+                return None
+            result[previous] = [*result[previous], *pending]
+            continue
+        keep = real[0] if real else t[0]
+        for d in t:
+            result[d] = list(s) if d == keep else []
+    return result if all(r is not None for r in result) else None

@@ -1,0 +1,157 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The importer's graph, run by PyTorch: what each nn operation means, said once more."""
+import torch
+import torch.nn.functional as F
+
+from meshwright.importer.graph import TORCH_DTYPES
+
+_BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.remainder,
+    "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum,
+    "and": torch.logical_and, "or": torch.logical_or, "xor": torch.logical_xor,
+}
+
+
+def _wide(x):
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _attention(a, q, k, v, *rest):
+    rest = list(rest)
+    padding = rest.pop(0) if a["has_key_padding"] else None
+    bias = rest.pop(0) if a["has_bias"] else None
+    group = q.shape[1] // k.shape[1]
+    assert q.shape[1] == group * k.shape[1] and q.dim() == k.dim() == v.dim() == 4
+    dtype, (q, k, v) = q.dtype, map(_wide, (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = q @ k.mT * a["scale"]
+    if a["soft_cap"] is not None:
+        s = a["soft_cap"] * torch.tanh(s / a["soft_cap"])
+    if bias is not None:
+        s = s + _wide(bias)
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    if a["causal"]:
+        seen = seen & (j <= i)
+    if a["window_left"] is not None:
+        seen = seen & (j >= i - a["window_left"])
+    if a["window_right"] is not None:
+        seen = seen & (j <= i + a["window_right"])
+    if padding is not None:
+        seen = seen & padding[:, None, None, :]
+    return (_softmax(s.masked_fill(~seen, -torch.inf), -1) @ v).to(dtype)
+
+
+def _softmax(x, dim):
+    return torch.nan_to_num(torch.softmax(_wide(x), dim), 0.0).to(x.dtype)
+
+
+def _rotary(a, x, cos, sin):
+    r = cos.shape[-1]
+    y, rest = x[..., :r], x[..., r:]
+    if a["interleaved"]:
+        turned = torch.stack([-y[..., 1::2], y[..., ::2]], -1).flatten(-2)
+    else:
+        turned = torch.cat([-y[..., r // 2:], y[..., :r // 2]], -1)
+    return torch.cat([y * cos + turned * sin, rest], -1)
+
+
+def _evaluate(node, x):
+    a, op = node.attrs, node.op
+    if op == "constant":
+        return torch.as_tensor(a["value"], dtype=TORCH_DTYPES[node.dtype]).expand(node.shape)
+    if op == "iota":
+        shape = [-1 if d == a["dim"] else 1 for d in range(node.rank)]
+        steps = torch.arange(node.shape[a["dim"]], dtype=TORCH_DTYPES[node.dtype])
+        return steps.view(shape).expand(node.shape)
+    if op == "gelu":
+        return F.gelu(x[0], approximate="tanh" if a["approximate_tanh"] else "none")
+    if op == "not":
+        return ~x[0]
+    if op in ("silu", "relu"):
+        return getattr(F, op)(x[0])
+    if op == "cumsum":
+        return x[0].cumsum(a["dim"])
+    if op == "softmax":
+        return _softmax(x[0], a["dim"])
+    if op in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",
+              "floor", "tanh", "sigmoid"):
+        return getattr(torch, op)(x[0])
+    if op == "div":
+        return x[0] / x[1] if x[0].is_floating_point() else x[0] // x[1]
+    if op in _BINARY:
+        assert x[0].dtype == x[1].dtype, "operands of two types"
+        return _BINARY[op](*x)
+    if op == "compare":
+        assert x[0].dtype == x[1].dtype, "operands of two types"
+        return getattr(torch, a["kind"])(*x)
+    if op == "select":
+        assert x[1].dtype == x[2].dtype, "operands of two types"
+        return torch.where(*x)
+    if op == "cast":
+        return x[0].to(TORCH_DTYPES[node.dtype])
+    if op == "reshape":
+        return x[0].reshape(node.shape)
+    if op == "transpose":
+        return x[0].permute(a["permutation"])
+    if op == "slice":
+        return x[0][tuple(map(slice, a["starts"], a["limits"], a["strides"]))]
+    if op == "concat":
+        return torch.cat(x, a["dim"])
+    if op == "broadcast":
+        return x[0].expand(node.shape)
+    if op == "gather":
+        data = x[0].index_select(a["dim"], x[1].reshape(-1))
+        return data.reshape(node.shape)
+    if op == "take_along":
+        return x[0].gather(a["dim"], x[1].long())
+    if op == "reduce":
+        kind = {"max": torch.amax, "min": torch.amin, "sum": torch.sum, "mean": torch.mean}
+        return kind[a["kind"]](x[0], dim=a["dims"], keepdim=a["keep_dims"])
+    if op == "matmul":
+        return (x[0].mT if a["transpose_lhs"] else x[0]) @ (x[1].mT if a["transpose_rhs"] else x[1])
+    if op == "linear":
+        return F.linear(x[0], x[1].T if a["in_out"] else x[1], *x[2:])
+    if op == "embedding":
+        return F.embedding(x[0], x[1])
+    if op == "rms_norm":
+        y = _wide(x[0])
+        y = y * torch.rsqrt((y * y).mean(-1, keepdim=True) + a["eps"])
+        if len(x) > 1:
+            y = y * (_wide(x[1]) + int(a["unit_offset"]))
+        return y.to(TORCH_DTYPES[node.dtype])
+    if op == "layer_norm":
+        rest = list(x[1:])
+        weight = rest.pop(0) if a["has_weight"] else None
+        bias = rest.pop(0) if a["has_bias"] else None
+        return F.layer_norm(x[0], x[0].shape[-1:], weight, bias, a["eps"])
+    if op == "rotary":
+        return _rotary(a, *x)
+    if op == "attention":
+        return _attention(a, *x)
+    raise AssertionError(f"no meaning given for nn.{op}")
+
+
+def run(imported, inputs, double=False):
+    """The outputs of an imported program. With `double`, in f64."""
+    def own(t):
+        return t.detach().double() if double and t.is_floating_point() else t.detach()
+
+    values = {}
+    for node, value in zip(imported.graph.inputs, inputs):
+        assert tuple(value.shape) == node.shape
+        values[id(node)] = own(value)
+    for node in imported.graph.parameters:
+        values[id(node)] = own(node.attrs["tensor"])
+    for node in imported.graph.nodes():
+        if id(node) in values:
+            continue
+        value = _evaluate(node, [values[id(o)] for o in node.operands])
+        if double and value.is_floating_point():
+            value = value.double()
+        assert tuple(value.shape) == node.shape, f"{node} has shape {tuple(value.shape)}"
+        if not double:
+            assert value.dtype == TORCH_DTYPES[node.dtype], f"{node} has type {value.dtype}"
+        values[id(node)] = value
+    return [values[id(o)] for o in imported.graph.outputs]
