@@ -1,0 +1,95 @@
+//===- KernelBuilder.h - kernels of a program -------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Kernels are functions on buffers of static shape, one per group of ops;
+// equal kernels are one. A buffer may be declared in any shape that its dense
+// elements have, so kernels see collapsed dimensions. i1 is i8 in buffers.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H
+#define MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
+#include "llvm/ADT/StringMap.h"
+
+namespace meshwright::lower {
+
+/// The type of an element in a buffer: i8 for i1.
+mlir::Type getStorageType(mlir::Type type);
+/// The type arithmetic on an element is done in: f32 for bf16 and f16.
+mlir::Type getComputeType(mlir::Type type);
+
+/// Where ops are shown in errors: name, the model's module and source line.
+std::string describeOp(mlir::Operation *op);
+
+/// A group of elementwise ops and ops that only move elements, computed in one
+/// pass over `root`'s result.
+struct Cluster {
+  mlir::Operation *root = nullptr;
+  /// Producers computed where they are used, `root` included.
+  llvm::DenseSet<mlir::Operation *> members;
+};
+
+/// Whether the op can be part of a cluster.
+bool isElementwise(mlir::Operation *op);
+/// Whether an op that is computed again for each use costs next to nothing.
+bool isFree(mlir::Operation *op);
+/// Whether it only moves elements (or stretches them).
+bool isMovement(mlir::Operation *op);
+
+/// Emits the arithmetic of an elementwise op. `operands` and the result are
+/// elements as values hold them (i1, bf16, ...).
+mlir::Value emitElement(mlir::ImplicitLocOpBuilder &builder, mlir::Operation *op,
+                        mlir::ValueRange operands);
+/// Element conversions, between any two types of `nn`.
+mlir::Value emitCast(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
+/// A constant of an integer or float type.
+mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, double value);
+/// Loads of and stores to storage: i8 <-> i1.
+mlir::Value fromStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
+mlir::Value toStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value);
+
+/// A call of a kernel: its name and the values whose buffers it reads, in the
+/// order of its arguments; the buffer it writes comes last.
+struct KernelCall {
+  std::string name;
+  llvm::SmallVector<mlir::Value> inputs;
+};
+
+/// Builds kernels into a module.
+class KernelBuilder {
+public:
+  explicit KernelBuilder(mlir::ModuleOp module);
+
+  KernelCall buildCluster(const Cluster &cluster);
+  /// One of the ops of `hasKernel`.
+  KernelCall build(mlir::Operation *op);
+  /// The compiled part of attention (`mw_rt_attention_kernel`).
+  std::string buildAttentionKernel(nn::AttentionOp op);
+
+  /// Ops other than elementwise ones that are kernels.
+  static bool hasKernel(mlir::Operation *op);
+
+private:
+  friend class KernelScope;
+  /// Starts a kernel on buffers of these types.
+  mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types);
+  /// Ends it; returns the name of it or of an equal one.
+  std::string finish(mlir::func::FuncOp kernel);
+
+  mlir::ModuleOp module;
+  llvm::StringMap<std::string> kernels;
+};
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H

@@ -1,0 +1,71 @@
+//===- Lower.h - programs to LLVM -------------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_LOWER_LOWER_H
+#define MESHWRIGHT_PASSES_LOWER_LOWER_H
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+
+#include <string>
+#include <vector>
+
+namespace meshwright {
+
+/// A value that a program hands to its observer.
+struct ProbedOp {
+  /// `nn.id` of the op.
+  int64_t id;
+  /// The op and where it comes from.
+  std::string name;
+  /// An `mw_rt` type code, and a rank's shape.
+  int64_t type;
+  std::vector<int64_t> shape;
+};
+
+/// A program as LLVM IR for one rank, the same for all ranks: a function
+/// `mw_main` of type `mw_rt_entry`, kernels, and calls into the runtime.
+struct LoweredProgram {
+  static constexpr llvm::StringLiteral kEntry = "mw_main";
+
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  /// Size of the temporaries' arena; buffers in it are aligned to 64 bytes.
+  int64_t arenaBytes = 0;
+  /// The arrays that the program reads as `constants`.
+  std::vector<std::vector<char>> constants;
+  /// Names of the ops that call the runtime.
+  std::vector<std::string> ops;
+  std::vector<ProbedOp> probes;
+};
+
+struct LowerOptions {
+  /// Hand every value that has an `nn.id` to the runtime.
+  bool probes = false;
+  /// Spell conversions to bf16 in integer arithmetic, for processors without
+  /// an instruction for them.
+  bool expandBf16 = false;
+};
+
+/// Lowers an SPMD function, or a global one without `dist` ops. Groups of
+/// elementwise ops become one kernel each; matrix products and collectives
+/// become calls. Fails after an error diagnostic that names the op.
+mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
+                                             const LowerOptions &options = {});
+
+/// The type code (`mw_rt`) of an element type, or -1.
+int64_t getTypeCode(mlir::Type type);
+
+/// Ranks are numbered row-major, so the coordinate along an axis, or a part of
+/// one, is (rank / stride) % size: this is the stride.
+int64_t getRankStride(const dist::Axis &axis, dist::MeshAttr mesh);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_LOWER_LOWER_H
