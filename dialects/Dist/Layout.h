@@ -54,6 +54,8 @@ enum class Padding {
   NegInf,
   /// Something finite.
   Finite,
+  /// Finite or minus infinity, as an additive mask leaves it.
+  FiniteOrNegInf,
   /// Anything, NaN included.
   Arbitrary,
 };
@@ -99,6 +101,9 @@ struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
   AxisList unreduced; // sorted
   ReductionKind reduction = ReductionKind::Sum;
+  /// What stands where the paddings of two factors meet; a factor's own
+  /// `padding` speaks of its tail beside true rows of the others.
+  Padding corner = Padding::Zero;
 
   int64_t getRank() const { return dims.size(); }
   mlir::SmallVector<int64_t> getLocalShape() const;

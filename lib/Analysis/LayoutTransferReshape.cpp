@@ -1,0 +1,225 @@
+//===- LayoutTransferReshape.cpp - layouts through a reshape --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A reshape keeps the sequence of factors and draws the boundaries of dimensions
+// anew, by local sizes. Where a factor is cut into single elements (local size
+// 1) a boundary may pass on either side of it, and where the result has
+// dimensions of local size 1 it may be one of them.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/LayoutTransferDetail.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+namespace {
+
+/// More readings than this are not looked at: each further dimension of size 1
+/// beside a factor doubles them.
+constexpr size_t kMaxReadings = 16;
+
+struct Piece {
+  LayoutFactor factor;
+  /// Where it came from.
+  unsigned from;
+  /// The result dimension it is in; -1 as long as that is open.
+  int to = -1;
+};
+
+class Reshape {
+public:
+  Reshape(const Layout &input, ArrayRef<int64_t> shape, MeshAttr mesh)
+      : input(input), shape(shape), mesh(mesh) {}
+
+  /// Finds the result dimension of each piece that has more than one element.
+  bool cut();
+  /// All readings, the likeliest first.
+  void enumerate(SmallVectorImpl<Layout> &readings);
+
+private:
+  using Choice = SmallVector<int, 4>;
+  Choice getChoices(size_t i);
+  void expand(size_t i, int least, SmallVectorImpl<Layout> &readings);
+  Layout build() const;
+
+  const Layout &input;
+  ArrayRef<int64_t> shape;
+  MeshAttr mesh;
+  SmallVector<Piece, 8> pieces;
+};
+
+} // namespace
+
+bool Reshape::cut() {
+  for (auto [d, dim] : llvm::enumerate(input.dims))
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.padded > 1)
+        pieces.push_back({factor, static_cast<unsigned>(d)});
+  SmallVector<Piece, 8> reversed;
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    int64_t need = shape[d];
+    while (need > 1) {
+      if (pieces.empty())
+        return false;
+      Piece piece = pieces.pop_back_val();
+      int64_t local = piece.factor.getLocalSize();
+      if (local == 1) {
+        reversed.push_back(piece);
+        continue;
+      }
+      if (need % local == 0) {
+        piece.to = d;
+        need /= local;
+        reversed.push_back(piece);
+        continue;
+      }
+      LayoutFactor upper, lower;
+      if (local % need != 0)
+        return false;
+      if (piece.factor.uniform) {
+        upper = lower = piece.factor;
+        lower.size = lower.padded = need;
+        upper.size = upper.padded = local / need;
+      } else if (!splitFactor(piece.factor, need, mesh, upper, lower)) {
+        return false;
+      }
+      pieces.push_back({upper, piece.from});
+      piece.factor = lower;
+      piece.to = d;
+      reversed.push_back(piece);
+      need = 1;
+    }
+  }
+  while (!pieces.empty()) {
+    if (pieces.back().factor.getLocalSize() != 1)
+      return false;
+    reversed.push_back(pieces.pop_back_val());
+  }
+  pieces.assign(reversed.rbegin(), reversed.rend());
+
+  // A chunk at the head of a dimension, behind new dimensions of size 1, may be
+  // taken apart: the coordinate is one of those, the chunk is the dimension.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Piece &piece = pieces[i];
+    bool first = i == 0 || (pieces[i - 1].to != piece.to && pieces[i - 1].to >= 0);
+    LayoutFactor upper, lower;
+    if (piece.to > 0 && first && shape[piece.to - 1] == 1 && !piece.factor.axes.empty() &&
+        splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower)) {
+      Piece head{upper, piece.from};
+      piece.factor = lower;
+      pieces.insert(pieces.begin() + i, head);
+      ++i;
+    }
+  }
+  return true;
+}
+
+/// Result dimensions in which the piece `i`, of local size 1, may be.
+Reshape::Choice Reshape::getChoices(size_t i) {
+  int before = -1, after = -1;
+  for (size_t j = 0; j < i; ++j)
+    before = std::max(before, pieces[j].to);
+  for (size_t j = i + 1; j < pieces.size() && after < 0; ++j)
+    after = pieces[j].to;
+  Choice choices;
+  if (before >= 0 && before == after)
+    return {before};
+  int end = after < 0 ? shape.size() : after;
+  // A dimension of size 1 stays one of size 1.
+  bool wasDim = input.dims[pieces[i].from].getLocalSize() == 1;
+  Choice slots;
+  for (int d = before + 1; d < end; ++d)
+    slots.push_back(d);
+  if (wasDim) {
+    // The same dimension as before, counted from the right, or from the left;
+    // else the last.
+    int from = pieces[i].from, shift = shape.size() - input.dims.size();
+    for (int d : {from + shift, from})
+      if (llvm::is_contained(slots, d))
+        choices.push_back(d);
+    choices.append(slots.rbegin(), slots.rend());
+  }
+  if (after >= 0)
+    choices.push_back(after);
+  if (!wasDim)
+    choices.append(slots.rbegin(), slots.rend());
+  if (before >= 0 && (wasDim || slots.empty()))
+    choices.push_back(before);
+  return choices;
+}
+
+Layout Reshape::build() const {
+  Layout layout;
+  layout.dims.resize(shape.size());
+  for (const Piece &piece : pieces)
+    layout.dims[piece.to].factors.push_back(piece.factor);
+  for (DimLayout &dim : layout.dims)
+    if (dim.factors.empty())
+      dim.factors.push_back(makeFactor(1));
+  layout.unreduced = input.unreduced;
+  layout.reduction = input.reduction;
+  layout.corner = input.corner;
+  canonicalize(layout, mesh);
+  return layout;
+}
+
+void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &readings) {
+  if (readings.size() >= kMaxReadings)
+    return;
+  if (i == pieces.size()) {
+    Layout layout = build();
+    if (llvm::none_of(readings, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+      readings.push_back(std::move(layout));
+    return;
+  }
+  if (pieces[i].to >= 0) {
+    expand(i + 1, pieces[i].to, readings);
+    return;
+  }
+  for (int choice : getChoices(i)) {
+    if (choice < least)
+      continue;
+    pieces[i].to = choice;
+    expand(i + 1, choice, readings);
+    pieces[i].to = -1;
+  }
+}
+
+void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
+  if (shape.empty()) {
+    // A scalar: any sharded factor of one element would be lost.
+    if (llvm::all_of(pieces, [](const Piece &p) { return p.factor.uniform; }))
+      pieces.clear();
+    if (!pieces.empty())
+      return;
+  }
+  expand(0, 0, readings);
+}
+
+MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
+                                     SmallVectorImpl<Layout> *alternatives) {
+  auto op = cast<nn::ReshapeOp>(context.op);
+  const Layout &input = *context.operands[0];
+  Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);
+  SmallVector<Layout, 1> readings;
+  if (reshape.cut())
+    reshape.enumerate(readings);
+  if (readings.empty())
+    return LogicalResult(report(context,
+                                "does not keep the factors of its operand, which lies as " +
+                                    toString(input, context.mesh),
+                                0));
+  if (alternatives)
+    for (Layout &reading : MutableArrayRef<Layout>(readings).drop_front())
+      alternatives->push_back(std::move(reading));
+  readings.truncate(1);
+  return ResultLayouts(std::move(readings));
+}

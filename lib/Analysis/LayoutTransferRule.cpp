@@ -1,0 +1,363 @@
+//===- LayoutTransferRule.cpp - layouts by an op's factor rule ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Axes: each factor of the rule gathers the pieces (layout factors) that the
+// operands give it; they must agree. Unreduced axes: by linearity. Padding: see
+// LayoutTransferPadding.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/RuleTransfer.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+MaybeLayouts layout_transfer::transferByRule(const TransferContext &context) {
+  return RuleTransfer(context).run();
+}
+
+RuleTransfer::RuleTransfer(const TransferContext &context)
+    : context(context), op(context.op), operands(context.operands), mesh(context.mesh),
+      rule(cast<ShardingRuleOpInterface>(context.op).getFactorRule()) {
+  pieces.resize(rule.factors.size());
+  owners.assign(rule.factors.size(), -1);
+}
+
+/// Whether a dimension of size 1 of the operand may stretch.
+static bool mayBroadcast(Operation *op, unsigned operand, unsigned dim) {
+  return llvm::TypeSwitch<Operation *, bool>(op)
+      .Case<nn::LinearOp, nn::EmbeddingOp, nn::RmsNormOp, nn::LayerNormOp, nn::GatherOp,
+            nn::TakeAlongOp>([](auto) { return false; })
+      .Case<nn::MatmulOp>([&](auto) {
+        auto type = cast<RankedTensorType>(op->getOperand(operand).getType());
+        return dim + 2 < type.getRank();
+      })
+      .Case<nn::AttentionOp>(
+          [&](nn::AttentionOp attention) { return op->getOperand(operand) == attention.getBias(); })
+      .Default(true);
+}
+
+LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
+                                     unsigned dim) {
+  DimLayout have, got;
+  have.factors = pieces[factor];
+  got.factors.assign(list.begin(), list.end());
+  Layout a, b;
+  a.dims.push_back(std::move(have));
+  b.dims.push_back(std::move(got));
+  return report(context,
+                "dimension " + Twine(dim) + " of operand " + Twine(operand) + " lies as " +
+                    toString(b, mesh) + " of true size " + Twine(b.dims[0].getGlobalSize()) +
+                    ", expected " + toString(a, mesh) + " of " +
+                    Twine(a.dims[0].getGlobalSize()) + " as in operand " +
+                    Twine(owners[factor]),
+                operand);
+}
+
+LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
+                                  unsigned dim) {
+  if (owners[factor] < 0) {
+    pieces[factor].assign(list.begin(), list.end());
+    owners[factor] = operand;
+    return success();
+  }
+  if (!mergePieces(pieces[factor], list, mesh, mayBroadcast(op, operand, dim)))
+    return mismatch(factor, list, operand, dim);
+  return success();
+}
+
+/// A dimension of several rule factors: those known already say where its pieces
+/// are cut, the others by their local sizes.
+LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout &layout,
+                                         unsigned operand, unsigned dim) {
+  bool uniform = llvm::all_of(layout.factors, [](const LayoutFactor &f) {
+    return f.uniform || (f.size == 1 && f.padded == 1);
+  });
+  if (uniform) {
+    for (int factor : factors) {
+      LayoutFactor piece = makeFactor(rule.factors[factor].size, /*uniform=*/true,
+                                      layout.factors.front().padding);
+      if (failed(unify(factor, piece, operand, dim)))
+        return failure();
+    }
+    return success();
+  }
+
+  Pieces rest(layout.factors.begin(), layout.factors.end());
+  auto cannotSplit = [&] {
+    return report(context,
+                  "dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      " does not split into the factors that the op reads",
+                  operand);
+  };
+  for (int factor : factors.drop_back()) {
+    Pieces taken;
+    LayoutFactor upper, lower;
+    if (owners[factor] >= 0 &&
+        llvm::none_of(pieces[factor], [](const LayoutFactor &f) { return f.uniform; })) {
+      for (const LayoutFactor &want : pieces[factor]) {
+        if (want.size == 1 && want.padded == 1)
+          continue;
+        if (rest.empty())
+          return cannotSplit();
+        LayoutFactor &head = rest.front();
+        if (head.sameShardingAs(want)) {
+          taken.push_back(head);
+          rest.erase(rest.begin());
+        } else if (head.size % want.size == 0 && head.size > want.size &&
+                   splitFactor(head, head.size / want.size, mesh, upper, lower) &&
+                   upper.sameShardingAs(want)) {
+          taken.push_back(upper);
+          head = lower;
+        } else {
+          return cannotSplit();
+        }
+      }
+    } else {
+      int64_t need = rule.factors[factor].size;
+      while (need > 1 && !rest.empty()) {
+        LayoutFactor &head = rest.front();
+        int64_t local = head.getLocalSize();
+        if (need % local == 0) {
+          need /= local;
+          taken.push_back(head);
+          rest.erase(rest.begin());
+        } else if (local % need == 0 && splitFactor(head, local / need, mesh, upper, lower)) {
+          taken.push_back(upper);
+          head = lower;
+          need = 1;
+        } else {
+          return cannotSplit();
+        }
+      }
+    }
+    if (taken.empty())
+      taken.push_back(makeFactor(1));
+    if (failed(unify(factor, taken, operand, dim)))
+      return failure();
+  }
+  int64_t local = 1;
+  for (const LayoutFactor &piece : rest)
+    local *= piece.getLocalSize();
+  if (rest.empty())
+    rest.push_back(makeFactor(1));
+  if (local != rule.factors[factors.back()].size)
+    return cannotSplit();
+  return unify(factors.back(), rest, operand, dim);
+}
+
+LogicalResult RuleTransfer::collect() {
+  bool products = false;
+  for (auto [i, dims] : llvm::enumerate(rule.operands)) {
+    for (auto [d, factors] : llvm::enumerate(dims)) {
+      const DimLayout &layout = operands[i]->dims[d];
+      products |= factors.size() > 1;
+      if (factors.size() == 1 && failed(unify(factors[0], layout.factors, i, d)))
+        return failure();
+      if (factors.empty() && layout.isSharded())
+        return report(context,
+                      "stretches dimension " + Twine(d) + " of operand " + Twine(i) +
+                          ", which is sharded over " + toString(layout.getAxes(), mesh),
+                      i);
+    }
+  }
+  if (products)
+    for (auto [i, dims] : llvm::enumerate(rule.operands))
+      for (auto [d, factors] : llvm::enumerate(dims))
+        if (factors.size() > 1 && failed(unifyProduct(factors, operands[i]->dims[d], i, d)))
+          return failure();
+  // What only the result has is the same everywhere.
+  for (auto [f, list] : llvm::enumerate(pieces))
+    if (owners[f] < 0)
+      list.push_back(makeFactor(rule.factors[f].size, /*uniform=*/true));
+  return success();
+}
+
+AxisList RuleTransfer::getAxes(int factor) const {
+  AxisList axes;
+  for (const LayoutFactor &piece : pieces[factor])
+    axes.append(piece.axes.begin(), piece.axes.end());
+  return axes;
+}
+
+LogicalResult RuleTransfer::checkAxes() {
+  AxisList all;
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    // What is read whole depends on how much of it there is.
+    if (factor.kind == FactorKind::Special)
+      for (LayoutFactor &piece : pieces[f])
+        piece.uniform = false;
+    AxisList axes = getAxes(f);
+    if (axes.empty())
+      continue;
+    if (anyOverlap(all, axes))
+      return report(context, "axes " + toString(axes, mesh) +
+                                 " shard two dimensions that the op does not tie: each rank would "
+                                 "have a part of the result that no layout describes");
+    all.append(axes.begin(), axes.end());
+    auto reduce = dyn_cast<nn::ReduceOp>(op);
+    bool isMax = reduce && reduce.getKind() == nn::ReduceKind::Max;
+    if (factor.kind == FactorKind::Special && !isMax)
+      return report(context,
+                    "needs the whole of a dimension of operand " + Twine(owners[f]) +
+                        " that is sharded over " + toString(axes, mesh),
+                    owners[f]);
+    if (factor.kind == FactorKind::Parallel)
+      continue;
+    contracted.append(axes.begin(), axes.end());
+    reduction = isMax ? ReductionKind::Max : ReductionKind::Sum;
+  }
+  if (contracted.empty())
+    return success();
+  contracted = makeSet(contracted, mesh);
+  if (auto linear = dyn_cast<nn::LinearOp>(op); linear && linear.getBias())
+    return report(context, "adds its bias on every rank of " + toString(contracted, mesh) +
+                               ", over which the product is unreduced");
+  return success();
+}
+
+/// With an offset the table is a chunk of the rows; it must say which.
+LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
+  const DimLayout &rows = operands[1]->dims[0];
+  AxisList axes = rows.getAxes();
+  Value offset = embedding.getOffset();
+  if (!offset) {
+    if (axes.empty())
+      return success();
+    return report(context,
+                  "reads a table whose rows are sharded over " + toString(axes, mesh) +
+                      " without an offset",
+                  1);
+  }
+  if (auto index = offset.getDefiningOp<AxisIndexOp>()) {
+    AxisList own = dist::getAxes(index.getAxes(), mesh);
+    canonicalizeAxes(own, mesh);
+    if (own != axes)
+      return report(context,
+                    "has an offset along " + toString(own, mesh) +
+                        ", expected the axes of the table's rows, " + toString(axes, mesh),
+                    2);
+    int64_t chunk = index.getChunk();
+    if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
+      return report(context,
+                    "has an offset of " + Twine(chunk) + " rows a rank, expected " +
+                        Twine(rows.getLocalSize()),
+                    2);
+    return success();
+  }
+  if (!axes.empty())
+    return report(context, "expected the offset of a sharded table to be a dist.axis_index", 2);
+  return success();
+}
+
+/// Ops that only move elements pass on any reduction.
+static bool movesOnly(Operation *op) {
+  return isa<nn::TransposeOp, nn::BroadcastOp, nn::GatherOp, nn::TakeAlongOp>(op);
+}
+
+LogicalResult RuleTransfer::checkUnreduced() {
+  int source = -1;
+  for (auto [i, layout] : llvm::enumerate(operands))
+    if (layout->isUnreduced()) {
+      source = i;
+      break;
+    }
+  if (source < 0)
+    return success();
+  unreduced = operands[source]->unreduced;
+  std::string axes = toString(unreduced, mesh);
+  if (!contracted.empty() && reduction != ReductionKind::Sum)
+    return report(context, "takes a maximum of parts of operand " + Twine(source) +
+                               ", which is unreduced over " + axes, source);
+  reduction = operands[source]->reduction;
+  if (!llvm::is_contained(rule.linearOperands, source)) {
+    if (auto linear = dyn_cast<nn::LinearOp>(op))
+      return report(context,
+                    "adds its bias to a product that is unreduced over " + axes +
+                        ", on every rank",
+                    source);
+    return report(context,
+                  "is not linear in operand " + Twine(source) + ", which is unreduced over " +
+                      axes,
+                  source);
+  }
+  if (reduction != ReductionKind::Sum && !movesOnly(op))
+    return report(context,
+                  "reads operand " + Twine(source) + ", a maximum over " + axes +
+                      " that is not yet taken",
+                  source);
+  for (auto [i, layout] : llvm::enumerate(operands)) {
+    if (static_cast<int>(i) == source)
+      continue;
+    bool joint = rule.jointlyLinear && llvm::is_contained(rule.linearOperands, i);
+    if (joint) {
+      if (layout->unreduced == unreduced && layout->reduction == reduction)
+        continue;
+      if (padding::getSplat(op->getOperand(i)) == 0.0)
+        continue;
+      if (!layout->isUnreduced())
+        return report(context,
+                      "adds an unreduced value to a replicated one: operand " + Twine(source) +
+                          " is unreduced over " + axes + ", operand " + Twine(i) + " is not",
+                      source);
+      return report(context,
+                    "adds values unreduced over different axes: operand " + Twine(source) +
+                        " over " + axes + ", operand " + Twine(i) + " over " +
+                        toString(layout->unreduced, mesh),
+                    i);
+    }
+    if (layout->isUnreduced())
+      return report(context,
+                    "multiplies two unreduced values: operand " + Twine(source) + " over " + axes +
+                        ", operand " + Twine(i) + " over " + toString(layout->unreduced, mesh),
+                    i);
+    if (layout->uses(unreduced))
+      return report(context,
+                    "operand " + Twine(i) + " differs between the ranks of " + axes +
+                        ", over which operand " + Twine(source) + " is unreduced",
+                    i);
+  }
+  return success();
+}
+
+MaybeLayouts RuleTransfer::run() {
+  if (rule.operands.size() != operands.size() || rule.results.size() != op->getNumResults())
+    return LogicalResult(
+        report(context, "has a factor rule that does not fit its operands and results"));
+  if (failed(collect()) || failed(checkAxes()))
+    return failure();
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && failed(checkEmbedding(embedding)))
+    return failure();
+  if (failed(checkUnreduced()))
+    return failure();
+  if (failed(derivePadding()))
+    return failure();
+
+  AxisList all = unreduced;
+  all.append(contracted.begin(), contracted.end());
+  all = makeSet(all, mesh);
+  ResultLayouts layouts;
+  for (const FactorRule::ValueFactors &dims : rule.results) {
+    Layout &layout = layouts.emplace_back();
+    for (const FactorRule::DimFactors &factors : dims) {
+      DimLayout &dim = layout.dims.emplace_back();
+      for (int factor : factors)
+        dim.factors.append(pieces[factor].begin(), pieces[factor].end());
+      if (dim.factors.empty())
+        dim.factors.push_back(makeFactor(1));
+    }
+    layout.unreduced = all;
+    layout.reduction = reduction;
+    layout.corner = corner;
+    canonicalize(layout, mesh);
+  }
+  return layouts;
+}

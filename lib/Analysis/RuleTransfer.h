@@ -1,0 +1,78 @@
+//===- RuleTransfer.h - layouts by an op's factor rule ----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Private to LayoutTransferRule.cpp and LayoutTransferPadding.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_ANALYSIS_RULETRANSFER_H
+#define MESHWRIGHT_LIB_ANALYSIS_RULETRANSFER_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/LayoutTransferDetail.h"
+
+namespace meshwright::layout_transfer {
+
+/// One transfer by a factor rule.
+class RuleTransfer {
+public:
+  explicit RuleTransfer(const TransferContext &context);
+  MaybeLayouts run();
+
+private:
+  using State = padding::State;
+
+  mlir::LogicalResult collect();
+  mlir::LogicalResult unify(int factor, mlir::ArrayRef<dist::LayoutFactor> list, unsigned operand,
+                            unsigned dim);
+  mlir::LogicalResult unifyProduct(mlir::ArrayRef<int> factors, const dist::DimLayout &layout,
+                                   unsigned operand, unsigned dim);
+  mlir::LogicalResult mismatch(int factor, mlir::ArrayRef<dist::LayoutFactor> list,
+                               unsigned operand, unsigned dim);
+  dist::AxisList getAxes(int factor) const;
+  mlir::LogicalResult checkAxes();
+  mlir::LogicalResult checkEmbedding(nn::EmbeddingOp embedding);
+  mlir::LogicalResult checkUnreduced();
+
+  // Padding: what the op needs of it, and what it leaves.
+  mlir::LogicalResult derivePadding();
+  mlir::LogicalResult checkReadPadding();
+  mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
+  mlir::LogicalResult checkKeys(nn::AttentionOp attention);
+  mlir::LogicalResult readsPadding(int factor, const dist::LayoutFactor &piece, State state,
+                                   llvm::StringRef need);
+  /// What operand `i` holds in the tail of `piece` of `factor`.
+  State getState(unsigned i, int factor, const dist::LayoutFactor &piece) const;
+  bool hasFactor(unsigned i, int factor) const;
+  /// What operand `i` holds where the tail of `piece` of `factor` meets the
+  /// padding of what the op contracts or reads whole.
+  State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece,
+                       int other, const dist::LayoutFactor &otherPiece) const;
+  padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
+  padding::Padding evaluateCorner() const;
+  bool isElementwise() const;
+
+  const TransferContext &context;
+  mlir::Operation *op;
+  mlir::ArrayRef<const dist::Layout *> operands;
+  dist::MeshAttr mesh;
+  dist::FactorRule rule;
+
+  /// The layout factors of each factor of the rule, major to minor, and the
+  /// first operand that gave them (-1: none).
+  mlir::SmallVector<Pieces, 8> pieces;
+  mlir::SmallVector<int, 8> owners;
+  /// Axes that shard a contracted factor; those over which an operand is
+  /// unreduced.
+  dist::AxisList contracted, unreduced;
+  dist::ReductionKind reduction = dist::ReductionKind::Sum;
+  padding::Padding corner = padding::Padding::Zero;
+};
+
+} // namespace meshwright::layout_transfer
+
+#endif // MESHWRIGHT_LIB_ANALYSIS_RULETRANSFER_H
