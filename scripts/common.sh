@@ -10,6 +10,10 @@ LLVM_VERSION=$(head -n1 llvm-version.txt)
 LLVM_MAJOR=${LLVM_VERSION%%.*}
 BUILD=${MESHWRIGHT_BUILD_DIR:-$ROOT/build}
 
+# With paths relative to the checkout, ccache finds what another build folder or
+# another checkout has compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$ROOT} CCACHE_NOHASHDIR=1
+
 # What the Python side needs. torch comes first: what depends on it must not
 # pull in another one.
 PYTHON_TORCH="torch==2.13.0"

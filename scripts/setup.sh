@@ -55,14 +55,21 @@ fi
 
 if [[ -z $PYTHON ]]; then
   say "making .venv"
-  "$base_python" -m venv "$ROOT/.venv"
+  # A torch of the right version is shared: it is by far the largest part.
+  if "$base_python" -c 'import importlib.metadata as m, sys
+sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null; then
+    "$base_python" -m venv --system-site-packages "$ROOT/.venv"
+  else
+    "$base_python" -m venv "$ROOT/.venv"
+  fi
   PYTHON=$ROOT/.venv/bin/python
 fi
 if ! python_has_packages "$PYTHON"; then
   say "installing Python packages for $PYTHON"
   # The CPU build is a tenth of the size of the default one; where its index
   # cannot be reached the default one serves as well.
-  "$PYTHON" -c 'import torch, sys; sys.exit(torch.__version__.split("+")[0] != "2.13.0")' 2>/dev/null ||
+  "$PYTHON" -c 'import importlib.metadata as m, sys
+sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null ||
     "$PYTHON" -m pip install -q --retries 1 --timeout 20 \
       --index-url https://download.pytorch.org/whl/cpu "$PYTHON_TORCH" 2>/dev/null ||
     "$PYTHON" -m pip install -q "$PYTHON_TORCH"

@@ -5,7 +5,7 @@
 # Set-up, build and all tests, quick ones first, with a summary at the end.
 #
 #   scripts/test.sh                    everything
-#   scripts/test.sh STAGE...           some of: checks lit python lit-slow python-slow
+#   scripts/test.sh STAGE...           some of: checks lit python lit-slow python-slow wheel
 #   scripts/test.sh --fast             the stages that are not slow
 #   scripts/test.sh --preset=asan      with another preset; lit and unit tests only
 #   scripts/test.sh --no-setup         installs nothing
@@ -23,14 +23,14 @@ for option in "$@"; do
     --preset=*) preset=${option#*=} ;;
     --no-setup) setup=0 ;;
     --filter=*) filter=${option#*=} ;;
-    checks | lit | lit-slow | python | python-slow) stages+=("$option") ;;
+    checks | lit | lit-slow | python | python-slow | wheel) stages+=("$option") ;;
     *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
 instrumented=0
 [[ $preset == asan || $preset == tsan ]] && instrumented=1
 if ((${#stages[@]} == 0)); then
-  stages=(checks lit python lit-slow python-slow)
+  stages=(checks lit python lit-slow python-slow wheel)
   # An interpreter that is not instrumented cannot load a library that is.
   ((instrumented)) && stages=(lit lit-slow)
 fi
@@ -78,6 +78,25 @@ lit_stage() {
   if [[ $1 == slow ]]; then "${lit[@]}" --filter="$slow.*$filter"
   else "${lit[@]}" --filter-out="$slow" --filter="$filter"; fi
 }
+# `pip install .`, into a folder; the same objects as before, from ccache.
+wheel_stage() {
+  local dir=$BUILD/wheel
+  rm -rf "$dir" && mkdir -p "$dir/site" "$dir/elsewhere"
+  if ! "$PYTHON" -c 'import scikit_build_core' 2>/dev/null; then
+    "$PYTHON" -m pip install -q --target "$dir/tools" scikit-build-core 2>"$dir/tools.log" ||
+      { echo "0 passed: left out, scikit-build-core cannot be downloaded"; return 0; }
+  fi
+  PYTHONPATH=$dir/tools "$PYTHON" -m pip install -q --no-build-isolation --no-deps \
+    --target "$dir/site" . || return 1
+  cd "$dir/elsewhere"
+  PYTHONPATH=$dir/site "$PYTHON" - "$dir/site" <<'PY'
+import os, sys
+import meshwright
+assert os.path.dirname(os.path.dirname(meshwright.__file__)) == sys.argv[1], meshwright.__file__
+from meshwright import _core
+print("1 passed: the installed package is imported")
+PY
+}
 checks_stage() { "$PYTHON" scripts/check_dependencies.py; }
 
 for stage in "${stages[@]}"; do
@@ -86,6 +105,7 @@ for stage in "${stages[@]}"; do
     lit) run lit lit_stage quick ;;
     lit-slow) run lit-slow lit_stage slow ;;
     python) run python pytest_stage -m "not slow" ;;
+    wheel) run wheel wheel_stage ;;
     python-slow) run python-slow pytest_stage -m slow ;;
   esac
 done
