@@ -90,6 +90,7 @@ std::unique_ptr<mlir::MLIRContext> meshwright::createContext() {
   auto context =
       std::make_unique<mlir::MLIRContext>(registry, mlir::MLIRContext::Threading::DISABLED);
   context->loadAllAvailableDialects();
+  context->printOpOnDiagnostic(false);
   return context;
 }
 
@@ -155,24 +156,21 @@ FailureOr<Ports> meshwright::getPorts(ModuleOp module) {
   llvm::StringSet<> inputs, parameters, outputs;
   for (unsigned i = 0; i < entry.getNumArguments(); ++i) {
     mlir::Location loc = entry.getArgument(i).getLoc();
-    auto emitError = [&] {
-      return mlir::emitError(loc) << "argument " << i << " of 'main' ";
-    };
+    auto emitError = [&] { return mlir::emitError(loc) << "argument " << i << " of 'main' "; };
     auto input = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr);
     auto parameter = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kParameterAttr);
     if (!input == !parameter)
-      return emitError() << "has " << (input ? "both" : "neither")
-                         << " 'nn.input' and 'nn.parameter': expected one of them";
-    FailureOr<Port> port =
-        getPort(input ? input : parameter, entry.getArgumentTypes()[i],
-                entry.getArgAttr(i, dist::DistDialect::kGlobalAttr), emitError);
+      return emitError() << "has " << (input ? "both" : "none")
+                         << " of 'nn.input' and 'nn.parameter': expected one";
+    FailureOr<Port> port = getPort(input ? input : parameter, entry.getArgumentTypes()[i],
+                                   entry.getArgAttr(i, dist::DistDialect::kGlobalAttr), emitError);
     if (failed(port))
       return failure();
     if (auto aliases = entry.getArgAttrOfType<mlir::ArrayAttr>(i, NnDialect::kAliasesAttr))
       for (auto alias : aliases.getAsRange<mlir::StringAttr>())
         port->aliases.push_back(alias.str());
-    if (auto offsets = entry.getArgAttrOfType<mlir::DenseI64ArrayAttr>(
-            i, NnDialect::kParameterOffsetsAttr))
+    if (auto offsets =
+            entry.getArgAttrOfType<mlir::DenseI64ArrayAttr>(i, NnDialect::kParameterOffsetsAttr))
       port->offsets = offsets.asArrayRef().vec();
     // Parts of one stored tensor share its name.
     bool isNew = input ? inputs.insert(port->name).second
@@ -186,9 +184,9 @@ FailureOr<Ports> meshwright::getPorts(ModuleOp module) {
     auto name = entry.getResultAttrOfType<mlir::StringAttr>(i, NnDialect::kOutputAttr);
     if (!name)
       return emitError() << "has no 'nn.output'";
-    FailureOr<Port> port = getPort(name, entry.getResultTypes()[i],
-                                   entry.getResultAttr(i, dist::DistDialect::kGlobalAttr),
-                                   emitError);
+    FailureOr<Port> port =
+        getPort(name, entry.getResultTypes()[i],
+                entry.getResultAttr(i, dist::DistDialect::kGlobalAttr), emitError);
     if (failed(port))
       return failure();
     if (!outputs.insert(port->name).second)
@@ -209,7 +207,6 @@ std::string meshwright::print(ModuleOp module, bool locations) {
   if (locations)
     flags.enableDebugInfo();
   module.print(os, flags);
-  os << "\n";
   return text;
 }
 
@@ -226,8 +223,8 @@ Result<Program> Program::parse(std::string_view text, std::string_view name) {
   auto state = std::make_shared<State>();
   state->context = createContext();
   DiagnosticCollector collector(state->context.get());
-  state->module = mlir::parseSourceString<ModuleOp>(
-      text, mlir::ParserConfig(state->context.get()), llvm::StringRef(name));
+  state->module = mlir::parseSourceString<ModuleOp>(text, mlir::ParserConfig(state->context.get()),
+                                                    llvm::StringRef(name));
   if (!state->module)
     return collector.take();
   FailureOr<Ports> ports = getPorts(*state->module);

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/report/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -19,9 +20,9 @@
 using namespace mlir;
 
 void meshwright::registerAllDialects(DialectRegistry &registry) {
-  registry.insert<dist::DistDialect, nn::NnDialect, func::FuncDialect,
-                  arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
+  registry.insert<dist::DistDialect, nn::NnDialect, func::FuncDialect, arith::ArithDialect,
+                  scf::SCFDialect, tensor::TensorDialect>();
   func::registerAllExtensions(registry);
 }
 
-void meshwright::registerAllPasses() {}
+void meshwright::registerAllPasses() { registerReportPasses(); }

@@ -180,8 +180,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function) {
   int64_t peak = alive;
   llvm::SmallDenseSet<Value> freed;
   for (Operation &op : body) {
-    if (isa<nn::ReshapeOp>(op) && lastUse.count(getBuffer(op.getResult(0))) == 0 &&
-        op.use_empty())
+    if (isa<nn::ReshapeOp>(op) && lastUse.count(getBuffer(op.getResult(0))) == 0 && op.use_empty())
       continue;
     if (!isa<nn::ReshapeOp>(op))
       for (Value result : op.getResults())
@@ -207,11 +206,11 @@ static int64_t getActivationsPeak(FunctionOpInterface function) {
 
 static FailureOr<MeshAttr> getMesh(FunctionOpInterface function) {
   if (!getSpmdMeshSymbol(function))
-    return function.emitError("report on '")
+    return emitError(function.getLoc(), "report on '")
            << function.getName() << "': expected an SPMD function, one with 'dist.spmd'";
   MeshAttr mesh = getSpmdMesh(function);
   if (!mesh)
-    return function.emitError("report on '")
+    return emitError(function.getLoc(), "report on '")
            << function.getName() << "': there is no mesh " << getSpmdMeshSymbol(function);
   return mesh;
 }

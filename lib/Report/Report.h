@@ -91,10 +91,9 @@ void printText(const Report &report, llvm::raw_ostream &os);
 void printJson(const Report &report, llvm::raw_ostream &os);
 
 /// Writes `file`, JSON where its name ends in `.json`, else text; whole or not at
-/// all.
-mlir::LogicalResult
-writeReport(const Report &report, llvm::StringRef file,
-            llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error);
+/// all. The standard error, as text, if empty.
+mlir::LogicalResult writeReport(const Report &report, llvm::StringRef file,
+                                llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error);
 
 } // namespace meshwright
 

@@ -71,7 +71,6 @@ public:
   }
 
 private:
-
   static std::string range(const std::set<int64_t> &set) {
     if (set.size() == 1)
       return std::to_string(*set.begin());
@@ -124,7 +123,9 @@ static std::string formatBytes(int64_t bytes) {
   }
   if (unit == 0)
     return std::to_string(bytes) + " B";
-  return llvm::formatv(value < 10 ? "{0:f2} {1}" : value < 100 ? "{0:f1} {1}" : "{0:f0} {1}",
+  return llvm::formatv(value < 10    ? "{0:f2} {1}"
+                       : value < 100 ? "{0:f1} {1}"
+                                     : "{0:f0} {1}",
                        value, units[unit]);
 }
 
@@ -182,16 +183,14 @@ private:
 };
 
 /// Entries of a report that only layer numbers tell apart.
-template <typename Entry>
-struct Group {
+template <typename Entry> struct Group {
   Entry first;
   Pattern name;
   std::set<std::string> places;
   int64_t count = 0;
 };
 
-template <typename Entry>
-class Groups {
+template <typename Entry> class Groups {
 public:
   Group<Entry> &get(const Entry &entry, const std::string &key) {
     auto [it, isNew] = index.try_emplace(key, groups.size());
@@ -238,7 +237,8 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
     for (int64_t dim : entry.dims)
       key += '\0' + std::to_string(dim);
     // Layers that send the same only.
-    key += '\0' + std::to_string(entry.traffic.bytes / std::max<int64_t>(entry.traffic.launches, 1));
+    key +=
+        '\0' + std::to_string(entry.traffic.bytes / std::max<int64_t>(entry.traffic.launches, 1));
     Group<Report::Collective> &group = groups.get(entry, key);
     if (group.count > 1) {
       group.first.traffic.bytes += entry.traffic.bytes;
@@ -251,14 +251,14 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
   for (const Group<Report::Collective> &group : groups.get()) {
     const Report::Collective &entry = group.first;
     const char *between = entry.kind == "all_to_all" ? " to " : ",";
-    table.row({entry.kind, llvm::join(entry.axes, ","),
-               llvm::join(llvm::map_range(entry.dims,
-                                          [](int64_t dim) { return std::to_string(dim); }),
-                          between),
-               std::to_string(entry.traffic.launches),
-               formatBytes(entry.traffic.bytes / entry.traffic.launches),
-               formatBytes(entry.traffic.bytes),
-               entry.dtype + "  " + Groups<Report::Collective>::where(group)});
+    table.row(
+        {entry.kind, llvm::join(entry.axes, ","),
+         llvm::join(llvm::map_range(entry.dims, [](int64_t dim) { return std::to_string(dim); }),
+                    between),
+         std::to_string(entry.traffic.launches),
+         formatBytes(entry.traffic.bytes / entry.traffic.launches),
+         formatBytes(entry.traffic.bytes),
+         entry.dtype + "  " + Groups<Report::Collective>::where(group)});
   }
   table.row({"total", "", "", std::to_string(report.total.launches), "",
              formatBytes(report.total.bytes), ""});
@@ -266,19 +266,20 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
 }
 
 static void printTotals(const Report &report, llvm::raw_ostream &os) {
-  Table table("lrr");
   if (report.before) {
-    table.row({"communication, per rank and run", "sent", "launches"});
-    table.row({"  plain (no sequence parallelism, not optimised)",
-               formatBytes(report.before->bytes), std::to_string(report.before->launches)});
-    table.row({"  this plan", formatBytes(report.total.bytes),
-               std::to_string(report.total.launches)});
+    os << "communication, per rank and run\n";
+    Table table("lrr");
+    table.row({"", "sent", "launches"});
+    table.row({"plain: no sequence parallelism, not optimised", formatBytes(report.before->bytes),
+               std::to_string(report.before->launches)});
+    table.row(
+        {"this plan", formatBytes(report.total.bytes), std::to_string(report.total.launches)});
     table.print(os);
   }
+  os << "memory, per rank\n";
   Table memory("lr");
-  memory.row({"memory, per rank", ""});
-  memory.row({"  weights", formatBytes(report.weights)});
-  memory.row({"  inputs and activations, at most", formatBytes(report.activationsPeak)});
+  memory.row({"weights", formatBytes(report.weights)});
+  memory.row({"inputs and activations, at most", formatBytes(report.activationsPeak)});
   memory.print(os);
 }
 
@@ -322,9 +323,8 @@ static void printWarnings(const Report &report, llvm::raw_ostream &os) {
     return;
   Groups<Report::Warning> groups;
   for (const Report::Warning &warning : report.warnings) {
-    Group<Report::Warning> &group =
-        groups.get(warning, generalizeMessage(warning.message) + '\0' +
-                                generalize(warning.location.name));
+    Group<Report::Warning> &group = groups.get(warning, generalizeMessage(warning.message) + '\0' +
+                                                            generalize(warning.location.name));
     if (group.count > 1)
       group.first.bytes += warning.bytes;
   }
@@ -362,11 +362,11 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
 // Files
 //===----------------------------------------------------------------------===//
 
-mlir::LogicalResult meshwright::writeReport(
-    const Report &report, StringRef file,
-    llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error) {
-  if (file == "-") {
-    printText(report, llvm::outs());
+mlir::LogicalResult
+meshwright::writeReport(const Report &report, StringRef file,
+                        llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error) {
+  if (file.empty()) {
+    printText(report, llvm::errs());
     return mlir::success();
   }
   // Beside its final place under another name, so that no half of it is seen.

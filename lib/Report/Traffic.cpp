@@ -47,9 +47,8 @@ std::optional<int64_t> meshwright::getSentBytes(Operation *op, MeshAttr mesh) {
       .Case([&](AllGatherOp op) {
         return ring(op.getAxes(), ::getBytes(op.getOutputs().getTypes()));
       })
-      .Case([&](AllToAllOp op) {
-        return ring(op.getAxes(), ::getBytes(op.getInputs().getTypes()));
-      })
+      .Case(
+          [&](AllToAllOp op) { return ring(op.getAxes(), ::getBytes(op.getInputs().getTypes())); })
       .Case([&](PermuteOp op) -> int64_t {
         // Ranks that keep their own value send nothing.
         bool anySends = false;

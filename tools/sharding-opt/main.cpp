@@ -6,16 +6,69 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/passes/report/Passes.h"
 
 #include "mlir/IR/DialectRegistry.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Support/FileUtilities.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/ToolOutputFile.h"
+
+namespace cl = llvm::cl;
 
 int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
   mlir::DialectRegistry registry;
   meshwright::registerAllDialects(registry);
   meshwright::registerAllPasses();
   mlir::registerTransformsPasses();
-  return mlir::asMainReturnCode(
-      mlir::MlirOptMain(argc, argv, "Meshwright's optimizer\n", registry));
+
+  std::string help = mlir::registerCLIOptions("Meshwright's optimizer\n", registry);
+  cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"), cl::init("-"));
+  cl::opt<std::string> output("o", cl::desc("Output file"), cl::value_desc("file"), cl::init("-"));
+  cl::opt<std::string> reportFile(
+      "report-file", cl::desc("Write a report behind the last pass: JSON if it ends in .json"),
+      cl::value_desc("file"));
+  cl::list<std::string> remarks(
+      "remarks", cl::desc("Emit the passes' decisions as remarks: applied, declined, note"),
+      cl::value_desc("outcomes"), cl::CommaSeparated);
+  if (!cl::ParseCommandLineOptions(argc, argv, help, &llvm::errs()))
+    return 2;
+
+  mlir::MlirOptMainConfig config = mlir::MlirOptMainConfig::createFromCLOptions();
+  if (config.shouldShowDialects() || config.shouldListPasses())
+    return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, input, output, registry));
+
+  // Reports come behind whatever passes the command line asks for.
+  mlir::MlirOptMainConfig passes = config;
+  config.setPassPipelineSetupFn([&](mlir::PassManager &manager) -> mlir::LogicalResult {
+    if (failed(passes.setupPassPipeline(manager)))
+      return mlir::failure();
+    if (!remarks.empty()) {
+      meshwright::ReportDecisionsPassOptions options;
+      options.outcomes.assign(remarks.begin(), remarks.end());
+      manager.addPass(meshwright::createReportDecisionsPass(options));
+    }
+    if (!reportFile.empty())
+      manager.addPass(meshwright::createReportCommunicationPass({reportFile}));
+    return mlir::success();
+  });
+
+  std::string error;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = mlir::openInputFile(input, &error);
+  std::unique_ptr<llvm::ToolOutputFile> file;
+  if (buffer)
+    file = mlir::openOutputFile(output, &error);
+  if (!file) {
+    llvm::errs() << error << "\n";
+    return 1;
+  }
+  if (failed(mlir::MlirOptMain(file->os(), std::move(buffer), registry, config)))
+    return 1;
+  file->keep();
+  return 0;
 }

@@ -1,0 +1,64 @@
+//===- ReportCommunication.cpp - what an SPMD program sends and holds -----===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Report/Report.h"
+#include "meshwright/passes/report/Passes.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_REPORTCOMMUNICATIONPASS
+#include "meshwright/passes/report/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+
+/// The SPMD function to report on: `main`, or the only one.
+static FailureOr<FunctionOpInterface> getFunction(ModuleOp module) {
+  SmallVector<FunctionOpInterface> functions;
+  for (auto function : module.getOps<FunctionOpInterface>())
+    if (function->hasAttr(dist::DistDialect::kSpmdAttr) && !function.isExternal()) {
+      if (function.getName() == "main")
+        return function;
+      functions.push_back(function);
+    }
+  if (functions.size() == 1)
+    return functions.front();
+  if (functions.empty())
+    return emitError(module.getLoc(),
+                     "report on communication: expected an SPMD function, one with "
+                     "'dist.spmd'; there is none");
+  InFlightDiagnostic error =
+      emitError(module.getLoc(),
+                "report on communication: expected one SPMD function, or one named "
+                "'main'; there are ")
+      << functions.size();
+  for (FunctionOpInterface function : functions)
+    error.attachNote(function.getLoc()) << "'" << function.getName() << "'";
+  return error;
+}
+
+namespace {
+struct ReportCommunicationPass
+    : meshwright::impl::ReportCommunicationPassBase<ReportCommunicationPass> {
+  using ReportCommunicationPassBase::ReportCommunicationPassBase;
+
+  void runOnOperation() override {
+    markAllAnalysesPreserved();
+    FailureOr<FunctionOpInterface> function = getFunction(getOperation());
+    if (failed(function))
+      return signalPassFailure();
+    FailureOr<Report> report = buildReport(*function);
+    if (failed(report))
+      return signalPassFailure();
+    if (failed(writeReport(*report, file, [&](const Twine &message) -> LogicalResult {
+          return emitError(getOperation().getLoc(), message);
+        })))
+      signalPassFailure();
+  }
+};
+} // namespace

@@ -1,0 +1,50 @@
+//===- ReportDecisions.cpp - decisions as remarks -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/passes/report/Passes.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_REPORTDECISIONSPASS
+#include "meshwright/passes/report/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace {
+struct ReportDecisionsPass : meshwright::impl::ReportDecisionsPassBase<ReportDecisionsPass> {
+  using ReportDecisionsPassBase::ReportDecisionsPassBase;
+
+  void runOnOperation() override {
+    markAllAnalysesPreserved();
+    for (const std::string &outcome : outcomes)
+      if (outcome != "applied" && outcome != "declined" && outcome != "note") {
+        emitError(getOperation().getLoc(), "outcome is '")
+            << outcome << "': expected applied, declined or note";
+        return signalPassFailure();
+      }
+    for (const Decision &decision : dist::DistDialect::getDecisionLog(&getContext()).get()) {
+      StringRef outcome = stringify(decision.outcome);
+      if (!outcomes.empty() && !llvm::is_contained(outcomes, outcome))
+        continue;
+      InFlightDiagnostic remark = emitRemark(decision.location)
+                                  << "[" << decision.pass << "] " << outcome << ": "
+                                  << decision.message;
+      if (decision.numbers.empty())
+        continue;
+      remark << " (";
+      llvm::interleave(
+          decision.numbers, [&](auto &number) { remark << number.first << " = " << number.second; },
+          [&] { remark << ", "; });
+      remark << ")";
+    }
+  }
+};
+} // namespace

@@ -1,0 +1,87 @@
+//===- ParallelizeOptionsTests.cpp - the list of options ------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include <gtest/gtest.h>
+
+using namespace meshwright;
+
+namespace {
+
+llvm::FailureOr<ParallelizeOptions> parse(llvm::StringRef text, std::string &message) {
+  return parseParallelizeOptions(text, [&](const llvm::Twine &error) -> llvm::LogicalResult {
+    message = error.str();
+    return llvm::failure();
+  });
+}
+
+ParallelizeOptions parseValid(llvm::StringRef text) {
+  std::string message;
+  auto options = parse(text, message);
+  EXPECT_TRUE(succeeded(options)) << message;
+  return succeeded(options) ? *options : ParallelizeOptions();
+}
+
+std::string getError(llvm::StringRef text) {
+  std::string message;
+  EXPECT_TRUE(failed(parse(text, message))) << text.str();
+  return message;
+}
+
+TEST(ParallelizeOptions, Defaults) {
+  ParallelizeOptions options = parseValid("");
+  EXPECT_TRUE(options.mesh.empty());
+  EXPECT_EQ(options.tensorParallel.getName("tp"), "tp");
+  EXPECT_EQ(options.sequenceParallel, SequenceParallel::Auto);
+  EXPECT_FALSE(options.memoryCeiling);
+}
+
+TEST(ParallelizeOptions, AllOfThem) {
+  ParallelizeOptions options =
+      parseValid("mesh=dp=2,tp=4 data_parallel=dp tensor-parallel=none sequence-parallel=on "
+                 "shardings={\"*.q_proj.weight\": [{\"tp\"}, {}], '*.w': '[{}, {\"tp\":(1)2}]'} "
+                 "device=a100 memory-ceiling=80G");
+  ASSERT_EQ(options.mesh.size(), 2u);
+  EXPECT_EQ(options.mesh[1].name, "tp");
+  EXPECT_EQ(options.mesh[1].size, 4);
+  EXPECT_EQ(options.dataParallel.getName("dp"), "dp");
+  EXPECT_EQ(options.tensorParallel.getName("tp"), "");
+  EXPECT_EQ(options.sequenceParallel, SequenceParallel::On);
+  ASSERT_EQ(options.shardings.size(), 2u);
+  EXPECT_EQ(options.shardings[0].sharding, "[{\"tp\"}, {}]");
+  EXPECT_TRUE(options.shardings[0].matches("model.layers.0.q_proj.weight"));
+  EXPECT_FALSE(options.shardings[0].matches("model.layers.0.k_proj.weight"));
+  EXPECT_EQ(options.shardings[1].sharding, "[{}, {\"tp\":(1)2}]");
+  EXPECT_EQ(options.memoryCeiling, int64_t(80) << 30);
+  // The spelling reads back.
+  EXPECT_EQ(parseValid(options.str()).str(), options.str());
+}
+
+TEST(ParallelizeOptions, Errors) {
+  EXPECT_EQ(getError("mesh=tp"), "mesh: cannot read 'tp': expected name=size, as in tp=4");
+  EXPECT_EQ(getError("mesh=tp=0"), "mesh: axis 'tp' has size 0: expected at least 1");
+  EXPECT_EQ(getError("mesh=tp=2,tp=2"), "mesh: axis 'tp' is given twice");
+  EXPECT_EQ(getError("mesh=a=1000000,b=1000000,c=2"), "mesh: more than 2^40 ranks");
+  EXPECT_EQ(getError("sequence-parallel=yes"),
+            "sequence-parallel is 'yes': expected on, off or auto");
+  EXPECT_EQ(getError("device=h100 device=a100"), "option 'device' is given twice");
+  EXPECT_EQ(getError("memory-ceiling=-1"), "memory-ceiling is '-1': expected a positive number "
+                                           "of bytes, with K, M or G behind it or not");
+  EXPECT_NE(getError("gtp=gtp").find("option 'gtp' is not supported yet; supported are mesh, "),
+            std::string::npos);
+  EXPECT_NE(getError("fsdp=x").find("unknown option 'fsdp'; supported are mesh, "),
+            std::string::npos);
+  EXPECT_NE(getError("nonsense").find("expected key=value pairs"), std::string::npos);
+  EXPECT_NE(getError("shardings={\"a\": [{}").find("a bracket or quote stays open"),
+            std::string::npos);
+  EXPECT_NE(getError("shardings={\"a\": {\"tp\"}}").find("the sharding of 'a' is '{\"tp\"}'"),
+            std::string::npos);
+  EXPECT_NE(getError("shardings={\"[\": [{}]}").find("pattern '['"), std::string::npos);
+}
+
+} // namespace
