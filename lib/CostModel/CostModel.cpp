@@ -1,0 +1,456 @@
+//===- CostModel.cpp - what communication costs ---------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/CostModel/CostModel.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <cmath>
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+llvm::StringRef meshwright::stringify(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllReduce:
+    return "all_reduce";
+  case CollectiveKind::ReduceScatter:
+    return "reduce_scatter";
+  case CollectiveKind::AllGather:
+    return "all_gather";
+  case CollectiveKind::AllToAll:
+    return "all_to_all";
+  case CollectiveKind::Permute:
+    return "permute";
+  case CollectiveKind::Redistribute:
+    return "redistribute";
+  case CollectiveKind::Slice:
+    return "slice";
+  case CollectiveKind::Partial:
+    return "partial";
+  }
+  return "";
+}
+
+static int64_t saturate(__int128 value) {
+  constexpr __int128 limit = std::numeric_limits<int64_t>::max() / 4;
+  return value > limit ? int64_t(limit) : int64_t(value);
+}
+
+int64_t meshwright::getBytesSent(CollectiveKind kind, int64_t ranks, int64_t bytes) {
+  if (ranks <= 1)
+    return 0;
+  __int128 part = (__int128(bytes) * (ranks - 1) + ranks - 1) / ranks;
+  switch (kind) {
+  case CollectiveKind::AllReduce:
+    return saturate((__int128(2) * bytes * (ranks - 1) + ranks - 1) / ranks);
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllGather:
+  case CollectiveKind::AllToAll:
+    return saturate(part);
+  case CollectiveKind::Permute:
+  case CollectiveKind::Redistribute:
+    return bytes;
+  case CollectiveKind::Slice:
+  case CollectiveKind::Partial:
+    return 0;
+  }
+  return 0;
+}
+
+int64_t meshwright::getSteps(CollectiveKind kind, int64_t ranks) {
+  if (ranks <= 1)
+    return 0;
+  switch (kind) {
+  case CollectiveKind::AllReduce:
+    return 2 * (ranks - 1);
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllGather:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Redistribute:
+    return ranks - 1;
+  case CollectiveKind::Permute:
+    return 1;
+  case CollectiveKind::Slice:
+  case CollectiveKind::Partial:
+    return 0;
+  }
+  return 0;
+}
+
+int64_t meshwright::getElementBytes(Type elementType) {
+  if (elementType.isIndex())
+    return 8;
+  if (!elementType.isIntOrFloat())
+    return 1;
+  return llvm::divideCeil(elementType.getIntOrFloatBitWidth(), 8);
+}
+
+int64_t meshwright::getTensorBytes(Type tensorType) {
+  auto shaped = dyn_cast<ShapedType>(tensorType);
+  if (!shaped || !shaped.hasStaticShape())
+    return 0;
+  return shaped.getNumElements() * getElementBytes(shaped.getElementType());
+}
+
+//===----------------------------------------------------------------------===//
+// Time
+//===----------------------------------------------------------------------===//
+
+static int64_t toPicoseconds(double seconds) { return std::llround(seconds * 1e12); }
+
+/// bytes / bandwidth in picoseconds, rounded up.
+static int64_t divideBandwidth(int64_t bytes, double bandwidth) {
+  if (bandwidth <= 0)
+    return bytes;
+  // Below 2^53 bytes the quotient is exact enough to round the same way
+  // everywhere; whole numbers of bytes a second keep ties ties.
+  __int128 perSecond = std::max<int64_t>(1, std::llround(bandwidth));
+  __int128 picoseconds = (__int128(bytes) * 1'000'000'000'000 + perSecond - 1) / perSecond;
+  return saturate(picoseconds);
+}
+
+CostModel::CostModel(MeshAttr mesh) : mesh(mesh) {
+  if (std::optional<Device> known = meshwright::getDevice(mesh.getDevice()))
+    device = *known;
+  launch = toPicoseconds(device.launch);
+  for (MeshAxisAttr axis : mesh.getAxes()) {
+    bool isNetwork = axis.getName() == "host";
+    Link link;
+    link.bandwidth = isNetwork ? device.networkBandwidth : device.linkBandwidth;
+    link.latency = toPicoseconds(isNetwork ? device.networkLatency : device.linkLatency);
+    if (axis.getBandwidth() > 0)
+      link.bandwidth = axis.getBandwidth();
+    if (axis.getLatency() > 0)
+      link.latency = toPicoseconds(axis.getLatency());
+    links.push_back(link);
+  }
+}
+
+int64_t CostModel::getTime(ArrayRef<Axis> axes, int64_t bytes, int64_t steps) const {
+  int64_t transfer = 0, latency = 0;
+  for (const Axis &axis : axes) {
+    const Link &link = links[axis.axis];
+    transfer = std::max(transfer, divideBandwidth(bytes, link.bandwidth));
+    latency = std::max(latency, link.latency);
+  }
+  return saturate(__int128(launch) + __int128(steps) * latency + transfer);
+}
+
+int64_t CostModel::getMemoryTime(int64_t bytes) const {
+  return device.memoryBandwidth > 0 ? divideBandwidth(bytes, device.memoryBandwidth) : 0;
+}
+
+int64_t CostModel::getComputeTime(double flops, Type elementType) const {
+  double perSecond = device.getFlops(elementType);
+  if (perSecond <= 0)
+    return 0;
+  return saturate(__int128(std::ceil(flops / perSecond * 1e12)));
+}
+
+Cost CostModel::getCost(CollectiveKind kind, ArrayRef<Axis> axes, int64_t bytes,
+                        int packedSides) const {
+  Cost cost;
+  if (!isLaunch(kind)) {
+    cost.localSteps = 1;
+    return cost;
+  }
+  int64_t ranks = getNumShards(axes);
+  cost.bytes = getBytesSent(kind, ranks, bytes);
+  cost.launches = 1;
+  // A packed side is read and written once more.
+  cost.time = getTime(axes, cost.bytes, getSteps(kind, ranks)) +
+              getMemoryTime(saturate(__int128(2) * packedSides * bytes));
+  return cost;
+}
+
+Cost CostModel::getRedistributeCost(ArrayRef<Axis> axes, int64_t bytes, int64_t peers) const {
+  Cost cost;
+  cost.bytes = bytes;
+  cost.launches = 1;
+  cost.redistributes = 1;
+  // Boxes are packed into messages and unpacked from them.
+  cost.time = getTime(axes, bytes, peers) + getMemoryTime(saturate(__int128(4) * bytes));
+  return cost;
+}
+
+//===----------------------------------------------------------------------===//
+// Redistribution
+//===----------------------------------------------------------------------===//
+
+RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> factors,
+                                                 int64_t elementBytes) {
+  // Of the value's rows a rank holds one box and needs another. Per factor the
+  // two intervals are nested, with the same overlap on all ranks, if the one
+  // list of axes begins with the other. Else the first axes that differ can be
+  // chosen freely, so that some rank holds nothing of what it needs. A rank
+  // never sends more than the rank that receives most: what leaves a group of
+  // replicas is spread over it, and in the nested case both are equal.
+  RedistributeCost result;
+  __int128 needed = elementBytes, held = elementBytes, peers = 1;
+  bool nested = true;
+  AxisList fromAxes, toAxes;
+  for (const RedistributeFactor &factor : factors) {
+    int64_t fromChunk = factor.padded / getNumShards(factor.from);
+    int64_t toChunk = factor.padded / getNumShards(factor.to);
+    needed *= toChunk;
+    held *= std::min(fromChunk, toChunk);
+    size_t common = 0;
+    while (common < factor.from.size() && common < factor.to.size() &&
+           factor.from[common] == factor.to[common])
+      ++common;
+    ArrayRef<Axis> from = factor.from.drop_front(common), to = factor.to.drop_front(common);
+    nested &= from.empty() || to.empty();
+    fromAxes.append(from.begin(), from.end());
+    toAxes.append(to.begin(), to.end());
+    // Chunks of the source that one chunk of the target meets, at most.
+    if (fromChunk > 0) {
+      int64_t divisor = std::gcd(fromChunk, toChunk);
+      peers *= llvm::divideCeil(toChunk - divisor, fromChunk) + 1;
+    }
+  }
+  // Ranks that hold the same rows share the sending; those that agree in all
+  // that changes keep to themselves.
+  int64_t replicas = 1;
+  result.axes = fromAxes;
+  for (const Axis &axis : toAxes)
+    if (!contains(fromAxes, axis)) {
+      replicas *= axis.size;
+      result.axes.push_back(axis);
+    }
+  llvm::sort(result.axes);
+  peers *= replicas;
+  if (nested)
+    peers -= replicas;
+  result.peers = std::min<int64_t>(saturate(peers), getNumShards(result.axes) - 1);
+  result.bytes = saturate(nested ? needed - held : needed);
+  return result;
+}
+
+/// Cuts axes so that any two of the layouts' are equal or apart. False where
+/// two parts overlap without a common part.
+static bool splitAxes(AxisList &axes, ArrayRef<Axis> others) {
+  AxisList result;
+  for (Axis axis : axes) {
+    SmallVector<int64_t> cuts{axis.pre, axis.pre * axis.size};
+    for (const Axis &other : others) {
+      if (!axis.overlaps(other))
+        continue;
+      for (int64_t cut : {other.pre, other.pre * other.size})
+        if (cut > axis.pre && cut < axis.pre * axis.size)
+          cuts.push_back(cut);
+    }
+    llvm::sort(cuts);
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      if (cuts[i + 1] % cuts[i] != 0)
+        return false;
+      result.push_back({axis.axis, cuts[i], cuts[i + 1] / cuts[i]});
+    }
+  }
+  axes = std::move(result);
+  return true;
+}
+
+RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layout &to,
+                                                 int64_t elementBytes, MeshAttr mesh) {
+  auto wholeTarget = [&] {
+    RedistributeCost result;
+    __int128 bytes = elementBytes;
+    for (int64_t size : to.getLocalShape())
+      bytes *= size;
+    result.bytes = saturate(bytes);
+    result.axes = from.getShardedAxes();
+    for (const Axis &axis : to.getShardedAxes())
+      if (!contains(result.axes, axis))
+        result.axes.push_back(axis);
+    result.peers = mesh.getNumRanks() - 1;
+    return result;
+  };
+  AxisList all = from.getShardedAxes();
+  all.append(to.getShardedAxes());
+  SmallVector<std::pair<AxisList, AxisList>> lists;
+  SmallVector<int64_t> sizes;
+  if (from.getRank() != to.getRank())
+    return wholeTarget();
+  for (auto [a, b] : llvm::zip_equal(from.dims, to.dims)) {
+    // Factors from the minor end, cut where either layout cuts them.
+    SmallVector<LayoutFactor> upper(a.factors.begin(), a.factors.end());
+    SmallVector<LayoutFactor> lower(b.factors.begin(), b.factors.end());
+    while (!upper.empty() && !lower.empty()) {
+      LayoutFactor x = upper.pop_back_val(), y = lower.pop_back_val(), rest, part;
+      if (x.size > y.size) {
+        if (!splitFactor(x, y.size, mesh, rest, part))
+          return wholeTarget();
+        upper.push_back(rest);
+        x = part;
+      } else if (y.size > x.size) {
+        if (!splitFactor(y, x.size, mesh, rest, part))
+          return wholeTarget();
+        lower.push_back(rest);
+        y = part;
+      }
+      if (x.padded != y.padded || !splitAxes(x.axes, all) || !splitAxes(y.axes, all))
+        return wholeTarget();
+      lists.push_back({x.axes, y.axes});
+      sizes.push_back(x.padded);
+    }
+    if (!upper.empty() || !lower.empty())
+      return wholeTarget();
+  }
+  SmallVector<RedistributeFactor> factors;
+  for (auto [list, size] : llvm::zip_equal(lists, sizes))
+    factors.push_back({size, list.first, list.second});
+  return getRedistributeCost(factors, elementBytes);
+}
+
+//===----------------------------------------------------------------------===//
+// Ops
+//===----------------------------------------------------------------------===//
+
+std::optional<CollectiveKind> meshwright::getCollectiveKind(Operation *op) {
+  return llvm::TypeSwitch<Operation *, std::optional<CollectiveKind>>(op)
+      .Case([](AllReduceOp) { return CollectiveKind::AllReduce; })
+      .Case([](ReduceScatterOp) { return CollectiveKind::ReduceScatter; })
+      .Case([](AllGatherOp) { return CollectiveKind::AllGather; })
+      .Case([](AllToAllOp) { return CollectiveKind::AllToAll; })
+      .Case([](PermuteOp) { return CollectiveKind::Permute; })
+      .Case([](RedistributeOp) { return CollectiveKind::Redistribute; })
+      .Case([](SliceOp) { return CollectiveKind::Slice; })
+      .Case([](PartialOp) { return CollectiveKind::Partial; })
+      .Default([](Operation *) { return std::nullopt; });
+}
+
+/// Shape of the value that `localType` is a part of, as padded.
+static SmallVector<int64_t> getPaddedShape(RankedTensorType localType, ShardingAttr sharding,
+                                           MeshAttr mesh) {
+  SmallVector<int64_t> shape;
+  for (auto [size, dim] : llvm::zip_equal(localType.getShape(), sharding.getDims())) {
+    int64_t shards = 1;
+    for (FactorShardingAttr factor : dim.getFactors())
+      for (AxisRefAttr axis : factor.getAxes())
+        shards *= getAxis(axis, mesh).size;
+    shape.push_back(size * shards);
+  }
+  return shape;
+}
+
+/// The layout of one side of a redistribute; sizes that the attribute does not
+/// spell are the padded ones, which is what is sent.
+static FailureOr<Layout> getSideLayout(RankedTensorType localType, ShardingAttr sharding,
+                                       MeshAttr mesh) {
+  Layout layout;
+  SmallVector<int64_t> padded = getPaddedShape(localType, sharding, mesh);
+  for (auto [size, dim] : llvm::zip_equal(padded, sharding.getDims())) {
+    DimLayout result;
+    bool spelled = dim.getFactors().size() > 1;
+    for (FactorShardingAttr factor : dim.getFactors()) {
+      LayoutFactor entry;
+      for (AxisRefAttr axis : factor.getAxes())
+        entry.axes.push_back(getAxis(axis, mesh));
+      int64_t shards = getNumShards(entry.axes);
+      entry.size = entry.padded =
+          spelled ? (factor.getPadded() ? factor.getPadded()
+                                        : int64_t(llvm::alignTo(factor.getSize(), shards)))
+                  : size;
+      result.factors.push_back(std::move(entry));
+    }
+    if (result.factors.empty()) {
+      LayoutFactor entry;
+      entry.size = entry.padded = size;
+      result.factors.push_back(std::move(entry));
+    }
+    layout.dims.push_back(std::move(result));
+  }
+  return layout;
+}
+
+AxisList meshwright::getCollectiveAxes(Operation *op, MeshAttr mesh) {
+  if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
+    AxisList axes;
+    for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+      auto from = getSideLayout(cast<RankedTensorType>(op->getOperand(i).getType()),
+                                cast<ShardingAttr>(redistribute.getFrom()[i]), mesh);
+      auto to = getSideLayout(cast<RankedTensorType>(op->getResult(i).getType()),
+                              cast<ShardingAttr>(redistribute.getTo()[i]), mesh);
+      for (const Axis &axis : getRedistributeCost(*from, *to, 1, mesh).axes)
+        if (!contains(axes, axis))
+          axes.push_back(axis);
+    }
+    return axes;
+  }
+  AxisList axes;
+  if (auto attr = op->getAttrOfType<ArrayAttr>("axes"))
+    axes = getAxes(attr, mesh);
+  llvm::erase_if(axes, [](const Axis &axis) { return axis.size == 1; });
+  return axes;
+}
+
+/// Whether every rank keeps its own value.
+static bool keepsAll(PermuteOp op, int64_t ranks) {
+  if (op.getShift())
+    return ranks == 0 || *op.getShift() % ranks == 0;
+  ArrayRef<int64_t> pairs = op.getPairs().value_or(ArrayRef<int64_t>());
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    if (pairs[i] != pairs[i + 1])
+      return false;
+  return true;
+}
+
+std::optional<Cost> CostModel::getCost(Operation *op) const {
+  std::optional<CollectiveKind> kind = getCollectiveKind(op);
+  if (!kind)
+    return std::nullopt;
+  Cost total;
+  if (!isLaunch(*kind)) {
+    total.localSteps = 1;
+    return total;
+  }
+  AxisList axes = getCollectiveAxes(op, mesh);
+  int64_t ranks = getNumShards(axes), steps = getSteps(*kind, ranks);
+  int64_t packed = 0;
+  // Whether messages of a side's dimension are contiguous.
+  auto isOuter = [](Type type, int64_t dim) {
+    for (int64_t size : cast<RankedTensorType>(type).getShape().take_front(dim))
+      if (size != 1)
+        return false;
+    return true;
+  };
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    Type in = op->getOperand(i).getType(), out = op->getResult(i).getType();
+    int64_t bytes = std::max(getTensorBytes(in), getTensorBytes(out));
+    if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
+      auto inType = cast<RankedTensorType>(in), outType = cast<RankedTensorType>(out);
+      auto from = getSideLayout(inType, cast<ShardingAttr>(redistribute.getFrom()[i]), mesh);
+      auto to = getSideLayout(outType, cast<ShardingAttr>(redistribute.getTo()[i]), mesh);
+      RedistributeCost part = meshwright::getRedistributeCost(
+          *from, *to, getElementBytes(inType.getElementType()), mesh);
+      total.bytes += part.bytes;
+      steps = i == 0 ? part.peers : std::max(steps, part.peers);
+      packed += 4 * part.bytes;
+      total.redistributes = 1;
+      continue;
+    }
+    total.bytes += getBytesSent(*kind, ranks, bytes);
+    if (auto permute = dyn_cast<PermuteOp>(op); permute && keepsAll(permute, ranks))
+      total.bytes = 0;
+    if (auto gather = dyn_cast<AllGatherOp>(op))
+      packed += isOuter(in, gather.getDims()[i]) ? 0 : 2 * bytes;
+    if (auto scatter = dyn_cast<ReduceScatterOp>(op))
+      packed += isOuter(in, scatter.getDims()[i]) ? 0 : 2 * bytes;
+    if (auto exchange = dyn_cast<AllToAllOp>(op)) {
+      packed += isOuter(in, exchange.getTo()[i]) ? 0 : 2 * bytes;
+      packed += isOuter(out, exchange.getFrom()[i]) ? 0 : 2 * bytes;
+    }
+  }
+  total.launches = 1;
+  total.time = getTime(axes, total.bytes, steps) + getMemoryTime(packed);
+  return total;
+}

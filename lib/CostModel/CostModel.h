@@ -1,0 +1,179 @@
+//===- CostModel.h - what communication costs -------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The one alpha-beta model that resharder, optimiser, scheduler and reports
+// share: a collective takes its launch, its steps times the latency and its
+// bytes over the bandwidth of the slowest link among its axes. Times are whole
+// picoseconds, so that equal costs compare equal.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_COSTMODEL_COSTMODEL_H
+#define MESHWRIGHT_LIB_COSTMODEL_COSTMODEL_H
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+#include <optional>
+
+namespace meshwright {
+
+/// What a value's move costs. Compared in this order of members.
+struct Cost {
+  /// Picoseconds.
+  int64_t time = 0;
+  /// Bytes that a rank sends, the largest over the ranks.
+  int64_t bytes = 0;
+  /// Launches of collectives.
+  int64_t launches = 0;
+  /// Launches that are dist.redistribute: named collectives are preferred.
+  int64_t redistributes = 0;
+  /// Local steps (slices, pads), the last tie-breaker.
+  int64_t localSteps = 0;
+
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const {
+    return {time, bytes, launches, redistributes, localSteps};
+  }
+  bool operator<(const Cost &other) const { return key() < other.key(); }
+  bool operator==(const Cost &other) const { return key() == other.key(); }
+  bool operator!=(const Cost &other) const { return !(*this == other); }
+  Cost operator+(const Cost &other) const {
+    return {time + other.time, bytes + other.bytes, launches + other.launches,
+            redistributes + other.redistributes, localSteps + other.localSteps};
+  }
+};
+
+/// A device and the links between devices. `docs/devices.md` shows the table.
+struct Device {
+  /// Operations per second of matrix products, by element type.
+  double flopsF32 = 0, flopsBF16 = 0, flopsF16 = 0;
+  /// Bytes per second and bytes; 0 is unlimited.
+  double memoryBandwidth = 0;
+  int64_t memorySize = 0;
+  /// Between devices of one host: bytes per second in one direction, seconds.
+  double linkBandwidth = 0, linkLatency = 0;
+  /// Between hosts: along an axis named `host`.
+  double networkBandwidth = 0, networkLatency = 0;
+  /// Seconds to start a kernel or collective.
+  double launch = 0;
+
+  double getFlops(mlir::Type elementType) const;
+};
+
+/// A device by its spelling in a mesh: the name of a preset, keys that override
+/// its numbers, or keys alone (`"h100"`, `"h100 memory_size=4e10"`). The empty
+/// spelling is a device that costs nothing. Null where the spelling is wrong;
+/// `error` then says why.
+std::optional<Device> getDevice(llvm::StringRef spelling, std::string *error = nullptr);
+
+/// Names of the presets, for messages.
+llvm::ArrayRef<llvm::StringLiteral> getDeviceNames();
+
+enum class CollectiveKind {
+  AllReduce,
+  ReduceScatter,
+  AllGather,
+  AllToAll,
+  Permute,
+  Redistribute,
+  Slice,
+  Partial,
+};
+llvm::StringRef stringify(CollectiveKind kind);
+/// Slices and partials are local; all others are launches.
+inline bool isLaunch(CollectiveKind kind) {
+  return kind != CollectiveKind::Slice && kind != CollectiveKind::Partial;
+}
+
+/// Bytes that a rank sends (ring algorithms) over a group of `ranks`, for a
+/// larger side of `bytes` on a rank. Rounded up. Not for redistribute, whose
+/// bytes depend on both layouts.
+int64_t getBytesSent(CollectiveKind kind, int64_t ranks, int64_t bytes);
+
+/// Number of messages that follow each other.
+int64_t getSteps(CollectiveKind kind, int64_t ranks);
+
+/// Bytes of one element, or of a tensor; parts of bytes round up for each
+/// element.
+int64_t getElementBytes(mlir::Type elementType);
+int64_t getTensorBytes(mlir::Type tensorType);
+
+/// The bytes a rank sends when the value goes from `from` to `to` in paired
+/// sends, and the most peers that it has. Neither layout has unreduced axes;
+/// factors (given flat, in the same order) agree in padded size.
+struct RedistributeCost {
+  int64_t bytes = 0;
+  int64_t peers = 0;
+  dist::AxisList axes;
+};
+
+class CostModel {
+public:
+  /// The model of a mesh: its links where it gives them, else those of its
+  /// device, else equal bandwidths without latency. A device that does not
+  /// exist counts as none (the mesh's users check it).
+  explicit CostModel(dist::MeshAttr mesh);
+
+  dist::MeshAttr getMesh() const { return mesh; }
+  const Device &getDevice() const { return device; }
+
+  /// Picoseconds that `steps` messages of `bytes` in all take over `axes`, with
+  /// the launch.
+  int64_t getTime(llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t steps) const;
+
+  /// Picoseconds to read or write `bytes` of memory.
+  int64_t getMemoryTime(int64_t bytes) const;
+
+  /// Picoseconds of `flops` in `elementType`; 0 where the mesh names no device.
+  int64_t getComputeTime(double flops, mlir::Type elementType) const;
+
+  /// A collective whose larger side is `bytes` on a rank. `packedSides` (0 to 2)
+  /// is on how many sides the dimension is not the outermost of the local
+  /// value, so that messages are packed or unpacked.
+  Cost getCost(CollectiveKind kind, llvm::ArrayRef<dist::Axis> axes, int64_t bytes,
+               int packedSides = 0) const;
+
+  /// The cost of a redistribute that sends `bytes` to at most `peers` ranks.
+  Cost getRedistributeCost(llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t peers) const;
+
+  /// A collective op of an SPMD program, all of its operands as one launch;
+  /// none where `op` is no collective.
+  std::optional<Cost> getCost(mlir::Operation *op) const;
+
+private:
+  struct Link {
+    double bandwidth = 0; // 0 is one byte a picosecond
+    int64_t latency = 0;  // picoseconds
+  };
+  dist::MeshAttr mesh;
+  Device device;
+  mlir::SmallVector<Link, 4> links;
+  int64_t launch = 0; // picoseconds
+};
+
+/// What kind of collective `op` is, if it is one.
+std::optional<CollectiveKind> getCollectiveKind(mlir::Operation *op);
+
+/// The axes that the ranks of a collective's groups differ in.
+dist::AxisList getCollectiveAxes(mlir::Operation *op, dist::MeshAttr mesh);
+
+/// Bytes and peers of one operand's redistribution. `localBytes` is the size of
+/// one rank's result.
+RedistributeCost getRedistributeCost(const dist::Layout &from, const dist::Layout &to,
+                                     int64_t elementBytes, dist::MeshAttr mesh);
+
+/// One factor of both layouts: its size (padded) and axes on either side, axes
+/// split so that two of them are either equal or apart.
+struct RedistributeFactor {
+  int64_t padded;
+  llvm::ArrayRef<dist::Axis> from, to;
+};
+RedistributeCost getRedistributeCost(llvm::ArrayRef<RedistributeFactor> factors,
+                                     int64_t elementBytes);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_COSTMODEL_COSTMODEL_H

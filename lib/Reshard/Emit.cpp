@@ -1,0 +1,300 @@
+//===- Emit.cpp - a plan as ops -------------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Collectives act on whole local dimensions. A factor that is not a whole
+// dimension is split off by a local reshape before, and merged again at the end.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Reshard/Reshard.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+class Emitter {
+public:
+  Emitter(OpBuilder &builder, Location location, const ReshardPlan &plan, MeshAttr mesh,
+          FlatSymbolRefAttr symbol)
+      : builder(builder), location(location), plan(plan), mesh(mesh), symbol(symbol) {}
+
+  Value run(Value value);
+
+private:
+  int64_t getLocal(const ReshardState &state, int factor) const {
+    return state.padded[factor] / getNumShards(state.axes[factor]);
+  }
+  bool isNeutral(const ReshardState &state, int factor) const {
+    return state.axes[factor].empty() && state.padded[factor] == plan.factors[factor].size;
+  }
+  void findDimensions();
+  void chooseCuts(const ReshardStep &step);
+  SmallVector<int64_t> getShape(const ReshardState &state, bool merged) const;
+  int64_t getDim(int factor) const;
+  Layout getLayout(const ReshardState &state) const;
+  Value reshape(Value value, ArrayRef<int64_t> shape);
+  Value write(const ReshardStep &step, Value value);
+  SmallVector<int64_t> getPairs(const ReshardStep &step) const;
+
+  OpBuilder &builder;
+  Location location;
+  const ReshardPlan &plan;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  /// Whether a factor starts a dimension of its own.
+  SmallVector<bool, 8> starts;
+  /// Of each tensor dimension the cut in use.
+  SmallVector<int, 6> cuts;
+};
+
+/// A factor that a step changes starts a dimension, and what is sharded or
+/// padded behind it starts the next.
+void Emitter::findDimensions() {
+  int count = plan.factors.size();
+  starts.assign(count, false);
+  cuts.assign(count ? plan.factors.back().dim + 1 : 0, 0);
+  auto sameGroup = [&](int f, int g) {
+    return plan.factors[f].dim == plan.factors[g].dim && plan.factors[f].cut == plan.factors[g].cut;
+  };
+  SmallVector<bool, 8> everCut(count, false);
+  auto look = [&](const ReshardState &state) {
+    for (int f = 0; f < count; ++f)
+      everCut[f] = everCut[f] || !isNeutral(state, f);
+  };
+  for (const ReshardStep &step : plan.steps) {
+    look(step.before);
+    look(step.after);
+  }
+  for (int f = 0; f < count; ++f)
+    starts[f] = f == 0 || !sameGroup(f - 1, f);
+  for (const ReshardStep &step : plan.steps)
+    for (int f = 0; f < count; ++f) {
+      if (step.before.axes[f] == step.after.axes[f] && step.before.padded[f] == step.after.padded[f])
+        continue;
+      starts[f] = true;
+      bool cutBehind = false;
+      for (int g = f + 1; g < count && sameGroup(f, g); ++g)
+        cutBehind |= everCut[g];
+      if (cutBehind)
+        starts[f + 1] = true;
+    }
+}
+
+/// A dimension with two cuts uses the one that the step's factors belong to.
+void Emitter::chooseCuts(const ReshardStep &step) {
+  for (auto [f, factor] : llvm::enumerate(plan.factors))
+    if (!isNeutral(step.before, f) || !isNeutral(step.after, f))
+      cuts[factor.dim] = factor.cut;
+}
+
+SmallVector<int64_t> Emitter::getShape(const ReshardState &state, bool merged) const {
+  SmallVector<int64_t> shape;
+  int dim = -1;
+  for (int f = 0, e = plan.factors.size(); f < e; ++f) {
+    const ReshardFactor &factor = plan.factors[f];
+    if (factor.cut != cuts[factor.dim])
+      continue;
+    if (factor.dim != dim || (!merged && starts[f]))
+      shape.push_back(1);
+    dim = factor.dim;
+    shape.back() *= getLocal(state, f);
+  }
+  return shape;
+}
+
+int64_t Emitter::getDim(int factor) const {
+  int64_t index = -1;
+  int dim = -1;
+  for (int f = 0; f <= factor; ++f) {
+    const ReshardFactor &entry = plan.factors[f];
+    if (entry.cut != cuts[entry.dim])
+      continue;
+    if (entry.dim != dim || starts[f])
+      ++index;
+    dim = entry.dim;
+  }
+  return index;
+}
+
+Layout Emitter::getLayout(const ReshardState &state) const {
+  Layout layout;
+  int dim = -1;
+  for (int f = 0, e = plan.factors.size(); f < e; ++f) {
+    const ReshardFactor &entry = plan.factors[f];
+    if (entry.cut != cuts[entry.dim])
+      continue;
+    if (entry.dim != dim || starts[f])
+      layout.dims.emplace_back();
+    dim = entry.dim;
+    LayoutFactor factor;
+    factor.size = entry.size;
+    factor.padded = state.padded[f];
+    factor.axes = state.axes[f];
+    layout.dims.back().factors.push_back(std::move(factor));
+  }
+  canonicalize(layout, mesh);
+  return layout;
+}
+
+Value Emitter::reshape(Value value, ArrayRef<int64_t> shape) {
+  auto type = cast<RankedTensorType>(value.getType());
+  if (type.getShape() == shape)
+    return value;
+  return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
+}
+
+/// Who sends to whom, as linear coordinates over the step's axes: each rank
+/// gets the chunk that its place in the new layout calls for.
+SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
+  // Both sides cut into single digits of the group's axes would do; coordinates
+  // along whole mesh axes are simpler. Other axes stay at 0.
+  SmallVector<int64_t> sizes;
+  for (MeshAxisAttr axis : mesh.getAxes())
+    sizes.push_back(axis.getSize());
+  using Coordinates = SmallVector<int64_t>;
+  auto getDigit = [&](const Coordinates &at, const Axis &axis) {
+    return at[axis.axis] / (sizes[axis.axis] / (axis.pre * axis.size)) % axis.size;
+  };
+  auto addDigit = [&](Coordinates &at, const Axis &axis, int64_t digit) {
+    at[axis.axis] += digit * (sizes[axis.axis] / (axis.pre * axis.size));
+  };
+  auto linearise = [&](const Coordinates &at, ArrayRef<Axis> axes) {
+    int64_t linear = 0;
+    for (const Axis &axis : axes)
+      linear = linear * axis.size + getDigit(at, axis);
+    return linear;
+  };
+  auto spread = [&](Coordinates &at, ArrayRef<Axis> axes, int64_t linear) {
+    for (const Axis &axis : llvm::reverse(axes)) {
+      addDigit(at, axis, linear % axis.size);
+      linear /= axis.size;
+    }
+  };
+  // What shares the group but places no chunk: replicas, in order.
+  auto without = [&](const AxisList &axes, const ReshardState &state) {
+    AxisList used = state.unreduced;
+    for (const AxisList &list : state.axes)
+      used.append(list);
+    AxisList rest;
+    for (const Axis &axis : axes) {
+      // Digit by digit, at the borders of what is used.
+      SmallVector<int64_t> borders{axis.pre, axis.pre * axis.size};
+      for (const Axis &other : used)
+        if (other.overlaps(axis))
+          for (int64_t border : {other.pre, other.pre * other.size})
+            if (border > axis.pre && border < axis.pre * axis.size)
+              borders.push_back(border);
+      llvm::sort(borders);
+      borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+      for (size_t i = 0; i + 1 < borders.size(); ++i) {
+        Axis part{axis.axis, borders[i], borders[i + 1] / borders[i]};
+        if (!anyOverlap(part, used))
+          rest.push_back(part);
+      }
+    }
+    return rest;
+  };
+  // Unreduced axes that stay keep their place; those that go give it to those
+  // that come.
+  AxisList gone, come;
+  auto subtract = [&](const AxisList &from, const AxisList &other) {
+    ReshardState state;
+    state.unreduced = other;
+    return without(from, state);
+  };
+  gone = subtract(step.before.unreduced, step.after.unreduced);
+  come = subtract(step.after.unreduced, step.before.unreduced);
+  AxisList kept = subtract(step.before.unreduced, gone);
+  AxisList freeBefore = without(step.axes, step.before), freeAfter = without(step.axes, step.after);
+  SmallVector<int64_t> pairs;
+  int64_t ranks = getNumShards(step.axes);
+  for (int64_t target = 0; target < ranks; ++target) {
+    Coordinates to(sizes.size(), 0), from(sizes.size(), 0);
+    spread(to, step.axes, target);
+    for (auto [before, after] : llvm::zip_equal(step.before.axes, step.after.axes))
+      spread(from, before, linearise(to, after));
+    spread(from, gone, linearise(to, come));
+    spread(from, kept, linearise(to, kept));
+    spread(from, freeBefore, linearise(to, freeAfter));
+    pairs.append({linearise(from, step.axes), target});
+  }
+  return pairs;
+}
+
+Value Emitter::write(const ReshardStep &step, Value value) {
+  MLIRContext *context = builder.getContext();
+  auto type = cast<RankedTensorType>(value.getType());
+  RankedTensorType result = type.clone(getShape(step.after, /*merged=*/false));
+  TypeRange results(result);
+  ArrayAttr axes = getAxesAttr(context, step.axes, mesh);
+  auto reduction = ReductionKindAttr::get(context, plan.reduction);
+  auto dims = [&](int factor) { return builder.getDenseI64ArrayAttr(getDim(factor)); };
+  switch (step.kind) {
+  case ReshardStepKind::AllReduce:
+    return AllReduceOp::create(builder, location, results, value, reduction, axes).getResult(0);
+  case ReshardStepKind::ReduceScatter:
+    return ReduceScatterOp::create(builder, location, results, value, reduction, axes,
+                                   dims(step.to))
+        .getResult(0);
+  case ReshardStepKind::AllGather:
+    return AllGatherOp::create(builder, location, results, value, axes, dims(step.from))
+        .getResult(0);
+  case ReshardStepKind::AllToAll:
+    return AllToAllOp::create(builder, location, results, value, axes, dims(step.from),
+                              dims(step.to))
+        .getResult(0);
+  case ReshardStepKind::Permute:
+    return PermuteOp::create(builder, location, results, value, axes, /*shift=*/nullptr,
+                             builder.getDenseI64ArrayAttr(getPairs(step)))
+        .getResult(0);
+  case ReshardStepKind::Redistribute: {
+    Attribute from = getSharding(getLayout(step.before), symbol, mesh);
+    Attribute to = getSharding(getLayout(step.after), symbol, mesh);
+    return RedistributeOp::create(builder, location, results, value, builder.getArrayAttr(from),
+                                  builder.getArrayAttr(to))
+        .getResult(0);
+  }
+  case ReshardStepKind::Slice:
+    return dist::SliceOp::create(builder, location, results, value, axes, dims(step.to))
+        .getResult(0);
+  case ReshardStepKind::Partial:
+    return PartialOp::create(builder, location, results, value, axes).getResult(0);
+  case ReshardStepKind::Pad:
+    return PadOp::create(builder, location, result, value, dims(step.to));
+  case ReshardStepKind::Strip: {
+    SmallVector<int64_t> zeros(type.getRank(), 0), ones(type.getRank(), 1);
+    return nn::SliceOp::create(builder, location, result, value,
+                               builder.getDenseI64ArrayAttr(zeros),
+                               builder.getDenseI64ArrayAttr(result.getShape()),
+                               builder.getDenseI64ArrayAttr(ones));
+  }
+  }
+  return value;
+}
+
+Value Emitter::run(Value value) {
+  if (plan.steps.empty())
+    return value;
+  findDimensions();
+  for (const ReshardStep &step : plan.steps) {
+    chooseCuts(step);
+    // Where nothing moves within a dimension it stays as it is.
+    value = write(step, reshape(value, getShape(step.before, /*merged=*/false)));
+  }
+  return reshape(value, getShape(plan.steps.back().after, /*merged=*/true));
+}
+
+} // namespace
+
+Value meshwright::emit(OpBuilder &builder, Location location, Value value, const ReshardPlan &plan,
+                       MeshAttr mesh, FlatSymbolRefAttr symbol) {
+  return Emitter(builder, location, plan, mesh, symbol).run(value);
+}

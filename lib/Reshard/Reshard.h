@@ -1,0 +1,124 @@
+//===- Reshard.h - from one layout to another -------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The cheapest sequence of collectives from one layout to another: a shortest
+// path over layouts, shared by everybody who moves a value.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_RESHARD_RESHARD_H
+#define MESHWRIGHT_LIB_RESHARD_RESHARD_H
+
+#include "meshwright/lib/CostModel/CostModel.h"
+
+#include "mlir/IR/Builders.h"
+
+#include <memory>
+#include <vector>
+
+namespace meshwright {
+
+/// A factor as the search sees it: a dimension of its own.
+struct ReshardFactor {
+  /// The tensor's dimension.
+  int dim;
+  /// Where the two layouts cut a dimension into factors that have no common
+  /// refinement, the cut of the source (0) and of the target (1) are both
+  /// listed; one of the two is whole at any time.
+  int cut;
+  int64_t size;
+};
+
+/// A layout during the move: for each factor of the plan its axes and padded
+/// size.
+struct ReshardState {
+  llvm::SmallVector<dist::AxisList, 6> axes;
+  llvm::SmallVector<int64_t, 6> padded;
+  dist::AxisList unreduced;
+};
+
+enum class ReshardStepKind {
+  AllReduce,
+  ReduceScatter,
+  AllGather,
+  AllToAll,
+  Permute,
+  Redistribute,
+  Slice,
+  Partial,
+  /// Local: zeros appended at the tail of a factor, and taken off.
+  Pad,
+  Strip,
+};
+llvm::StringRef stringify(ReshardStepKind kind);
+
+struct ReshardStep {
+  ReshardStepKind kind;
+  /// The group, in the order of its ranks' chunks.
+  dist::AxisList axes;
+  /// The factor that loses axes (all_gather, all_to_all) and the one that gains
+  /// them (reduce_scatter, slice, all_to_all); that which pad or strip changes
+  /// is `to`. -1 where there is none.
+  int from = -1, to = -1;
+  ReshardState before, after;
+  /// The step leaves every rank with the whole value.
+  bool gathersWhole = false;
+  /// Bytes of the step's result on a rank.
+  int64_t resultBytes = 0;
+  Cost cost;
+};
+
+struct ReshardPlan {
+  llvm::SmallVector<ReshardFactor, 6> factors;
+  std::vector<ReshardStep> steps;
+  /// How unreduced values combine.
+  dist::ReductionKind reduction = dist::ReductionKind::Sum;
+  Cost cost;
+};
+
+struct ReshardOptions {
+  /// Bound on an intermediate value's bytes on a rank; 0 is none. Source and
+  /// target are exempt.
+  int64_t maxIntermediateBytes = 0;
+};
+
+/// Plans and writes moves between layouts on one mesh. Plans are remembered;
+/// not safe for use from several threads.
+class Resharder {
+public:
+  Resharder(dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol, ReshardOptions options = {});
+  ~Resharder();
+
+  /// The cheapest plan; fails where the layouts disagree in rank or true sizes,
+  /// or the target is unreduced in a way that the source cannot become.
+  mlir::FailureOr<const ReshardPlan *> plan(const dist::Layout &from, const dist::Layout &to,
+                                            mlir::Type elementType);
+
+  /// Plans and writes the move; returns the local value in layout `to`. Where
+  /// there is nothing to do that is `value`.
+  mlir::FailureOr<mlir::Value> reshard(mlir::OpBuilder &builder, mlir::Location location,
+                                       mlir::Value value, const dist::Layout &from,
+                                       const dist::Layout &to);
+
+  const CostModel &getCostModel() const { return model; }
+
+private:
+  struct Memo;
+  dist::MeshAttr mesh;
+  mlir::FlatSymbolRefAttr symbol;
+  ReshardOptions options;
+  CostModel model;
+  std::unique_ptr<Memo> memo;
+};
+
+/// Writes a plan for a local value; returns the value that results.
+mlir::Value emit(mlir::OpBuilder &builder, mlir::Location location, mlir::Value value,
+                 const ReshardPlan &plan, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_RESHARD_RESHARD_H

@@ -1,0 +1,35 @@
+//===- Search.h - shortest paths over layouts -------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The search behind the resharder, on layouts that are already cut into common
+// factors and whose axes are cut into common parts.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_RESHARD_SEARCH_H
+#define MESHWRIGHT_LIB_RESHARD_SEARCH_H
+
+#include "meshwright/lib/Reshard/Reshard.h"
+
+namespace meshwright {
+
+struct ReshardProblem {
+  llvm::SmallVector<ReshardFactor, 6> factors;
+  /// Parts of the mesh's axes; any two are apart.
+  llvm::SmallVector<dist::Axis, 8> axes;
+  ReshardState source, target;
+  dist::ReductionKind reduction = dist::ReductionKind::Sum;
+  int64_t elementBytes = 1;
+};
+
+/// The cheapest path; fails where there is none.
+mlir::FailureOr<ReshardPlan> search(const ReshardProblem &problem, const CostModel &model,
+                                    const ReshardOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_RESHARD_SEARCH_H
