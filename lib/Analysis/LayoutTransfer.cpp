@@ -18,7 +18,8 @@ using namespace meshwright::dist;
 // Helpers
 //===----------------------------------------------------------------------===//
 
-LogicalResult layout_transfer::report(const TransferContext &context, const Twine &message, int operand) {
+LogicalResult layout_transfer::report(const TransferContext &context, const Twine &message,
+                                      int operand) {
   InFlightDiagnostic diagnostic = context.emitError() << message;
   if (operand >= 0 && context.explain)
     context.explain(diagnostic, operand);
@@ -75,8 +76,7 @@ bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
     Axis have = *found;
     from.erase(found);
     Axis major{have.axis, have.pre, axis.pre / have.pre};
-    Axis minor{have.axis, axis.pre * axis.size,
-               have.pre * have.size / (axis.pre * axis.size)};
+    Axis minor{have.axis, axis.pre * axis.size, have.pre * have.size / (axis.pre * axis.size)};
     for (const Axis &rest : {major, minor})
       if (rest.size > 1)
         from.push_back(rest);
@@ -160,7 +160,8 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
   return true;
 }
 
-bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh, bool broadcasts) {
+bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
+                                  bool broadcasts) {
   if (a.size() == 1 && b.size() == 1) {
     LayoutFactor &x = a.front();
     const LayoutFactor &y = b.front();
@@ -234,8 +235,7 @@ static MaybeLayouts transferConstant(nn::ConstantOp op) {
 static MaybeLayouts transferIota(nn::IotaOp op) {
   ResultLayouts layouts(1);
   for (auto [d, size] : llvm::enumerate(op.getResult().getType().getShape()))
-    layouts[0].dims.emplace_back(
-        makeFactor(size, /*uniform=*/d != op.getDim()));
+    layouts[0].dims.emplace_back(makeFactor(size, /*uniform=*/d != op.getDim()));
   return layouts;
 }
 
@@ -308,9 +308,8 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
     if (failed(checkIndexed(context, i, dim)))
       return failure();
     if (size != padded)
-      return LogicalResult(
-          report(context, "would leave padding between its operands in dimension " + Twine(dim),
-                 i - 1));
+      return LogicalResult(report(
+          context, "would leave padding between its operands in dimension " + Twine(dim), i - 1));
     for (const LayoutFactor &factor : operand->dims[dim].factors)
       if (factor.isPadded())
         content = factor.padding;
@@ -323,16 +322,16 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
       Pieces pieces(layout.dims[d].factors.begin(), layout.dims[d].factors.end());
       const auto &own = operand->dims[d].factors;
       if (!mergePieces(pieces, own, context.mesh))
-        return LogicalResult(report(context,
-                                    "dimension " + Twine(d) + " of operand " + Twine(i) +
-                                        " lies otherwise than operand 0's: " +
-                                        toString(*operand, context.mesh) + " and " +
-                                        toString(*context.operands[0], context.mesh),
-                                    i));
+        return LogicalResult(
+            report(context,
+                   "dimension " + Twine(d) + " of operand " + Twine(i) +
+                       " lies otherwise than operand 0's: " + toString(*operand, context.mesh) +
+                       " and " + toString(*context.operands[0], context.mesh),
+                   i));
       // The worst of what either holds in the padding.
       for (LayoutFactor &piece : pieces)
-        for (ArrayRef<LayoutFactor> list : {ArrayRef<LayoutFactor>(layout.dims[d].factors),
-                                            ArrayRef<LayoutFactor>(own)})
+        for (ArrayRef<LayoutFactor> list :
+             {ArrayRef<LayoutFactor>(layout.dims[d].factors), ArrayRef<LayoutFactor>(own)})
           for (const LayoutFactor &factor : list)
             if ((piece.isPadded() || piece.uniform) && (factor.isPadded() || factor.uniform))
               piece.padding = padding::meet(piece.padding, factor.padding);

@@ -21,9 +21,11 @@ using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 
 static bool isUniform(const DimLayout &dim) {
-  return llvm::all_of(dim.factors, [](const LayoutFactor &f) {
-    return f.uniform || (f.size == 1 && f.padded == 1 && f.axes.empty());
-  }) && llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+  return llvm::all_of(dim.factors,
+                      [](const LayoutFactor &f) {
+                        return f.uniform || (f.size == 1 && f.padded == 1 && f.axes.empty());
+                      }) &&
+         llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
 }
 
 /// Removes `axes` (major to minor) from the minor end of `list`; leaves in
@@ -52,14 +54,14 @@ static void popAxes(AxisList &list, AxisList &axes) {
 /// The dimension without `axes`, its minor-most ones: chunks concatenated.
 static bool loseAxes(DimLayout &dim, AxisList axes) {
   if (isUniform(dim)) {
-    DimLayout uniform(makeFactor(dim.getLocalSize() * getNumShards(axes), true,
-                                 dim.factors.front().padding));
+    DimLayout uniform(
+        makeFactor(dim.getLocalSize() * getNumShards(axes), true, dim.factors.front().padding));
     dim = uniform;
     return true;
   }
-  int last = llvm::find_if(dim.factors,
-                           [](const LayoutFactor &f) { return f.getLocalSize() > 1; }) -
-             dim.factors.begin();
+  int last =
+      llvm::find_if(dim.factors, [](const LayoutFactor &f) { return f.getLocalSize() > 1; }) -
+      dim.factors.begin();
   last = std::min<int>(last, dim.factors.size() - 1);
   for (int i = last; i >= 0 && !axes.empty(); --i) {
     popAxes(dim.factors[i].axes, axes);
@@ -83,8 +85,8 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
     if (dim.isSharded() || dim.factors.size() != 1)
       return false;
     LayoutFactor &factor = dim.factors.front();
-    factor.padding = factor.isPadded() ? padding::meet(factor.padding, Padding::Zero)
-                                       : Padding::Zero;
+    factor.padding =
+        factor.isPadded() ? padding::meet(factor.padding, Padding::Zero) : Padding::Zero;
     factor.uniform = false;
     factor.padded = chunk * shards;
     factor.axes = axes;
@@ -163,8 +165,8 @@ LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKi
     if (how == "replicates")
       return report(context,
                     "reduces operand " + Twine(i) + " over " + text(axis) +
-                        ", over which it is replicated: the result would be " +
-                        Twine(axis.size) + " times too large",
+                        ", over which it is replicated: the result would be " + Twine(axis.size) +
+                        " times too large",
                     i);
     return report(context,
                   "reduces operand " + Twine(i) + " over " + text(axis) + ", the wrong axis: it " +
@@ -290,7 +292,8 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     if (failed(result))
       return failure();
     if (own != mesh && !translate(*result, own, mesh))
-      return LogicalResult(report(context, "'" + name + "' cannot be written with the axes of the "
+      return LogicalResult(report(context, "'" + name +
+                                               "' cannot be written with the axes of the "
                                                "function's mesh"));
     return result;
   };
@@ -339,8 +342,10 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
     others -= factor.isPadded();
   if (isUniform(dim)) {
     if (layout.uses(axes))
-      return report(context, "masks dimension " + Twine(d) + " along " + text(axes) +
-                                 ", which operand 0 uses otherwise", 0);
+      return report(context,
+                    "masks dimension " + Twine(d) + " along " + text(axes) +
+                        ", which operand 0 uses otherwise",
+                    0);
     LayoutFactor factor = makeFactor(size);
     factor.padded = dim.getLocalSize() * getNumShards(axes);
     factor.axes = axes;
@@ -354,8 +359,8 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
                   0);
   if (factor.size != size)
     return report(context,
-                  "masks behind row " + Twine(size) + " of dimension " + Twine(d) +
-                      ", which has " + Twine(factor.size) + " true rows",
+                  "masks behind row " + Twine(size) + " of dimension " + Twine(d) + ", which has " +
+                      Twine(factor.size) + " true rows",
                   0);
   if (!factor.isPadded())
     return success();

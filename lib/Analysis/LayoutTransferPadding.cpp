@@ -57,12 +57,11 @@ padding::State RuleTransfer::getCornerState(unsigned i, int factor, const Layout
 }
 
 bool RuleTransfer::isElementwise() const {
-  return isa<nn::AbsOp, nn::AddOp, nn::AndOp, nn::BroadcastOp, nn::CastOp, nn::CompareOp,
-             nn::CosOp, nn::DivOp, nn::ErfOp, nn::ExpOp, nn::FloorOp, nn::GeluOp, nn::LogOp,
-             nn::MaximumOp, nn::MinimumOp, nn::MulOp, nn::NegOp, nn::NotOp, nn::OrOp, nn::PowOp,
-             nn::ReciprocalOp, nn::ReluOp, nn::RemOp, nn::RotaryOp, nn::RsqrtOp, nn::SelectOp,
-             nn::SigmoidOp, nn::SiluOp, nn::SinOp, nn::SqrtOp, nn::SubOp, nn::TanhOp, nn::XorOp>(
-      op);
+  return isa<nn::AbsOp, nn::AddOp, nn::AndOp, nn::BroadcastOp, nn::CastOp, nn::CompareOp, nn::CosOp,
+             nn::DivOp, nn::ErfOp, nn::ExpOp, nn::FloorOp, nn::GeluOp, nn::LogOp, nn::MaximumOp,
+             nn::MinimumOp, nn::MulOp, nn::NegOp, nn::NotOp, nn::OrOp, nn::PowOp, nn::ReciprocalOp,
+             nn::ReluOp, nn::RemOp, nn::RotaryOp, nn::RsqrtOp, nn::SelectOp, nn::SigmoidOp,
+             nn::SiluOp, nn::SinOp, nn::SqrtOp, nn::SubOp, nn::TanhOp, nn::XorOp>(op);
 }
 
 //===----------------------------------------------------------------------===//
@@ -140,9 +139,8 @@ LogicalResult RuleTransfer::checkReadPadding() {
                 }
                 return success();
               })
-              .Case<nn::RmsNormOp, nn::LayerNormOp>([&](auto) -> LogicalResult {
-                return fails("and would count it in the norm");
-              })
+              .Case<nn::RmsNormOp, nn::LayerNormOp>(
+                  [&](auto) -> LogicalResult { return fails("and would count it in the norm"); })
               .Case<nn::RotaryOp>([&](auto) -> LogicalResult {
                 return fails("and would rotate it with the features");
               })

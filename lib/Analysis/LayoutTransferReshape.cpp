@@ -205,7 +205,7 @@ void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
 }
 
 MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
-                                     SmallVectorImpl<Layout> *alternatives) {
+                                              SmallVectorImpl<Layout> *alternatives) {
   auto op = cast<nn::ReshapeOp>(context.op);
   const Layout &input = *context.operands[0];
   Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);

@@ -56,9 +56,8 @@ LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, un
   return report(context,
                 "dimension " + Twine(dim) + " of operand " + Twine(operand) + " lies as " +
                     toString(b, mesh) + " of true size " + Twine(b.dims[0].getGlobalSize()) +
-                    ", expected " + toString(a, mesh) + " of " +
-                    Twine(a.dims[0].getGlobalSize()) + " as in operand " +
-                    Twine(owners[factor]),
+                    ", expected " + toString(a, mesh) + " of " + Twine(a.dims[0].getGlobalSize()) +
+                    " as in operand " + Twine(owners[factor]),
                 operand);
 }
 
@@ -83,8 +82,8 @@ LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout 
   });
   if (uniform) {
     for (int factor : factors) {
-      LayoutFactor piece = makeFactor(rule.factors[factor].size, /*uniform=*/true,
-                                      layout.factors.front().padding);
+      LayoutFactor piece =
+          makeFactor(rule.factors[factor].size, /*uniform=*/true, layout.factors.front().padding);
       if (failed(unify(factor, piece, operand, dim)))
         return failure();
     }
@@ -275,18 +274,18 @@ LogicalResult RuleTransfer::checkUnreduced() {
   unreduced = operands[source]->unreduced;
   std::string axes = toString(unreduced, mesh);
   if (!contracted.empty() && reduction != ReductionKind::Sum)
-    return report(context, "takes a maximum of parts of operand " + Twine(source) +
-                               ", which is unreduced over " + axes, source);
+    return report(context,
+                  "takes a maximum of parts of operand " + Twine(source) +
+                      ", which is unreduced over " + axes,
+                  source);
   reduction = operands[source]->reduction;
   if (!llvm::is_contained(rule.linearOperands, source)) {
     if (auto linear = dyn_cast<nn::LinearOp>(op))
       return report(context,
-                    "adds its bias to a product that is unreduced over " + axes +
-                        ", on every rank",
+                    "adds its bias to a product that is unreduced over " + axes + ", on every rank",
                     source);
     return report(context,
-                  "is not linear in operand " + Twine(source) + ", which is unreduced over " +
-                      axes,
+                  "is not linear in operand " + Twine(source) + ", which is unreduced over " + axes,
                   source);
   }
   if (reduction != ReductionKind::Sum && !movesOnly(op))
@@ -334,7 +333,8 @@ MaybeLayouts RuleTransfer::run() {
         report(context, "has a factor rule that does not fit its operands and results"));
   if (failed(collect()) || failed(checkAxes()))
     return failure();
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && failed(checkEmbedding(embedding)))
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
+      embedding && failed(checkEmbedding(embedding)))
     return failure();
   if (failed(checkUnreduced()))
     return failure();

@@ -115,9 +115,7 @@ static Padding minimum(State a, State b) {
 static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
   State a = in[0];
   auto finiteAs = [&](Padding finite) { return isFinite(a) ? finite : Padding::Arbitrary; };
-  auto zeroKeeping = [&] {
-    return finiteAs(a == Padding::Zero ? Padding::Zero : Padding::Finite);
-  };
+  auto zeroKeeping = [&] { return finiteAs(a == Padding::Zero ? Padding::Zero : Padding::Finite); };
   return llvm::TypeSwitch<Operation *, Padding>(op)
       .Case<nn::NegOp, nn::AbsOp>([&](auto) { return negate(a); })
       .Case<nn::SinOp, nn::GeluOp, nn::SiluOp>([&](auto) { return zeroKeeping(); })
@@ -143,20 +141,17 @@ static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
         return a == Padding::Zero ? Padding::Zero : !a ? Padding::Finite : Padding::Arbitrary;
       })
       .Case<nn::AddOp>([&](auto) { return padding::add(a, in[1]); })
-      .Case<nn::SubOp>([&](auto) {
-        return isFinite(in[1]) ? padding::add(a, in[1]) : Padding::Arbitrary;
-      })
+      .Case<nn::SubOp>(
+          [&](auto) { return isFinite(in[1]) ? padding::add(a, in[1]) : Padding::Arbitrary; })
       .Case<nn::MulOp>([&](auto) { return multiply(a, in[1]); })
       .Case<nn::DivOp>([&](nn::DivOp div) { return divide(div, in); })
       .Case<nn::PowOp>([&](nn::PowOp pow) { return power(pow, in); })
       .Case<nn::MaximumOp>([&](auto) { return maximum(a, in[1]); })
       .Case<nn::MinimumOp>([&](auto) { return minimum(a, in[1]); })
-      .Case<nn::SelectOp>([&](auto) {
-        return in[0] == Padding::Zero ? meet(in[2], in[2]) : meet(in[1], in[2]);
-      })
-      .Case<nn::RotaryOp>([&](auto) {
-        return padding::add(multiply(a, in[1]), multiply(a, in[2]));
-      })
+      .Case<nn::SelectOp>(
+          [&](auto) { return in[0] == Padding::Zero ? meet(in[2], in[2]) : meet(in[1], in[2]); })
+      .Case<nn::RotaryOp>(
+          [&](auto) { return padding::add(multiply(a, in[1]), multiply(a, in[2])); })
       .Default([&](Operation *) {
         // log, rsqrt, reciprocal, rem: defined on true data only.
         return llvm::all_of(in, [](State s) { return !s; }) ? Padding::Finite : Padding::Arbitrary;
@@ -169,15 +164,14 @@ Padding padding::evaluateElementwise(Operation *op, ArrayRef<State> in) {
     return evaluateFloat(op, in);
   // Integers are always finite; a division by padding is the one trap.
   auto zeros = [&](unsigned i) { return in[i] == Padding::Zero; };
-  bool zero = llvm::TypeSwitch<Operation *, bool>(op)
-                  .Case<nn::MulOp, nn::AndOp>([&](auto) { return zeros(0) || zeros(1); })
-                  .Case<nn::AddOp, nn::SubOp, nn::OrOp, nn::XorOp, nn::MaximumOp, nn::MinimumOp>(
-                      [&](auto) { return zeros(0) && zeros(1); })
-                  .Case<nn::NegOp, nn::AbsOp, nn::CastOp, nn::BroadcastOp>(
-                      [&](auto) { return zeros(0); })
-                  .Case<nn::SelectOp>(
-                      [&](auto) { return zeros(2) && (zeros(0) || zeros(1)); })
-                  .Default(false);
+  bool zero =
+      llvm::TypeSwitch<Operation *, bool>(op)
+          .Case<nn::MulOp, nn::AndOp>([&](auto) { return zeros(0) || zeros(1); })
+          .Case<nn::AddOp, nn::SubOp, nn::OrOp, nn::XorOp, nn::MaximumOp, nn::MinimumOp>(
+              [&](auto) { return zeros(0) && zeros(1); })
+          .Case<nn::NegOp, nn::AbsOp, nn::CastOp, nn::BroadcastOp>([&](auto) { return zeros(0); })
+          .Case<nn::SelectOp>([&](auto) { return zeros(2) && (zeros(0) || zeros(1)); })
+          .Default(false);
   if (zero)
     return Padding::Zero;
   if (isa<nn::DivOp, nn::RemOp>(op)) {

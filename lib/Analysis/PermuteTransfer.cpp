@@ -39,7 +39,7 @@ static void appendPrimes(Axis axis, AxisList &primes) {
 }
 
 LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
-                                      Layout &layout) {
+                                               Layout &layout) {
   if (!layout.uses(axes))
     return success();
   int64_t size = getNumShards(axes);

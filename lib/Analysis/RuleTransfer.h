@@ -50,8 +50,8 @@ private:
   bool hasFactor(unsigned i, int factor) const;
   /// What operand `i` holds where the tail of `piece` of `factor` meets the
   /// padding of what the op contracts or reads whole.
-  State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece,
-                       int other, const dist::LayoutFactor &otherPiece) const;
+  State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece, int other,
+                       const dist::LayoutFactor &otherPiece) const;
   padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
   padding::Padding evaluateCorner() const;
   bool isElementwise() const;

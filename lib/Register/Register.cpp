@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/verify/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -25,4 +26,7 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
   func::registerAllExtensions(registry);
 }
 
-void meshwright::registerAllPasses() { registerReportPasses(); }
+void meshwright::registerAllPasses() {
+  registerReportPasses();
+  registerVerifyPasses();
+}

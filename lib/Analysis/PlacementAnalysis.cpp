@@ -1,0 +1,483 @@
+//===- PlacementAnalysis.cpp - how an SPMD program's values lie -----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/LayoutTransfer.h"
+
+#include "mlir/Dialect/SCF/IR/SCF.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+/// Combinations of readings of one op's operands that are looked at.
+constexpr size_t kMaxCombinations = 64;
+
+bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
+  bool contentCounts = a.isPadded() || a.uniform;
+  return a.sameShardingAs(b) && a.uniform == b.uniform &&
+         (!contentCounts || a.padding == b.padding);
+}
+
+bool sameLayout(const Layout &a, const Layout &b) {
+  return a.corner == b.corner && a.unreduced == b.unreduced && a.reduction == b.reduction &&
+         llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
+           return llvm::equal(x.factors, y.factors, sameFactor);
+         });
+}
+
+} // namespace
+
+namespace meshwright {
+
+/// The walk that fills an analysis.
+class PlacementDerivation {
+public:
+  PlacementDerivation(func::FuncOp func, PlacementAnalysis &analysis)
+      : func(func), analysis(analysis), mesh(analysis.mesh) {}
+  LogicalResult run();
+
+private:
+  using Reading = const Layout *;
+  using Readings = SmallVector<Reading, 2>;
+
+  /// Which readings of an op's operands give which readings of its results.
+  struct Link {
+    Operation *op;
+    SmallVector<std::pair<SmallVector<Reading, 4>, SmallVector<Reading, 1>>> combinations;
+  };
+
+  Reading intern(const Layout &layout);
+  FailureOr<Layout> getBoundary(DictionaryAttr attributes, Type type, StringRef what, unsigned i);
+  LogicalResult addArguments();
+  LogicalResult visitBlock(Block &block);
+  LogicalResult visit(Operation *op);
+  LogicalResult visitReadings(Operation *op);
+  LogicalResult visitIf(scf::IfOp op);
+  LogicalResult visitReturn(func::ReturnOp op);
+  /// Follows scalars that differ between ranks.
+  LogicalResult visitRankDependent(Operation *op, bool &handled);
+  LogicalResult checkCollective(Operation *op);
+  LogicalResult resolve();
+
+  void set(Value value, Reading reading) { analysis.layouts[value] = reading; }
+  Reading get(Value value) const { return analysis.layouts.lookup(value); }
+  Readings getReadings(Value value) const {
+    auto it = ambiguous.find(value);
+    return it == ambiguous.end() ? Readings{get(value)} : it->second;
+  }
+  void explain(InFlightDiagnostic &diagnostic, Operation *op, unsigned operand) const;
+
+  func::FuncOp func;
+  PlacementAnalysis &analysis;
+  MeshAttr mesh;
+  DenseMap<size_t, SmallVector<Reading, 1>> interned;
+  /// Values with several readings, and the ops they pass through, in order.
+  DenseMap<Value, Readings> ambiguous;
+  SmallVector<Link> links;
+  /// Scalars that differ between the ranks along these axes, and where from.
+  struct Dependence {
+    AxisList axes;
+    Value index;
+  };
+  DenseMap<Value, Dependence> dependent;
+  /// The conditions around the op that differ between ranks.
+  SmallVector<Value, 2> conditions;
+};
+
+} // namespace meshwright
+
+PlacementDerivation::Reading PlacementDerivation::intern(const Layout &layout) {
+  SmallVector<Reading, 1> &bucket = interned[static_cast<size_t>(hash_value(layout))];
+  for (Reading reading : bucket)
+    if (sameLayout(*reading, layout))
+      return reading;
+  analysis.storage.push_back(layout);
+  bucket.push_back(&analysis.storage.back());
+  return bucket.back();
+}
+
+//===----------------------------------------------------------------------===//
+// The signature
+//===----------------------------------------------------------------------===//
+
+FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Type type,
+                                                   StringRef what, unsigned i) {
+  auto emit = [&] { return func.emitOpError() << what << " " << i << ": "; };
+  auto local = dyn_cast<RankedTensorType>(type);
+  if (!local || !local.hasStaticShape())
+    return LogicalResult(emit() << "expected a tensor of static shape, got " << type);
+  auto sharding = attributes ? attributes.getAs<ShardingAttr>(DistDialect::kShardingAttr) : nullptr;
+  auto global = attributes ? attributes.getAs<TypeAttr>(DistDialect::kGlobalAttr) : nullptr;
+  auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
+  if (!sharding || !globalType || !globalType.hasStaticShape())
+    return LogicalResult(emit() << "expected 'dist.sharding' and 'dist.global', which say how it "
+                                   "lies");
+  return getLayout(sharding, mesh, globalType.getShape(), local.getShape(), Padding::Zero, emit);
+}
+
+LogicalResult PlacementDerivation::addArguments() {
+  for (BlockArgument argument : func.getArguments()) {
+    unsigned i = argument.getArgNumber();
+    FailureOr<Layout> layout =
+        getBoundary(func.getArgAttrDict(i), argument.getType(), "argument", i);
+    if (failed(layout))
+      return failure();
+    set(argument, intern(*layout));
+  }
+  return success();
+}
+
+LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
+  for (auto [i, value] : llvm::enumerate(op.getOperands())) {
+    FailureOr<Layout> promised =
+        getBoundary(func.getResultAttrDict(i), value.getType(), "result", i);
+    if (failed(promised))
+      return failure();
+    if (dependent.contains(value))
+      return LogicalResult(op.emitOpError() << "result " << i << " differs between ranks");
+    Readings fitting;
+    for (Reading reading : getReadings(value))
+      if (isLayout(*reading, *promised, mesh))
+        fitting.push_back(reading);
+    if (fitting.empty()) {
+      InFlightDiagnostic diagnostic =
+          op.emitOpError() << "result " << i << " lies as " << toString(*get(value), mesh)
+                           << ", but the signature promises " << toString(*promised, mesh);
+      auto sizes = [](ArrayRef<int64_t> shape) {
+        std::string text;
+        llvm::raw_string_ostream os(text);
+        llvm::interleave(shape, os, "x");
+        return text;
+      };
+      if (get(value)->getGlobalShape() != promised->getGlobalShape())
+        diagnostic << "; of global shape " << sizes(get(value)->getGlobalShape()) << ", not "
+                   << sizes(promised->getGlobalShape());
+      explain(diagnostic, op, i);
+      return diagnostic;
+    }
+    if (auto it = ambiguous.find(value); it != ambiguous.end())
+      it->second = fitting;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Ops
+//===----------------------------------------------------------------------===//
+
+/// Where an operand's unreduced axes come from, or else the operand itself.
+void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
+                                  unsigned operand) const {
+  Value value = op->getOperand(operand);
+  Reading layout = get(value);
+  if (!layout)
+    return;
+  if (!layout->isUnreduced()) {
+    diagnostic.attachNote(value.getLoc())
+        << "operand " << operand << " is from here, and lies as " << toString(*layout, mesh);
+    return;
+  }
+  while (Operation *from = value.getDefiningOp()) {
+    Value next;
+    for (Value candidate : from->getOperands())
+      if (Reading own = get(candidate); own && own->unreduced == layout->unreduced)
+        next = candidate;
+    if (!next)
+      break;
+    value = next;
+  }
+  diagnostic.attachNote(value.getLoc()) << "operand " << operand << " is unreduced over "
+                                        << toString(layout->unreduced, mesh) << " from here on";
+}
+
+LogicalResult PlacementDerivation::checkCollective(Operation *op) {
+  // These act on the rank's own data.
+  if (!isa<DistDialect>(op->getDialect()) ||
+      isa<AxisIndexOp, MaskPaddingOp, PadOp, dist::SliceOp, PartialOp>(op) || conditions.empty())
+    return success();
+  const Dependence &dependence = dependent.find(conditions.back())->second;
+  InFlightDiagnostic diagnostic =
+      op->emitOpError() << "is a collective under control flow that depends on the rank's "
+                           "coordinate along "
+                        << toString(dependence.axes, mesh) << ": not all ranks would issue it";
+  diagnostic.attachNote(dependence.index.getLoc()) << "the coordinate is from here";
+  return diagnostic;
+}
+
+LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handled) {
+  handled = false;
+  Dependence dependence;
+  for (Value operand : op->getOperands())
+    if (auto it = dependent.find(operand); it != dependent.end()) {
+      dependence.axes.append(it->second.axes.begin(), it->second.axes.end());
+      dependence.index = it->second.index;
+    }
+  if (auto index = dyn_cast<AxisIndexOp>(op)) {
+    dependence.axes = getAxes(index.getAxes(), mesh);
+    dependence.index = index.getResult();
+  }
+  if (!dependence.index)
+    return success();
+  llvm::sort(dependence.axes);
+  dependence.axes.erase(std::unique(dependence.axes.begin(), dependence.axes.end()),
+                        dependence.axes.end());
+  // An embedding's offset is checked against its table.
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding &&
+                                                      !dependent.contains(embedding.getIds()) &&
+                                                      !dependent.contains(embedding.getTable()))
+    return success();
+  auto scalar = [](Value value) {
+    auto tensor = dyn_cast<ShapedType>(value.getType());
+    return !tensor || (tensor.hasRank() && tensor.getRank() == 0);
+  };
+  if (isa<scf::IfOp>(op))
+    return success();
+  if (op->getNumRegions() != 0 || !llvm::all_of(op->getOperands(), scalar) ||
+      !llvm::all_of(op->getResults(), scalar) ||
+      (isa<DistDialect>(op->getDialect()) && !isa<AxisIndexOp>(op))) {
+    InFlightDiagnostic diagnostic = op->emitOpError()
+                                    << "mixes a value that depends on the rank's coordinate along "
+                                    << toString(dependence.axes, mesh) << " into data";
+    diagnostic.attachNote(dependence.index.getLoc()) << "the coordinate is from here";
+    return diagnostic;
+  }
+  for (Value result : op->getResults())
+    dependent[result] = dependence;
+  return success();
+}
+
+LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
+  auto dependence = dependent.find(op.getCondition());
+  bool differs = dependence != dependent.end();
+  AxisList axes = differs ? dependence->second.axes : AxisList();
+  if (differs)
+    conditions.push_back(op.getCondition());
+  for (Region *region : {&op.getThenRegion(), &op.getElseRegion()})
+    for (Block &block : *region)
+      if (failed(visitBlock(block)))
+        return failure();
+  if (differs)
+    conditions.pop_back();
+  for (unsigned i = 0; i < op.getNumResults(); ++i) {
+    Reading first = get(op.thenYield()->getOperand(i)), second = get(op.elseYield()->getOperand(i));
+    Layout joined = *first;
+    if (!isLayout(*first, *second, mesh)) {
+      joined = *second;
+      if (!isLayout(*second, *first, mesh))
+        return LogicalResult(op.emitOpError()
+                             << "result " << i << " lies as " << toString(*first, mesh)
+                             << " from one branch and as " << toString(*second, mesh)
+                             << " from the other");
+    }
+    // On ranks that take different branches it must be a different part.
+    for (const Axis &axis : axes)
+      if (!anyOverlap(joined.getShardedAxes(), axis) && axis.size > 1)
+        return LogicalResult(op.emitOpError() << "result " << i << " would be replicated over "
+                                              << toString(axis, mesh)
+                                              << ", but the condition differs between its ranks");
+    for (DimLayout &dim : joined.dims)
+      for (LayoutFactor &factor : dim.factors) {
+        factor.padding = Padding::Arbitrary;
+        if (factor.uniform)
+          factor.uniform = false;
+      }
+    joined.corner = Padding::Arbitrary;
+    set(op.getResult(i), intern(joined));
+  }
+  return success();
+}
+
+LogicalResult PlacementDerivation::visit(Operation *op) {
+  if (auto branch = dyn_cast<scf::IfOp>(op))
+    return visitIf(branch);
+  bool handled;
+  if ((isa<AxisIndexOp>(op) || !dependent.empty()) && failed(visitRankDependent(op, handled)))
+    return failure();
+  if (failed(checkCollective(op)))
+    return failure();
+  bool several = isa<nn::ReshapeOp>(op);
+  SmallVector<Reading, 4> operands;
+  for (Value operand : op->getOperands()) {
+    several |= !ambiguous.empty() && ambiguous.contains(operand);
+    operands.push_back(get(operand));
+    if (!operands.back())
+      return op->emitOpError() << "uses a value from outside the function";
+  }
+  if (several)
+    return visitReadings(op);
+  FailureOr<ResultLayouts> results =
+      transfer({op, operands, mesh, [&] { return op->emitOpError(); },
+                [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
+  if (failed(results))
+    return failure();
+  for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
+    set(result, intern(layout));
+  return success();
+}
+
+/// An op whose operands have several readings, or a reshape, which makes them.
+LogicalResult PlacementDerivation::visitReadings(Operation *op) {
+  SmallVector<SmallVector<Reading, 4>> combinations(1);
+  for (Value operand : op->getOperands()) {
+    SmallVector<SmallVector<Reading, 4>> longer;
+    for (Reading reading : getReadings(operand))
+      for (const auto &prefix : combinations) {
+        if (longer.size() == kMaxCombinations)
+          break;
+        longer.push_back(prefix);
+        longer.back().push_back(reading);
+      }
+    combinations = std::move(longer);
+  }
+  Link link{op, {}};
+  bool single = combinations.size() == 1;
+  for (const auto &operands : combinations) {
+    // One combination among several may well be wrong.
+    auto emit = [&] {
+      if (single)
+        return op->emitOpError();
+      InFlightDiagnostic silent = emitError(op->getLoc());
+      silent.abandon();
+      return silent;
+    };
+    auto note = [&](InFlightDiagnostic &diagnostic, unsigned i) {
+      if (single)
+        explain(diagnostic, op, i);
+    };
+    SmallVector<Layout, 1> alternatives;
+    FailureOr<ResultLayouts> results = transfer({op, operands, mesh, emit, note}, &alternatives);
+    if (failed(results)) {
+      if (single)
+        return failure();
+      continue;
+    }
+    auto add = [&](ArrayRef<Layout> layouts) {
+      SmallVector<Reading, 1> own;
+      for (const Layout &layout : layouts)
+        own.push_back(intern(layout));
+      link.combinations.push_back({operands, own});
+    };
+    add(*results);
+    for (const Layout &alternative : alternatives)
+      add(alternative);
+  }
+  if (link.combinations.empty()) {
+    // Report what is wrong with the likeliest reading.
+    FailureOr<ResultLayouts> results =
+        transfer({op, combinations.front(), mesh, [&] { return op->emitOpError(); },
+                  [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
+    return success(succeeded(results));
+  }
+  for (auto [i, result] : llvm::enumerate(op->getResults())) {
+    Readings readings;
+    for (const auto &combination : link.combinations)
+      if (!llvm::is_contained(readings, combination.second[i]))
+        readings.push_back(combination.second[i]);
+    set(result, readings.front());
+    if (readings.size() > 1)
+      ambiguous[result] = std::move(readings);
+  }
+  if (!single || link.combinations.size() > 1)
+    links.push_back(std::move(link));
+  return success();
+}
+
+/// Keeps of all readings those that the uses agree with, and chooses one.
+LogicalResult PlacementDerivation::resolve() {
+  auto isAlive = [&](Value value, Reading reading) {
+    auto it = ambiguous.find(value);
+    return it == ambiguous.end() ? get(value) == reading : llvm::is_contained(it->second, reading);
+  };
+  auto fits = [&](const Link &link, const auto &combination, bool operandsToo) {
+    for (auto [i, result] : llvm::enumerate(link.op->getResults()))
+      if (!isAlive(result, combination.second[i]))
+        return false;
+    if (operandsToo)
+      for (auto [i, operand] : llvm::enumerate(link.op->getOperands()))
+        if (!isAlive(operand, combination.first[i]))
+          return false;
+    return true;
+  };
+  for (const Link &link : llvm::reverse(links)) {
+    for (auto [i, operand] : llvm::enumerate(link.op->getOperands())) {
+      auto it = ambiguous.find(operand);
+      if (it == ambiguous.end())
+        continue;
+      Readings alive;
+      for (const auto &combination : link.combinations)
+        if (fits(link, combination, /*operandsToo=*/true) &&
+            !llvm::is_contained(alive, combination.first[i]))
+          alive.push_back(combination.first[i]);
+      if (alive.empty()) {
+        InFlightDiagnostic diagnostic =
+            link.op->emitOpError() << "reads operand " << i << " otherwise than its other users do";
+        diagnostic.attachNote(operand.getLoc()) << "the operand is from here";
+        return diagnostic;
+      }
+      it->second = std::move(alive);
+    }
+  }
+  // Choose forward, each op's results by its chosen operands.
+  auto choose = [&](Value value, Reading reading) {
+    set(value, reading);
+    if (auto it = ambiguous.find(value); it != ambiguous.end())
+      it->second = {reading};
+  };
+  for (const Link &link : links)
+    for (const auto &combination : link.combinations)
+      if (fits(link, combination, /*operandsToo=*/true)) {
+        for (auto [operand, reading] : llvm::zip_equal(link.op->getOperands(), combination.first))
+          choose(operand, reading);
+        for (auto [result, reading] : llvm::zip_equal(link.op->getResults(), combination.second))
+          choose(result, reading);
+        break;
+      }
+  return success();
+}
+
+LogicalResult PlacementDerivation::visitBlock(Block &block) {
+  for (Operation &op : block) {
+    if (auto terminator = dyn_cast<func::ReturnOp>(op)) {
+      if (failed(visitReturn(terminator)))
+        return failure();
+      continue;
+    }
+    if (!isa<scf::YieldOp>(op) && failed(visit(&op)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult PlacementDerivation::run() {
+  if (!func.getBody().hasOneBlock())
+    return func.emitOpError() << "expected a body of one block";
+  analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
+  if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
+    return failure();
+  return links.empty() ? success() : resolve();
+}
+
+FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
+  PlacementAnalysis analysis;
+  analysis.mesh = getSpmdMesh(func);
+  if (!analysis.mesh)
+    return LogicalResult(func.emitOpError() << "expected an SPMD function with 'dist.spmd'");
+  if (failed(PlacementDerivation(func, analysis).run()))
+    return failure();
+  return analysis;
+}
+
+LogicalResult meshwright::verifyPlacement(func::FuncOp func) {
+  if (!func->hasAttr(DistDialect::kSpmdAttr) || func.isExternal())
+    return success();
+  return success(succeeded(PlacementAnalysis::run(func)));
+}

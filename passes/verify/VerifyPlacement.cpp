@@ -1,0 +1,29 @@
+//===- VerifyPlacement.cpp - proves an SPMD program's placement -----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/passes/verify/Passes.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_VERIFYPLACEMENT
+#include "meshwright/passes/verify/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace {
+
+struct VerifyPlacementPass : impl::VerifyPlacementBase<VerifyPlacementPass> {
+  void runOnOperation() override {
+    if (failed(verifyPlacement(getOperation())))
+      return signalPassFailure();
+    markAllAnalysesPreserved();
+  }
+};
+
+} // namespace

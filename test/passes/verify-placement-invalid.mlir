@@ -1,0 +1,516 @@
+// RUN: sharding-opt %s --verify-placement --split-input-file --verify-diagnostics
+
+// A dropped reduction.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %r = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{result 0 lies as [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A dropped reduction, before a residual.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 1 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{adds an unreduced value to a replicated one: operand 1 is unreduced over {"tp"}, operand 0 is not}}
+  %r = nn.add %x, %1 : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A doubled reduction.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is from here, and lies as [{}, {}]}}
+  %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{reduces operand 0 over {"tp"}, over which it is replicated: the result would be 4 times too large}}
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// The wrong axis: one that shards the value.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @main(
+    %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<4x16xf32>, tensor<16x16xf32>) -> tensor<4x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<4x16xf32>, tensor<16x16xf32>) -> tensor<4x16xf32>
+  // expected-error@below {{reduces operand 0 over {"dp"}, the wrong axis: it shards dimension 0 of it, which is unreduced over {"tp"}}}
+  %r = dist.all_reduce sum %1 axes ["dp"] : (tensor<4x16xf32>) -> tensor<4x16xf32>
+  return %r : tensor<4x16xf32>
+}
+
+// -----
+
+// The wrong axis: one over which the value is replicated.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{reduces operand 0 over {"dp"}, over which it is replicated: the result would be 2 times too large}}
+  %r = dist.all_reduce sum %1 axes ["dp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// The wrong kind of reduction.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{takes a max of operand 0, whose parts make up a sum}}
+  %r = dist.all_reduce max %1 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A residual added to an unreduced value on every rank.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{adds an unreduced value to a replicated one: operand 0 is unreduced over {"tp"}, operand 1 is not}}
+  %2 = nn.add %1, %x : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A bias added to an unreduced value on every rank.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>},
+    %b: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{adds an unreduced value to a replicated one: operand 0 is unreduced over {"tp"}, operand 1 is not}}
+  %2 = nn.add %1, %b : (tensor<8x16xf32>, tensor<16xf32>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// The same, as the linear's own bias.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>},
+    %b: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{adds its bias on every rank of {"tp"}, over which the product is unreduced}}
+  %1 = nn.linear %0, %down bias %b : (tensor<8x16xf32>, tensor<16x16xf32>, tensor<16xf32>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A nonlinear op on an unreduced value.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{is not linear in operand 0, which is unreduced over {"tp"}}}
+  %2 = nn.gelu %1 : tensor<8x16xf32>
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// Two unreduced values multiplied.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{multiplies two unreduced values: operand 0 over {"tp"}, operand 1 over {"tp"}}}
+  %2 = nn.mul %1, %1 : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// An explicit cast to a narrower type of an unreduced value.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xbf16> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xbf16>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{from here on}}
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{is not linear in operand 0, which is unreduced over {"tp"}}}
+  %2 = nn.cast %1 : (tensor<8x16xf32>) -> tensor<8x16xbf16>
+  %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xbf16>) -> tensor<8x16xbf16>
+  return %r : tensor<8x16xbf16>
+}
+
+// -----
+
+// A norm over a sharded feature dimension without its reduction.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{needs the whole of a dimension of operand 0 that is sharded over {"tp"}}}
+  %r = nn.rms_norm %x eps 1.0e-05 : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// Unmasked padding read by a softmax.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    -> (tensor<16x13xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x13xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<16x4xf32>) -> tensor<16x16xf32>
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is zero, expected minus infinity}}
+  %1 = nn.softmax %0 dim 1 : tensor<16x16xf32>
+  %r = nn.slice %1 starts [0, 0] limits [16, 13] strides [1, 1] : (tensor<16x16xf32>) -> tensor<16x13xf32>
+  return %r : tensor<16x13xf32>
+}
+
+// -----
+
+// Unmasked padding read as keys.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %q: tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>},
+    %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>, dist.global = tensor<1x2x13x8xf32>})
+    -> (tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{is from here}}
+  %0 = dist.all_gather %k axes ["tp"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x16x8xf32>
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is zero, as keys: expected kv_length to mask it}}
+  %r = nn.attention %q, %0, %0 scale 1.0 : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
+  return %r : tensor<1x2x16x8xf32>
+}
+
+// -----
+
+// Padding that kv_length lets through.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %q: tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>},
+    %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>, dist.global = tensor<1x2x13x8xf32>})
+    -> (tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{is from here}}
+  %0 = dist.all_gather %k axes ["tp"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x16x8xf32>
+  // expected-error@below {{has kv_length 14, but only 13 of the keys are true: padding counts as keys}}
+  %r = nn.attention %q, %0, %0 scale 1.0 {kv_length = 14 : i64} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
+  return %r : tensor<1x2x16x8xf32>
+}
+
+// -----
+
+// Padding counted in a mean.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<16x4xf32>) -> tensor<16x16xf32>
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is zero, and would count it in the mean}}
+  %r = nn.reduce mean %0 dims [1] : (tensor<16x16xf32>) -> tensor<16xf32>
+  return %r : tensor<16xf32>
+}
+
+// -----
+
+// Padding that is no longer zero read by a sum.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = nn.exp %x : tensor<16x4xf32>
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is finite, expected zero}}
+  %1 = nn.reduce sum %0 dims [1] : (tensor<16x4xf32>) -> tensor<16xf32>
+  %r = dist.all_reduce sum %1 axes ["tp"] : (tensor<16xf32>) -> tensor<16xf32>
+  return %r : tensor<16xf32>
+}
+
+// -----
+
+// A collective under control flow that depends on the rank.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  // expected-note@below {{the coordinate is from here}}
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  %zero = nn.constant dense<0> : tensor<i64>
+  %c = nn.compare eq %i, %zero : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  %first = tensor.extract %c[] : tensor<i1>
+  %r = scf.if %first -> tensor<8x16xf32> {
+    // expected-error@below {{is a collective under control flow that depends on the rank's coordinate along {"tp"}: not all ranks would issue it}}
+    %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    scf.yield %2 : tensor<8x16xf32>
+  } else {
+    scf.yield %x : tensor<8x16xf32>
+  }
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A value that depends on the rank, mixed into data.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xi64>})
+    -> (tensor<8x16xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xi64>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{the coordinate is from here}}
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  // expected-error@below {{mixes a value that depends on the rank's coordinate along {"tp"} into data}}
+  %r = nn.add %x, %i : (tensor<8x16xi64>, tensor<i64>) -> tensor<8x16xi64>
+  return %r : tensor<8x16xi64>
+}
+
+// -----
+
+// A result in another layout than promised.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{result 0 lies as [{"tp"}, {}], but the signature promises [{}, {"tp"}]; of global shape 32x16, not 8x64}}
+  return %x : tensor<8x16xf32>
+}
+
+// -----
+
+// Chunks gathered along the wrong dimension.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    -> (tensor<8x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{gathers dimension 1 of operand 0 over {"tp"}, which do not shard it: it is sharded over {}}}
+  %r = dist.all_gather %x axes ["tp"] dims [1] : (tensor<8x16xf32>) -> tensor<8x64xf32>
+  return %r : tensor<8x64xf32>
+}
+
+// -----
+
+// Chunks gathered in the wrong order.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
+    %x: tensor<2x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<16x16xf32>})
+    -> (tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{gathers dimension 0 of operand 0 over {"tp", "dp"}, which are not the minor-most of {"dp", "tp"}: chunks would be out of order}}
+  %r = dist.all_gather %x axes ["tp", "dp"] dims [0] : (tensor<2x16xf32>) -> tensor<16x16xf32>
+  return %r : tensor<16x16xf32>
+}
+
+// -----
+
+// Operands sharded differently.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>},
+    // expected-note@below {{is from here, and lies as [{}, {}]}}
+    %y: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{dimension 0 of operand 1 lies as [{}] of true size 8, expected [{"tp"}] of 32 as in operand 0}}
+  %r = nn.add %x, %y : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// One axis for two dimensions: each rank would have a block of the diagonal.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{axes {"tp"} shard two dimensions that the op does not tie}}
+  %r = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A chunk of a vocabulary without its offset.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
+    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{reads a table whose rows are sharded over {"tp"} without an offset}}
+  %0 = nn.embedding %ids, %up : (tensor<8xi64>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %0 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A chunk of a vocabulary with another chunk's size.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 2 is from here}}
+  %o = dist.axis_index ["tp"] chunk 8 : tensor<i64>
+  // expected-error@below {{has an offset of 8 rows a rank, expected 16}}
+  %0 = nn.embedding %ids, %up offset %o : (tensor<8xi64>, tensor<16x16xf32>, tensor<i64>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %0 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A slice that reads padding.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    -> (tensor<16x14xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x14xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<16x4xf32>) -> tensor<16x16xf32>
+  // expected-error@below {{reads up to row 14 of dimension 1, of which only 13 are true}}
+  %r = nn.slice %0 starts [0, 0] limits [16, 14] strides [1, 1] : (tensor<16x16xf32>) -> tensor<16x14xf32>
+  return %r : tensor<16x14xf32>
+}
+
+// -----
+
+// Padding masked behind the wrong row.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{masks behind row 12 of dimension 1, which has 13 true rows}}
+  %r = dist.mask_padding %x axes ["tp"] dim 1 size 12 value 0.0 : tensor<16x4xf32>
+  return %r : tensor<16x4xf32>
+}
+
+// -----
+
+// A permutation that fits no layout.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{leaves the chunks of operand 0, which lies as [{"tp"}, {}], in an order that fits no layout}}
+  %r = dist.permute %x axes ["tp"] shift 1 : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// A redistribution from another layout.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
+    %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    -> (tensor<32x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp", "tp"}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{expects operand 0 as [{"tp", "dp"}, {}], but it lies as [{"dp", "tp"}, {}]}}
+  %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"tp", "dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"dp", "tp"}]>] : (tensor<4x16xf32>) -> tensor<32x2xf32>
+  return %r : tensor<32x2xf32>
+}

@@ -1,0 +1,103 @@
+// RUN: sharding-opt %s --verify-placement --split-input-file | sharding-opt --split-input-file | FileCheck %s
+
+// Megatron's MLP: column-parallel, row-parallel, one reduction.
+// CHECK-LABEL: func.func @mlp
+dist.mesh @mesh = <["tp"=4]>
+func.func @mlp(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>},
+    %bias: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %1 = nn.gelu %0 : tensor<8x16xf32>
+  %2 = nn.linear %1, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
+  %3 = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  %4 = nn.add %3, %bias : (tensor<8x16xf32>, tensor<16xf32>) -> tensor<8x16xf32>
+  %5 = nn.add %x, %4 : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %5 : tensor<8x16xf32>
+}
+
+// -----
+
+// The same with the residual stream sharded by token, 13 tokens on 4 ranks; the
+// hidden dimension padded as well.
+// CHECK-LABEL: func.func @sequence_parallel
+dist.mesh @mesh = <["tp"=4]>
+func.func @sequence_parallel(
+    %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<13x16xf32>},
+    %norm: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>},
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<62x16xf32>},
+    %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x62xf32>})
+    -> (tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<13x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.rms_norm %x weight %norm eps 1.0e-05 : (tensor<4x16xf32>, tensor<16xf32>) -> tensor<4x16xf32>
+  %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x16xf32>) -> tensor<16x16xf32>
+  %2 = nn.linear %1, %up : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  %3 = nn.silu %2 : tensor<16x16xf32>
+  %4 = nn.linear %3, %down : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  %5 = dist.reduce_scatter sum %4 axes ["tp"] dims [0] : (tensor<16x16xf32>) -> tensor<4x16xf32>
+  %6 = nn.add %x, %5 : (tensor<4x16xf32>, tensor<4x16xf32>) -> tensor<4x16xf32>
+  return %6 : tensor<4x16xf32>
+}
+
+// -----
+
+// Attention: 6 query heads on 2 key heads; one key head a pair of ranks, groups
+// of 3 padded to 4. Tokens are stripped after the gather, padded before the
+// scatter.
+// CHECK-LABEL: func.func @attention
+dist.mesh @mesh = <["tp"=4]>
+func.func @attention(
+    %x: tensor<2x4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<2x13x16xf32>},
+    %wq: tensor<24x16xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {}]>, dist.global = tensor<72x16xf32>},
+    %wk: tensor<12x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, dist.global = tensor<24x16xf32>},
+    %wv: tensor<12x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, dist.global = tensor<24x16xf32>},
+    %wo: tensor<16x24xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12)]>, dist.global = tensor<16x72xf32>},
+    %qn: tensor<12xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<12xf32>})
+    -> (tensor<2x4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<2x13x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %g = dist.all_gather %x axes ["tp"] dims [1] : (tensor<2x4x16xf32>) -> tensor<2x16x16xf32>
+  %a = nn.slice %g starts [0, 0, 0] limits [2, 13, 16] strides [1, 1, 1] : (tensor<2x16x16xf32>) -> tensor<2x13x16xf32>
+  %q0 = nn.linear %a, %wq : (tensor<2x13x16xf32>, tensor<24x16xf32>) -> tensor<2x13x24xf32>
+  %k0 = nn.linear %a, %wk : (tensor<2x13x16xf32>, tensor<12x16xf32>) -> tensor<2x13x12xf32>
+  %v0 = nn.linear %a, %wv : (tensor<2x13x16xf32>, tensor<12x16xf32>) -> tensor<2x13x12xf32>
+  %q1 = nn.reshape %q0 : (tensor<2x13x24xf32>) -> tensor<2x13x2x12xf32>
+  %k1 = nn.reshape %k0 : (tensor<2x13x12xf32>) -> tensor<2x13x1x12xf32>
+  %v1 = nn.reshape %v0 : (tensor<2x13x12xf32>) -> tensor<2x13x1x12xf32>
+  %k2 = nn.rms_norm %k1 weight %qn eps 1.0e-06 : (tensor<2x13x1x12xf32>, tensor<12xf32>) -> tensor<2x13x1x12xf32>
+  %q = nn.transpose %q1 [0, 2, 1, 3] : (tensor<2x13x2x12xf32>) -> tensor<2x2x13x12xf32>
+  %k = nn.transpose %k2 [0, 2, 1, 3] : (tensor<2x13x1x12xf32>) -> tensor<2x1x13x12xf32>
+  %v = nn.transpose %v1 [0, 2, 1, 3] : (tensor<2x13x1x12xf32>) -> tensor<2x1x13x12xf32>
+  %o0 = nn.attention %q, %k, %v scale 2.5e-01 {causal} : (tensor<2x2x13x12xf32>, tensor<2x1x13x12xf32>, tensor<2x1x13x12xf32>) -> tensor<2x2x13x12xf32>
+  %o1 = nn.transpose %o0 [0, 2, 1, 3] : (tensor<2x2x13x12xf32>) -> tensor<2x13x2x12xf32>
+  %o2 = nn.reshape %o1 : (tensor<2x13x2x12xf32>) -> tensor<2x13x24xf32>
+  %o3 = nn.linear %o2, %wo : (tensor<2x13x24xf32>, tensor<16x24xf32>) -> tensor<2x13x16xf32>
+  %o4 = dist.pad %o3 dims [1] : (tensor<2x13x16xf32>) -> tensor<2x16x16xf32>
+  %o5 = dist.reduce_scatter sum %o4 axes ["tp"] dims [1] : (tensor<2x16x16xf32>) -> tensor<2x4x16xf32>
+  %r = nn.add %x, %o5 : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+  return %r : tensor<2x4x16xf32>
+}
+
+// -----
+
+// A vocabulary in chunks; generated positions, replicated and then sliced.
+// CHECK-LABEL: func.func @embedding
+dist.mesh @mesh = <["tp"=4]>
+func.func @embedding(
+    %ids: tensor<1x13xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<1x13xi64>},
+    %table: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<30x16xf32>},
+    %positions: tensor<64x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<64x16xf32>})
+    -> (tensor<1x4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<1x13x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %o = dist.axis_index ["tp"] chunk 8 : tensor<i64>
+  %0 = nn.embedding %ids, %table offset %o : (tensor<1x13xi64>, tensor<8x16xf32>, tensor<i64>) -> tensor<1x13x16xf32>
+  %1 = dist.pad %0 dims [1] : (tensor<1x13x16xf32>) -> tensor<1x16x16xf32>
+  %2 = dist.reduce_scatter sum %1 axes ["tp"] dims [1] : (tensor<1x16x16xf32>) -> tensor<1x4x16xf32>
+  %p = nn.iota dim 1 : tensor<1x13xi64>
+  %q = dist.slice %p axes ["tp"] dims [1] : (tensor<1x13xi64>) -> tensor<1x4xi64>
+  %r = nn.embedding %q, %positions : (tensor<1x4xi64>, tensor<64x16xf32>) -> tensor<1x4x16xf32>
+  %s = nn.add %2, %r : (tensor<1x4x16xf32>, tensor<1x4x16xf32>) -> tensor<1x4x16xf32>
+  return %s : tensor<1x4x16xf32>
+}
