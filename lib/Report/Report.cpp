@@ -9,7 +9,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Report/Traffic.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
@@ -46,10 +46,10 @@ namespace {
 /// One launch.
 struct Launch {
   Operation *op;
+  Traffic traffic;
   std::vector<std::string> axes;
   std::vector<int64_t> dims;
   std::string dtype;
-  int64_t bytes;
 };
 
 } // namespace
@@ -76,12 +76,20 @@ static std::string getDtype(Operation *op) {
   return name;
 }
 
-/// The launch that `op` is; none for ops that send nothing by their nature.
-static std::optional<Launch> getLaunch(Operation *op, MeshAttr mesh) {
-  std::optional<int64_t> bytes = getSentBytes(op, mesh);
-  if (!bytes)
+/// What `op` sends; none where it is no launch.
+static std::optional<Traffic> getTraffic(Operation *op, const CostModel &model) {
+  std::optional<Cost> cost = model.getCost(op);
+  if (!cost || cost->launches == 0)
     return std::nullopt;
-  Launch launch{op, {}, {}, getDtype(op), *bytes};
+  return Traffic{cost->bytes, cost->launches};
+}
+
+/// The launch that `op` is; none for ops that send nothing by their nature.
+static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
+  std::optional<Traffic> traffic = getTraffic(op, model);
+  if (!traffic)
+    return std::nullopt;
+  Launch launch{op, *traffic, {}, {}, getDtype(op)};
   auto addAxes = [&](ArrayAttr axes) {
     for (auto axis : axes.getAsRange<AxisRefAttr>())
       if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
@@ -132,8 +140,8 @@ public:
     if (isNew)
       all.push_back({kind.str(), launch.axes, launch.dims, launch.dtype, {}, location});
     Traffic &traffic = all[entry->second].traffic;
-    traffic.bytes += launch.bytes;
-    ++traffic.launches;
+    traffic.bytes += launch.traffic.bytes;
+    traffic.launches += launch.traffic.launches;
   }
 
   std::vector<Report::Collective> take() { return std::move(all); }
@@ -162,7 +170,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function) {
   int64_t alive = 0;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (!function.getArgAttr(i, nn::NnDialect::kParameterAttr))
-      alive += getBytes(function.getArgument(i).getType());
+      alive += getTensorBytes(function.getArgument(i).getType());
   if (function.getFunctionBody().empty())
     return alive;
 
@@ -184,18 +192,18 @@ static int64_t getActivationsPeak(FunctionOpInterface function) {
       continue;
     if (!isa<nn::ReshapeOp>(op))
       for (Value result : op.getResults())
-        alive += getBytes(result.getType());
+        alive += getTensorBytes(result.getType());
     peak = std::max(peak, alive);
     freed.clear();
     for (Value operand : op.getOperands()) {
       Value buffer = getBuffer(operand);
       auto use = lastUse.find(buffer);
       if (use != lastUse.end() && use->second == &op && freed.insert(buffer).second)
-        alive -= getBytes(buffer.getType());
+        alive -= getTensorBytes(buffer.getType());
     }
     for (Value result : op.getResults())
       if (result.use_empty())
-        alive -= getBytes(result.getType());
+        alive -= getTensorBytes(result.getType());
   }
   return peak;
 }
@@ -220,10 +228,11 @@ FailureOr<Traffic> meshwright::countTraffic(FunctionOpInterface function) {
   if (failed(mesh))
     return failure();
   Traffic traffic;
+  CostModel model(*mesh);
   function->walk([&](Operation *op) {
-    if (std::optional<int64_t> bytes = getSentBytes(op, *mesh)) {
-      traffic.bytes += *bytes;
-      ++traffic.launches;
+    if (std::optional<Traffic> launch = getTraffic(op, model)) {
+      traffic.bytes += launch->bytes;
+      traffic.launches += launch->launches;
     }
   });
   return traffic;
@@ -240,19 +249,20 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   report.device = mesh->getDevice().str();
 
   Collectives collectives;
+  CostModel model(*mesh);
   function->walk([&](Operation *op) {
-    std::optional<Launch> launch = getLaunch(op, *mesh);
+    std::optional<Launch> launch = getLaunch(op, model);
     if (!launch)
       return;
     collectives.add(*launch);
-    report.total.bytes += launch->bytes;
-    ++report.total.launches;
+    report.total.bytes += launch->traffic.bytes;
+    report.total.launches += launch->traffic.launches;
   });
   report.collectives = collectives.take();
 
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (function.getArgAttr(i, nn::NnDialect::kParameterAttr))
-      report.weights += getBytes(function.getArgument(i).getType());
+      report.weights += getTensorBytes(function.getArgument(i).getType());
   report.activationsPeak = getActivationsPeak(function);
 
   for (Decision &decision : DistDialect::getDecisionLog(function->getContext()).get())
