@@ -18,7 +18,7 @@ using namespace meshwright;
 
 namespace {
 
-struct VerifyPlacementPass : impl::VerifyPlacementBase<VerifyPlacementPass> {
+struct VerifyPlacementPass : meshwright::impl::VerifyPlacementBase<VerifyPlacementPass> {
   void runOnOperation() override {
     if (failed(verifyPlacement(getOperation())))
       return signalPassFailure();
