@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -21,8 +22,15 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 //===----------------------------------------------------------------------===//
-// Names
+// Sizes and names
 //===----------------------------------------------------------------------===//
+
+static int64_t getResultBytes(Operation *op) {
+  int64_t bytes = 0;
+  for (Type type : op->getResultTypes())
+    bytes += getTensorBytes(type);
+  return bytes;
+}
 
 static std::string getName(Type type) {
   std::string name;
@@ -154,6 +162,54 @@ private:
 } // namespace
 
 //===----------------------------------------------------------------------===//
+// Warnings
+//===----------------------------------------------------------------------===//
+
+/// The global type of what `op` makes of operand `i`, where it leaves the whole
+/// of a tensor on every rank; null otherwise.
+static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &placement) {
+  if (!isa<AllGatherOp, RedistributeOp>(op))
+    return nullptr;
+  const Layout *from = placement.lookup(op->getOperand(i));
+  const Layout *to = placement.lookup(op->getResult(i));
+  if (!from || !to || from->getShardedAxes().empty() || !to->getShardedAxes().empty())
+    return nullptr;
+  return RankedTensorType::get(to->getGlobalShape(),
+                               getElementTypeOrSelf(op->getResult(i).getType()));
+}
+
+/// A warning for each place and type.
+static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
+                                                const PlacementAnalysis &placement,
+                                                const CostModel &model) {
+  std::vector<Report::Warning> warnings;
+  llvm::StringMap<size_t> index;
+  function->walk([&](Operation *op) {
+    for (unsigned i = 0; i < op->getNumResults(); ++i) {
+      Type type = getGatheredType(op, i, placement);
+      if (!type)
+        continue;
+      std::string shape;
+      llvm::raw_string_ostream os(shape);
+      llvm::interleave(cast<RankedTensorType>(type).getShape(), os, "x");
+      Report::Warning warning{"gathers the whole of a " + shape + " tensor of " +
+                                  getName(getElementTypeOrSelf(type)) + " on every rank",
+                              getSourceLocation(op->getLoc()), 0};
+      std::string key = warning.message + '\0' + warning.location.file + '\0' +
+                        std::to_string(warning.location.line) + '\0' + warning.location.name;
+      auto [entry, isNew] = index.try_emplace(key, warnings.size());
+      if (isNew)
+        warnings.push_back(std::move(warning));
+      // A launch of several tensors sends them together.
+      warnings[entry->second].bytes += getTraffic(op, model)->bytes *
+                                       getTensorBytes(op->getResult(i).getType()) /
+                                       std::max<int64_t>(getResultBytes(op), 1);
+    }
+  });
+  return warnings;
+}
+
+//===----------------------------------------------------------------------===//
 // Memory
 //===----------------------------------------------------------------------===//
 
@@ -259,6 +315,12 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     report.total.launches += launch->traffic.launches;
   });
   report.collectives = collectives.take();
+  if (auto func = dyn_cast<func::FuncOp>(*function)) {
+    FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
+    if (failed(placement))
+      return failure();
+    report.warnings = getWarnings(function, *placement, model);
+  }
 
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (function.getArgAttr(i, nn::NnDialect::kParameterAttr))

@@ -37,6 +37,12 @@
 // JSON:      "bytes_per_rank": 1328
 // JSON-NEXT: "launches_per_rank": 6
 // JSON:      "weights": 256
+// JSON:      "warnings": [
+// JSON:      "message": "gathers the whole of a 8x8 tensor of f32 on every rank"
+// JSON:      "name": "model.layers.0.mlp.up"
+// JSON:      "bytes": 384
+// JSON:      "name": "model.layers.1.mlp.up"
+// JSON:      "bytes": 192
 
 // TEXT:      plan for 8 ranks, mesh dp=2,tp=4, device h100
 // TEXT:      weights 256 B
@@ -45,6 +51,9 @@
 // TEXT-NEXT: all_to_all tp 0 to 1
 // TEXT-NEXT: permute
 // TEXT-NEXT: total 6 1.30 KiB
+// TEXT-NEXT: warnings
+// TEXT-NEXT: 2x gathers the whole of a 8x8 tensor of f32 on every rank, 576 B together
+// TEXT-NEXT:   at model.layers.{0,1}.mlp.up (model.py:12)
 #file = loc("src/model.py":12:0)
 #layer0 = loc("model.layers.0.mlp.up"(#file))
 #layer1 = loc("model.layers.1.mlp.up"(#file))
