@@ -41,6 +41,10 @@ namespace meshwright::dist {
 /// none.
 MeshAttr lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr symbol);
 
+/// The only mesh of a module; fails, with an error, where there is none or
+/// several.
+mlir::FailureOr<MeshOp> getOnlyMesh(mlir::ModuleOp module);
+
 /// The mesh of the SPMD function around `op` (or of `op` itself); null outside
 /// one.
 MeshAttr getSpmdMesh(mlir::Operation *op);

@@ -28,6 +28,15 @@ MeshAttr meshwright::dist::lookupMesh(Operation *from, FlatSymbolRefAttr symbol)
   return mesh ? mesh.getMesh() : MeshAttr();
 }
 
+FailureOr<MeshOp> meshwright::dist::getOnlyMesh(ModuleOp module) {
+  auto meshes = llvm::to_vector(module.getOps<MeshOp>());
+  if (meshes.empty())
+    return module.emitError() << "module has no dist.mesh";
+  if (meshes.size() > 1)
+    return meshes[1].emitOpError() << "is the module's second mesh, expected one";
+  return meshes.front();
+}
+
 FlatSymbolRefAttr meshwright::dist::getSpmdMeshSymbol(Operation *op) {
   for (; op; op = op->getParentOp())
     if (auto symbol = op->getAttrOfType<FlatSymbolRefAttr>(DistDialect::kSpmdAttr))

@@ -9,6 +9,10 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/annotate/Passes.h"
+#include "meshwright/passes/partition/Passes.h"
+#include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -27,6 +31,10 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
 }
 
 void meshwright::registerAllPasses() {
+  registerAnnotatePasses();
+  registerPropagatePasses();
+  registerPartitionPasses();
   registerReportPasses();
   registerVerifyPasses();
+  registerPipelines();
 }

@@ -1,0 +1,94 @@
+//===- Pipeline.cpp - from imported IR to SPMD IR -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/Pipeline.h"
+
+#include "meshwright/passes/annotate/Passes.h"
+#include "meshwright/passes/partition/Passes.h"
+#include "meshwright/passes/propagate/Passes.h"
+
+#include "mlir/Pass/PassRegistry.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) {
+  DeclareMeshPassOptions mesh;
+  for (const MeshAxisOption &axis : options.mesh)
+    mesh.mesh += (mesh.mesh.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  mesh.device = options.device.empty() ? "h100" : options.device;
+  pm.addPass(createDeclareMeshPass(mesh));
+
+  AnnotateRulesPassOptions rules;
+  // The one spelling of the option list.
+  ParallelizeOptions only;
+  only.shardings = options.shardings;
+  if (!only.shardings.empty()) {
+    std::string text = only.str();
+    llvm::StringRef key = "shardings=";
+    rules.shardings = text.substr(text.find(key) + key.size());
+    pm.addPass(createAnnotateRulesPass(rules));
+  }
+
+  AnnotateDataParallelPassOptions data;
+  data.axis = options.dataParallel.getName("dp").str();
+  data.optional = options.dataParallel.kind == AxisChoice::Default;
+  pm.addPass(createAnnotateDataParallelPass(data));
+
+  if (options.tensorParallel.kind == AxisChoice::None)
+    return;
+  pm.addPass(createSplitFusedLinearsPass());
+  AnnotateTensorParallelPassOptions tensor;
+  tensor.axis = options.tensorParallel.getName("tp").str();
+  tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
+  pm.addPass(createAnnotateTensorParallelPass(tensor));
+  AnnotateScatterModesPassOptions scatter;
+  scatter.axis = tensor.axis;
+  scatter.optional = tensor.optional;
+  scatter.mode = stringify(options.sequenceParallel).str();
+  pm.addPass(createAnnotateScatterModesPass(scatter));
+}
+
+void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
+  switch (phase) {
+  case Phase::Annotated:
+    buildAnnotate(pm, options);
+    return;
+  case Phase::Propagated:
+    pm.addPass(createPropagateShardingsPass());
+    return;
+  case Phase::Partitioned:
+    pm.addPass(createPartitionPass());
+    return;
+  case Phase::Spmd:
+    return;
+  }
+}
+
+void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOptions &options,
+                                          Phase to) {
+  for (Phase phase : {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Spmd}) {
+    buildPhase(pm, options, phase);
+    if (phase == to)
+      return;
+  }
+}
+
+void meshwright::registerPipelines() {
+  registerPassPipeline(
+      "parallelize", "the whole pipeline, from a global program to SPMD IR",
+      [](OpPassManager &pm, StringRef text,
+         llvm::function_ref<LogicalResult(const llvm::Twine &)> error) -> LogicalResult {
+        auto options = parseParallelizeOptions(text, error);
+        if (failed(options))
+          return failure();
+        buildParallelizePipeline(pm, *options);
+        return success();
+      },
+      [](llvm::function_ref<void(const mlir::detail::PassOptions &)>) {});
+}

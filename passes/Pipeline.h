@@ -1,0 +1,33 @@
+//===- Pipeline.h - from imported IR to SPMD IR -----------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_PIPELINE_H
+#define MESHWRIGHT_PASSES_PIPELINE_H
+
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include "mlir/Pass/PassManager.h"
+
+namespace meshwright {
+
+/// Phases of the pipeline, in order; each one's IR can be looked at.
+enum class Phase { Annotated, Propagated, Partitioned, Spmd };
+
+/// Adds the passes from a global program up to and including a phase.
+/// Functions that are SPMD already only meet the last one.
+void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
+                              Phase to = Phase::Spmd);
+
+/// Adds the passes of one phase alone.
+void buildPhase(mlir::OpPassManager &pm, const ParallelizeOptions &options, Phase phase);
+
+/// Registers `--parallelize`.
+void registerPipelines();
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_PIPELINE_H

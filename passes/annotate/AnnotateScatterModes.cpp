@@ -1,0 +1,285 @@
+//===- AnnotateScatterModes.cpp - the residual stream's layout ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/ShardingPropagation.h"
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "llvm/ADT/SetVector.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_ANNOTATESCATTERMODESPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+
+int64_t getBytes(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+}
+
+class ScatterModes {
+public:
+  ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
+               const ShardingPropagation &shardings, MeshOp meshOp, int axis)
+      : func(func), factors(factors), shardings(shardings), mesh(meshOp.getMesh()),
+        symbol(FlatSymbolRefAttr::get(meshOp)), axis{axis, 1, mesh.getAxes()[axis].getSize()} {}
+
+  /// Finds what would be scattered.
+  void find();
+  bool empty() const { return stream.empty(); }
+  /// Whether it pays, by the cost model; leaves a decision.
+  bool isProfitable();
+  void annotate();
+
+private:
+  bool usesAxis(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axis); }
+  /// Whether the op leaves a partial sum over the axis.
+  bool isReduced(Operation *op) const;
+  /// The leaf of the tokens in a partial sum; -1 if none divides worthwhile.
+  int chooseTokens(Value value) const;
+  /// Whether `op` computes each token of `tokens` alone and its result keeps them.
+  bool keepsTokens(Operation *op, int tokens) const;
+  bool hasTokens(Value value, int tokens) const;
+  bool goesThrough(Operation *op, Value from, int tokens) const;
+
+  func::FuncOp func;
+  const FactorAnalysis &factors;
+  const ShardingPropagation &shardings;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  Axis axis;
+  /// Scattered values, with their token leaf, in the order found.
+  llvm::MapVector<Value, int> stream;
+  SmallVector<Operation *> reduced;
+};
+
+bool ScatterModes::isReduced(Operation *op) const {
+  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)))
+    return false;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {
+    const ValueSharding &sharding = shardings.get(operand);
+    for (auto [d, dim] : llvm::enumerate(dims))
+      for (int factor : dim)
+        if (opFactors.rule.factors[factor].kind == FactorKind::Contracted)
+          for (const AxisList &axes : sharding.dims[d])
+            if (anyOverlap(axes, axis))
+              return true;
+  }
+  return false;
+}
+
+int ScatterModes::chooseTokens(Value value) const {
+  ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
+  if (dims.size() < 2)
+    return -1;
+  // The first dimension is the batch if there are two before the features.
+  int batch = dims.size() > 2 && !dims.front().empty() ? dims.front().front() : -1;
+  int sequence = -1;
+  for (const FactorAnalysis::Leaves &dim : dims.drop_front(dims.size() > 2).drop_back())
+    for (int leaf : dim)
+      if (sequence < 0 || factors.getSize(leaf) > factors.getSize(sequence))
+        sequence = leaf;
+  bool sequenceFits = sequence >= 0 && factors.getSize(sequence) >= axis.size;
+  bool batchFits = batch >= 0 && factors.getSize(batch) >= axis.size;
+  if (sequenceFits || (sequence >= 0 && !batchFits))
+    return sequence;
+  return batchFits ? batch : -1;
+}
+
+bool ScatterModes::hasTokens(Value value, int tokens) const {
+  for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value))
+    if (llvm::is_contained(dim, tokens))
+      return true;
+  return false;
+}
+
+bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
+  if (!hasTokens(op->getResult(0), tokens))
+    return false;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+    if (factor.kind != FactorKind::Parallel && llvm::is_contained(leaves, tokens))
+      return false;
+  return true;
+}
+
+bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
+  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isReduced(op) ||
+      !keepsTokens(op, tokens) || isa<nn::AttentionOp>(op))
+    return false;
+  auto linear = dyn_cast<nn::LinearOp>(op);
+  if (!linear)
+    return !isa<nn::MatmulOp>(op);
+  // A projection by a whole weight: its result is gathered instead of its
+  // operand, where that is less and no other reader needs the operand whole.
+  int64_t together = 0;
+  for (Operation *user : from.getUsers()) {
+    auto other = dyn_cast<nn::LinearOp>(user);
+    if (!other) {
+      if (usesAxis(user->getNumResults() ? user->getResult(0) : from) || isa<nn::AttentionOp>(user))
+        return false;
+      continue;
+    }
+    if (usesAxis(other.getResult()) || isReduced(other))
+      return false;
+    together += getBytes(other.getResult());
+  }
+  return together <= getBytes(from);
+}
+
+void ScatterModes::find() {
+  Block &block = func.getBody().front();
+  for (Operation &op : block.without_terminator()) {
+    if (op.getNumResults() != 1)
+      continue;
+    Value result = op.getResult(0);
+    if (isReduced(&op)) {
+      int tokens = chooseTokens(result);
+      if (tokens >= 0 && hasTokens(result, tokens)) {
+        stream.insert({result, tokens});
+        reduced.push_back(&op);
+      }
+      continue;
+    }
+    for (Value operand : op.getOperands()) {
+      auto it = stream.find(operand);
+      if (it == stream.end() || !goesThrough(&op, operand, it->second))
+        continue;
+      // The iterator dies with the insertion.
+      int tokens = it->second;
+      stream.insert({result, tokens});
+      break;
+    }
+  }
+}
+
+bool ScatterModes::isProfitable() {
+  CostModel cost(mesh);
+  double k = axis.size;
+  double saved = 0, extra = 0;
+  for (auto [value, tokens] : stream) {
+    Operation *op = value.getDefiningOp();
+    if (llvm::is_contained(reduced, op))
+      continue;
+    double bytes = getBytes(value);
+    for (Value operand : op->getOperands())
+      if (!isa<BlockArgument>(operand))
+        bytes += getBytes(operand);
+    saved += cost.getMemoryTime(bytes) * 1e-12 * (1 - 1 / k);
+  }
+  int64_t bytes = 0;
+  for (Operation *op : reduced) {
+    int64_t size = getBytes(op->getResult(0));
+    int64_t n = factors.getSize(stream.find(op->getResult(0))->second);
+    int64_t padded = size / n * llvm::alignTo(n, axis.size);
+    bytes += size;
+    extra += 1e-12 * (cost.getCost(CollectiveKind::ReduceScatter, axis, padded).time +
+                      cost.getCost(CollectiveKind::AllGather, axis, padded).time -
+                      cost.getCost(CollectiveKind::AllReduce, axis, size).time);
+  }
+  bool pays = saved > extra;
+  DistDialect::getDecisionLog(func.getContext())
+      .add("annotate-scatter-modes", pays ? Outcome::Applied : Outcome::Declined,
+           reduced.front()->getLoc(),
+           llvm::formatv("{0} reductions over \"{1}\": scattering the tokens between blocks saves "
+                         "{2:F1} us of memory traffic and costs {3:F1} us more of communication{4}",
+                         reduced.size(), mesh.getAxes()[axis.axis].getName(), saved * 1e6,
+                         extra * 1e6, pays ? "" : "; more tokens a run would change that")
+               .str(),
+           {{"saved_seconds", saved}, {"extra_seconds", extra}, {"bytes", double(bytes)}});
+  return pays;
+}
+
+void ScatterModes::annotate() {
+  auto scatter = [&](Value value, int tokens) {
+    ValueSharding sharding = shardings.get(value);
+    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
+      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
+        if (leaf == tokens) {
+          axes.push_back(axis);
+          return sharding;
+        }
+    return sharding;
+  };
+  for (auto [value, tokens] : stream)
+    setShardingAttr(value, writeSharding(scatter(value, tokens), value, factors, mesh, symbol));
+  // Where the stream ends tokens are whole again, also where nothing forces it:
+  // what is gathered for one reader serves the others.
+  for (auto [value, tokens] : stream)
+    for (Operation *user : value.getUsers())
+      if (user->getNumResults() == 1 && !stream.count(user->getResult(0)) &&
+          !getShardingAttr(user->getResult(0)))
+        setShardingAttr(user->getResult(0),
+                        writeSharding(shardings.get(user->getResult(0)), user->getResult(0),
+                                      factors, mesh, symbol));
+  // The model's results keep their tokens whole.
+  Operation *terminator = func.getBody().front().getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
+    if (stream.count(value) && !func.getResultAttr(i, DistDialect::kShardingAttr))
+      func.setResultAttr(i, DistDialect::kShardingAttr,
+                         writeSharding(shardings.get(value), value, factors, mesh, symbol));
+}
+
+struct AnnotateScatterModesPass : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
+  using AnnotateScatterModesPassBase::AnnotateScatterModesPassBase;
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    if (mode != "on" && mode != "off" && mode != "auto") {
+      module.emitError() << "annotate-scatter-modes: mode '" << mode
+                         << "', expected on, off or auto";
+      return signalPassFailure();
+    }
+    MeshAttr mesh = meshOp->getMesh();
+    int index = mesh.getAxisIndex(axis);
+    if (index < 0 && optional)
+      return;
+    if (index < 0) {
+      meshOp->emitOpError() << "has no axis \"" << axis << "\" to scatter tokens over";
+      return signalPassFailure();
+    }
+    if (mode == "off" || mesh.getAxes()[index].getSize() == 1)
+      return;
+    DecisionLog &log = DistDialect::getDecisionLog(&getContext());
+    for (auto func : module.getOps<func::FuncOp>()) {
+      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
+        continue;
+      auto factors = FactorAnalysis::run(func);
+      if (failed(factors))
+        return signalPassFailure();
+      auto shardings = ShardingPropagation::run(func, *factors, mesh);
+      if (failed(shardings))
+        return signalPassFailure();
+      ScatterModes modes(func, *factors, *shardings, *meshOp, index);
+      modes.find();
+      if (modes.empty()) {
+        log.add("annotate-scatter-modes", Outcome::Declined, func.getLoc(),
+                "nothing to scatter: no partial sum over \"" + axis +
+                    "\" with more than one token");
+        continue;
+      }
+      if (mode == "auto" && !modes.isProfitable())
+        continue;
+      if (mode == "on")
+        log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
+                "tokens are scattered over \"" + axis + "\" between blocks, as asked");
+      modes.annotate();
+    }
+  }
+};
+
+} // namespace

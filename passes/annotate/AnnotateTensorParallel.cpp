@@ -1,0 +1,311 @@
+//===- AnnotateTensorParallel.cpp - shard weights, by structure -----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_ANNOTATETENSORPARALLELPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+
+/// An embedding's rows are sharded from this many a rank on: fewer save nothing
+/// worth a partial sum.
+constexpr int64_t kMinTableRows = 8;
+
+int64_t getBytes(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+}
+
+/// What is known of a class of tied factors.
+struct ClassInfo {
+  /// Read whole by some op.
+  bool isSpecial = false;
+  /// Rows of an embedding table.
+  bool isTableRows = false;
+  /// Sharded, or kept whole, by an annotation.
+  bool isForced = false, isForbidden = false;
+  bool isOutput = false, isContracted = false;
+  /// Bytes of weights that have it.
+  double weightBytes = 0;
+  /// Bytes of partial sums that sharding it leaves.
+  double partialBytes = 0;
+  /// Classes that occur in a value together with it.
+  llvm::SmallDenseSet<int, 8> neighbours;
+  /// The factors just below it in weights' dimensions.
+  SmallVector<int, 2> below;
+};
+
+class TensorParallel {
+public:
+  TensorParallel(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
+                 FlatSymbolRefAttr symbol, int axis)
+      : func(func), factors(factors), mesh(mesh), symbol(symbol), axis(axis),
+        size(mesh.getAxes()[axis].getSize()), classes(factors.getNumClasses()) {}
+
+  LogicalResult run() {
+    if (failed(collect()))
+      return failure();
+    choose();
+    annotate();
+    report();
+    return success();
+  }
+
+private:
+  LogicalResult collect();
+  void choose();
+  /// Axes for a class of this size, and for the one below it.
+  bool place(int leaf);
+  void annotate();
+  void report();
+
+  func::FuncOp func;
+  const FactorAnalysis &factors;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  int axis;
+  int64_t size;
+  std::vector<ClassInfo> classes;
+  llvm::DenseMap<int, AxisList> chosen;
+};
+
+LogicalResult TensorParallel::collect() {
+  Block &block = func.getBody().front();
+  llvm::DenseSet<Value> fromParameters;
+  for (BlockArgument arg : block.getArguments()) {
+    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
+      continue;
+    fromParameters.insert(arg);
+    ShardingAttr attr = getShardingAttr(arg);
+    if (!attr)
+      continue;
+    auto sharding = readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
+    if (failed(sharding))
+      return failure();
+    for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(arg)))
+      for (auto [leaf, axes] : llvm::zip_equal(leaves, sharding->dims[d])) {
+        bool uses = llvm::any_of(axes, [&](const Axis &a) { return a.axis == axis; });
+        if (uses) {
+          classes[leaf].isForced = true;
+          chosen[leaf] = axes;
+        } else if (!attr.getDims()[d].getIsOpen()) {
+          classes[leaf].isForbidden = true;
+        }
+      }
+  }
+  llvm::DenseSet<Value> counted;
+  for (Operation &op : block.without_terminator()) {
+    const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
+    bool allFromParameters =
+        op.getNumOperands() > 0 &&
+        llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
+    if (allFromParameters)
+      fromParameters.insert(op.getResult(0));
+    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+      for (int leaf : leaves) {
+        if (factor.kind == FactorKind::Special)
+          classes[leaf].isSpecial = true;
+        if (factor.kind == FactorKind::Contracted) {
+          classes[leaf].isContracted = true;
+          classes[leaf].partialBytes += getBytes(op.getResult(0));
+        }
+      }
+    auto visit = [&](Value value) {
+      ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
+      SmallVector<int, 8> all;
+      for (const FactorAnalysis::Leaves &dim : dims)
+        all.append(dim.begin(), dim.end());
+      for (size_t i = 0; i < all.size(); ++i)
+        for (size_t j = 0; j < all.size(); ++j)
+          if (i != j)
+            classes[all[i]].neighbours.insert(all[j]);
+    };
+    for (Value result : op.getResults())
+      visit(result);
+    for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
+      if (isa<BlockArgument>(operand))
+        visit(operand);
+      if (!fromParameters.contains(operand) || allFromParameters ||
+          !isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) || (isa<nn::LinearOp>(op) && i == 2))
+        continue;
+      bool isNew = counted.insert(operand).second;
+      for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
+        for (int factor : dim) {
+          const FactorAnalysis::Leaves &leaves = opFactors.leaves[factor];
+          for (auto [j, leaf] : llvm::enumerate(leaves)) {
+            ClassInfo &info = classes[leaf];
+            if (isNew)
+              info.weightBytes += getBytes(operand);
+            if (opFactors.rule.factors[factor].kind == FactorKind::Parallel)
+              info.isOutput = true;
+            if (isa<nn::EmbeddingOp>(op) && d == 0)
+              info.isTableRows = true;
+            if (j + 1 < leaves.size() && !llvm::is_contained(info.below, leaves[j + 1]))
+              info.below.push_back(leaves[j + 1]);
+          }
+        }
+    }
+  }
+  return success();
+}
+
+bool TensorParallel::place(int leaf) {
+  int64_t n = factors.getSize(leaf);
+  auto part = [&](int64_t pre, int64_t k) { return AxisList{{axis, pre, k}}; };
+  if (n >= size || size % n != 0) {
+    // Fewer than half a factor's element a rank would compute mostly padding.
+    if (2 * n <= size)
+      return false;
+    chosen[leaf] = part(1, size);
+    return true;
+  }
+  // The factor takes a part of the axis; the one below it, the query heads of a
+  // group, takes the rest, or the values are replicated over it.
+  chosen[leaf] = part(1, n);
+  for (int below : classes[leaf].below)
+    if (!classes[below].isSpecial && !classes[below].isForbidden && !chosen.count(below)) {
+      chosen[below] = part(n, size / n);
+      break;
+    }
+  return true;
+}
+
+void TensorParallel::choose() {
+  SmallVector<int> candidates;
+  for (auto [leaf, info] : llvm::enumerate(classes)) {
+    if (info.weightBytes == 0 || info.isSpecial || info.isForced || info.isForbidden ||
+        info.neighbours.contains(leaf))
+      continue;
+    int64_t n = factors.getSize(leaf);
+    if (info.isTableRows && n < kMinTableRows * size)
+      continue;
+    // Something small that nobody contracts is not worth cutting.
+    if (n < size && !(info.isOutput && info.isContracted))
+      continue;
+    candidates.push_back(leaf);
+  }
+  // What pairs a column- with a row-parallel weight comes first, then what has
+  // no partner. Among each the cheapest communication per weight byte; larger and
+  // earlier on ties.
+  llvm::stable_sort(candidates, [&](int a, int b) {
+    const ClassInfo &x = classes[a], &y = classes[b];
+    bool xPairs = x.isOutput && x.isContracted, yPairs = y.isOutput && y.isContracted;
+    if (xPairs != yPairs)
+      return xPairs;
+    double left = x.partialBytes * y.weightBytes, right = y.partialBytes * x.weightBytes;
+    if (left != right)
+      return left < right;
+    return x.weightBytes > y.weightBytes;
+  });
+  for (int leaf : candidates) {
+    if (chosen.count(leaf))
+      continue;
+    bool isFree = llvm::none_of(classes[leaf].neighbours,
+                                [&](int other) { return chosen.count(other); });
+    if (isFree)
+      place(leaf);
+  }
+}
+
+void TensorParallel::annotate() {
+  for (BlockArgument arg : func.getArguments()) {
+    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr) ||
+        getShardingAttr(arg))
+      continue;
+    ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(arg));
+    AxisList used;
+    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding.dims))
+      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim)) {
+        auto it = chosen.find(leaf);
+        if (it == chosen.end() || anyOverlap(used, it->second))
+          continue;
+        axes = it->second;
+        used.append(axes.begin(), axes.end());
+      }
+    if (!sharding.isReplicated())
+      setShardingAttr(arg, writeSharding(sharding, arg, factors, mesh, symbol));
+  }
+}
+
+void TensorParallel::report() {
+  DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  StringRef name = mesh.getAxes()[axis].getName();
+  llvm::SmallDenseSet<int> said;
+  for (Operation &op : func.getBody().front().without_terminator()) {
+    if (!isa<nn::LinearOp, nn::EmbeddingOp>(op))
+      continue;
+    const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
+    const char *role = nullptr;
+    int64_t features = 0;
+    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+      for (int leaf : leaves) {
+        if (!chosen.count(leaf))
+          continue;
+        bool isContracted = factor.kind == FactorKind::Contracted;
+        role = isa<nn::EmbeddingOp>(op) && isContracted ? "vocabulary-parallel"
+               : isContracted                           ? "row-parallel"
+                                                        : "column-parallel";
+        features = factor.size;
+      }
+    if (role) {
+      log.add("annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
+              llvm::formatv("{0} over \"{1}\": {2} of {3} ranks", role, name, features, size)
+                  .str(),
+              {{"features", double(features)}, {"ranks", double(size)}});
+      continue;
+    }
+    log.add("annotate-tensor-parallel", Outcome::Declined, op.getLoc(),
+            llvm::formatv("left whole: its features are read whole elsewhere (a norm, a slice) "
+                          "or belong to a cheaper choice; a rule on its weight would shard it")
+                .str(),
+            {{"weight bytes", double(getBytes(op.getOperand(1)))}});
+  }
+}
+
+struct AnnotateTensorParallelPass
+    : meshwright::impl::AnnotateTensorParallelPassBase<AnnotateTensorParallelPass> {
+  using AnnotateTensorParallelPassBase::AnnotateTensorParallelPassBase;
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    MeshAttr mesh = meshOp->getMesh();
+    int index = mesh.getAxisIndex(axis);
+    if (index < 0 && optional)
+      return;
+    if (index < 0) {
+      meshOp->emitOpError() << "has no axis \"" << axis << "\" for tensor parallelism";
+      return signalPassFailure();
+    }
+    if (mesh.getAxes()[index].getSize() == 1)
+      return;
+    for (auto func : module.getOps<func::FuncOp>()) {
+      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
+        continue;
+      auto factors = FactorAnalysis::run(func);
+      if (failed(factors))
+        return signalPassFailure();
+      TensorParallel policy(func, *factors, mesh, FlatSymbolRefAttr::get(*meshOp), index);
+      if (failed(policy.run()))
+        return signalPassFailure();
+    }
+  }
+};
+
+} // namespace

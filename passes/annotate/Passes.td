@@ -1,0 +1,154 @@
+//===- Passes.td - annotate --------------------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
+#define MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+class AnnotatePass<string name> : Pass<name, "::mlir::ModuleOp"> {
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
+  let summary = "declare the mesh, where the module has none";
+  let description = [{
+    Adds `dist.mesh @mesh`. A module with the same mesh is left as it is; one with
+    another mesh is an error.
+
+    `--declare-mesh="mesh=dp=2,tp=4 device=h100"` gives
+    ```mlir
+    dist.mesh @mesh = <["dp"=2, "tp"=4], device = "h100">
+    ```
+  }];
+  let options = [
+    Option<"mesh", "mesh", "std::string", "\"\"", "axes, name=size, major to minor">,
+    Option<"device", "device", "std::string", "\"\"", "device preset">,
+  ];
+}
+
+def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
+  let summary = "give parameters the shardings that rules state";
+  let description = [{
+    Each rule is a shell pattern on parameter names and the bracketed part of a
+    sharding; the first that matches a parameter wins. What a rule says stands
+    above what policies find. A rule that matches nothing is a warning.
+
+    Before, with `shardings={"*.up.weight": [{"tp"}, {} ] }`:
+    ```mlir
+    func.func @main(%w: tensor<8x4xf32> {nn.parameter = "mlp.up.weight"}) -> ...
+    ```
+    After:
+    ```mlir
+    func.func @main(%w: tensor<8x4xf32> {nn.parameter = "mlp.up.weight",
+        dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}) -> ...
+    ```
+  }];
+  let options = [
+    Option<"shardings", "shardings", "std::string", "\"\"", "rules, as --parallelize takes them">,
+  ];
+}
+
+def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
+  let summary = "split the batch over an axis";
+  let description = [{
+    Dimension 0 of every input whose dimension 0 equals the first input's is
+    sharded over the axis; the other inputs are replicated. A batch that the axis
+    does not divide is padded; a batch of one stays whole. Both leave a remark.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32> {nn.input = "x"}) -> ...
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32> {nn.input = "x",
+        dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>}) -> ...
+    ```
+  }];
+  let options = [
+    Option<"axis", "axis", "std::string", "\"dp\"", "mesh axis; empty: inputs are replicated">,
+    Option<"optional", "optional", "bool", "false", "replicate where the mesh has no such axis">,
+  ];
+}
+
+def SplitFusedLinearsPass : AnnotatePass<"split-fused-linears"> {
+  let summary = "take fused projections apart where their outputs are";
+  let description = [{
+    A linear all of whose readers are slices of contiguous output features (a
+    fused qkv or gate-and-up projection) becomes one linear a slice, on a part of
+    the stored weight. So each part can be sharded by heads or features of its own.
+
+    Before:
+    ```mlir
+    %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<24x8xf32>) -> tensor<4x24xf32>
+    %q = nn.slice %y starts [0, 0] limits [4, 16] strides [1, 1] : ...
+    %k = nn.slice %y starts [0, 16] limits [4, 24] strides [1, 1] : ...
+    ```
+    After, with `nn.parameter_offsets` on `%w0` and `%w1`:
+    ```mlir
+    %q = nn.linear %x, %w0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+    %k = nn.linear %x, %w1 : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    ```
+  }];
+}
+
+def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
+  let summary = "shard weights over an axis, found by structure";
+  let description = [{
+    Chooses classes of tied factors (see FactorAnalysis): the hidden features of
+    an MLP, the heads of attention, the vocabulary. A class that is the output of
+    some weights and contracted by others makes the former column-parallel and the
+    latter row-parallel. Such pairs are taken first, then weights without a
+    partner; among each by communication per weight byte, cheapest first, so that
+    no value is sharded twice; a class that some op must
+    read whole (a norm's features) is left out. No parameter names are looked at.
+
+    Key/value heads: where the axis is a multiple of them they lie on a part of it
+    and the queries of a group on the rest; otherwise they are padded.
+
+    Before:
+    ```mlir
+    %1 = nn.linear %x, %up : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
+    %2 = nn.relu %1 : tensor<4x32xf32>
+    %3 = nn.linear %2, %down : (tensor<4x32xf32>, tensor<8x32xf32>) -> tensor<4x8xf32>
+    ```
+    After: `%up` carries `[{"tp"}, {} ]`, `%down` `[{}, {"tp"} ]`.
+  }];
+  let options = [
+    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis">,
+    Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
+  ];
+}
+
+def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
+  let summary = "choose the residual stream's layout between blocks";
+  let description = [{
+    Where tensor-parallel partial sums are reduced, and from there on through all
+    that works on each token alone (residual adds, norms, casts, projections by
+    whole weights to something narrower), tokens are sharded over the axis:
+    all-reduces become reduce-scatters and all-gathers, and norms run on the shard.
+    Inputs and results of the model keep their tokens whole.
+
+    Tokens are the sequence; where that is shorter than the axis and the batch is
+    not, the batch. `mode` is on, off or auto: by cost.
+
+    Before:
+    ```mlir
+    %y = nn.linear %h, %down : (tensor<1x8x32xf32>, tensor<16x32xf32>) -> tensor<1x8x16xf32>
+    %z = nn.add %x, %y : (tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+    ```
+    After: `%y` and `%z` carry `[{}, {"tp"}, {} ]`.
+  }];
+  let options = [
+    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis">,
+    Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
+    Option<"mode", "mode", "std::string", "\"auto\"", "on, off or auto">,
+  ];
+}
+
+#endif

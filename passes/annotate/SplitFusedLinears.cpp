@@ -1,0 +1,232 @@
+//===- SplitFusedLinears.cpp - take fused projections apart ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/Builders.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <map>
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace meshwright {
+#define GEN_PASS_DEF_SPLITFUSEDLINEARSPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+
+/// A slice that reads a contiguous range of a linear's output features, through
+/// reshapes and transposes.
+struct Part {
+  nn::SliceOp slice;
+  /// From the linear's reader to the slice's operand.
+  SmallVector<Operation *> chain;
+  /// The sliced dimension of each op in the chain.
+  SmallVector<int64_t> dims;
+  int64_t start, size;
+};
+
+ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+/// Follows a slice up to a linear. Fails where what it reads is no contiguous
+/// range of the output features.
+std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
+  Part part;
+  part.slice = slice;
+  int64_t dim = -1;
+  for (int64_t d = 0; d < slice.getType().getRank(); ++d) {
+    if (slice.getType().getDimSize(d) == shapeOf(slice.getInput())[d])
+      continue;
+    if (dim >= 0 || slice.getStrides()[d] != 1)
+      return std::nullopt;
+    dim = d;
+  }
+  if (dim < 0)
+    return std::nullopt;
+  part.start = slice.getStarts()[dim];
+  part.size = slice.getType().getDimSize(dim);
+  Value value = slice.getInput();
+  while (value != linear.getResult()) {
+    Operation *op = value.getDefiningOp();
+    part.chain.push_back(op);
+    part.dims.push_back(dim);
+    if (auto transpose = dyn_cast_or_null<nn::TransposeOp>(op)) {
+      dim = transpose.getPermutation()[dim];
+      value = transpose.getInput();
+      continue;
+    }
+    auto reshape = dyn_cast_or_null<nn::ReshapeOp>(op);
+    if (!reshape)
+      return std::nullopt;
+    // The range must be one of the major factor of the operand's dimension.
+    dist::FactorRule rule = reshape.getFactorRule();
+    const auto &to = rule.results[0][dim];
+    if (to.size() != 1)
+      return std::nullopt;
+    int64_t from = -1;
+    for (auto [d, factors] : llvm::enumerate(rule.operands[0]))
+      if (!factors.empty() && factors.front() == to.front())
+        from = d;
+    if (from < 0)
+      return std::nullopt;
+    int64_t inner = 1;
+    for (int factor : ArrayRef<int>(rule.operands[0][from]).drop_front())
+      inner *= rule.factors[factor].size;
+    part.start *= inner;
+    part.size *= inner;
+    dim = from;
+    value = reshape.getInput();
+  }
+  if (dim != linear.getType().getRank() - 1)
+    return std::nullopt;
+  std::reverse(part.chain.begin(), part.chain.end());
+  std::reverse(part.dims.begin(), part.dims.end());
+  return part;
+}
+
+/// All parts that a linear's readers take; none where some reader wants more.
+SmallVector<Part> getParts(nn::LinearOp linear) {
+  SmallVector<Part> parts;
+  SmallVector<Value> worklist{linear.getResult()};
+  while (!worklist.empty()) {
+    Value value = worklist.pop_back_val();
+    for (Operation *user : value.getUsers()) {
+      if (isa<nn::ReshapeOp, nn::TransposeOp>(user)) {
+        worklist.push_back(user->getResult(0));
+        continue;
+      }
+      auto slice = dyn_cast<nn::SliceOp>(user);
+      auto part = slice ? trace(slice, linear) : std::nullopt;
+      if (!part)
+        return {};
+      parts.push_back(std::move(*part));
+    }
+  }
+  // In the order of the features, whatever the order of the readers.
+  llvm::stable_sort(parts, [](const Part &a, const Part &b) { return a.start < b.start; });
+  return parts;
+}
+
+struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {
+  void runOnOperation() override {
+    for (auto func : getOperation().getOps<func::FuncOp>())
+      if (!func.isExternal() && !func->hasAttr(dist::DistDialect::kSpmdAttr))
+        split(func);
+  }
+
+  void split(func::FuncOp func) {
+    std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, BlockArgument> slices;
+    auto isParameter = [&](Value value) {
+      auto arg = dyn_cast_or_null<BlockArgument>(value);
+      return arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
+    };
+    // A part of a parameter along `dim`, as an argument of its own.
+    auto take = [&](Value whole, int64_t dim, int64_t start, int64_t size) -> Value {
+      auto arg = cast<BlockArgument>(whole);
+      auto [it, inserted] =
+          slices.try_emplace({arg.getArgNumber(), dim, start, size}, BlockArgument());
+      if (!inserted)
+        return it->second;
+      auto type = cast<RankedTensorType>(arg.getType());
+      SmallVector<int64_t> shape(type.getShape()), offsets(type.getRank(), 0);
+      if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(
+              arg.getArgNumber(), nn::NnDialect::kParameterOffsetsAttr))
+        offsets.assign(old.asArrayRef().begin(), old.asArrayRef().end());
+      shape[dim] = size;
+      offsets[dim] += start;
+      NamedAttrList attrs(func.getArgAttrDict(arg.getArgNumber()));
+      attrs.set(nn::NnDialect::kParameterOffsetsAttr,
+                DenseI64ArrayAttr::get(func.getContext(), offsets));
+      unsigned index = func.getNumArguments();
+      (void)func.insertArgument(index, RankedTensorType::get(shape, type.getElementType()),
+                                attrs.getDictionary(func.getContext()), arg.getLoc());
+      return it->second = func.getArgument(index);
+    };
+
+    for (auto linear : llvm::to_vector(func.getOps<nn::LinearOp>())) {
+      if (!isParameter(linear.getWeight()) ||
+          (linear.getBias() && !isParameter(linear.getBias())))
+        continue;
+      // An annotated weight has been decided about as a whole.
+      if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),
+                          dist::DistDialect::kShardingAttr))
+        continue;
+      SmallVector<Part> parts = getParts(linear);
+      if (parts.size() < 2)
+        continue;
+      OpBuilder builder(linear);
+      int64_t outDim = linear.getInOut() ? 1 : 0;
+      for (Part &part : parts) {
+        Value weight = take(linear.getWeight(), outDim, part.start, part.size);
+        Value bias = linear.getBias() ? take(linear.getBias(), 0, part.start, part.size) : Value();
+        SmallVector<int64_t> shape(linear.getType().getShape());
+        shape.back() = part.size;
+        auto type = RankedTensorType::get(shape, linear.getType().getElementType());
+        Value value = nn::LinearOp::create(builder, linear.getLoc(), type, linear.getInput(),
+                                           weight, bias, linear.getInOutAttr());
+        // The chain again, on the part alone.
+        int64_t size = part.size;
+        for (auto [op, dim] : llvm::zip_equal(part.chain, part.dims)) {
+          SmallVector<int64_t> to(shapeOf(op->getResult(0)));
+          int64_t elements = 1, others = 1;
+          for (int64_t s : shapeOf(value))
+            elements *= s;
+          for (auto [d, s] : llvm::enumerate(to))
+            others *= int64_t(d) == dim ? 1 : s;
+          size = elements / others;
+          to[dim] = size;
+          Operation *copy = builder.clone(*op);
+          copy->removeAttr(nn::NnDialect::kIdAttr);
+          copy->setOperand(0, value);
+          copy->getResult(0).setType(RankedTensorType::get(to, type.getElementType()));
+          value = copy->getResult(0);
+        }
+        if (auto id = part.slice->getAttr(nn::NnDialect::kIdAttr))
+          value.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+        part.slice.replaceAllUsesWith(value);
+      }
+      dist::DistDialect::getDecisionLog(&getContext())
+          .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
+               llvm::formatv("a projection to {0} features is taken apart into {1}",
+                             linear.getType().getShape().back(), parts.size())
+                   .str(),
+               {{"parts", double(parts.size())}});
+      // Readers first: chains may be shared between parts.
+      for (Part &part : parts)
+        part.slice.erase();
+      bool erased = true;
+      while (erased) {
+        erased = false;
+        for (Part &part : parts)
+          for (Operation *&op : llvm::reverse(part.chain))
+            if (op && op->use_empty()) {
+              Operation *dead = op;
+              for (Part &other : parts)
+                std::replace(other.chain.begin(), other.chain.end(), dead,
+                             static_cast<Operation *>(nullptr));
+              dead->erase();
+              erased = true;
+            }
+      }
+      linear.erase();
+    }
+    // Wholes that nothing reads any more.
+    for (int i = func.getNumArguments() - 1; i >= 0; --i) {
+      bool wasSliced = llvm::any_of(
+          slices, [&](const auto &entry) { return std::get<0>(entry.first) == unsigned(i); });
+      if (wasSliced && func.getArgument(i).use_empty())
+        (void)func.eraseArgument(i);
+    }
+  }
+};
+} // namespace

@@ -1,0 +1,38 @@
+//===- Partition.cpp - global program to SPMD program ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/partition/Partitioner.h"
+#include "meshwright/passes/partition/Passes.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace meshwright {
+#define GEN_PASS_DEF_PARTITIONPASS
+#include "meshwright/passes/partition/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto mesh = dist::getOnlyMesh(module);
+    if (failed(mesh))
+      return signalPassFailure();
+    for (auto func : llvm::to_vector(module.getOps<func::FuncOp>())) {
+      if (func.isExternal() || func->hasAttr(dist::DistDialect::kSpmdAttr))
+        continue;
+      auto factors = FactorAnalysis::run(func);
+      if (failed(factors))
+        return signalPassFailure();
+      Partitioner partitioner(func, mesh->getMesh(), FlatSymbolRefAttr::get(*mesh), *factors);
+      if (failed(partitioner.run()))
+        return signalPassFailure();
+    }
+  }
+};
+} // namespace

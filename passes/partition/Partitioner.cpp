@@ -1,0 +1,540 @@
+//===- Partitioner.cpp - from global to local -----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/partition/Partitioner.h"
+
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+//===----------------------------------------------------------------------===//
+// Layouts
+//===----------------------------------------------------------------------===//
+
+LogicalResult Partitioner::readTargets() {
+  Block &block = func.getBody().front();
+  auto read = [&](Value value) -> LogicalResult {
+    ShardingAttr attr = getShardingAttr(value);
+    if (!attr)
+      return emitError(value.getLoc())
+             << "value has no 'dist.sharding': expected every value to carry one (see "
+                "--propagate-shardings)";
+    auto sharding = readSharding(attr, value, factors, mesh,
+                                 [&] { return emitError(value.getLoc()); });
+    if (failed(sharding))
+      return failure();
+    State state;
+    state.target = std::move(*sharding);
+    states.try_emplace(value, std::move(state));
+    return success();
+  };
+  for (BlockArgument arg : block.getArguments())
+    if (failed(read(arg)))
+      return failure();
+  for (Operation &op : block.without_terminator())
+    for (Value value : op.getResults())
+      if (failed(read(value)))
+        return failure();
+  return success();
+}
+
+/// One padded size for all layouts of a class: a multiple of every number of
+/// shards that occurs, so that chunks nest.
+void Partitioner::choosePadding() {
+  SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
+  SmallVector<Value> example(factors.getNumClasses());
+  for (auto &[value, state] : states) {
+    ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
+    for (auto [dimLeaves, dim] : llvm::zip_equal(leaves, state.target.dims))
+      for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
+        multiple[leaf] = std::lcm(multiple[leaf], getNumShards(axes));
+  }
+  padded.assign(multiple.size(), 1);
+  for (auto [leaf, size] : llvm::enumerate(multiple))
+    padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
+
+  // Say once for each class what its padding costs.
+  DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  llvm::SmallDenseSet<int> said;
+  auto report = [&](Value value) {
+    for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value))
+      for (int leaf : dim) {
+        int64_t size = factors.getSize(leaf);
+        if (padded[leaf] == size || !said.insert(leaf).second)
+          continue;
+        double waste = double(padded[leaf] - size) / size;
+        log.add("partition", Outcome::Note, value.getLoc(),
+                llvm::formatv("a dimension of size {0} is padded to {1} to divide over {2} "
+                              "shards: {3:P1} more of it is computed and stored",
+                              size, padded[leaf], multiple[leaf], waste)
+                    .str(),
+                {{"size", double(size)}, {"padded", double(padded[leaf])}});
+      }
+  };
+  Block &block = func.getBody().front();
+  for (BlockArgument arg : block.getArguments())
+    report(arg);
+  for (Operation &op : block.without_terminator())
+    for (Value value : op.getResults())
+      report(value);
+}
+
+Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
+                              ArrayRef<Axis> unreduced) const {
+  Layout layout;
+  for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
+    DimLayout dimLayout;
+    for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
+      LayoutFactor factor;
+      factor.size = factors.getSize(leaf);
+      factor.padded = axes.empty() ? factor.size : padded[leaf];
+      factor.axes = axes;
+      // What stands there is the verifier's business.
+      factor.padding = Padding::Arbitrary;
+      dimLayout.factors.push_back(std::move(factor));
+    }
+    if (dimLayout.factors.empty())
+      dimLayout.factors.emplace_back();
+    layout.dims.push_back(std::move(dimLayout));
+  }
+  layout.unreduced.assign(unreduced.begin(), unreduced.end());
+  canonicalize(layout, mesh);
+  return layout;
+}
+
+RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sharding) const {
+  auto type = cast<RankedTensorType>(global.getType());
+  SmallVector<int64_t> shape;
+  for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
+    int64_t size = 1;
+    for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
+      size *= axes.empty() ? factors.getSize(leaf) : padded[leaf] / getNumShards(axes);
+    shape.push_back(size);
+  }
+  return RankedTensorType::get(shape, type.getElementType());
+}
+
+//===----------------------------------------------------------------------===//
+// Assignments
+//===----------------------------------------------------------------------===//
+
+ValueSharding Partitioner::project(Value value, const FactorRule::ValueFactors &dims,
+                                   const FactorAnalysis::OpFactors &opFactors,
+                                   const Assignment &assignment) const {
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  for (auto [d, dim] : llvm::enumerate(dims)) {
+    size_t leaf = 0;
+    for (int factor : dim)
+      for (const AxisList &axes : assignment[factor])
+        if (leaf < sharding.dims[d].size())
+          sharding.dims[d][leaf++] = axes;
+  }
+  return sharding;
+}
+
+/// What a reader of a factor can bear decides: contractions take the operands'
+/// axes and leave a partial sum, parallel factors the result's axes as far as
+/// they are free, special ones none.
+Partitioner::Assignment Partitioner::assign(Operation *op) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  Assignment assignment;
+  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+    assignment.emplace_back(leaves.size());
+  AxisList used;
+  auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
+    const ValueSharding &target = states.find(value)->second.target;
+    for (auto [d, dim] : llvm::enumerate(dims)) {
+      size_t leaf = 0;
+      for (int factor : dim)
+        for (size_t j = 0; j < assignment[factor].size(); ++j, ++leaf) {
+          if (leaf >= target.dims[d].size() || rule.factors[factor].kind != kind)
+            continue;
+          const AxisList &axes = target.dims[d][leaf];
+          if (axes.empty() || !assignment[factor][j].empty() || anyOverlap(used, axes))
+            continue;
+          assignment[factor][j] = axes;
+          used.append(axes.begin(), axes.end());
+        }
+    }
+  };
+  // A weight's layout costs more to change than an activation's: it comes
+  // first. It is the last operand of those that contract.
+  for (int i = rule.operands.size() - 1; i >= 0; --i)
+    take(op->getOperand(i), rule.operands[i], FactorKind::Contracted);
+  for (auto [result, dims] : llvm::zip(op->getResults(), rule.results))
+    take(result, dims, FactorKind::Parallel);
+  return assignment;
+}
+
+ValueSharding Partitioner::projectBroadcast(Value value, Value target,
+                                            const ValueSharding &sharding) const {
+  ValueSharding result = ValueSharding::getReplicated(factors.getLeaves(value));
+  ArrayRef<FactorAnalysis::Leaves> own = factors.getLeaves(value);
+  ArrayRef<FactorAnalysis::Leaves> other = factors.getLeaves(target);
+  size_t missing = other.size() - own.size();
+  for (size_t d = 0; d < own.size(); ++d)
+    if (own[d] == other[missing + d])
+      result.dims[d] = sharding.dims[missing + d];
+  return result;
+}
+
+//===----------------------------------------------------------------------===//
+// Values
+//===----------------------------------------------------------------------===//
+
+FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
+                                      Location loc) {
+  Layout source = getLayout(global, from.sharding, from.unreduced);
+  Layout target = getLayout(global, to);
+  return resharder.reshard(builder, loc, from.value, source, target);
+}
+
+FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
+  State &state = states.find(value)->second;
+  if (state.isDeferred) {
+    // The only reader gets it in its own layout.
+    if (state.rest.empty() && value.hasOneUse())
+      return reshard(value, state.local, sharding, value.getLoc());
+    if (failed(materialize(value)))
+      return failure();
+  }
+  if (state.local.sharding == sharding)
+    return state.local.value;
+  for (auto &[known, copy] : state.copies)
+    if (known == sharding)
+      return copy;
+  auto copy = reshard(value, state.local, sharding, loc);
+  if (succeeded(copy))
+    state.copies.push_back({sharding, *copy});
+  return copy;
+}
+
+bool Partitioner::canWait(Value value) const {
+  if (!value.hasOneUse())
+    return false;
+  Operation *user = *value.getUsers().begin();
+  if (isa<nn::AddOp>(user))
+    return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
+  // Cheap linear ops on the way to a sum.
+  if (isa<nn::ReshapeOp, nn::TransposeOp>(user))
+    return canWait(user->getResult(0));
+  if (auto mul = dyn_cast<nn::MulOp>(user)) {
+    Value other = mul.getLhs() == value ? mul.getRhs() : mul.getLhs();
+    return cast<RankedTensorType>(other.getType()).getNumElements() == 1 &&
+           canWait(mul.getResult());
+  }
+  return false;
+}
+
+LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value, 2> rest) {
+  Value value = op->getResult(0);
+  State &state = states.find(value)->second;
+  state.local = std::move(local);
+  state.rest = std::move(rest);
+  state.isDeferred = !state.local.unreduced.empty() || !state.rest.empty();
+  if (state.isDeferred) {
+    // A partial sum is not the value that the id names.
+    if (Operation *def = state.local.value.getDefiningOp())
+      def->removeAttr(nn::NnDialect::kIdAttr);
+    if (canWait(value))
+      return success();
+    return materialize(value);
+  }
+  if (state.local.sharding == state.target)
+    return success();
+  // The value itself is what the program promises; what the op left is a copy.
+  ValueSharding computed = state.local.sharding;
+  Value copy = state.local.value;
+  auto moved = reshard(value, state.local, state.target, op->getLoc());
+  if (failed(moved))
+    return failure();
+  state.local = {*moved, state.target, {}};
+  state.copies.push_back({computed, copy});
+  return success();
+}
+
+LogicalResult Partitioner::materialize(Value value) {
+  State &state = states.find(value)->second;
+  Operation *op = value.getDefiningOp();
+  auto reduced = reshard(value, state.local, state.target, value.getLoc());
+  if (failed(reduced))
+    return failure();
+  Value sum = *reduced;
+  SmallVector<Value, 2> rest = std::move(state.rest);
+  state.isDeferred = false;
+  state.rest.clear();
+  for (Value other : rest) {
+    auto term = use(other, projectBroadcast(other, value, state.target), value.getLoc());
+    if (failed(term))
+      return failure();
+    sum = nn::AddOp::create(builder, value.getLoc(), sum.getType(), sum, *term);
+  }
+  state.local = {sum, state.target, {}};
+  if (auto id = op->getAttr(nn::NnDialect::kIdAttr))
+    if (Operation *def = sum.getDefiningOp())
+      def->setAttr(nn::NnDialect::kIdAttr, id);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Ops
+//===----------------------------------------------------------------------===//
+
+Value Partitioner::emit(Operation *op, ArrayRef<Value> operands, RankedTensorType type) {
+  OperationState state(op->getLoc(), op->getName());
+  state.addOperands(operands);
+  state.addTypes(type);
+  state.addAttributes(op->getAttrDictionary().getValue());
+  state.attributes.erase(DistDialect::kShardingAttr);
+  if (auto slice = dyn_cast<nn::SliceOp>(op)) {
+    // A dimension taken whole is taken whole locally.
+    SmallVector<int64_t> limits(slice.getLimits());
+    auto global = cast<RankedTensorType>(slice.getInput().getType());
+    auto local = cast<RankedTensorType>(operands[0].getType());
+    for (auto [d, limit] : llvm::enumerate(limits))
+      if (slice.getType().getDimSize(d) == global.getDimSize(d))
+        limit = local.getDimSize(d);
+    state.attributes.set(slice.getLimitsAttrName(), builder.getDenseI64ArrayAttr(limits));
+  }
+  return builder.create(state)->getResult(0);
+}
+
+/// Constants and indices are made on every rank and cut; a splat has every
+/// layout.
+LogicalResult Partitioner::partitionGenerator(Operation *op) {
+  Value value = op->getResult(0);
+  const ValueSharding &target = states.find(value)->second.target;
+  auto constant = dyn_cast<nn::ConstantOp>(op);
+  auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
+  if (elements && elements.isSplat()) {
+    RankedTensorType type = getLocalType(value, target);
+    Value local = nn::ConstantOp::create(
+        builder, op->getLoc(), DenseElementsAttr::get(type, elements.getSplatValue<Attribute>()));
+    return define(op, {local, target, {}});
+  }
+  ValueSharding replicated = ValueSharding::getReplicated(factors.getLeaves(value));
+  Value local = emit(op, {}, cast<RankedTensorType>(value.getType()));
+  return define(op, {local, replicated, {}});
+}
+
+/// A sum with a partial sum in it: partial sums are added to each other, all
+/// else waits until they are reduced.
+FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
+  Value result = op.getResult();
+  SmallVector<Value, 2> partials, others;
+  for (Value operand : op.getOperands()) {
+    State &state = states.find(operand)->second;
+    if (state.isDeferred && operand.getType() == result.getType())
+      partials.push_back(operand);
+    else
+      others.push_back(operand);
+  }
+  if (partials.empty())
+    return false;
+  Local sum = states.find(partials[0])->second.local;
+  SmallVector<Value, 2> rest = states.find(partials[0])->second.rest;
+  if (partials.size() == 2 && partials[0] != partials[1]) {
+    const State &second = states.find(partials[1])->second;
+    if (second.local.unreduced == sum.unreduced && second.local.sharding == sum.sharding) {
+      sum.value = nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value,
+                                    second.local.value);
+      rest.append(second.rest.begin(), second.rest.end());
+    } else {
+      others.push_back(partials[1]);
+    }
+  }
+  // A broadcast partial sum (positions, say) joins if it lies the same way.
+  for (Value &other : others) {
+    State &state = states.find(other)->second;
+    if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
+        !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
+      continue;
+    sum.value = nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value,
+                                  state.local.value);
+    other = {};
+  }
+  for (Value other : others)
+    if (other)
+      rest.push_back(other);
+  if (failed(define(op, std::move(sum), std::move(rest))))
+    return failure();
+  return true;
+}
+
+/// A linear op on the way from a partial sum to the sum that takes it.
+FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
+  if (!isa<nn::ReshapeOp, nn::TransposeOp, nn::MulOp>(op))
+    return false;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  int which = -1;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    const State &state = states.find(operand)->second;
+    if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
+      which = i;
+  }
+  if (which < 0 || !canWait(op->getOperand(which)))
+    return false;
+  // The op computes as its operand lies.
+  Local from = states.find(op->getOperand(which))->second.local;
+  Assignment assignment;
+  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+    assignment.emplace_back(leaves.size());
+  for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[which])) {
+    size_t leaf = 0;
+    for (int factor : dim)
+      for (size_t j = 0; j < assignment[factor].size(); ++j)
+        assignment[factor][j] = from.sharding.dims[d][leaf++];
+  }
+  SmallVector<Value, 2> operands;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (int(i) == which) {
+      operands.push_back(from.value);
+      continue;
+    }
+    auto value = use(operand, project(operand, opFactors.rule.operands[i], opFactors, assignment),
+                     op->getLoc());
+    if (failed(value))
+      return failure();
+    operands.push_back(*value);
+  }
+  Value result = op->getResult(0);
+  ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
+  Value local = emit(op, operands, getLocalType(result, sharding));
+  if (failed(define(op, {local, sharding, from.unreduced})))
+    return failure();
+  return true;
+}
+
+LogicalResult Partitioner::partition(Operation *op) {
+  if (op->getNumResults() != 1)
+    return op->emitOpError() << "has " << op->getNumResults()
+                             << " results: only ops of one result can be partitioned";
+  if (op->getNumOperands() == 0)
+    return partitionGenerator(op);
+  Value result = op->getResult(0);
+  if (auto constrain = dyn_cast<ConstrainOp>(op)) {
+    ValueSharding target = states.find(result)->second.target;
+    auto value = use(constrain.getInput(), target, op->getLoc());
+    if (failed(value))
+      return failure();
+    return define(op, {*value, target, {}});
+  }
+  if (auto add = dyn_cast<nn::AddOp>(op)) {
+    auto joined = joinSum(add);
+    if (failed(joined) || *joined)
+      return LogicalResult(joined);
+  }
+  auto passed = passPartialThrough(op);
+  if (failed(passed) || *passed)
+    return LogicalResult(passed);
+
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  Assignment assignment = assign(op);
+  AxisList unreduced;
+  for (auto [factor, axes] : llvm::zip_equal(rule.factors, assignment))
+    if (factor.kind == FactorKind::Contracted)
+      for (const AxisList &leaf : axes)
+        unreduced.append(leaf.begin(), leaf.end());
+  llvm::sort(unreduced);
+  canonicalizeAxes(unreduced, mesh);
+
+  // A bias is added once, not to every partial sum.
+  SmallVector<Value, 2> rest;
+  auto linear = dyn_cast<nn::LinearOp>(op);
+  bool splitBias = linear && linear.getBias() && !unreduced.empty();
+  if (splitBias)
+    rest.push_back(linear.getBias());
+
+  SmallVector<Value, 4> operands;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (splitBias && i == 2)
+      continue;
+    auto value =
+        use(operand, project(operand, rule.operands[i], opFactors, assignment), op->getLoc());
+    if (failed(value))
+      return failure();
+    operands.push_back(*value);
+  }
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty()) {
+    int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);
+    auto type = RankedTensorType::get({}, builder.getI64Type());
+    AxisList axes;
+    for (const AxisList &leaf : assignment[rule.operands[1][0].front()])
+      axes.append(leaf.begin(), leaf.end());
+    operands.push_back(AxisIndexOp::create(builder, op->getLoc(), type,
+                                           getAxesAttr(builder.getContext(), axes, mesh),
+                                           builder.getI64IntegerAttr(rows)));
+  }
+  ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
+  Value local = emit(op, operands, getLocalType(result, sharding));
+  return define(op, {local, sharding, unreduced}, std::move(rest));
+}
+
+//===----------------------------------------------------------------------===//
+// The function
+//===----------------------------------------------------------------------===//
+
+LogicalResult Partitioner::run() {
+  if (failed(readTargets()))
+    return failure();
+  choosePadding();
+
+  Block &block = func.getBody().front();
+  auto *local = new Block();
+  func.getBody().push_back(local);
+  builder.setInsertionPointToStart(local);
+  auto describe = [&](Value value, const ValueSharding &sharding) {
+    return std::pair(getSharding(getLayout(value, sharding), symbol, mesh),
+                     TypeAttr::get(value.getType()));
+  };
+  SmallVector<Type> argumentTypes, resultTypes;
+  for (BlockArgument arg : block.getArguments()) {
+    State &state = states.find(arg)->second;
+    RankedTensorType type = getLocalType(arg, state.target);
+    state.local = {local->addArgument(type, arg.getLoc()), state.target, {}};
+    argumentTypes.push_back(type);
+    auto [sharding, global] = describe(arg, state.target);
+    func.setArgAttr(arg.getArgNumber(), DistDialect::kShardingAttr, sharding);
+    func.setArgAttr(arg.getArgNumber(), DistDialect::kGlobalAttr, global);
+  }
+  for (Operation &op : block.without_terminator())
+    if (failed(partition(&op)))
+      return failure();
+  SmallVector<Value> results;
+  Operation *terminator = block.getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    ValueSharding target = states.find(value)->second.target;
+    if (auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr)) {
+      auto sharding = readSharding(attr, value, factors, mesh,
+                                   [&] { return terminator->emitOpError() << "result " << i << ": "; });
+      if (failed(sharding))
+        return failure();
+      target = std::move(*sharding);
+    }
+    auto result = use(value, target, terminator->getLoc());
+    if (failed(result))
+      return failure();
+    results.push_back(*result);
+    resultTypes.push_back(result->getType());
+    auto [sharding, global] = describe(value, target);
+    func.setResultAttr(i, DistDialect::kShardingAttr, sharding);
+    func.setResultAttr(i, DistDialect::kGlobalAttr, global);
+  }
+  func::ReturnOp::create(builder, terminator->getLoc(), results);
+  block.dropAllUses();
+  block.erase();
+  func.setType(FunctionType::get(func.getContext(), argumentTypes, resultTypes));
+  func->setAttr(DistDialect::kSpmdAttr, symbol);
+  return success();
+}

@@ -1,0 +1,99 @@
+//===- Partitioner.h - from global to local ---------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_PARTITION_PARTITIONER_H
+#define MESHWRIGHT_PASSES_PARTITION_PARTITIONER_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Reshard/Reshard.h"
+
+namespace meshwright {
+
+/// Writes the SPMD program of one function.
+class Partitioner {
+public:
+  Partitioner(mlir::func::FuncOp func, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol,
+              const FactorAnalysis &factors)
+      : func(func), mesh(mesh), symbol(symbol), factors(factors), resharder(mesh, symbol),
+        builder(func.getContext()) {}
+
+  /// Replaces the function's body and signature.
+  mlir::LogicalResult run();
+
+private:
+  /// Axes for each leaf of each factor of an op.
+  using Assignment = mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 8>;
+
+  /// A local value and how it lies.
+  struct Local {
+    mlir::Value value;
+    ValueSharding sharding;
+    dist::AxisList unreduced;
+  };
+
+  /// What a global value is so far: either a local value in its own sharding, or
+  /// a partial sum with what else is to be added once it is reduced.
+  struct State {
+    /// The sharding that the program gives the value.
+    ValueSharding target;
+    Local local;
+    bool isDeferred = false;
+    /// Global values still to be added; only of a deferred one.
+    mlir::SmallVector<mlir::Value, 2> rest;
+    /// Copies in other shardings.
+    mlir::SmallVector<std::pair<ValueSharding, mlir::Value>, 2> copies;
+  };
+
+  mlir::LogicalResult readTargets();
+  void choosePadding();
+  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
+                         mlir::ArrayRef<dist::Axis> unreduced = {}) const;
+  mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
+
+  mlir::LogicalResult partition(mlir::Operation *op);
+  mlir::LogicalResult partitionGenerator(mlir::Operation *op);
+  mlir::FailureOr<bool> joinSum(nn::AddOp op);
+  mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
+
+  Assignment assign(mlir::Operation *op);
+  ValueSharding project(mlir::Value value, const dist::FactorRule::ValueFactors &dims,
+                        const FactorAnalysis::OpFactors &opFactors,
+                        const Assignment &assignment) const;
+  /// The sharding of `value`, which broadcasts against `target`, that goes with
+  /// `sharding` of the target.
+  ValueSharding projectBroadcast(mlir::Value value, mlir::Value target,
+                                 const ValueSharding &sharding) const;
+
+  /// Writes the op on local operands.
+  mlir::Value emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
+                   mlir::RankedTensorType type);
+
+  /// Whether a partial sum may wait for its reader: that adds it to others.
+  bool canWait(mlir::Value value) const;
+  mlir::LogicalResult define(mlir::Operation *op, Local local,
+                             mlir::SmallVector<mlir::Value, 2> rest = {});
+  mlir::LogicalResult materialize(mlir::Value value);
+  mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
+                                   mlir::Location loc);
+  mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
+                                       const ValueSharding &to, mlir::Location loc);
+
+  mlir::func::FuncOp func;
+  dist::MeshAttr mesh;
+  mlir::FlatSymbolRefAttr symbol;
+  const FactorAnalysis &factors;
+  Resharder resharder;
+  mlir::OpBuilder builder;
+  llvm::DenseMap<mlir::Value, State> states;
+  /// Padded size of each class of factors where it is sharded.
+  mlir::SmallVector<int64_t> padded;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_PARTITION_PARTITIONER_H

@@ -1,0 +1,52 @@
+//===- Passes.td - partition -------------------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_PARTITION_PASSES_TD
+#define MESHWRIGHT_PASSES_PARTITION_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
+  let summary = "turn a global program with shardings into an SPMD program";
+  let description = [{
+    Requires a sharding on every value of `@main` (see `propagate-shardings`).
+    Guarantees an SPMD program: local shapes, collectives where layouts change,
+    the layouts of arguments and results on the function, nothing annotated
+    inside; proved by the placement verifier.
+
+    Each op computes on the layout its result asks for; operands are resharded
+    to what that needs. A contraction over a sharded factor leaves a partial
+    sum, which is reduced straight into the layout its reader needs. Partial sums
+    that are added share one reduction, and what else is added (residual, bias)
+    is added once, behind it. A dimension that the axes do not divide is padded at
+    its tail.
+
+    Before:
+    ```mlir
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>},
+                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>})
+        -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}) {
+      %y = nn.linear %x, %w {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}
+        : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+      return %y : tensor<4x6xf32>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<4x4xf32> {...}, %w: tensor<6x4xf32> {...}) -> (tensor<2x6xf32> {...})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.linear %x, %w : (tensor<4x4xf32>, tensor<6x4xf32>) -> tensor<4x6xf32>
+      %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<4x6xf32>) -> tensor<2x6xf32>
+      return %1 : tensor<2x6xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+#endif

@@ -1,0 +1,82 @@
+//===- PropagateShardings.cpp - a sharding for every value ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/ShardingPropagation.h"
+#include "meshwright/passes/propagate/Passes.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_PROPAGATESHARDINGSPASS
+#include "meshwright/passes/propagate/Passes.h.inc"
+} // namespace meshwright
+
+/// Tells of annotations that disagree, each pair of places once.
+static void reportConflicts(ArrayRef<ShardingPropagation::Conflict> conflicts, MeshAttr mesh) {
+  if (conflicts.empty())
+    return;
+  llvm::DenseSet<std::pair<const void *, const void *>> said;
+  DecisionLog &log = DistDialect::getDecisionLog(mesh.getContext());
+  for (const auto &conflict : conflicts) {
+    if (!said.insert({conflict.firstOrigin.getAsOpaquePointer(),
+                      conflict.secondOrigin.getAsOpaquePointer()})
+             .second)
+      continue;
+    SourceLocation first = getSourceLocation(conflict.firstOrigin);
+    SourceLocation second = getSourceLocation(conflict.secondOrigin);
+    auto place = [](const SourceLocation &where) {
+      return llvm::formatv("{0} ({1}:{2})", where.name, where.file, where.line).str();
+    };
+    log.add("propagate-shardings", Outcome::Note, conflict.op->getLoc(),
+            llvm::formatv("conflicting shardings of one dimension: {0} from {1}, {2} from {3}; "
+                          "one of them is resharded here",
+                          toString(conflict.firstAxes, mesh), place(first),
+                          toString(conflict.secondAxes, mesh), place(second))
+                .str());
+  }
+}
+
+namespace {
+struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<PropagateShardingsPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    MeshAttr mesh = meshOp->getMesh();
+    auto symbol = FlatSymbolRefAttr::get(*meshOp);
+    for (auto func : module.getOps<func::FuncOp>()) {
+      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
+        continue;
+      auto factors = FactorAnalysis::run(func);
+      if (failed(factors))
+        return signalPassFailure();
+      auto shardings = ShardingPropagation::run(func, *factors, mesh);
+      if (failed(shardings))
+        return signalPassFailure();
+      reportConflicts(shardings->getConflicts(), mesh);
+      auto write = [&](Value value) {
+        return writeSharding(shardings->get(value), value, *factors, mesh, symbol);
+      };
+      Block &block = func.getBody().front();
+      for (BlockArgument arg : block.getArguments())
+        setShardingAttr(arg, write(arg));
+      for (Operation &op : block.without_terminator())
+        for (Value value : op.getResults())
+          setShardingAttr(value, write(value));
+      for (auto [i, value] : llvm::enumerate(block.getTerminator()->getOperands()))
+        if (!func.getResultAttr(i, DistDialect::kShardingAttr))
+          func.setResultAttr(i, DistDialect::kShardingAttr, write(value));
+    }
+  }
+};
+} // namespace

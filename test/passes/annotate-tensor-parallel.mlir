@@ -1,0 +1,47 @@
+// RUN: sharding-opt %s --split-input-file --annotate-tensor-parallel | FileCheck %s
+
+// An MLP: up is column-parallel, down is row-parallel, whatever their names.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "a"}
+// CHECK-SAME: tensor<8x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, nn.parameter = "b"}
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %a: tensor<32x8xf32> {nn.parameter = "a"},
+                %b: tensor<8x32xf32> {nn.parameter = "b"}) -> (tensor<4x8xf32> {nn.output = "y"}) {
+  %n = nn.rms_norm %x eps 1.0e-5 : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %1 = nn.linear %n, %a : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
+  %2 = nn.relu %1 : tensor<4x32xf32>
+  %3 = nn.linear %2, %b : (tensor<4x32xf32>, tensor<8x32xf32>) -> tensor<4x8xf32>
+  return %3 : tensor<4x8xf32>
+}
+
+// -----
+
+// Two key heads on four ranks: they take a half of the axis, the three query
+// heads of each group, padded to four, the other.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: tensor<24x8xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 4), {}]>, nn.parameter = "q"}
+// CHECK-SAME: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, nn.parameter = "k"}
+// CHECK-SAME: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, nn.parameter = "v"}
+// CHECK-SAME: tensor<8x24xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 4)]>, nn.parameter = "o"}
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(%x: tensor<1x5x8xf32> {nn.input = "x"}, %q: tensor<24x8xf32> {nn.parameter = "q"},
+                %k: tensor<8x8xf32> {nn.parameter = "k"}, %v: tensor<8x8xf32> {nn.parameter = "v"},
+                %o: tensor<8x24xf32> {nn.parameter = "o"}) -> (tensor<1x5x8xf32> {nn.output = "y"}) {
+  %n = nn.rms_norm %x eps 1.0e-5 : (tensor<1x5x8xf32>) -> tensor<1x5x8xf32>
+  %1 = nn.linear %n, %k : (tensor<1x5x8xf32>, tensor<8x8xf32>) -> tensor<1x5x8xf32>
+  %2 = nn.reshape %1 : (tensor<1x5x8xf32>) -> tensor<1x5x2x4xf32>
+  %3 = nn.transpose %2 [0, 2, 1, 3] : (tensor<1x5x2x4xf32>) -> tensor<1x2x5x4xf32>
+  %4 = nn.linear %n, %q : (tensor<1x5x8xf32>, tensor<24x8xf32>) -> tensor<1x5x24xf32>
+  %5 = nn.reshape %4 : (tensor<1x5x24xf32>) -> tensor<1x5x6x4xf32>
+  %6 = nn.transpose %5 [0, 2, 1, 3] : (tensor<1x5x6x4xf32>) -> tensor<1x6x5x4xf32>
+  %7 = nn.linear %n, %v : (tensor<1x5x8xf32>, tensor<8x8xf32>) -> tensor<1x5x8xf32>
+  %8 = nn.reshape %7 : (tensor<1x5x8xf32>) -> tensor<1x5x2x4xf32>
+  %9 = nn.transpose %8 [0, 2, 1, 3] : (tensor<1x5x2x4xf32>) -> tensor<1x2x5x4xf32>
+  %10 = nn.attention %6, %3, %9 scale 0.5 {causal} : (tensor<1x6x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x6x5x4xf32>
+  %11 = nn.transpose %10 [0, 2, 1, 3] : (tensor<1x6x5x4xf32>) -> tensor<1x5x6x4xf32>
+  %12 = nn.reshape %11 : (tensor<1x5x6x4xf32>) -> tensor<1x5x24xf32>
+  %13 = nn.linear %12, %o : (tensor<1x5x24xf32>, tensor<8x24xf32>) -> tensor<1x5x8xf32>
+  return %13 : tensor<1x5x8xf32>
+}

@@ -1,0 +1,26 @@
+// RUN: sharding-opt %s --split-input-file --partition --verify-diagnostics
+
+// expected-error @below {{module has no dist.mesh}}
+module {
+  func.func @main(%x: tensor<4xf32> {nn.input = "x"}) -> (tensor<4xf32> {nn.output = "y"}) {
+    return %x : tensor<4xf32>
+  }
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {nn.output = "y"}) {
+  // expected-error @below {{value has no 'dist.sharding': expected every value to carry one}}
+  %y = nn.relu %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>}) -> (tensor<4xf32> {nn.output = "y"}) {
+  // expected-error @below {{has no sharding rule: expected an op of the nn dialect}}
+  %y = arith.addf %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}

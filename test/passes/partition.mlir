@@ -1,0 +1,64 @@
+// RUN: sharding-opt %s --split-input-file --partition | FileCheck %s
+
+// A partial sum is reduced straight into the layout its reader asks for, and a
+// bias is added once, behind the reduction.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: tensor<4x4xf32> {dist.global = tensor<4x8xf32>
+// CHECK-SAME: tensor<6x4xf32> {dist.global = tensor<6x8xf32>
+// CHECK-SAME: dist.spmd = @mesh
+// CHECK: %[[P:.*]] = nn.linear %{{.*}}, %{{.*}} : (tensor<4x4xf32>, tensor<6x4xf32>) -> tensor<4x6xf32>
+// CHECK: %[[R:.*]] = dist.reduce_scatter sum %[[P]] axes ["tp"] dims [0]
+// CHECK: %[[S:.*]] = nn.add %[[R]], %arg2 {nn.id = 7 : i64} : (tensor<2x6xf32>, tensor<6xf32>)
+// CHECK: return %[[S]] : tensor<2x6xf32>
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>},
+                %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>},
+                %b: tensor<6xf32> {nn.parameter = "b", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>}) {
+  %y = nn.linear %x, %w bias %b {nn.id = 7 : i64, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>}
+    : (tensor<4x8xf32>, tensor<6x8xf32>, tensor<6xf32>) -> tensor<4x6xf32>
+  return %y : tensor<4x6xf32>
+}
+
+// -----
+
+// Partial sums that are added share one reduction; the residual waits for it.
+
+// CHECK-LABEL: func.func @main
+// CHECK: %[[A:.*]] = nn.linear %arg0, %arg1
+// CHECK: %[[B:.*]] = nn.linear %arg0, %arg2
+// CHECK: %[[AB:.*]] = nn.add %[[A]], %[[B]]
+// CHECK: %[[R:.*]] = dist.all_reduce sum %[[AB]] axes ["tp"]
+// CHECK-NOT: dist.all_reduce
+// CHECK: nn.add %[[R]], %arg3
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>},
+                %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>},
+                %v: tensor<6x8xf32> {nn.parameter = "v", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>},
+                %r: tensor<4x6xf32> {nn.input = "r", dist.sharding = #dist.sharding<@mesh, [{}, {}]>})
+    -> (tensor<4x6xf32> {nn.output = "y"}) {
+  %a = nn.linear %x, %w {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+  %b = nn.linear %x, %v {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+  %ra = nn.add %r, %a {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<4x6xf32>, tensor<4x6xf32>) -> tensor<4x6xf32>
+  %y = nn.add %ra, %b {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<4x6xf32>, tensor<4x6xf32>) -> tensor<4x6xf32>
+  return %y : tensor<4x6xf32>
+}
+
+// -----
+
+// A vocabulary that the axis does not divide is padded at its tail; ids of other
+// ranks' rows give zeros.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: tensor<4x8xf32> {dist.global = tensor<7x8xf32>
+// CHECK: %[[O:.*]] = dist.axis_index ["tp"] chunk 4 : tensor<i64>
+// CHECK: %[[E:.*]] = nn.embedding %arg0, %arg1 offset %[[O]]
+// CHECK: dist.all_reduce sum %[[E]] axes ["tp"]
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%ids: tensor<3xi64> {nn.input = "ids", dist.sharding = #dist.sharding<@mesh, [{}]>},
+                %w: tensor<7x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>})
+    -> (tensor<3x8xf32> {nn.output = "y"}) {
+  %y = nn.embedding %ids, %w {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<3xi64>, tensor<7x8xf32>) -> tensor<3x8xf32>
+  return %y : tensor<3x8xf32>
+}

@@ -1,0 +1,30 @@
+// RUN: sharding-opt %s --split-input-file --propagate-shardings | FileCheck %s
+
+// Forward from a weight, through a reshape that takes heads apart.
+
+// CHECK-LABEL: func.func @main
+// CHECK: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>
+// CHECK: nn.reshape {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+                %w: tensor<12x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>})
+    -> (tensor<4x4x3xf32> {nn.output = "y"}) {
+  %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<12x8xf32>) -> tensor<4x12xf32>
+  %z = nn.reshape %y : (tensor<4x12xf32>) -> tensor<4x4x3xf32>
+  return %z : tensor<4x4x3xf32>
+}
+
+// -----
+
+// Backward to a bias; what a dimension left open takes.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %{{[a-z0-9]+}}: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>
+// CHECK: nn.add {{.*}}dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @main(%b: tensor<6xf32> {nn.parameter = "b"},
+                %x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {?}]>})
+    -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>}) {
+  %y = nn.add %x, %b {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>} : (tensor<4x6xf32>, tensor<6xf32>) -> tensor<4x6xf32>
+  return %y : tensor<4x6xf32>
+}
