@@ -10,6 +10,7 @@
 #include "meshwright/passes/annotate/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
+#include "meshwright/passes/verify/Passes.h"
 
 #include "mlir/Pass/PassRegistry.h"
 #include "mlir/Transforms/Passes.h"
@@ -66,6 +67,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     pm.addPass(createPartitionPass());
     return;
   case Phase::Spmd:
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
     return;
   }
 }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
 #include "meshwright/passes/partition/Partitioner.h"
 #include "meshwright/passes/partition/Passes.h"
 
@@ -30,7 +31,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
       if (failed(factors))
         return signalPassFailure();
       Partitioner partitioner(func, mesh->getMesh(), FlatSymbolRefAttr::get(*mesh), *factors);
-      if (failed(partitioner.run()))
+      if (failed(partitioner.run()) || failed(verifyPlacement(func)))
         return signalPassFailure();
     }
   }
