@@ -20,7 +20,7 @@ from .export import Exported, export
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
 from .materialise import Materialise, inline_splats, widen_scalars
-from .simplify import simplify
+from .simplify import separate_chunks, share, simplify
 from . import ops_elementwise, ops_layers, ops_shape  # registers the handlers
 
 __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
@@ -116,6 +116,9 @@ def optimise(graph: Graph):
     """Cleans the graph up and lifts what exporters take apart."""
     lift(graph)
     simplify(graph)
+    separate_chunks(graph)
+    simplify(graph)
+    share(graph)
     widen_scalars(graph)
     Materialise(graph).run()
     simplify(graph)

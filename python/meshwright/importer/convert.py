@@ -48,8 +48,9 @@ class Convert:
 
     @property
     def dtype(self) -> str:
-        """The element type of the result."""
-        return element_type(self.fx.meta["val"].dtype)
+        """The element type of the result (of its parts, if that is complex)."""
+        dtype = self.fx.meta["val"].dtype
+        return element_type(dtype.to_real() if dtype.is_complex else dtype)
 
     def operand(self, x, dtype: Optional[str] = None) -> Node:
         """A node for a tensor or a Python number, of the given element type."""
@@ -99,10 +100,15 @@ class Convert:
             if not isinstance(value, torch.Tensor):
                 self.values[fx] = value if fx.name not in exported.inputs else None
                 continue
+            if value.dtype.is_complex and fx.name in exported.buffers:
+                from . import ops_complex
+                self.values[fx] = ops_complex.constant(self, exported.parameters[fx.name][1])
+                continue
             try:
                 dtype = element_type(value.dtype)
             except Uncovered as error:
                 self._report_argument(fx, str(error))
+                self.values[fx] = None
                 continue
             if fx.name in exported.inputs:
                 node = self.build.make("input", [], value.shape, dtype, name=exported.inputs[fx.name])
@@ -139,6 +145,7 @@ class Convert:
         if target is operator.getitem:
             source = self.values[node.args[0]]
             return None if source is None else source[node.args[1]]
+        from . import ops_complex
         name = operation_name(target)
         if name in _IGNORED:
             return None
@@ -147,6 +154,10 @@ class Convert:
         if any(a is None for a, raw in zip(_leaves(args, kwargs), _leaves(node.args, node.kwargs))
                if isinstance(raw, torch.fx.Node)):
             return None  # an operand already failed
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.dtype.is_complex or any(
+                isinstance(a, ops_complex.Complex) for a in _leaves(args, kwargs)):
+            return ops_complex.convert(self, name, args, kwargs)
         folded = self._fold(node, target, name, args, kwargs)
         if folded is not None:
             return folded

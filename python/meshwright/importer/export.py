@@ -40,6 +40,9 @@ def _inference_settings(module: torch.nn.Module):
         for name in ("config", "generation_config"):
             collect(m.__dict__.get(name))
     fastpath = torch.backends.mha.get_fastpath_enabled()
+    # Compares a mask with the causal one, by value, to choose a kernel.
+    encoder = torch.nn.modules.transformer
+    detect = encoder._detect_is_causal_mask
     logging_disabled = logging.root.manager.disable
     try:
         for m in training:
@@ -47,12 +50,14 @@ def _inference_settings(module: torch.nn.Module):
         for config, _ in configs:
             config.__dict__["use_cache"] = False
         torch.backends.mha.set_fastpath_enabled(False)
+        encoder._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
         logging.disable(logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(logging_disabled)
+        encoder._detect_is_causal_mask = detect
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for config, value in configs:
             config.__dict__["use_cache"] = value

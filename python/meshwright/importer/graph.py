@@ -171,7 +171,22 @@ class Builder:
         shape = tuple(int(d) for d in shape)
         while x.op == "reshape":
             x = x.operands[0]
-        return x if x.shape == shape else self.make("reshape", [x], shape, x.dtype)
+        if x.shape == shape:
+            return x
+        return self._moved(x, shape, "form_reshape", x.shape, shape) or \
+            self.make("reshape", [x], shape, x.dtype)
+
+    def _moved(self, x: Node, shape, how: str, *arguments) -> Optional[Node]:
+        """A view of a known value is a known value."""
+        if x.op != "static":
+            return None
+        from . import forms
+        form = getattr(forms, how)(x.form, *arguments)
+        if form is None:
+            return None
+        node = self.static(form, tuple(shape), x.dtype)
+        node.attrs = dict(x.attrs)
+        return node
 
     def transpose(self, x: Node, permutation) -> Node:
         permutation = [int(p) for p in permutation]
@@ -181,6 +196,9 @@ class Builder:
             x = x.operands[0]
         if permutation == list(range(x.rank)):
             return x
+        known = self._moved(x, [x.shape[p] for p in permutation], "form_permute", permutation)
+        if known:
+            return known
         moved = [p for p in permutation if x.shape[p] != 1]
         if moved == sorted(moved):  # only dimensions of size 1 move
             return self.reshape(x, [x.shape[p] for p in permutation])
@@ -193,7 +211,10 @@ class Builder:
             return x
         if x.op == "broadcast" and x.operands[0].rank <= len(shape):
             x = x.operands[0]
-        return x if x.shape == shape else self.make("broadcast", [x], shape, x.dtype)
+        if x.shape == shape:
+            return x
+        return self._moved(x, shape, "form_expand", x.shape, shape) or \
+            self.make("broadcast", [x], shape, x.dtype)
 
     def slice(self, x: Node, starts, limits, strides=None) -> Node:
         strides = list(strides) if strides else [1] * x.rank
@@ -201,6 +222,12 @@ class Builder:
         shape = [max(0, -(-(limits[d] - starts[d]) // strides[d])) for d in range(x.rank)]
         if tuple(shape) == x.shape and all(s == 1 for s in strides):
             return x
+        cut = [d for d, n in enumerate(shape) if n != x.shape[d] or strides[d] != 1]
+        if len(cut) == 1 and x.op == "static" and shape[cut[0]]:
+            known = self._moved(x, shape, "form_slice", x.shape, cut[0], starts[cut[0]],
+                                strides[cut[0]], shape[cut[0]])
+            if known:
+                return known
         if x.op == "slice":
             inner = x.attrs
             starts = [s0 + s * t0 for s0, t0, s in zip(inner["starts"], inner["strides"], starts)]

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Optional
 
+from .forms import Dense, Diagonal
 from .graph import Builder, Graph, Node, broadcast_shapes, numel
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand, strip_casts
@@ -226,8 +227,10 @@ def _from_softmax(build: Builder, node: Node, uses) -> Optional[Node]:
         term = widen(term)
         if kind == "bias":
             reader.additive(mask, term)
-        else:
+        elif kind in ("seen", "hidden"):
             reader.boolean(mask, term, kind == "seen")
+    if not all(reader.keeps(widen(term), mask) for kind, term in terms if kind == "kept"):
+        return None
     q, scale = _unscaled(q, scores.factor)
     k, scale = _unscaled(k, scale)
     dtype = v.dtype
@@ -270,12 +273,17 @@ def _read_scores(build: Builder, node: Node):
             if chosen is None or cap is not None:
                 return None
             node, bias = chosen[0], chosen[1]
-            if sides[0][0] is node and len(sides) == 1:
-                bias = build.unary("neg", bias)
-            if factor != 1.0:
-                bias = build.binary("mul", bias, build.scalar(factor, bias.dtype))
-            terms.append(("bias", bias))
+            sign = -1.0 if len(sides) == 1 else 1.0
+            terms.append(("bias", _times(build, bias, sign * factor)))
             continue
+        if node.op == "mul":
+            # scores * m - c * (1 - m): what m leaves out is hidden by another term.
+            sides = [(a, b) for a, b in (node.operands, node.operands[::-1])
+                     if a.shape == node.shape and _has_product(a)]
+            if len(sides) == 1 and cap is None:
+                node, zero_one = sides[0]
+                terms.append(("kept", zero_one))
+                continue
         if node.op == "select":
             condition, a, b = node.operands
             if cap is not None or factor <= 0:
@@ -289,6 +297,26 @@ def _read_scores(build: Builder, node: Node):
                 node = b
                 continue
         return None
+
+
+def _times(build: Builder, x: Node, factor: float) -> Node:
+    """factor * x; a known value stays known."""
+    if factor == 1.0:
+        return x
+    if x.op == "broadcast":
+        result = build.broadcast(_times(build, x.operands[0], factor), x.shape)
+    elif x.op == "static":
+        form = x.form
+        scaled = Dense(form.tensor * factor) if isinstance(form, Dense) else \
+            Diagonal(form.coefficients, form.low, form.table * factor)
+        return build.static(scaled, x.shape, x.dtype)
+    else:
+        found = scalar_operand(x, "mul")
+        rest, value = (found[0], found[1] * factor) if found else (x, factor)
+        result = build.binary("mul", rest, build.scalar(value, x.dtype))
+    if x.thunk is not None:
+        result.thunk = lambda: x.thunk() * factor
+    return result
 
 
 def _any_bias_inside(node: Node) -> bool:

@@ -13,6 +13,8 @@ def lift_rotary(graph: Graph):
         build.at(node)
         if node.op == "add":
             return _rotated_sum(build, node)
+        if node.op == "reshape":
+            return _pairs(build, node)
         if node.op == "concat":
             return _halves(build, node) or _partial(build, node)
         return None
@@ -108,21 +110,68 @@ def _halves(build: Builder, node: Node) -> Optional[Node]:
     if low.op != "sub" or high.op != "add" or \
             any(o.op != "mul" for o in (*low.operands, *high.operands)):
         return None
+    half = node.shape[-1] // 2
     for a, cos in _both(low.operands[0]):
         for b, sin in _both(low.operands[1]):
-            for first, second in (high.operands, high.operands[::-1]):
-                if _is_product(first, b, cos) and _is_product(second, a, sin):
-                    left, right = _part(a), _part(b)
-                    if left[0] is not right[0] or left[1] + left[2] != right[1] or \
-                            left[2] != right[2] or left[3] != 1 or right[3] != 1:
-                        continue
-                    x, start, half, _ = left
-                    x = build.slice_dim(x, x.rank - 1, start, start + 2 * half)
-                    tables = [build.concat([t, t], t.rank - 1) for t in (cos, sin)
-                              if t.shape[-1:] == (half,)]
-                    if len(tables) == 2:
-                        return _rotary(build, x, *tables, False)
+            for first, second in _both(high):
+                if not _is_product(first, b, cos) or not _is_product(second, a, sin):
+                    continue
+                if a.shape != b.shape or a.shape != low.shape or a.shape[-1] != half or \
+                        any(t.shape[-1:] != (half,) for t in (cos, sin)):
+                    continue
+                left, right = _part(a), _part(b)
+                if left[0] is right[0] and left[1] + left[2] == right[1] and \
+                        left[3] == right[3] == 1:
+                    x = build.slice_dim(left[0], node.rank - 1, left[1], left[1] + 2 * half)
+                else:
+                    x = build.concat([a, b], node.rank - 1)
+                tables = [build.concat([t, t], t.rank - 1) for t in (cos, sin)]
+                return _rotary(build, x, *tables, False)
     return None
+
+
+def _pairs(build: Builder, node: Node) -> Optional[Node]:
+    """stack([a cos - b sin, b cos + a sin], -1).flatten(-2) for the pairs (a, b) of a value."""
+    joined = node.operands[0]
+    if joined.op != "concat" or joined.shape[-1] != 2 or len(joined.operands) != 2 or \
+            joined.attrs["dim"] != joined.rank - 1 or \
+            node.shape[-1] % (2 * joined.shape[-2]) or node.shape[-1] != 2 * joined.shape[-2] or \
+            node.shape[:-1] != joined.shape[:-2]:
+        return None
+    low, high = (o.operands[0] if o.op == "reshape" else o for o in joined.operands)
+    half = joined.shape[-2]
+    if low.op != "sub" or high.op != "add" or low.shape != joined.shape[:-1] or \
+            any(o.op != "mul" for o in (*low.operands, *high.operands)):
+        return None
+    for a, cos in _both(low.operands[0]):
+        for b, sin in _both(low.operands[1]):
+            for first, second in _both(high):
+                if not _is_product(first, b, cos) or not _is_product(second, a, sin) or \
+                        a.shape != low.shape or b.shape != low.shape or \
+                        any(t.shape[-1:] != (half,) for t in (cos, sin)):
+                    continue
+                x = _interleaved(build, a, b, node.shape)
+                tables = []
+                for table in (cos, sin):
+                    wide = build.broadcast(build.reshape(table, (*table.shape, 1)),
+                                           (*table.shape, 2))
+                    tables.append(build.reshape(wide, (*table.shape[:-1], 2 * half)))
+                return _rotary(build, x, *tables, True)
+    return None
+
+
+def _interleaved(build: Builder, a: Node, b: Node, shape) -> Node:
+    """The value whose even features are a and whose odd ones are b."""
+    left, right = (_last_slice(o.operands[0] if o.op == "reshape" else o) for o in (a, b))
+    if left and right and left[0] is right[0] and right[1] == left[1] + 1:
+        source = left[0]
+        if left[2] == right[2] == 1 and left[1] == 0 and source.shape[-1] == 2 and \
+                source.shape[:-1] == a.shape:
+            return build.reshape(source, shape)
+        if left[3] == right[3] == 2 and left[1] == 0 and source.shape == tuple(shape):
+            return source
+    return build.reshape(build.concat([build.reshape(o, (*o.shape, 1)) for o in (a, b)], a.rank),
+                         shape)
 
 
 def _both(node: Node):

@@ -14,7 +14,7 @@ import torch
 
 from . import forms
 from .forms import Dense, Diagonal
-from .graph import FLOATS, TORCH_DTYPES, Builder, Node, broadcast_shapes, numel
+from .graph import FLOATS, POINTWISE, Builder, Node, numel
 
 # A score lowered by this much has no weight after softmax.
 INVISIBLE = -9999.0
@@ -58,6 +58,9 @@ class MaskReader:
             return self.boolean(mask, node.operands[0], seen)
         if node.op == "cast" and node.operands[0].dtype == "i1":
             return self.boolean(mask, node.operands[0], seen)
+        inner = self._through_reshape(node)
+        if inner is not None:
+            return self.boolean(mask, inner, seen)
         if not seen:
             node = self.build.unary("not", node)
         keys = self._row_of_keys(node)
@@ -86,7 +89,10 @@ class MaskReader:
         shape = (1,) * (4 - node.rank) + node.shape
         if len(shape) != 4 or shape[1] != 1 or shape[2] != 1 or shape[3] != self.shape[3]:
             return None
-        return self.build.reshape(node, (shape[0], shape[3]))
+        row = (shape[0], shape[3])
+        if node.op == "not":
+            return self.build.unary("not", self.build.reshape(node.operands[0], row))
+        return self.build.reshape(node, row)
 
     # Known values.
 
@@ -147,7 +153,27 @@ class MaskReader:
                     hidden = self._indicator(factor)
                     if hidden is not None:
                         return self.boolean(mask, hidden[0], not hidden[1])
+        inner = self._through_reshape(node)
+        if inner is not None:
+            return self.additive(mask, inner)
         mask.bias.append(node)
+
+    def _through_reshape(self, node: Node) -> Optional[Node]:
+        """reshape(f(x, ...)) by dimensions of size 1, as f(reshape(x), ...)."""
+        if node.op != "reshape" or node.operands[0].op not in POINTWISE:
+            return None
+        inner = node.operands[0]
+        if [n for n in inner.shape if n != 1] != [n for n in node.shape if n != 1]:
+            return None
+        kept = iter(d for d, n in enumerate(inner.shape) if n != 1)
+        source = [next(kept) if n != 1 else None for n in node.shape]
+        operands = []
+        for operand in inner.operands:
+            shape = (1,) * (inner.rank - operand.rank) + operand.shape
+            operands.append(self.build.reshape(operand, [1 if s is None else shape[s]
+                                                         for s in source]))
+        return Node(inner.op, operands, inner.attrs, node.shape, node.dtype, node.loc,
+                    node.position)
 
     def _indicator(self, node: Node) -> Optional[tuple[Node, bool]]:
         """(b, s) where the number is 1 if b == s, else 0."""
@@ -156,15 +182,26 @@ class MaskReader:
         if node.op in ("cast", "broadcast"):
             return self._indicator(node.operands[0])
         if node.op == "reshape":
-            inner = self._indicator(node.operands[0])
-            return inner and (self.build.reshape(inner[0], node.shape), inner[1]) \
-                if inner and inner[0].shape == node.operands[0].shape else None
+            inner = self._through_reshape(node)
+            return None if inner is None else self._indicator(inner)
         if node.op == "sub":
             from .match import constant_of
             if constant_of(node.operands[0]) == 1:
                 inner = self._indicator(node.operands[1])
                 return inner and (inner[0], not inner[1])
         return None
+
+    def keeps(self, node: Node, mask: Mask) -> bool:
+        """Whether a factor is 1 wherever the mask lets a key be seen, else 0."""
+        value = self._known(node)
+        diagonal = None if value is None else self._difference(value)
+        if diagonal is None:
+            return False
+        low, table = diagonal
+        if not bool(((table == 0) | (table == 1)).all()):
+            return False
+        interval = _interval(table == 1, low, self.shape)
+        return interval is not None and interval[0] <= mask.low and mask.high <= interval[1]
 
     def invisible(self, node: Node) -> bool:
         from .match import constant_of

@@ -38,8 +38,8 @@ class Materialise:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.cache: dict[int, Node] = {}
-        self.tables: dict[bytes, Node] = {}
-        self.keep: list[Node] = []
+        self.tables: dict[tuple, Node] = {}
+        self.keep: list = []
         self.count = 0
 
     def run(self):
@@ -70,33 +70,34 @@ class Materialise:
         tensor = tensor.detach().to(TORCH_DTYPES[dtype]).contiguous()
         if tensor.numel() <= _INLINE and tensor.device.type != "meta":
             return build.make("constant", [], tensor.shape, dtype, value=tensor)
-        if tensor.device.type == "meta":
-            content = None
+        if tensor.device.type == "meta":  # no values to compare: the same storage is the same
+            self.keep.append(tensor)
+            content = (dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(),
+                       tensor.untyped_storage()._cdata)
         else:
             tensor = tensor.clone() if tensor.numel() != tensor.untyped_storage().nbytes() // \
                 tensor.element_size() else tensor
             content = (dtype, tuple(tensor.shape),
                        tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-        if content is None or content not in self.tables:
+        if content not in self.tables:
             key = f"constant.{self.count}"
             self.count += 1
             node = build.make("parameter", [], tensor.shape, dtype, key=key, aliases=[],
                               tensor=tensor)
             node.loc = None
             self.graph.parameters.append(node)
-            if content is None:
-                return node
             self.tables[content] = node
         return self.tables[content]
 
     def _diagonal(self, build: Builder, form: Diagonal, shape, dtype) -> Node:
         """The table, read at the linear combination of the indices."""
-        index = diagonal_index(build, form, shape)
+        whole = shape
+        shape = tuple(n if c else 1 for n, c in zip(shape, form.coefficients))
         if bool((form.table == torch.arange(form.low, form.low + len(form.table))).all()) and \
                 dtype in ("i64", "i32"):
-            return build.cast(diagonal_index(build, form, shape, 0), dtype)
+            return build.broadcast(build.cast(diagonal_index(build, form, shape, 0), dtype), whole)
         table = self._table(build, form.table, dtype)
-        return build.gather(table, index, 0)
+        return build.broadcast(build.gather(table, diagonal_index(build, form, shape), 0), whole)
 
 
 def diagonal_index(build: Builder, form: Diagonal, shape, offset=None) -> Node:

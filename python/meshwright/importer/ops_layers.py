@@ -168,14 +168,21 @@ def _contract(c, a, a_labels, b, b_labels, later):
                             (extent(b_free), extent(summed)))
         result = linear_by(c, a, b, in_out=in_out)
         return c.build.reshape(result, [sizes[l] for l in a_free + b_free]), a_free + b_free
-    batch_a = [a.shape[a_labels.index(l)] for l in batch]
-    batch_b = [b.shape[b_labels.index(l)] for l in batch]
-    a = c.build.reshape(_arrange(c, a, a_labels, batch + a_free + summed),
-                        batch_a + [extent(a_free), extent(summed)])
-    b = c.build.reshape(_arrange(c, b, b_labels, batch + b_free + summed),
-                        batch_b + [extent(b_free), extent(summed)])
+    # One free index of each operand is a row or a column, the others are batches of which the
+    # other operand has one: so grouped queries stay apart from their positions.
+    row = max(a_free, key=lambda l: (sizes[l], a_free.index(l)), default=None)
+    column = max(b_free, key=lambda l: (sizes[l], b_free.index(l)), default=None)
+    wide_a, wide_b = [l for l in a_free if l != row], [l for l in b_free if l != column]
+    outer = [*batch, *wide_a, *wide_b]
+    present = lambda x, ls: [x.shape[ls.index(l)] if l in ls else 1 for l in outer]
+    matrix = lambda free: [sizes[free] if free else 1, extent(summed)]
+    rows, columns = [l for l in (row,) if l], [l for l in (column,) if l]
+    a = c.build.reshape(_arrange(c, a, a_labels, batch + wide_a + rows + summed),
+                        present(a, a_labels) + matrix(row))
+    b = c.build.reshape(_arrange(c, b, b_labels, batch + wide_b + columns + summed),
+                        present(b, b_labels) + matrix(column))
     result = c.build.matmul(a, b, transpose_rhs=True)
-    order = batch + a_free + b_free
+    order = outer + rows + columns
     return c.build.reshape(result, [sizes[l] for l in order]), order
 
 

@@ -286,6 +286,9 @@ def main_diagonal(c, x, offset=0, dim1=0, dim2=1):
 
 @aten("embedding")
 def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
+    if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
+        small = c.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
+        return c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
     return c.build.embedding(ids, table)
 
 

@@ -37,6 +37,42 @@ def share(graph: Graph):
     graph.rewrite(pattern)
 
 
+def separate_chunks(graph: Graph):
+    """A projection that is cut into equal chunks gets a dimension of chunks.
+
+    Fused query-key-value and gate-up projections are cut so; the chunks' own features can then be
+    sharded.
+    """
+    uses = graph.uses()
+    build = Builder()
+
+    def chunk_of(node: Node):
+        """The size of a chunk of the last dimension; None for any other slice."""
+        a, x = node.attrs, node.operands[0]
+        size, last = node.shape[-1], x.rank - 1
+        if node.shape[:-1] != x.shape[:-1] or a["strides"][last] != 1 or \
+                a["starts"][last] % size or x.shape[-1] % size:
+            return None
+        return size
+
+    def pattern(node: Node):
+        if node.op != "slice" or node.operands[0].op != "linear":
+            return None
+        x = node.operands[0]
+        users = uses.get(id(x), ())
+        sizes = {chunk_of(u) if u is not None and u.op == "slice" else None for u in users}
+        if len(sizes) != 1 or None in sizes or len(users) < 2:
+            return None
+        size = sizes.pop()
+        build.at(x)
+        chunks = build.reshape(x, (*x.shape[:-1], x.shape[-1] // size, size))
+        build.at(node)
+        index = node.attrs["starts"][-1] // size
+        return build.reshape(build.slice_dim(chunks, x.rank - 1, index, index + 1), node.shape)
+
+    graph.rewrite(pattern)
+
+
 class _Simplify:
     def __init__(self, graph: Graph):
         self.build = Builder()
@@ -212,7 +248,62 @@ class _Simplify:
                 inner = Node(node.op, operands, node.attrs, shape, node.dtype, node.loc,
                              node.position)
                 return self.build.broadcast(inner, node.shape)
-        return self._unmerge(node)
+        return self._untransposed(node) or self._unmerge(node)
+
+    def _untransposed(self, node: Node):
+        """f(transpose(x), transpose(y)): transpose(f(x, y))."""
+        first = next((o for o in node.operands if o.op == "transpose"), None)
+        if first is None or first.rank != node.rank:
+            return None
+        permutation = first.attrs["permutation"]
+        inverse = [permutation.index(d) for d in range(node.rank)]
+        operands = []
+        for operand in node.operands:
+            shape = (1,) * (node.rank - operand.rank) + operand.shape
+            if operand.op == "transpose" and operand.attrs["permutation"] == permutation:
+                operands.append(operand.operands[0])
+            elif all(n == 1 or permutation[d] == d for d, n in enumerate(shape)):
+                operands.append(operand)  # reads the same either way
+            elif operand.op == "static":
+                operands.append(self.build.transpose(self.build.reshape(operand, shape), inverse))
+            else:
+                return None
+        shape = [node.shape[p] for p in inverse]
+        if broadcast_shapes(*(o.shape for o in operands)) != tuple(shape):
+            return None
+        inner = Node(node.op, operands, node.attrs, tuple(shape), node.dtype, node.loc,
+                     node.position)
+        return self.build.transpose(inner, permutation)
+
+    def _tokens_transposed(self, node: Node):
+        """Token-wise operations: transposed tokens are transposed afterwards."""
+        x = node.operands[0]
+        if x.op == "reshape" and x.operands[0].op == "transpose" and node.op == "linear":
+            x = self._features_first(x)
+        if x is None or x.op != "transpose" or x.attrs["permutation"][-1] != x.rank - 1:
+            return None
+        permutation, y = x.attrs["permutation"], x.operands[0]
+        inner = Node(node.op, [y, *node.operands[1:]], node.attrs,
+                     y.shape[:-1] + node.shape[-1:], node.dtype, node.loc, node.position)
+        return self.build.transpose(inner, permutation)
+
+    def _features_first(self, x: Node):
+        """reshape(transpose(y)) that merges the last dimensions, as transpose(reshape(y'))."""
+        moved = x.operands[0]
+        groups = merged_dims(moved.shape, x.shape)
+        if groups is None or any(len(g) != 1 for g in groups[:-1]) or \
+                [d for g in groups for d in g] != list(range(moved.rank)):
+            return None
+        permutation, lead = moved.attrs["permutation"], x.rank - 1
+        tokens = sorted(permutation[:lead])
+        if tokens == permutation[:lead]:
+            return None
+        inner = self.build.transpose(moved.operands[0], tokens + permutation[lead:])
+        merged = self.build.reshape(inner, [moved.operands[0].shape[t] for t in tokens] +
+                                    [x.shape[-1]])
+        return Node("transpose", [merged], {"permutation": [tokens.index(p) for p in
+                                                            permutation[:lead]] + [lead]},
+                    x.shape, x.dtype, x.loc, x.position)
 
     def _rotary(self, node: Node):
         """Before heads are repeated, and before dimensions are merged."""
@@ -259,7 +350,7 @@ class _Simplify:
                       _merges(o.operands[0].shape, o.shape)), None)
         if merge is None:
             return None
-        wide = merge.operands[0].shape
+        wide = tight(merge.operands[0].shape, node.shape)
         groups = merged_dims(wide, node.shape)
         operands = []
         for operand in node.operands:
@@ -272,8 +363,9 @@ class _Simplify:
 
     def _widened(self, operand: Node, groups, wide, rank) -> Optional[Node]:
         """An operand as it reads with the merged dimensions apart, if that needs no new split."""
-        if operand.op == "reshape" and operand.operands[0].shape == wide and operand.rank == rank:
-            return operand.operands[0]
+        if operand.op == "reshape" and operand.rank == rank and \
+                [n for n in operand.operands[0].shape if n != 1] == [n for n in wide if n != 1]:
+            return self.build.reshape(operand.operands[0], wide)
         missing = rank - operand.rank
         shape, free = [], operand.op in ("static", "parameter", "input", "constant")
         for d, group in enumerate(groups):
@@ -307,7 +399,11 @@ class _Simplify:
         while lead > 0 and y.shape[lead - 1] == 1 and lead > x.rank - untouched:
             lead -= 1
         leading, last = y.shape[:lead], x.shape[x.rank - untouched:]
-        if not _merges(leading, x.shape[:x.rank - untouched]):
+        target = x.shape[:x.rank - untouched]
+        if _merges(leading, target):
+            leading = tight(leading, target)
+        elif len(leading) >= len(target) or \
+                [n for n in leading if n != 1] != [n for n in target if n != 1]:
             return None
         inner = self.build.reshape(x, leading + last)
         result = Node(node.op, [inner, *node.operands[1:]], dict(node.attrs),
@@ -316,13 +412,13 @@ class _Simplify:
         return self.build.reshape(result, node.shape)
 
     def _linear(self, node: Node):
-        return self._unmerge_leading(node, 1)
+        return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
 
     def _rms_norm(self, node: Node):
-        return self._unmerge_leading(node, 1)
+        return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
 
     def _layer_norm(self, node: Node):
-        return self._unmerge_leading(node, 1)
+        return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
 
     def _softmax(self, node: Node):
         x = node.operands[0]
@@ -376,6 +472,7 @@ class _Simplify:
             if y.rank <= x.rank or y.shape[-2:] != x.shape[-2:] or \
                     not _merges(y.shape[:-2], x.shape[:-2]):
                 continue
+            y = self.build.reshape(y, tight(y.shape[:-2], x.shape[:-2]) + y.shape[-2:])
             other = rhs if x is lhs else lhs
             if other.shape[:-2] != x.shape[:-2]:
                 continue
@@ -404,6 +501,15 @@ def _merges(source, target) -> bool:
     """Whether a reshape only merges dimensions (and really merges some)."""
     groups = merged_dims(source, target)
     return groups is not None and any(sum(source[d] != 1 for d in g) > 1 for g in groups)
+
+
+def tight(source, target) -> tuple[int, ...]:
+    """The source shape of a merging reshape without the needless dimensions of size 1."""
+    shape = []
+    for group in merged_dims(source, target):
+        sizes = [source[d] for d in group]
+        shape += [n for n in sizes if n != 1] or [1]
+    return tuple(shape)
 
 
 def merged_dims(source, target) -> Optional[list[range]]:

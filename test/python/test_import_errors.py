@@ -1,0 +1,126 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What cannot be imported says so, all of it at once, and leaves the module as it was."""
+import pytest
+import torch
+from torch import nn
+
+from meshwright.importer import ImportFailed, import_module
+
+
+class Uncovered(nn.Module):
+    def forward(self, x):
+        a = torch.fft.rfft(x).abs()
+        b = torch.linalg.inv(x)
+        return a, b, torch.linalg.inv(b)
+
+
+def test_lists_every_operation():
+    with pytest.raises(ImportFailed) as failed:
+        import_module(Uncovered(), (torch.eye(4),))
+    found = failed.value.diagnostics
+    assert any("fft" in d.message for d in found) and any("inv" in d.message for d in found)
+    assert all(d.file == __file__ and d.line and d.severity == "error" for d in found)
+    assert f"{__file__}:{found[0].line}: " in str(failed.value)
+
+
+class Dynamic(nn.Module):
+    def forward(self, x):
+        return x[x > 0] * 2
+
+
+def test_dynamic_shape():
+    with pytest.raises(ImportFailed) as failed:
+        import_module(Dynamic(), (torch.ones(4),))
+    assert failed.value.diagnostics[0].line
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(1))
+
+    def forward(self, x):
+        self.n += 1
+        return x + self.n
+
+
+def test_buffer_written():
+    module = Counter()
+    with pytest.raises(ImportFailed, match="changes n in place"):
+        import_module(module, (torch.ones(1),))
+    assert module.n.item() == 0
+
+
+def test_input_written():
+    class Writes(nn.Module):
+        def forward(self, x):
+            x += 1
+            return x
+
+    with pytest.raises(ImportFailed, match="in place"):
+        import_module(Writes(), (torch.ones(1),))
+
+
+def test_element_type():
+    with pytest.raises(ImportFailed, match="x: element type uint8 is not covered"):
+        import_module(_Typed(), (torch.ones(1, dtype=torch.uint8),))
+
+
+class _Typed(nn.Module):
+    def forward(self, x):
+        return x.float()
+
+
+class Fails(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        raise ValueError("no such thing")
+
+
+def test_left_as_it_was():
+    module, fast = Fails().train(), torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ImportFailed, match="no such thing") as failed:
+        import_module(module, (torch.ones(1),))
+    assert module.training and module.drop.training
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    assert failed.value.diagnostics[0].file == __file__
+
+
+def test_odd_input():
+    with pytest.raises(ImportFailed, match="is a object; expected"):
+        import_module(_Typed(), (object(),))
+
+
+class Flags(nn.Module):
+    def forward(self, x, flag=False, *, scale=1.0, mask=None, named=None):
+        x = x * scale if flag else x
+        x = x if mask is None else x + mask
+        return x if named is None else x + named["a"] + named["b"][0]
+
+
+def test_inputs():
+    x, y = torch.ones(2), torch.full((2,), 3.0)
+    imported = import_module(Flags(), (x, True), {"scale": 2.0, "mask": y, "named": {
+        "a": x, "b": [y]}})
+    assert imported.inputs == ["x", "mask", "named.a", "named.b.0"]
+    values = imported.flatten((x, True), {"named": {"a": x, "b": [y]}, "mask": y, "scale": 2.0})
+    assert [v.tolist() for v in values] == [[1, 1], [3, 3], [1, 1], [3, 3]]
+    with pytest.raises(ImportFailed, match="an argument is 3.0, but was 2.0"):
+        imported.flatten((x, True), {"scale": 3.0, "mask": y, "named": {"a": x, "b": [y]}})
+    with pytest.raises(ImportFailed, match="the arguments are"):
+        imported.flatten((x,), {})
+
+
+def test_optional_inputs():
+    x = torch.ones(2)
+    imported = import_module(Flags(), (x,), {"mask": None})
+    assert imported.inputs == ["x"] and len(imported.flatten((x,), {})) == 1
+
+
+def test_training_mode():
+    module = nn.Sequential(nn.Dropout(0.5)).train()
+    assert import_module(module, (torch.ones(2),)).outputs == ["output"] and module.training
