@@ -27,6 +27,10 @@ config.substitutions += [
     ("%{source_dir}", config.meshwright_source_dir),
     ("%{build_dir}", config.meshwright_build_dir),
     ("%{mlir_dir}", config.mlir_dir),
+    (
+        "%{test_passes}",
+        os.path.join(config.meshwright_build_dir, "test", "lib", "libMeshwrightTestPasses.so"),
+    ),
     ("%{plugin}", os.path.join(config.meshwright_build_dir, "lib", "libMeshwright.so")),
 ]
 

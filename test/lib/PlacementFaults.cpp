@@ -1,0 +1,421 @@
+//===- PlacementFaults.cpp - faults to inject into SPMD programs ----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Every fault leaves IR that the ops' own verifiers accept, and a program that
+// no global program has as its placement.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlacementFaults.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::test;
+using namespace meshwright::dist;
+
+namespace {
+
+using Faults = std::vector<Fault>;
+
+OpBuilder after(Operation *op) {
+  OpBuilder builder(op);
+  builder.setInsertionPointAfter(op);
+  return builder;
+}
+
+bool isFloatTensor(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type && isa<FloatType>(type.getElementType()) && type.getRank() > 0;
+}
+
+/// Runs `make` on a value, and gives its users the result.
+template <typename Make> void rewire(Value value, Make make) {
+  OpBuilder builder(value.getContext());
+  builder.setInsertionPointAfterValue(value);
+  Value changed = make(builder);
+  value.replaceAllUsesExcept(changed, changed.getDefiningOp());
+}
+
+template <typename Visit> void forEachValue(func::FuncOp func, Visit visit) {
+  for (BlockArgument argument : func.getArguments())
+    visit(argument);
+  for (Operation &op : func.getBody().front())
+    for (Value result : op.getResults())
+      visit(result);
+}
+
+ArrayAttr getAxesOf(Operation *op) { return op->getAttrOfType<ArrayAttr>("axes"); }
+
+//===----------------------------------------------------------------------===//
+// Reductions
+//===----------------------------------------------------------------------===//
+
+void dropReduction(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+  func.walk([&](AllReduceOp op) {
+    faults.push_back({"all_reduce left out", op.getLoc(), [op]() mutable {
+                        op->replaceAllUsesWith(op.getInputs());
+                        op->erase();
+                      }});
+  });
+  func.walk([&](ReduceScatterOp op) {
+    faults.push_back({"reduce_scatter made a slice", op.getLoc(), [op]() mutable {
+                        OpBuilder builder(op);
+                        auto slice =
+                            dist::SliceOp::create(builder, op.getLoc(), op.getResultTypes(),
+                                                  op.getInputs(), op.getAxes(), op.getDims());
+                        op->replaceAllUsesWith(slice);
+                        op->erase();
+                      }});
+  });
+}
+
+void doubleReduction(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+  func.walk([&](Operation *op) {
+    if (!isa<AllReduceOp, ReduceScatterOp>(op))
+      return;
+    faults.push_back(
+        {"reduced once more", op->getLoc(), [op] {
+           OpBuilder builder = after(op);
+           auto again = AllReduceOp::create(builder, op->getLoc(), op->getResultTypes(),
+                                            op->getResults(), ReductionKind::Sum, getAxesOf(op));
+           for (auto [result, changed] : llvm::zip_equal(op->getResults(), again->getResults()))
+             result.replaceAllUsesExcept(changed, again);
+         }});
+  });
+}
+
+void wrongKind(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+  func.walk([&](Operation *op) {
+    if (auto all = dyn_cast<AllReduceOp>(op))
+      faults.push_back({"all_reduce of another kind", op->getLoc(), [all]() mutable {
+                          all.setReduction(all.getReduction() == ReductionKind::Sum
+                                               ? ReductionKind::Max
+                                               : ReductionKind::Sum);
+                        }});
+    if (auto scatter = dyn_cast<ReduceScatterOp>(op))
+      faults.push_back({"reduce_scatter of maxima", op->getLoc(),
+                        [scatter]() mutable { scatter.setReduction(ReductionKind::Max); }});
+  });
+}
+
+void wrongAxis(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  MeshAttr mesh = analysis.getMesh();
+  func.walk([&](Operation *op) {
+    ArrayAttr axes = getAxesOf(op);
+    if (!axes || isa<AxisIndexOp, MaskPaddingOp>(op))
+      return;
+    AxisList own = getAxes(axes, mesh);
+    int64_t shards = getNumShards(own);
+    for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
+      Axis other{static_cast<int>(i), 1, axis.getSize()};
+      if (other.size == 1 || anyOverlap(own, other) ||
+          (other.size != shards && !isa<AllReduceOp, PartialOp>(op)))
+        continue;
+      faults.push_back(
+          {op->getName().getStringRef().str() + " over \"" + axis.getName().str() + "\"",
+           op->getLoc(),
+           [op, mesh, other] { op->setAttr("axes", getAxesAttr(op->getContext(), other, mesh)); }});
+    }
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Unreduced values
+//===----------------------------------------------------------------------===//
+
+/// What is added to a reduced value is added before, on every rank.
+void earlyResidual(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+  func.walk([&](nn::AddOp add) {
+    for (unsigned i : {0, 1}) {
+      Operation *reduction = add->getOperand(i).getDefiningOp();
+      Value other = add->getOperand(1 - i);
+      if (!reduction || !isa<AllReduceOp, ReduceScatterOp>(reduction) ||
+          reduction->getNumOperands() != 1)
+        continue;
+      auto partial = cast<RankedTensorType>(reduction->getOperand(0).getType());
+      auto shape = cast<RankedTensorType>(other.getType()).getShape();
+      auto reduced = cast<RankedTensorType>(reduction->getResult(0).getType());
+      // It must broadcast against the partial value too.
+      bool fits = add.getType() == reduced && shape.size() <= size_t(partial.getRank());
+      for (size_t d = 0; fits && d < shape.size(); ++d)
+        fits = shape[shape.size() - 1 - d] == partial.getDimSize(partial.getRank() - 1 - d) ||
+               shape[shape.size() - 1 - d] == 1;
+      if (!fits)
+        continue;
+      faults.push_back(
+          {"added before the reduction", add.getLoc(), [add, reduction, other]() mutable {
+             OpBuilder builder(add);
+             Value partial = reduction->getOperand(0);
+             Value sum =
+                 nn::AddOp::create(builder, add.getLoc(), partial.getType(), partial, other);
+             Operation *late = builder.clone(*reduction);
+             late->setOperand(0, sum);
+             add->replaceAllUsesWith(late);
+             add->erase();
+           }});
+    }
+  });
+}
+
+void nonlinear(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  forEachValue(func, [&](Value value) {
+    if (!isFloatTensor(value) || !analysis.getLayout(value).isUnreduced())
+      return;
+    faults.push_back({"tanh of an unreduced value", value.getLoc(), [value] {
+                        rewire(value, [&](OpBuilder &builder) {
+                          return nn::TanhOp::create(builder, value.getLoc(), value.getType(),
+                                                    value);
+                        });
+                      }});
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Dimensions that are read whole
+//===----------------------------------------------------------------------===//
+
+void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  forEachValue(func, [&](Value value) {
+    if (!isFloatTensor(value))
+      return;
+    const Layout &layout = analysis.getLayout(value);
+    if (layout.isUnreduced())
+      return;
+    if (layout.dims.back().isSharded())
+      faults.push_back({"norm over a sharded dimension", value.getLoc(), [value] {
+                          rewire(value, [&](OpBuilder &builder) {
+                            return nn::RmsNormOp::create(builder, value.getLoc(), value.getType(),
+                                                         value, Value(),
+                                                         builder.getF64FloatAttr(1e-5), UnitAttr());
+                          });
+                        }});
+    for (auto [d, dim] : llvm::enumerate(layout.dims))
+      if (dim.isSharded())
+        faults.push_back({"softmax over a sharded dimension", value.getLoc(), [value, d = d] {
+                            rewire(value, [&](OpBuilder &builder) {
+                              return nn::SoftmaxOp::create(builder, value.getLoc(), value.getType(),
+                                                           value, d);
+                            });
+                          }});
+  });
+}
+
+void readPadding(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  func.walk([&](MaskPaddingOp op) {
+    if (analysis.getLayout(op.getResult()).dims[op.getDim()].isPadded())
+      faults.push_back({"padding left unmasked", op.getLoc(), [op]() mutable {
+                          op.replaceAllUsesWith(op.getInput());
+                          op.erase();
+                        }});
+  });
+  func.walk([&](nn::AttentionOp op) {
+    if (op.getKvLength() && analysis.getLayout(op.getKey()).dims[2].isPadded())
+      faults.push_back(
+          {"kv_length left out", op.getLoc(), [op]() mutable { op.removeKvLengthAttr(); }});
+  });
+  forEachValue(func, [&](Value value) {
+    if (!isFloatTensor(value))
+      return;
+    const Layout &layout = analysis.getLayout(value);
+    if (layout.isUnreduced())
+      return;
+    for (auto [d, dim] : llvm::enumerate(layout.dims)) {
+      if (dim.isSharded() || !dim.isPadded())
+        continue;
+      bool masked = llvm::all_of(dim.factors, [](const LayoutFactor &f) {
+        return !f.isPadded() || f.padding == Padding::NegInf;
+      });
+      if (!masked)
+        faults.push_back({"softmax over padding", value.getLoc(), [value, d = d] {
+                            rewire(value, [&](OpBuilder &builder) {
+                              return nn::SoftmaxOp::create(builder, value.getLoc(), value.getType(),
+                                                           value, d);
+                            });
+                          }});
+    }
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Control flow, chunks, results
+//===----------------------------------------------------------------------===//
+
+void rankDependent(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  MeshAttr mesh = analysis.getMesh();
+  func.walk([&](Operation *op) {
+    if (!isa<AllReduceOp, ReduceScatterOp, AllGatherOp, AllToAllOp, PermuteOp, RedistributeOp>(op))
+      return;
+    faults.push_back(
+        {"collective under a condition on the rank", op->getLoc(), [op, mesh] {
+           OpBuilder builder(op);
+           Location loc = op->getLoc();
+           auto i64 = RankedTensorType::get({}, builder.getI64Type());
+           auto i1 = RankedTensorType::get({}, builder.getI1Type());
+           Axis axis{0, 1, mesh.getAxes()[0].getSize()};
+           Value index =
+               AxisIndexOp::create(builder, loc, i64, getAxesAttr(op->getContext(), axis, mesh), 1);
+           Value zero = nn::ConstantOp::create(
+               builder, loc, i64, DenseElementsAttr::get(i64, builder.getI64IntegerAttr(0)));
+           Value first = nn::CompareOp::create(builder, loc, i1, nn::CompareKind::Eq, index, zero);
+           Value condition = tensor::ExtractOp::create(builder, loc, first, ValueRange());
+           auto branch = scf::IfOp::create(builder, loc, op->getResultTypes(), condition, true);
+           op->replaceAllUsesWith(branch);
+           builder.setInsertionPointToStart(branch.thenBlock());
+           scf::YieldOp::create(builder, loc, builder.clone(*op)->getResults());
+           builder.setInsertionPointToStart(branch.elseBlock());
+           scf::YieldOp::create(builder, loc, builder.clone(*op)->getResults());
+           op->erase();
+         }});
+  });
+}
+
+void shuffleChunks(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  MeshAttr mesh = analysis.getMesh();
+  forEachValue(func, [&](Value value) {
+    for (const DimLayout &dim : analysis.getLayout(value).dims) {
+      AxisList axes = dim.getAxes();
+      if (axes.empty())
+        continue;
+      faults.push_back({"chunks shifted by one rank", value.getLoc(), [value, axes, mesh] {
+                          rewire(value, [&](OpBuilder &builder) {
+                            return PermuteOp::create(
+                                       builder, value.getLoc(), value.getType(), value,
+                                       getAxesAttr(value.getContext(), axes, mesh),
+                                       builder.getI64IntegerAttr(1), DenseI64ArrayAttr())
+                                .getResult(0);
+                          });
+                        }});
+    }
+  });
+  // Gathers over several axes, in another order.
+  func.walk([&](Operation *op) {
+    ArrayAttr axes = getAxesOf(op);
+    if (!axes || axes.size() < 2 || !isa<AllGatherOp, AllToAllOp>(op))
+      return;
+    faults.push_back({"chunks gathered in another order", op->getLoc(), [op, axes] {
+                        SmallVector<Attribute> reversed(axes.begin(), axes.end());
+                        std::reverse(reversed.begin(), reversed.end());
+                        op->setAttr("axes", ArrayAttr::get(op->getContext(), reversed));
+                      }});
+  });
+}
+
+void wrongOffset(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  func.walk([&](nn::EmbeddingOp op) {
+    if (!op.getOffset() || !analysis.getLayout(op.getTable()).dims[0].isSharded())
+      return;
+    faults.push_back(
+        {"offset left out", op.getLoc(), [op]() mutable { op.getOffsetMutable().clear(); }});
+    if (auto index = op.getOffset().getDefiningOp<AxisIndexOp>())
+      faults.push_back({"offset of another chunk size", op.getLoc(),
+                        [index]() mutable { index.setChunk(index.getChunk() + 1); }});
+  });
+}
+
+/// The signature promises something else that its local type allows.
+void wrongResult(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  MeshAttr mesh = analysis.getMesh();
+  FlatSymbolRefAttr symbol = getSpmdMeshSymbol(func);
+  Operation *terminator = func.getBody().front().getTerminator();
+  for (unsigned i = 0; i < func.getNumResults(); ++i) {
+    const Layout &layout = analysis.getLayout(terminator->getOperand(i));
+    auto promise = [&](const char *description, Layout other) {
+      canonicalize(other, mesh);
+      Type element = getElementTypeOrSelf(func.getResultTypes()[i]);
+      faults.push_back(
+          {description, func.getLoc(), [=]() mutable {
+             func.setResultAttr(i, DistDialect::kShardingAttr, getSharding(other, symbol, mesh));
+             func.setResultAttr(
+                 i, DistDialect::kGlobalAttr,
+                 TypeAttr::get(RankedTensorType::get(other.getGlobalShape(), element)));
+           }});
+    };
+    for (auto [a, axis] : llvm::enumerate(mesh.getAxes())) {
+      Axis whole{static_cast<int>(a), 1, axis.getSize()};
+      if (whole.size == 1)
+        continue;
+      if (!layout.uses(whole)) {
+        Layout other = layout;
+        other.unreduced.push_back(whole);
+        promise("result promised as unreduced", other);
+        for (unsigned d = 0; d < layout.dims.size(); ++d) {
+          if (layout.dims[d].isPadded())
+            continue;
+          Layout sharded = layout;
+          LayoutFactor &factor = sharded.dims[d].factors.front();
+          factor.axes.insert(factor.axes.begin(), whole);
+          factor.size *= whole.size;
+          factor.padded = factor.size;
+          promise("result promised as sharded", sharded);
+        }
+      }
+    }
+    for (unsigned d = 0; d < layout.dims.size(); ++d) {
+      if (!layout.dims[d].isSharded())
+        continue;
+      Layout other = layout;
+      LayoutFactor whole;
+      whole.size = whole.padded = layout.dims[d].getLocalSize();
+      other.dims[d] = DimLayout(whole);
+      promise("result promised as replicated", other);
+    }
+  }
+}
+
+/// A value of the same type but another layout takes an operand's place.
+void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  DenseMap<Type, SmallVector<Value>> seen;
+  auto add = [&](Value value) {
+    // Few of a type are enough, and keep this linear.
+    if (seen[value.getType()].size() < 16)
+      seen[value.getType()].push_back(value);
+  };
+  for (BlockArgument argument : func.getArguments())
+    add(argument);
+  for (Operation &op : func.getBody().front()) {
+    for (OpOperand &operand : op.getOpOperands())
+      for (Value other : seen[operand.get().getType()]) {
+        const Layout &have = analysis.getLayout(operand.get()), &want = analysis.getLayout(other);
+        bool uniform = false;
+        for (const Layout *layout : {&have, &want})
+          for (const DimLayout &dim : layout->dims)
+            for (const LayoutFactor &factor : dim.factors)
+              uniform |= factor.uniform;
+        if (uniform || have.sameShardingAs(want))
+          continue;
+        Operation *user = &op;
+        unsigned number = operand.getOperandNumber();
+        faults.push_back({"operand " + std::to_string(number) + " of " +
+                              op.getName().getStringRef().str() + " lies as " +
+                              toString(want, analysis.getMesh()) + " in place of " +
+                              toString(have, analysis.getMesh()),
+                          op.getLoc(), [user, number, other] { user->setOperand(number, other); }});
+      }
+    for (Value result : op.getResults())
+      add(result);
+  }
+}
+
+} // namespace
+
+ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
+  static const FaultKind kinds[] = {
+      {"drop-reduction", dropReduction}, {"double-reduction", doubleReduction},
+      {"wrong-kind", wrongKind},         {"wrong-axis", wrongAxis},
+      {"early-residual", earlyResidual}, {"nonlinear", nonlinear},
+      {"whole-of-shard", wholeOfShard},  {"read-padding", readPadding},
+      {"rank-dependent", rankDependent}, {"shuffle-chunks", shuffleChunks},
+      {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
+      {"substitute", substitute},
+  };
+  return kinds;
+}

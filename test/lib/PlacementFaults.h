@@ -1,0 +1,37 @@
+//===- PlacementFaults.h - faults to inject into SPMD programs --*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H
+#define MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H
+
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace meshwright::test {
+
+/// A fault that can be made at one place of a program.
+struct Fault {
+  std::string description;
+  mlir::Location location;
+  std::function<void()> inject;
+};
+
+/// A class of faults: all that a function offers.
+struct FaultKind {
+  llvm::StringRef name;
+  void (*collect)(mlir::func::FuncOp func, const PlacementAnalysis &analysis,
+                  std::vector<Fault> &faults);
+};
+
+llvm::ArrayRef<FaultKind> getFaultKinds();
+
+} // namespace meshwright::test
+
+#endif // MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H
