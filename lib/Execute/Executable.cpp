@@ -117,7 +117,7 @@ LogicalResult Executable::State::readValue(func::FuncOp main, Type type, Diction
                                            const Twine &what, ProgramValue &value, Slot &slot) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-    return main.emitError() << what << " is of type " << type
+    return emitError(main.getLoc()) << what << " is of type " << type
                             << ", expected a tensor of static shape";
   value.type = rt::DType(getTypeCode(tensor.getElementType()));
   value.localShape = tensor.getShape();
@@ -134,24 +134,24 @@ LogicalResult Executable::State::readValue(func::FuncOp main, Type type, Diction
       attrs ? attrs.getAs<dist::ShardingAttr>(dist::DistDialect::kShardingAttr) : nullptr;
   auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
   if (!globalType || !sharding)
-    return main.emitError() << what << " of an SPMD function has no '"
+    return emitError(main.getLoc()) << what << " of an SPMD function has no '"
                             << (globalType ? dist::DistDialect::kShardingAttr
                                            : dist::DistDialect::kGlobalAttr)
                             << "'";
   FailureOr<dist::Layout> layout =
       dist::getLayout(sharding, mesh, globalType.getShape(), tensor.getShape(),
-                      dist::Padding::Zero, [&] { return main.emitError() << what << ": "; });
+                      dist::Padding::Zero, [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
   if (layout->isUnreduced())
-    return main.emitError() << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
+    return emitError(main.getLoc()) << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
                             << ": arguments and results must be reduced";
   value.shape = globalType.getShape();
   value.sharding = dist::toString(*layout, mesh);
   slot.layout = convertLayout(*layout, mesh);
   if (slot.layout.getLocalShape() != value.localShape ||
       slot.layout.getGlobalShape() != value.shape)
-    return main.emitError() << what << " has a layout that does not fit its types";
+    return emitError(main.getLoc()) << what << " has a layout that does not fit its types";
   return success();
 }
 
@@ -159,7 +159,7 @@ LogicalResult Executable::State::readSignature(func::FuncOp main) {
   if (auto symbol = dist::getSpmdMeshSymbol(main)) {
     dist::MeshAttr mesh = dist::getSpmdMesh(main);
     if (!mesh)
-      return main.emitError("no mesh named @") << symbol.getValue();
+      return emitError(main.getLoc(), "no mesh named @") << symbol.getValue();
     numRanks = mesh.getNumRanks();
   }
   for (unsigned i = 0; i < main.getNumArguments(); ++i) {
@@ -167,7 +167,7 @@ LogicalResult Executable::State::readSignature(func::FuncOp main) {
     auto input = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kInputAttr) : StringAttr();
     auto parameter = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kParameterAttr) : StringAttr();
     if (!input == !parameter)
-      return main.emitError("argument ")
+      return emitError(main.getLoc(), "argument ")
              << i << " of 'main' needs one of '" << nn::NnDialect::kInputAttr << "' and '"
              << nn::NnDialect::kParameterAttr << "'";
     ProgramValue value;
@@ -185,7 +185,7 @@ LogicalResult Executable::State::readSignature(func::FuncOp main) {
               attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr)) {
         value.offsets = offsets.asArrayRef();
         if (value.offsets.size() != value.shape.size())
-          return main.emitError("parameter '")
+          return emitError(main.getLoc(), "parameter '")
                  << value.name << "' has " << value.offsets.size() << " offsets, expected "
                  << value.shape.size();
       }
@@ -216,7 +216,7 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
                                                            const CompileOptions &options) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   if (!main)
-    return module.emitError("the module has no function 'main'");
+    return emitError(module.getLoc(), "the module has no function 'main'");
   auto state = std::make_unique<State>();
   if (failed(state->readSignature(main)))
     return failure();
@@ -228,7 +228,7 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
     return failure();
   auto code = CompiledCode::compile(*lowered->module, LoweredProgram::kEntry);
   if (!code)
-    return main.emitError("cannot be compiled: ") << llvm::toString(code.takeError());
+    return emitError(main.getLoc(), "cannot be compiled: ") << llvm::toString(code.takeError());
   state->code = std::move(*code);
   state->arenaBytes = lowered->arenaBytes;
   state->constants = std::move(lowered->constants);
@@ -236,7 +236,7 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
   state->world =
       rt::World::create(options.backend, state->numRanks, std::move(lowered->ops), error);
   if (!state->world)
-    return main.emitError() << error;
+    return emitError(main.getLoc()) << error;
   for (const ProbedOp &probe : lowered->probes) {
     ProbedValue value{probe.id, probe.name, rt::DType(probe.type), probe.shape, {}};
     value.values.resize(state->numRanks);

@@ -87,8 +87,8 @@ Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
                                  emitConstant(builder, value.getType(), 0));
   }
   if (fromFloat && toFloat) {
-    // bf16 and f16 meet in f32.
-    if (fromWidth == toWidth)
+    // bf16 and f16 meet each other, and f64, in f32.
+    if (fromWidth == toWidth || (fromWidth == 64 && toWidth == 16))
       return emitCast(builder, emitCast(builder, value, builder.getF32Type()), type);
     if (fromWidth > toWidth)
       return arith::TruncFOp::create(builder, type, value);

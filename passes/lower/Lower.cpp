@@ -271,12 +271,12 @@ LogicalResult ProgramLowering::addStep(Operation *op, const Grouping &grouping,
 
 LogicalResult ProgramLowering::makeSteps() {
   if (!main.getBody().hasOneBlock())
-    return main.emitError("'main' has ")
+    return emitError(main.getLoc(), "'main' has ")
            << main.getBody().getBlocks().size() << " blocks, expected one";
   for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
     auto tensor = dyn_cast<RankedTensorType>(type);
     if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-      return main.emitError("argument ") << i << " of 'main' is of type " << type
+      return emitError(main.getLoc(), "argument ") << i << " of 'main' is of type " << type
                                          << ", expected a tensor of static shape";
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
   }
@@ -521,7 +521,7 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
 
 FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &options) {
   if (main.isExternal())
-    return main.emitError("'main' has no body");
+    return emitError(main.getLoc(), "'main' has no body");
   main.getContext()
       ->loadDialect<affine::AffineDialect, arith::ArithDialect, cf::ControlFlowDialect,
                     linalg::LinalgDialect, LLVM::LLVMDialect, math::MathDialect,

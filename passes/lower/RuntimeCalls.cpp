@@ -14,7 +14,9 @@
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
+#include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/bit.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 
@@ -304,7 +306,10 @@ static SmallVector<std::pair<int64_t, dist::AxisList>> getFactors(dist::DimShard
     dist::AxisList axes;
     for (dist::AxisRefAttr axis : factor.getAxes())
       axes.push_back(dist::getAxis(axis, mesh));
-    factors.push_back({factor.getPadded(), axes});
+    int64_t padded = factor.getPadded();
+    if (padded == 0)
+      padded = llvm::alignTo(factor.getSize(), dist::getNumShards(axes));
+    factors.push_back({padded, axes});
   }
   if (factors.empty())
     factors.push_back({0, {}});

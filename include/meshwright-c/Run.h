@@ -1,0 +1,74 @@
+/*===- Run.h - programs for those who run them -------------------*- C -*-===*\
+|*                                                                         *|
+|* Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.  *|
+|* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception                  *|
+|*                                                                         *|
+|*===---------------------------------------------------------------------===*|
+|* What a tool that links the runtime alone asks of the compiler library,    *|
+|* which it opens by name (libMeshwright.so) for programs in MLIR.           *|
+\*===-----------------------------------------------------------------------===*/
+
+#ifndef MESHWRIGHT_C_RUN_H
+#define MESHWRIGHT_C_RUN_H
+
+#include "meshwright-c/Runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mw_program mw_program;
+
+enum { MW_NOTE = 0, MW_REMARK = 1, MW_WARNING = 2, MW_ERROR = 3 };
+/* Receives a diagnostic: where ("file:line", or empty) and what. */
+typedef void (*mw_say)(void *user, int32_t severity, const char *where, const char *what);
+
+/* A tensor in memory, dense and row-major; types are those of Runtime.h. */
+typedef struct mw_tensor {
+  int64_t dtype, rank;
+  const int64_t *shape;
+  const void *data;
+} mw_tensor;
+
+enum { MW_INPUT = 0, MW_PARAMETER = 1, MW_OUTPUT = 2 };
+
+/* An argument or result of a program, with its global type. */
+typedef struct mw_port {
+  const char *name;
+  int64_t dtype, rank;
+  const int64_t *shape;
+  /* Other names of the same weight. */
+  int64_t num_aliases;
+  const char *const *aliases;
+  /* Inputs: what is read as an index must be below it; 0 where nothing is. */
+  int64_t index_bound;
+} mw_port;
+
+/* Reads a program. With `parallelize` (options as of sharding-opt) it is
+ * rewritten for the ranks of a mesh; else it runs as it is: an SPMD program on
+ * its ranks, a global one on one. Null after an error. */
+mw_program *mw_program_open(const char *path, const char *parallelize, const char *backend,
+                            mw_say say, void *user);
+void mw_program_close(mw_program *program);
+
+int64_t mw_program_count(const mw_program *program, int32_t kind);
+const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
+
+/* These return 0, or 1 after an error. Tensors of parameters must stay,
+ * unchanged, until the program is closed. */
+int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw_tensor *tensor);
+/* `inputs` and `outputs` in the order of the ports; outputs are filled. */
+int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs);
+/* Runs, runs the program before it was rewritten, and compares. A negative
+ * tolerance stands for the types' own. Returns 3 where the two differ; the
+ * error names the first value that does. */
+int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance);
+/* What the program sends and holds, as text or JSON; stays until the program
+ * is closed. Null after an error. */
+const char *mw_program_report(mw_program *program, int32_t json);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MESHWRIGHT_C_RUN_H */

@@ -1,0 +1,343 @@
+//===- Run.cpp - programs for those who run them --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright-c/Run.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CAPI/State.h"
+#include "meshwright/lib/Execute/Executable.h"
+#include "meshwright/lib/Report/Report.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/Support/MemoryBuffer.h"
+
+using namespace meshwright;
+using mlir::failed;
+using mlir::FailureOr;
+
+namespace {
+
+/// A port with what it points to.
+struct OwnedPort {
+  Port port;
+  std::vector<const char *> aliases;
+  mw_port view;
+};
+
+} // namespace
+
+struct mw_program {
+  mw_say say = nullptr;
+  void *user = nullptr;
+  std::string backend;
+  /// The program rewritten for several ranks, or else compiled as it is.
+  std::optional<Plan> plan;
+  std::unique_ptr<mlir::MLIRContext> context;
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  std::unique_ptr<Executable> executable;
+  std::vector<OwnedPort> ports[3];
+  std::string report;
+
+  void tell(const std::vector<Diagnostic> &diagnostics) const;
+  int32_t fail(const std::string &message) const {
+    say(user, MW_ERROR, "", message.c_str());
+    return 1;
+  }
+  bool open(const char *path, const char *parallelize, const char *backend);
+};
+
+void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
+  for (const Diagnostic &diagnostic : diagnostics) {
+    std::string where = diagnostic.file;
+    if (!where.empty() && diagnostic.line)
+      where += ":" + std::to_string(diagnostic.line);
+    say(user, int32_t(diagnostic.severity), where.c_str(), diagnostic.message.c_str());
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Ports
+//===----------------------------------------------------------------------===//
+
+static int64_t codeOf(ElementType type) {
+  switch (type) {
+  case ElementType::F32:
+    return MW_F32;
+  case ElementType::BF16:
+    return MW_BF16;
+  case ElementType::F16:
+    return MW_F16;
+  case ElementType::F64:
+    return MW_F64;
+  case ElementType::I64:
+    return MW_I64;
+  case ElementType::I32:
+    return MW_I32;
+  case ElementType::I1:
+    return MW_I1;
+  }
+  return MW_F32;
+}
+
+#ifdef MESHWRIGHT_HAVE_PLANS
+static ElementType typeOf(int64_t code) {
+  switch (code) {
+  case MW_BF16:
+    return ElementType::BF16;
+  case MW_F16:
+    return ElementType::F16;
+  case MW_F64:
+    return ElementType::F64;
+  case MW_I64:
+    return ElementType::I64;
+  case MW_I32:
+    return ElementType::I32;
+  case MW_I1:
+    return ElementType::I1;
+  default:
+    return ElementType::F32;
+  }
+}
+#endif
+
+/// Rows that a value's elements may name: the smallest table that it indexes,
+/// seen through casts and moves; 0 if it indexes none.
+static int64_t getIndexBound(mlir::Value value, int depth = 0) {
+  int64_t bound = 0;
+  auto add = [&](int64_t rows) { bound = bound == 0 || rows < bound ? rows : bound; };
+  for (mlir::OpOperand &use : value.getUses()) {
+    mlir::Operation *user = use.getOwner();
+    auto rowsOf = [](mlir::Value table, int64_t dim) {
+      // A table that is sharded by rows has more of them than a rank sees.
+      if (auto argument = mlir::dyn_cast<mlir::BlockArgument>(table))
+        if (auto main = mlir::dyn_cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp()))
+          if (auto global = main.getArgAttrOfType<mlir::TypeAttr>(
+                  argument.getArgNumber(), dist::DistDialect::kGlobalAttr))
+            return mlir::cast<mlir::RankedTensorType>(global.getValue()).getDimSize(dim);
+      return mlir::cast<mlir::RankedTensorType>(table.getType()).getDimSize(dim);
+    };
+    if (auto embedding = mlir::dyn_cast<nn::EmbeddingOp>(user)) {
+      if (use.get() == embedding.getIds())
+        add(rowsOf(embedding.getTable(), 0));
+    } else if (auto gather = mlir::dyn_cast<nn::GatherOp>(user)) {
+      if (use.get() == gather.getIndices())
+        add(rowsOf(gather.getData(), gather.getDim()));
+    } else if (auto take = mlir::dyn_cast<nn::TakeAlongOp>(user)) {
+      if (use.get() == take.getIndices())
+        add(rowsOf(take.getData(), take.getDim()));
+    } else if (depth < 8 && (mlir::isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp,
+                                       nn::BroadcastOp>(user) ||
+                             user->getName().getDialectNamespace() == "dist")) {
+      for (mlir::Value result : user->getResults())
+        if (int64_t rows = getIndexBound(result, depth + 1))
+          add(rows);
+    }
+  }
+  return bound;
+}
+
+static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
+  std::vector<OwnedPort> owned(ports.size());
+  for (size_t i = 0; i < ports.size(); ++i) {
+    OwnedPort &to = owned[i];
+    to.port = ports[i];
+    for (const std::string &alias : to.port.aliases)
+      to.aliases.push_back(alias.c_str());
+    to.view = {to.port.name.c_str(), codeOf(to.port.type),        int64_t(to.port.shape.size()),
+               to.port.shape.data(), int64_t(to.aliases.size()), to.aliases.data(),
+               0};
+  }
+  return owned;
+}
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+bool mw_program::open(const char *path, const char *parallelize, const char *backend) {
+  auto buffer = llvm::MemoryBuffer::getFile(path);
+  if (std::error_code code = buffer.getError()) {
+    fail(std::string(path) + ": " + code.message());
+    return false;
+  }
+  context = createContext();
+  {
+    DiagnosticCollector collector(context.get());
+    module = mlir::parseSourceString<mlir::ModuleOp>(
+        (*buffer)->getBuffer(), mlir::ParserConfig(context.get()), llvm::StringRef(path));
+    FailureOr<Ports> found = mlir::failure();
+    if (module)
+      found = getPorts(*module);
+    tell(collector.take());
+    if (failed(found))
+      return false;
+    ports[MW_INPUT] = ownPorts(found->inputs);
+    ports[MW_PARAMETER] = ownPorts(found->parameters);
+    ports[MW_OUTPUT] = ownPorts(found->outputs);
+  }
+  mlir::FunctionOpInterface main = getEntry(*module);
+  size_t input = 0;
+  for (unsigned i = 0; i < main.getNumArguments(); ++i)
+    if (main.getArgAttr(i, nn::NnDialect::kInputAttr))
+      ports[MW_INPUT][input++].view.index_bound = getIndexBound(main.getArgument(i));
+  this->backend = backend;
+
+  if (parallelize) {
+#ifndef MESHWRIGHT_HAVE_PLANS
+    fail("programs cannot be parallelized in this build");
+    return false;
+#else
+    Result<Program> program = Program::parseFile(path);
+    tell(program.getDiagnostics());
+    if (!program)
+      return false;
+    Result<Plan> parallel = Plan::parallelize(*program, parallelize);
+    tell(parallel.getDiagnostics());
+    if (!parallel)
+      return false;
+    plan = *parallel;
+    return true;
+#endif
+  }
+  DiagnosticCollector collector(context.get());
+  CompileOptions options;
+  options.backend = backend;
+  FailureOr<std::unique_ptr<Executable>> compiled = Executable::compile(*module, options);
+  tell(collector.take());
+  if (failed(compiled))
+    return false;
+  executable = std::move(*compiled);
+  return true;
+}
+
+mw_program *mw_program_open(const char *path, const char *parallelize, const char *backend,
+                            mw_say say, void *user) {
+  auto program = std::make_unique<mw_program>();
+  program->say = say;
+  program->user = user;
+  if (!program->open(path, parallelize, backend))
+    return nullptr;
+  return program.release();
+}
+
+void mw_program_close(mw_program *program) { delete program; }
+
+int64_t mw_program_count(const mw_program *program, int32_t kind) {
+  return program->ports[kind].size();
+}
+
+const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index) {
+  return &program->ports[kind][index].view;
+}
+
+//===----------------------------------------------------------------------===//
+// Running
+//===----------------------------------------------------------------------===//
+
+static std::vector<int64_t> shapeOf(const mw_tensor &tensor) {
+  return std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank);
+}
+
+#ifdef MESHWRIGHT_HAVE_PLANS
+static HostArray toArray(const mw_tensor &tensor) {
+  return {typeOf(tensor.dtype), shapeOf(tensor), tensor.data};
+}
+#endif
+
+static HostTensor toHostTensor(const mw_tensor &tensor) {
+  return {rt::DType(tensor.dtype), shapeOf(tensor), tensor.data};
+}
+
+int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw_tensor *tensor) {
+#ifdef MESHWRIGHT_HAVE_PLANS
+  if (program->plan) {
+    Result<bool> done = program->plan->setParameter(name, toArray(*tensor));
+    program->tell(done.getDiagnostics());
+    return done ? 0 : 1;
+  }
+#endif
+  if (llvm::Error error = program->executable->setParameter(name, toHostTensor(*tensor)))
+    return program->fail(llvm::toString(std::move(error)));
+  return 0;
+}
+
+#ifdef MESHWRIGHT_HAVE_PLANS
+static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
+  std::vector<HostArray> arrays;
+  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
+    arrays.push_back(toArray(inputs[i]));
+  return arrays;
+}
+#endif
+
+int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs) {
+  std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
+#ifdef MESHWRIGHT_HAVE_PLANS
+  if (program->plan) {
+    Result<bool> done =
+        program->plan->run(toArrays(program, inputs), results, program->backend);
+    program->tell(done.getDiagnostics());
+    return done ? 0 : 1;
+  }
+#endif
+  std::vector<HostTensor> tensors;
+  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
+    tensors.push_back(toHostTensor(inputs[i]));
+  if (llvm::Error error = program->executable->run(tensors, results))
+    return program->fail(llvm::toString(std::move(error)));
+  return 0;
+}
+
+int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance) {
+  if (!program->plan)
+    return program->fail("a check compares a rewritten program with the one it was: expected "
+                         "options to parallelize");
+#ifdef MESHWRIGHT_HAVE_PLANS
+  Result<CheckResult> result =
+      program->plan->check(toArrays(program, inputs), tolerance);
+  program->tell(result.getDiagnostics());
+  if (!result)
+    return 1;
+  for (const OutputDifference &output : result->outputs) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "' differs by %.2e", output.difference);
+    program->say(program->user, MW_NOTE, "", ("output '" + output.name + text).c_str());
+  }
+  if (result->passed)
+    return 0;
+  std::string where = result->file;
+  if (!where.empty() && result->line)
+    where += ":" + std::to_string(result->line);
+  program->say(program->user, MW_ERROR, where.c_str(),
+               ("the check failed: " + result->firstDifference).c_str());
+  return 3;
+#else
+  return 1;
+#endif
+}
+
+const char *mw_program_report(mw_program *program, int32_t json) {
+#ifdef MESHWRIGHT_HAVE_PLANS
+  if (program->plan) {
+    program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
+    return program->report.c_str();
+  }
+#endif
+  DiagnosticCollector collector(program->context.get());
+  FailureOr<Report> report = buildReport(getEntry(*program->module));
+  program->tell(collector.take());
+  if (failed(report))
+    return nullptr;
+  program->report.clear();
+  llvm::raw_string_ostream os(program->report);
+  if (json)
+    printJson(*report, os);
+  else
+    printText(*report, os);
+  return program->report.c_str();
+}

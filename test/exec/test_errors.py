@@ -1,0 +1,140 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What sharding-run says, and how it exits, where something is wrong."""
+import json
+import struct
+
+import pytest
+import torch
+from harness import launch
+from safetensors.torch import save_file
+
+MODEL = """func.func @main(%x: tensor<2x3xf32> {nn.input = "x"}, %w: tensor<4x3xf32> {nn.parameter = "w"})
+    -> (tensor<2x4xf32> {nn.output = "y"}) {
+  %0 = nn.linear %x, %w : (tensor<2x3xf32>, tensor<4x3xf32>) -> tensor<2x4xf32>
+  return %0 : tensor<2x4xf32>
+}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "m.mlir").write_text(MODEL)
+    save_file({"x": torch.ones(2, 3)}, tmp_path / "x.safetensors")
+    save_file({"w": torch.ones(4, 3)}, tmp_path / "w.safetensors")
+    return tmp_path
+
+
+def expect(status, words, *arguments, env=None):
+    done = launch(*arguments, env=env)
+    assert done.returncode == status, done.stdout + done.stderr
+    for word in [words] if isinstance(words, str) else words:
+        assert word in done.stderr, done.stderr
+
+
+def test_usage(files):
+    model = files / "m.mlir"
+    expect(2, "no model given")
+    expect(2, "unknown option '--nonsense'", model, "--nonsense")
+    expect(2, "more than one model", model, model)
+    expect(2, "expected a natural number", model, "--random-inputs=some")
+    expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
+    expect(2, "--weights needs a value", model, "--weights=")
+    assert launch("--help").returncode == 0
+
+
+def test_models(files):
+    expect(1, "No such file", files / "absent.mlir")
+    bad = files / "bad.mlir"
+    bad.write_text("func.func @main(")
+    expect(1, "error", bad)
+    bad.write_text("func.func @other() { return }")
+    expect(1, "'main'", bad)
+    bad.write_text("func.func @main(%x: tensor<2xf32>) { return }")
+    expect(1, "argument 0 of 'main'", bad)
+    bad.write_text("""dist.mesh @m = <["x"=2]>
+    func.func @main(%x: tensor<2xf32> {nn.input = "x"}) -> (tensor<2xf32> {nn.output = "y"}) attributes {dist.spmd = @m} {
+      return %x : tensor<2xf32>
+    }""")
+    expect(1, "dist.sharding", bad, "--random-inputs=1")
+
+
+def test_arguments(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    assert launch(model, weights, inputs).returncode == 0
+    assert launch(model, weights, "--random-inputs=7").returncode == 0
+    expect(1, "give --weights", model, inputs)
+    expect(1, "give --inputs or --random-inputs", model, weights)
+    expect(1, "backend 'mpi' is not available", model, weights, inputs, "--backend=mpi")
+    expect(1, "No such file", model, f"--weights={files}/absent", inputs)
+    other = files / "other.safetensors"
+    for tensors, words in (({"v": torch.ones(4, 3)}, "no tensor 'w'"),
+                           ({"w": torch.ones(4, 4)}, "f32[4, 4], expected f32[4, 3]"),
+                           ({"w": torch.ones(4, 3).bfloat16()}, "bf16[4, 3], expected f32[4, 3]"),
+                           ({"w": torch.ones(4, 3).to(torch.int8)}, "of type I8")):
+        save_file(tensors, other)
+        expect(1, words, model, f"--weights={other}", inputs)
+    for tensors, words in (({"z": torch.ones(2, 3)}, "no tensor 'x'"),
+                           ({"x": torch.ones(3, 2)}, "f32[3, 2]"),
+                           ({"x": torch.ones(2, 3).long()}, "i64[2, 3]"),
+                           ({"x": torch.ones(2, 3), "u": torch.ones(1)}, "'u' is not an input")):
+        save_file(tensors, other)
+        expect(1, words, model, weights, f"--inputs={other}")
+
+
+def test_damaged_files(files):
+    model, inputs = files / "m.mlir", f"--inputs={files}/x.safetensors"
+    whole = (files / "w.safetensors").read_bytes()
+    bad = files / "bad.safetensors"
+
+    def header(entries):
+        text = json.dumps(entries).encode()
+        return struct.pack("<Q", len(text)) + text + bytes(48)
+    good = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
+    for data, words in ((b"", "0 bytes"), (whole[:5], "5 bytes"), (whole[:30], "header says"),
+                        (whole[:-1], "file has 47 bytes of data"), (struct.pack("<Q", 2**63) + whole[8:], "header says"),
+                        (struct.pack("<Q", 4) + b"nope", "not a JSON object"),
+                        (header({"w": 3}), "expected dtype, shape"),
+                        (header({"w": {**good, "dtype": "F3"}}), "unknown dtype 'F3'"),
+                        (header({"w": {**good, "shape": [4, -3]}}), "not a natural number"),
+                        (header({"w": {**good, "shape": [2**40, 2**40]}}), "too large"),
+                        (header({"w": {**good, "shape": [4, 4]}}), "48 bytes, its dtype and shape need 64"),
+                        (header({"w": {**good, "data_offsets": [8, 4]}}), "8 to 4"),
+                        (header({"w": {**good, "data_offsets": [0, "a"]}}), "not natural numbers")):
+        bad.write_bytes(data)
+        expect(1, ["bad.safetensors: not a valid safetensors file", words], model, f"--weights={bad}", inputs)
+
+
+def test_no_half_written_output(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    expect(1, "No such file or directory", model, weights, inputs, f"--outputs={files}/absent/y.safetensors")
+    assert launch(model, weights, inputs, f"--outputs={files}/y.safetensors").returncode == 0
+    assert sorted(p.name for p in files.iterdir()) == ["m.mlir", "w.safetensors", "x.safetensors", "y.safetensors"]
+
+
+def test_reference(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    reference = files / "r.safetensors"
+    save_file({"y": torch.full((2, 4), 3.0)}, reference)
+    done = launch(model, weights, inputs, f"--reference={reference}")
+    assert done.returncode == 0 and "y: differs by 0" in done.stdout
+    save_file({"y": torch.full((2, 4), 3.01)}, reference)
+    assert launch(model, weights, inputs, f"--reference={reference}").returncode == 3
+    assert launch(model, weights, inputs, f"--reference={reference}", "--tolerance=0.01").returncode == 0
+    save_file({"y": torch.full((2, 4), float("nan"))}, reference)
+    assert launch(model, weights, inputs, f"--reference={reference}").returncode == 3
+    save_file({"z": torch.zeros(1)}, reference)
+    expect(1, "no tensor 'y'", model, weights, inputs, f"--reference={reference}")
+
+
+def test_more_ranks_than_memory_allows(files):
+    (files / "m.mlir").write_text("""dist.mesh @m = <["x"=65536]>
+    func.func @main(%x: tensor<1024x1024x64xf32> {nn.input = "x", dist.global = tensor<1024x1024x64xf32>, dist.sharding = #dist.sharding<@m, [{}, {}, {}]>})
+      -> (tensor<f32> {nn.output = "y", dist.global = tensor<f32>, dist.sharding = #dist.sharding<@m, []>}) attributes {dist.spmd = @m} {
+      %0 = nn.exp %x : tensor<1024x1024x64xf32>
+      %1 = nn.cumsum %0 dim 0 : tensor<1024x1024x64xf32>
+      %2 = nn.reduce sum %1 dims [0, 1, 2] : (tensor<1024x1024x64xf32>) -> tensor<f32>
+      return %2 : tensor<f32>
+    }""")
+    done = launch(files / "m.mlir", "--random-inputs=1")
+    assert done.returncode == 1 and "running on 65536 ranks needs 32.0 TiB" in done.stderr, done.stderr

@@ -1,0 +1,344 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Each nn op, compiled and run on one rank, against PyTorch."""
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import ELEMENT, Program, assert_close, run_module, type_of
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float64: 1e-14}
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def randint(low, high, *shape, seed=0, dtype=torch.int64):
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def by_f32(function, *operands):
+    """What an op on bf16 or f16 is: computed in f32, rounded once."""
+    dtype = next(x.dtype for x in operands if x.dtype.is_floating_point)
+    if dtype == torch.float64:
+        return function(*operands)
+    wide = [x.float() if x.dtype.is_floating_point else x for x in operands]
+    return function(*wide).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_unary(tmp_path, dtype):
+    x = randn(3, 37, dtype=dtype) * 3
+    big = torch.linspace(-8000, 8000, 64).to(dtype)
+    positive = x.abs() + 0.1
+    p = Program()
+    for name, function in {
+            "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "erf": torch.erf,
+            "floor": torch.floor, "relu": torch.relu, "silu": F.silu, "tanh": torch.tanh,
+            "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "gelu": F.gelu}.items():
+        p.op(f"nn.{name} {{}}", [x], by_f32(function, x), "same")
+    p.op("nn.gelu {} {{approximate_tanh}}", [x],
+         by_f32(lambda v: F.gelu(v, approximate="tanh"), x), "same")
+    for name in ("sin", "cos"):
+        p.op(f"nn.{name} {{}}", [big], by_f32(getattr(torch, name), big), "same")
+    for name in ("log", "sqrt", "rsqrt", "reciprocal"):
+        p.op(f"nn.{name} {{}}", [positive], by_f32(getattr(torch, name), positive), "same")
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_binary(tmp_path, dtype):
+    x, y = randn(2, 3, 5, dtype=dtype), randn(3, 1, seed=1, dtype=dtype)
+    p = Program()
+    for name, function in {
+            "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+            "rem": torch.remainder, "maximum": torch.maximum, "minimum": torch.minimum}.items():
+        p.op(f"nn.{name} {{}}, {{}}", [x, y], by_f32(function, x, y))
+        p.op(f"nn.{name} {{}}, {{}}", [y, x], by_f32(function, y, x))
+    positive = x.abs() + 0.1
+    p.op("nn.pow {}, {}", [positive, y], by_f32(torch.pow, positive, y))
+    p.check(tmp_path, TOLERANCE[dtype] * 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=ELEMENT.get)
+def test_integers(tmp_path, dtype):
+    x, y = randint(-9, 10, 4, 5, dtype=dtype), randint(1, 4, 5, seed=1, dtype=dtype)
+    y[1], y[2] = -3, -1
+    least = torch.full((5,), torch.iinfo(dtype).min, dtype=dtype)
+    p = Program()
+    p.op("nn.neg {}", [x], -x, "same")
+    p.op("nn.abs {}", [x], x.abs(), "same")
+    for name, function in {
+            "add": torch.add, "sub": torch.sub, "mul": torch.mul,
+            "div": lambda a, b: torch.div(a, b, rounding_mode="floor"), "rem": torch.remainder,
+            "maximum": torch.maximum, "minimum": torch.minimum}.items():
+        p.op(f"nn.{name} {{}}, {{}}", [x, y], function(x, y))
+    # What has no quotient must not trap.
+    minus = torch.full((5,), -1, dtype=dtype)
+    p.op("nn.div {}, {}", [least, minus], least)
+    p.op("nn.div {}, {}", [x, torch.zeros(5, dtype=dtype)], torch.zeros_like(x))
+    p.op("nn.rem {}, {}", [least, minus], torch.zeros_like(least))
+    for kind, want in {"sum": x.sum(1), "max": x.amax(1), "min": x.amin(1)}.items():
+        p.op(f"nn.reduce {kind} {{}} dims [1]", [x], want.to(dtype))
+    p.op("nn.cumsum {} dim 1", [x], x.cumsum(1).to(dtype), "same")
+    p.check(tmp_path, 0)
+
+
+def test_truth_values(tmp_path):
+    a, b = randint(0, 2, 3, 17).bool(), randint(0, 2, 17, seed=1).bool()
+    x, y = randn(3, 17).round(), randn(17, seed=1).round()
+    i, j = x.long(), y.long()
+    p = Program()
+    p.op("nn.not {}", [a], ~a, "same")
+    for name, function in {"and": torch.logical_and, "or": torch.logical_or,
+                           "xor": torch.logical_xor}.items():
+        p.op(f"nn.{name} {{}}, {{}}", [a, b], function(a, b))
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        p.op(f"nn.compare {name} {{}}, {{}}", [x, y], getattr(torch, name)(x, y))
+        p.op(f"nn.compare {name} {{}}, {{}}", [i, j], getattr(torch, name)(i, j))
+    p.op("nn.compare eq {}, {}", [a, b], a == b)
+    p.op("nn.select {}, {}, {}", [a, x, y], torch.where(a, x, y))
+    p.op("nn.select {}, {}, {}", [a, b, a], torch.where(a, b, a))
+    p.check(tmp_path, 0)
+
+
+def test_nan(tmp_path):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
+    p = Program()
+    for name, function in {"relu": torch.relu, "neg": torch.neg, "exp": torch.exp}.items():
+        p.op(f"nn.{name} {{}}", [x], function(x), "same")
+    zero = torch.zeros(1)
+    p.op("nn.maximum {}, {}", [x, zero], torch.maximum(x, zero))
+    p.op("nn.compare ne {}, {}", [x, x], x != x)
+    for dtype in (torch.bfloat16, torch.float16):
+        p.op("nn.cast {}", [x], x.to(dtype))
+    p.check(tmp_path, 0)
+
+
+def test_casts(tmp_path):
+    x = randn(7, 9) * 50
+    values = {dtype: x.to(dtype) for dtype in ELEMENT}
+    p = Program()
+    for source, value in values.items():
+        for target in ELEMENT:
+            if source != target:
+                want = value.float().to(target) if {source, target} == {torch.bfloat16, torch.float16} else value.to(target)
+                p.op("nn.cast {}", [value], want)
+    p.check(tmp_path, 0)
+
+
+def test_movement(tmp_path):
+    x = randn(2, 3, 4)
+    y, flags = randn(2, 5, 4, seed=1), randint(0, 2, 2, 3, 4).bool()
+    p = Program()
+    p.op("nn.reshape {}", [x], x.reshape(6, 4))
+    p.op("nn.transpose {} [2, 0, 1]", [x], x.permute(2, 0, 1).contiguous())
+    p.op("nn.transpose {} [2, 0, 1]", [flags], flags.permute(2, 0, 1).contiguous())
+    p.op("nn.slice {} starts [0, 1, 0] limits [2, 3, 4] strides [1, 1, 2]", [x], x[:, 1:3, ::2])
+    p.op("nn.concat {}, {} dim 1", [x, y], torch.cat([x, y], 1))
+    p.op("nn.concat {}, {}, {} dim 0", [x, x, x], torch.cat([x, x, x], 0))
+    small = randn(3, 1)
+    p.op("nn.broadcast {}", [small], small.expand(2, 3, 4).contiguous())
+    p.op("nn.constant dense<[[1.5, 2.0], [3.0, 4.0]]>", [], torch.tensor([[1.5, 2], [3, 4]]))
+    p.op("nn.constant dense<[true, false, true]>", [], torch.tensor([True, False, True]))
+    p.op("nn.constant dense<7>", [], torch.full((2, 2), 7))
+    p.op("nn.constant dense<true>", [], torch.full((2, 2), True))
+    p.op("nn.iota dim 1", [], torch.arange(3)[None, :, None].expand(2, 3, 4).contiguous())
+    p.op("nn.iota dim 0", [], torch.arange(5).to(torch.bfloat16))
+    indices = randint(0, 3, 2, 2)
+    p.op("nn.gather {}, {} dim 1", [x, indices], x[:, indices])
+    along = randint(0, 3, 2, 6, 4, dtype=torch.int32)
+    p.op("nn.take_along {}, {} dim 1", [x, along], torch.gather(x, 1, along.long()))
+    p.check(tmp_path, 0)
+
+
+def test_scalars(tmp_path):
+    x, y = torch.tensor(2.5), torch.tensor(4.0)
+    p = Program()
+    p.op("nn.add {}, {}", [x, y], x + y)
+    p.op("nn.exp {}", [x], x.exp(), "same")
+    p.op("nn.broadcast {}", [x], x.expand(3).contiguous())
+    p.op("nn.reduce sum {} dims [0]", [torch.ones(5)], torch.tensor(5.0))
+    p.check(tmp_path, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_rows(tmp_path, dtype):
+    x = randn(2, 3, 33, dtype=dtype)
+    w, b = randn(33, seed=1, dtype=dtype), randn(33, seed=2, dtype=dtype)
+    rms = lambda v: v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + 1e-5)
+    p = Program()
+    p.op("nn.rms_norm {} eps 1.0e-5", [x], by_f32(rms, x))
+    p.op("nn.rms_norm {} weight {} eps 1.0e-5", [x, w], by_f32(lambda v, s: rms(v) * s, x, w))
+    p.op("nn.rms_norm {} weight {} eps 1.0e-5 {{unit_offset}}", [x, w],
+         by_f32(lambda v, s: rms(v) * (1 + s), x, w))
+    p.op("nn.layer_norm {} weight {} bias {} eps 1.0e-5", [x, w, b],
+         by_f32(lambda v, s, t: F.layer_norm(v, (33,), s, t, 1e-5), x, w, b))
+    p.op("nn.layer_norm {} weight {} eps 1.0e-5", [x, w],
+         by_f32(lambda v, s: F.layer_norm(v, (33,), s, None, 1e-5), x, w))
+    p.op("nn.layer_norm {} bias {} eps 1.0e-5", [x, b],
+         by_f32(lambda v, t: F.layer_norm(v, (33,), None, t, 1e-5), x, b))
+    for dim in range(3):
+        p.op(f"nn.softmax {{}} dim {dim}", [x], by_f32(lambda v: F.softmax(v, dim), x), "same")
+    masked = x.clone()
+    masked[0, 1] = -float("inf")
+    masked[1, 0, :30] = -float("inf")
+    p.op("nn.softmax {} dim 2", [masked],
+         by_f32(lambda v: F.softmax(v, 2).nan_to_num(0), masked), "same")
+    for kind, function in {"sum": torch.sum, "mean": torch.mean, "max": torch.amax,
+                           "min": torch.amin}.items():
+        for dims in ([0], [2], [0, 2], [1, 2]):
+            p.op(f"nn.reduce {kind} {{}} dims {dims}", [x], by_f32(lambda v: function(v, dims), x))
+        p.op(f"nn.reduce {kind} {{}} dims [1] {{{{keep_dims}}}}", [x],
+             by_f32(lambda v: function(v, [1], keepdim=True), x))
+    p.op("nn.cumsum {} dim 1", [x], by_f32(lambda v: v.cumsum(1), x), "same")
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+def rotate(x, interleaved):
+    if interleaved:
+        return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([-b, a], -1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_rotary(tmp_path, dtype):
+    x = randn(2, 4, 7, 16, dtype=dtype)
+    p = Program()
+    for features in (16, 6):
+        for interleaved in (False, True):
+            cos, sin = randn(7, features, dtype=dtype), randn(1, 1, 7, features, seed=1, dtype=dtype)
+
+            def function(v, c, s):
+                y = v[..., :features]
+                return torch.cat([y * c + rotate(y, interleaved) * s, v[..., features:]], -1)
+            p.op("nn.rotary {}, {}, {}" + (" {{interleaved}}" if interleaved else ""),
+                 [x, cos, sin], by_f32(function, x, cos, sin))
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_products(tmp_path, dtype):
+    x, w, b = randn(2, 5, 24, dtype=dtype), randn(10, 24, seed=1, dtype=dtype), randn(10, seed=2, dtype=dtype)
+    p = Program()
+    p.op("nn.linear {}, {}", [x, w], by_f32(F.linear, x, w))
+    p.op("nn.linear {}, {} bias {}", [x, w, b], by_f32(F.linear, x, w, b))
+    flipped = w.t().contiguous()
+    p.op("nn.linear {}, {} bias {} {{in_out}}", [x, flipped, b], by_f32(F.linear, x, w, b))
+    row = randn(24, seed=9, dtype=dtype)
+    p.op("nn.linear {}, {}", [row, w], by_f32(F.linear, row, w))
+    for left, right in (((3, 4, 5, 6), (3, 4, 6, 7)), ((3, 4, 5, 6), (6, 7)), ((5, 6), (3, 4, 6, 7)),
+                        ((3, 1, 5, 6), (4, 6, 7)), ((3, 4, 5, 6), (3, 1, 6, 7)), ((1, 1, 5, 6), (1, 6, 7))):
+        a, c = randn(*left, dtype=dtype), randn(*right, seed=1, dtype=dtype)
+        want = by_f32(torch.matmul, a, c)
+        p.op("nn.matmul {}, {}", [a, c], want)
+        p.op("nn.matmul {}, {} {{transpose_rhs}}", [a, c.mT.contiguous()], want)
+        p.op("nn.matmul {}, {} {{transpose_lhs}}", [a.mT.contiguous(), c], want)
+        p.op("nn.matmul {}, {} {{transpose_lhs, transpose_rhs}}",
+             [a.mT.contiguous(), c.mT.contiguous()], want)
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+def attend(q, k, v, scale, seen=None, bias=None, cap=None):
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = q @ k.mT * scale
+    if cap:
+        s = cap * torch.tanh(s / cap)
+    if bias is not None:
+        s = s + bias
+    if seen is not None:
+        s = s.masked_fill(~seen, -math.inf)
+    return F.softmax(s, -1).nan_to_num(0) @ v
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_attention(tmp_path, dtype):
+    q, k = randn(2, 4, 7, 16, dtype=dtype), randn(2, 2, 9, 16, seed=1, dtype=dtype)
+    v = randn(2, 2, 9, 12, seed=2, dtype=dtype)
+    i, j = torch.arange(7)[:, None], torch.arange(9)[None]
+    padding = torch.ones(2, 9, dtype=torch.bool)
+    padding[0, 4:] = False
+    padding[1] = False
+    p = Program()
+    call = "nn.attention {}, {}, {} scale 0.25"
+
+    def add(attributes, seen):
+        p.op(call + (f" {{{{{attributes}}}}}" if attributes else ""), [q, k, v],
+             by_f32(lambda *x: attend(*x, 0.25, seen), q, k, v))
+    add("", None)
+    add("causal", j <= i)
+    add("causal, window_left = 2", (j <= i) & (j >= i - 2))
+    add("window_left = 1, window_right = 3", (j >= i - 1) & (j <= i + 3))
+    add("kv_length = 5", (j < 5).expand(7, 9))
+    p.op("nn.attention {}, {}, {} key_padding {} scale 0.25 {{causal}}", [q, k, v, padding],
+         by_f32(lambda a, b, c, m: attend(a, b, c, 0.25, (j <= i) & m[:, None, None]), q, k, v, padding))
+    p.op(call + " {{soft_cap = 1.5, causal}}", [q, k, v],
+         by_f32(lambda *x: attend(*x, 0.25, j <= i, cap=1.5), q, k, v))
+    for shape in ((7, 9), (4, 7, 9), (2, 4, 7, 9), (2, 1, 7, 9), (1, 4, 1, 9), (2, 1, 1, 9), (4, 7, 1)):
+        bias = randn(*shape, seed=5, dtype=dtype)
+        p.op("nn.attention {}, {}, {} bias {} scale 0.25", [q, k, v, bias],
+             by_f32(lambda a, b, c, d: attend(a, b, c, 0.25, bias=d), q, k, v, bias))
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_embedding(tmp_path, dtype):
+    ids, table = randint(0, 11, 2, 3), randn(11, 6, dtype=dtype)
+    p = Program()
+    p.op("nn.embedding {}, {}", [ids, table], table[ids])
+    part, offset = table[3:7].contiguous(), torch.tensor(3)
+    inside = ((ids >= 3) & (ids < 7))[..., None]
+    p.op("nn.embedding {}, {} offset {}", [ids, part, offset], torch.where(inside, table[ids], torch.zeros((), dtype=dtype)))
+    p.check(tmp_path, 0)
+
+
+def test_fused_groups_round_like_single_ops(tmp_path):
+    """A chain of bf16 ops rounds after each."""
+    x, y = randn(4, 40, dtype=torch.bfloat16), randn(40, seed=1, dtype=torch.bfloat16)
+    text = f"""func.func @main(%x: {type_of(x)} {{nn.input = "x"}}, %y: {type_of(y)} {{nn.input = "y"}})
+        -> ({type_of(x)} {{nn.output = "z"}}, tensor<40x4xbf16> {{nn.output = "t"}}) {{
+      %c = nn.constant dense<3.0> : tensor<bf16>
+      %0 = nn.mul %x, %y : ({type_of(x)}, {type_of(y)}) -> {type_of(x)}
+      %1 = nn.add %0, %c : ({type_of(x)}, tensor<bf16>) -> {type_of(x)}
+      %2 = nn.mul %1, %x : ({type_of(x)}, {type_of(x)}) -> {type_of(x)}
+      %3 = nn.transpose %2 [1, 0] : ({type_of(x)}) -> tensor<40x4xbf16>
+      %4 = nn.sub %3, %c : (tensor<40x4xbf16>, tensor<bf16>) -> tensor<40x4xbf16>
+      return %2, %4 : {type_of(x)}, tensor<40x4xbf16>
+    }}"""
+    got = run_module(tmp_path, text, {"x": x, "y": y})
+    want = (x * y + 3) * x
+    assert torch.equal(got["z"], want)
+    assert torch.equal(got["t"], want.t() - 3)
+
+
+def test_results_that_are_arguments(tmp_path):
+    x = randn(2, 6)
+    text = """func.func @main(%x: tensor<2x6xf32> {nn.input = "x"})
+        -> (tensor<2x6xf32> {nn.output = "a"}, tensor<12xf32> {nn.output = "b"}, tensor<12xf32> {nn.output = "c"}) {
+      %0 = nn.reshape %x : (tensor<2x6xf32>) -> tensor<12xf32>
+      return %x, %0, %0 : tensor<2x6xf32>, tensor<12xf32>, tensor<12xf32>
+    }"""
+    got = run_module(tmp_path, text, {"x": x})
+    assert torch.equal(got["a"], x) and torch.equal(got["b"], x.flatten()) and torch.equal(got["c"], x.flatten())
+
+
+def test_parameters_from_parts_and_aliases(tmp_path):
+    stored = randn(6, 8)
+    text = """func.func @main(%x: tensor<1x4xf32> {nn.input = "x"},
+        %a: tensor<3x4xf32> {nn.parameter = "w", nn.parameter_offsets = array<i64: 0, 2>},
+        %b: tensor<2x4xf32> {nn.parameter = "w", nn.parameter_offsets = array<i64: 4, 4>},
+        %c: tensor<2xf32> {nn.parameter = "c", nn.aliases = ["d"]})
+        -> (tensor<1x3xf32> {nn.output = "p"}, tensor<1x2xf32> {nn.output = "q"}) {
+      %0 = nn.linear %x, %a : (tensor<1x4xf32>, tensor<3x4xf32>) -> tensor<1x3xf32>
+      %1 = nn.linear %x, %b bias %c : (tensor<1x4xf32>, tensor<2x4xf32>, tensor<2xf32>) -> tensor<1x2xf32>
+      return %0, %1 : tensor<1x3xf32>, tensor<1x2xf32>
+    }"""
+    x, c = randn(1, 4, seed=3), randn(2, seed=4)
+    got = run_module(tmp_path, text, {"x": x}, {"w": stored, "d": c})
+    assert_close(got["p"], x @ stored[0:3, 2:6].T, 1e-6)
+    assert_close(got["q"], x @ stored[4:6, 4:8].T + c, 1e-6)
