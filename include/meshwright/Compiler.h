@@ -40,8 +40,7 @@ struct Diagnostic {
 };
 
 /// A value, or none and the errors that say why. Either may come with warnings.
-template <typename T>
-class Result {
+template <typename T> class Result {
 public:
   Result(std::vector<Diagnostic> diagnostics) : diagnostics(std::move(diagnostics)) {}
   Result(T value, std::vector<Diagnostic> diagnostics = {})
@@ -101,14 +100,15 @@ public:
   const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getOutputs() const;
 
+  struct State;
+
 private:
   friend class Plan;
-  struct State;
   std::shared_ptr<const State> state;
 };
 
 /// What a plan looks like on the way.
-enum class Phase {
+enum class PlanPhase {
   /// As imported.
   Global,
   /// Shardings on what the policies choose.
@@ -144,7 +144,8 @@ public:
   /// `options` as for `sharding-opt --parallelize`.
   static Result<Plan> parallelize(const Program &program, std::string_view options);
 
-  std::string str(Phase phase, bool locations = false) const;
+  /// Fails for the phases that an SPMD program has behind it when it enters.
+  Result<std::string> str(PlanPhase phase, bool locations = false) const;
   std::string report(ReportFormat format) const;
   int64_t getNumRanks() const;
   const std::vector<Port> &getInputs() const;
@@ -165,8 +166,9 @@ public:
   /// tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);
 
-private:
   struct State;
+
+private:
   std::shared_ptr<State> state;
 };
 

@@ -84,7 +84,6 @@ static int64_t codeOf(ElementType type) {
   return MW_F32;
 }
 
-#ifdef MESHWRIGHT_HAVE_PLANS
 static ElementType typeOf(int64_t code) {
   switch (code) {
   case MW_BF16:
@@ -103,7 +102,6 @@ static ElementType typeOf(int64_t code) {
     return ElementType::F32;
   }
 }
-#endif
 
 /// Rows that a value's elements may name: the smallest table that it indexes,
 /// seen through casts and moves; 0 if it indexes none.
@@ -188,10 +186,6 @@ bool mw_program::open(const char *path, const char *parallelize, const char *bac
   this->backend = backend;
 
   if (parallelize) {
-#ifndef MESHWRIGHT_HAVE_PLANS
-    fail("programs cannot be parallelized in this build");
-    return false;
-#else
     Result<Program> program = Program::parseFile(path);
     tell(program.getDiagnostics());
     if (!program)
@@ -202,7 +196,6 @@ bool mw_program::open(const char *path, const char *parallelize, const char *bac
       return false;
     plan = *parallel;
     return true;
-#endif
   }
   DiagnosticCollector collector(context.get());
   CompileOptions options;
@@ -243,48 +236,40 @@ static std::vector<int64_t> shapeOf(const mw_tensor &tensor) {
   return std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank);
 }
 
-#ifdef MESHWRIGHT_HAVE_PLANS
 static HostArray toArray(const mw_tensor &tensor) {
   return {typeOf(tensor.dtype), shapeOf(tensor), tensor.data};
 }
-#endif
 
 static HostTensor toHostTensor(const mw_tensor &tensor) {
   return {rt::DType(tensor.dtype), shapeOf(tensor), tensor.data};
 }
 
 int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw_tensor *tensor) {
-#ifdef MESHWRIGHT_HAVE_PLANS
   if (program->plan) {
     Result<bool> done = program->plan->setParameter(name, toArray(*tensor));
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
-#endif
   if (llvm::Error error = program->executable->setParameter(name, toHostTensor(*tensor)))
     return program->fail(llvm::toString(std::move(error)));
   return 0;
 }
 
-#ifdef MESHWRIGHT_HAVE_PLANS
 static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
   std::vector<HostArray> arrays;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
     arrays.push_back(toArray(inputs[i]));
   return arrays;
 }
-#endif
 
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
-#ifdef MESHWRIGHT_HAVE_PLANS
   if (program->plan) {
     Result<bool> done =
         program->plan->run(toArrays(program, inputs), results, program->backend);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
-#endif
   std::vector<HostTensor> tensors;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
     tensors.push_back(toHostTensor(inputs[i]));
@@ -297,7 +282,6 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
   if (!program->plan)
     return program->fail("a check compares a rewritten program with the one it was: expected "
                          "options to parallelize");
-#ifdef MESHWRIGHT_HAVE_PLANS
   Result<CheckResult> result =
       program->plan->check(toArrays(program, inputs), tolerance);
   program->tell(result.getDiagnostics());
@@ -316,18 +300,13 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
   program->say(program->user, MW_ERROR, where.c_str(),
                ("the check failed: " + result->firstDifference).c_str());
   return 3;
-#else
-  return 1;
-#endif
 }
 
 const char *mw_program_report(mw_program *program, int32_t json) {
-#ifdef MESHWRIGHT_HAVE_PLANS
   if (program->plan) {
     program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
     return program->report.c_str();
   }
-#endif
   DiagnosticCollector collector(program->context.get());
   FailureOr<Report> report = buildReport(getEntry(*program->module));
   program->tell(collector.take());

@@ -4,7 +4,151 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+//
+// The C++ facade, one to one. Fallible functions return a pair of value or None
+// and diagnostics, (message, severity, file, line) each; the package makes
+// exceptions and warnings of them. Arrays are (element type, shape, address).
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/Compiler.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_core, m) { m.doc() = "Meshwright's compiler and runtime"; }
+namespace nb = nanobind;
+using namespace meshwright;
+
+using PyDiagnostic = std::tuple<std::string, std::string, std::string, int64_t>;
+using PyArray = std::tuple<std::string, std::vector<int64_t>, uintptr_t>;
+template <typename T> using PyResult = std::pair<std::optional<T>, std::vector<PyDiagnostic>>;
+
+static const char *toString(Severity severity) {
+  switch (severity) {
+  case Severity::Note:
+    return "note";
+  case Severity::Remark:
+    return "remark";
+  case Severity::Warning:
+    return "warning";
+  case Severity::Error:
+    return "error";
+  }
+  return "error";
+}
+
+template <typename T> static PyResult<T> toPython(Result<T> result) {
+  PyResult<T> converted;
+  for (const Diagnostic &diagnostic : result.getDiagnostics())
+    converted.second.emplace_back(diagnostic.message, toString(diagnostic.severity),
+                                  diagnostic.file, diagnostic.line);
+  if (result)
+    converted.first = std::move(*result);
+  return converted;
+}
+
+static HostArray toArray(const PyArray &array) {
+  const auto &[type, shape, address] = array;
+  for (ElementType candidate :
+       {ElementType::F32, ElementType::BF16, ElementType::F16, ElementType::F64, ElementType::I64,
+        ElementType::I32, ElementType::I1})
+    if (type == meshwright::toString(candidate))
+      return {candidate, shape, reinterpret_cast<const void *>(address)};
+  throw nb::value_error(("unknown element type " + type).c_str());
+}
+
+static std::vector<HostArray> toArrays(const std::vector<PyArray> &arrays) {
+  std::vector<HostArray> result;
+  for (const PyArray &array : arrays)
+    result.push_back(toArray(array));
+  return result;
+}
+
+NB_MODULE(_core, m) {
+  m.doc() = "Meshwright's compiler and runtime";
+
+  nb::class_<Port>(m, "Port")
+      .def_ro("name", &Port::name)
+      .def_prop_ro("dtype",
+                   [](const Port &port) { return std::string(meshwright::toString(port.type)); })
+      .def_ro("shape", &Port::shape)
+      .def_ro("aliases", &Port::aliases)
+      .def_ro("offsets", &Port::offsets);
+
+  nb::enum_<PlanPhase>(m, "Phase")
+      .value("global", PlanPhase::Global)
+      .value("annotated", PlanPhase::Annotated)
+      .value("propagated", PlanPhase::Propagated)
+      .value("spmd", PlanPhase::Spmd);
+
+  nb::class_<Program>(m, "Program")
+      .def_static(
+          "parse",
+          [](std::string_view text, std::string_view name) {
+            return toPython(Program::parse(text, name));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def_static(
+          "parse_file", [](std::string_view path) { return toPython(Program::parseFile(path)); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("str", &Program::str, nb::arg("locations") = false)
+      .def_prop_ro("is_spmd", &Program::isSpmd)
+      .def_prop_ro("inputs", &Program::getInputs)
+      .def_prop_ro("parameters", &Program::getParameters)
+      .def_prop_ro("outputs", &Program::getOutputs);
+
+  nb::class_<OutputDifference>(m, "OutputDifference")
+      .def_ro("name", &OutputDifference::name)
+      .def_ro("difference", &OutputDifference::difference);
+
+  nb::class_<CheckResult>(m, "CheckResult")
+      .def_ro("outputs", &CheckResult::outputs)
+      .def_ro("passed", &CheckResult::passed)
+      .def_ro("first_difference", &CheckResult::firstDifference)
+      .def_ro("file", &CheckResult::file)
+      .def_ro("line", &CheckResult::line);
+
+  nb::class_<Plan>(m, "Plan")
+      .def_static(
+          "parallelize",
+          [](const Program &program, std::string_view options) {
+            return toPython(Plan::parallelize(program, options));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("str", [](const Plan &plan, PlanPhase phase,
+                     bool locations) { return toPython(plan.str(phase, locations)); })
+      .def(
+          "report",
+          [](const Plan &plan, bool json) {
+            return plan.report(json ? ReportFormat::Json : ReportFormat::Text);
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("num_ranks", &Plan::getNumRanks)
+      .def_prop_ro("inputs", &Plan::getInputs)
+      .def_prop_ro("parameters", &Plan::getParameters)
+      .def_prop_ro("outputs", &Plan::getOutputs)
+      .def("set_parameter",
+           [](Plan &plan, std::string_view name, const PyArray &array) {
+             return toPython(plan.setParameter(name, toArray(array)));
+           })
+      .def("run",
+           [](Plan &plan, const std::vector<PyArray> &inputs, const std::vector<uintptr_t> &outputs,
+              std::string_view backend) {
+             std::vector<HostArray> arrays = toArrays(inputs);
+             std::vector<void *> addresses;
+             for (uintptr_t address : outputs)
+               addresses.push_back(reinterpret_cast<void *>(address));
+             nb::gil_scoped_release release;
+             return toPython(plan.run(arrays, addresses, backend));
+           })
+      .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance) {
+        std::vector<HostArray> arrays = toArrays(inputs);
+        nb::gil_scoped_release release;
+        return toPython(plan.check(arrays, tolerance));
+      });
+}

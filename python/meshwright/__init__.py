@@ -1,3 +1,27 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Meshwright: parallelises transformers by choosing layouts."""
+"""Meshwright: parallelises transformers by choosing layouts.
+
+    model = mw.from_torch(module, args, kwargs)
+    plan = model.parallelize(mesh={"dp": 2, "tp": 4}, sequence_parallel="auto")
+    print(plan.report(), plan.ir())
+    outputs = plan.run(*args, **kwargs)
+    plan.check(*args, **kwargs)
+"""
+
+from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
+from .model import Model, compose, from_torch, load
+from .plan import Plan
+
+__all__ = [
+    "CheckFailed",
+    "Diagnostic",
+    "Error",
+    "InputError",
+    "MeshwrightWarning",
+    "Model",
+    "Plan",
+    "compose",
+    "from_torch",
+    "load",
+]

@@ -1,0 +1,54 @@
+//===- PlanState.h - what a plan holds --------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CAPI_PLANSTATE_H
+#define MESHWRIGHT_LIB_CAPI_PLANSTATE_H
+
+#include "meshwright/lib/CAPI/State.h"
+#include "meshwright/lib/Execute/Executable.h"
+#include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include <array>
+#include <map>
+
+namespace meshwright {
+
+inline Diagnostic makeError(std::string message) {
+  return {Severity::Error, std::move(message), "", 0};
+}
+
+struct Plan::State {
+  std::shared_ptr<const Program::State> program;
+  ParallelizeOptions options;
+  std::unique_ptr<mlir::MLIRContext> context;
+  /// The module at each phase; null where an SPMD program entered later.
+  std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
+  Report report;
+  bool triedBefore = false;
+  std::map<std::string, HostArray, std::less<>> parameters;
+  /// Compiled at the first run that needs it.
+  std::unique_ptr<Executable> executable;
+  std::string backend;
+
+  mlir::ModuleOp get(PlanPhase phase) const {
+    const auto &module = phases[static_cast<size_t>(phase)];
+    return module ? module.get() : mlir::ModuleOp();
+  }
+  /// Compiles a phase and gives it the parameters.
+  mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
+                                                       const CompileOptions &options,
+                                                       std::vector<Diagnostic> &diagnostics) const;
+  /// Runs, after a check that the inputs are what the program takes.
+  mlir::LogicalResult run(Executable &executable, const std::vector<HostArray> &inputs,
+                          const std::vector<void *> &outputs,
+                          std::vector<Diagnostic> &diagnostics) const;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_CAPI_PLANSTATE_H

@@ -1,0 +1,71 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What goes wrong, as exceptions with diagnostics."""
+
+import warnings
+from typing import NamedTuple
+
+
+class Diagnostic(NamedTuple):
+    """Something said about a program, with its place in the user's source where known."""
+
+    message: str
+    #: "error", "warning", "remark" or "note".
+    severity: str = "error"
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self):
+        place = f"{self.file}:{self.line}: " if self.file else ""
+        return f"{place}{self.severity}: {self.message}"
+
+
+class Error(Exception):
+    """Any failure of Meshwright's; `diagnostics` has all there is to say about it."""
+
+    def __init__(self, diagnostics):
+        if isinstance(diagnostics, str):
+            diagnostics = [Diagnostic(diagnostics)]
+        self.diagnostics = [Diagnostic(*d) for d in diagnostics]
+        super().__init__(_summary(self.diagnostics))
+
+
+class InputError(Error):
+    """Inputs that are not what the program takes."""
+
+
+class CheckFailed(Error):
+    """The plan computes something else than the program it was made from.
+
+    `differences` has the largest difference of each output, relative to its largest entry.
+    """
+
+    def __init__(self, diagnostics, differences):
+        super().__init__(diagnostics)
+        self.differences = differences
+
+
+class MeshwrightWarning(UserWarning):
+    """Something that a plan can do without, but its user may not have meant."""
+
+
+def _summary(diagnostics):
+    errors = [d for d in diagnostics if d.severity in ("error", "note")]
+    return "\n".join(
+        (f"{d.file}:{d.line}: " if d.file else "")
+        + ("note: " if d.severity == "note" else "")
+        + d.message
+        for d in errors or diagnostics
+    )
+
+
+def unwrap(result, stacklevel=3):
+    """The value of a `_core` result; its warnings as Python's, its errors as an Error."""
+    value, raw = result
+    diagnostics = [Diagnostic(m, s, file or None, line or None) for m, s, file, line in raw]
+    if value is None:
+        raise Error(diagnostics or "failed without a diagnostic")
+    for diagnostic in diagnostics:
+        if diagnostic.severity == "warning":
+            warnings.warn(str(diagnostic), MeshwrightWarning, stacklevel=stacklevel)
+    return value

@@ -1,0 +1,196 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Models: a program and its weights."""
+
+import os
+
+from . import _core, weights
+from .errors import Diagnostic, Error, InputError, unwrap
+from .options import spell
+from .plan import Plan
+from .tensors import Dense, dense, is_meta
+
+
+class Model:
+    """A program for one device, with its weights: what `from_torch` and `load` return."""
+
+    def __init__(self, program, parameters, imported=None):
+        self._program = program
+        #: Name in the program -> the array the user gave; not copied.
+        self._parameters = parameters
+        #: How calls of the PyTorch module map to the program's inputs, if it comes from one.
+        self._imported = imported
+        self._meta = any(is_meta(p) for p in parameters.values())
+        self._dense: dict[str, Dense] = {}
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the program's inputs, in order."""
+        return [port.name for port in self._program.inputs]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the program's outputs, in order."""
+        return [port.name for port in self._program.outputs]
+
+    @property
+    def parameters(self) -> dict:
+        """The weights, by their names in the program."""
+        return dict(self._parameters)
+
+    def ir(self, locations: bool = False) -> str:
+        """The program as MLIR text; with `locations` in the model's Python source."""
+        return self._program.str(locations)
+
+    def parallelize(self, **options) -> Plan:
+        """Rewrites the program for a mesh of ranks.
+
+        mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own.
+        data_parallel, tensor_parallel: an axis, or "none"; default "dp" and "tp".
+        sequence_parallel: "on", "off" or "auto" (default).
+        shardings: {"*.q_proj.weight": '[{"tp"}, {}]'}, the first match wins.
+        device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
+        memory_ceiling: bytes a rank may use, as a number or "80G".
+        """
+        return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
+
+    def save(self, program, parameters) -> None:
+        """Writes the program (.mlir) and its weights (.safetensors); both whole or not at all."""
+        if self._meta:
+            raise Error("the model's weights are on the meta device: there is nothing to save")
+        weights.save(parameters, {name: self._parameter(name) for name in self._parameters})
+        text = self._program.str(True).encode("utf-8")
+        weights.write_whole(program, lambda file: file.write(text))
+
+    def _parameter(self, name) -> Dense:
+        if name not in self._dense:
+            self._dense[name] = dense(self._parameters[name])
+        return self._dense[name]
+
+    def _flatten(self, args, kwargs) -> list[Dense]:
+        """The program's inputs among a call's arguments, checked."""
+        ports = self._program.inputs
+        if self._imported is not None and not _names_inputs(ports, args, kwargs):
+            from .importer import ImportFailed
+
+            try:
+                values = self._imported.flatten(args, kwargs)
+            except ImportFailed as error:
+                raise InputError(_convert(error.diagnostics)) from None
+        else:
+            values = _by_name(ports, args, kwargs)
+        tensors, problems = [], []
+        for port, value in zip(ports, values, strict=True):
+            if is_meta(value):
+                problems.append(f"input '{port.name}' is on the meta device")
+                continue
+            try:
+                tensor = dense(value)
+            except (TypeError, ValueError):
+                problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
+                continue
+            expected = Dense(port.dtype, tuple(port.shape), 0, None)
+            if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+                problems.append(f"input '{port.name}' is {tensor}: expected {expected}")
+            tensors.append(tensor)
+        if problems:
+            raise InputError([Diagnostic(problem) for problem in problems])
+        return tensors
+
+    def __repr__(self):
+        return (
+            f"<meshwright.Model inputs=[{', '.join(self.inputs)}] "
+            f"outputs=[{', '.join(self.outputs)}] parameters={len(self._parameters)}>"
+        )
+
+
+def _names_inputs(ports, args, kwargs):
+    """Whether a call gives the program's inputs by their names in the program."""
+    return not args and bool(kwargs) and set(kwargs) == {port.name for port in ports}
+
+
+def _by_name(ports, args, kwargs):
+    """Inputs by position, then by name."""
+    names = [port.name for port in ports]
+    problems = []
+    if len(args) > len(names):
+        problems.append(f"{len(args)} positional inputs: expected at most {len(names)}")
+    values = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            if value is not None:
+                problems.append(f"no input is named '{name}': expected {', '.join(names)}")
+        elif name in values:
+            problems.append(f"input '{name}' is given twice")
+        else:
+            values[name] = value
+    problems += [f"input '{name}' is missing" for name in names if name not in values]
+    if problems:
+        raise InputError([Diagnostic(problem) for problem in problems])
+    return [values[name] for name in names]
+
+
+def _convert(diagnostics):
+    return [Diagnostic(d.message, d.severity, d.file, d.line) for d in diagnostics]
+
+
+def from_torch(module, args=(), kwargs=None) -> Model:
+    """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
+
+    Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
+    left as it was and its weights are referenced, not copied. Weights and arguments on the meta
+    device make a model that can be planned, not run.
+    """
+    from .importer import ImportFailed, import_module
+
+    if args is None:
+        args = ()
+    if not isinstance(args, (tuple, list)):
+        raise InputError(f"args is a {type(args).__name__}: expected a tuple of arguments")
+    try:
+        imported = import_module(module, tuple(args), kwargs)
+    except ImportFailed as error:
+        raise Error(_convert(error.diagnostics)) from error
+    program = unwrap(_core.Program.parse(imported.mlir, type(module).__name__))
+    return Model(program, dict(imported.parameters), imported)
+
+
+def load(program, parameters=None) -> Model:
+    """Reads what `Model.save` wrote, or any program with its safetensors file.
+
+    The file is mapped, not read. Without one the model can be planned, not run.
+    """
+    parsed = unwrap(_core.Program.parse_file(os.fspath(program)))
+    if parameters is None:
+        return Model(parsed, {})
+    stored = weights.load(parameters)
+    found, problems = {}, []
+    for port in parsed.parameters:
+        name = next((n for n in [port.name, *port.aliases] if n in stored), None)
+        if name is None:
+            problems.append(f"weights '{os.fspath(parameters)}' have no '{port.name}'")
+            continue
+        tensor, expected = dense(stored[name]), Dense(port.dtype, tuple(port.shape), 0, None)
+        offsets = port.offsets or [0] * len(expected.shape)
+        fits = tensor.dtype == expected.dtype and len(tensor.shape) == len(expected.shape)
+        if port.offsets:
+            fits = fits and all(
+                o + n <= s
+                for o, n, s in zip(offsets, expected.shape, tensor.shape, strict=True)
+            )
+        else:
+            fits = fits and tensor.shape == expected.shape
+        if not fits:
+            problems.append(
+                f"'{name}' in weights '{os.fspath(parameters)}' is {tensor}: expected {expected}"
+                + (f" from {offsets} on" if port.offsets else "")
+            )
+        found[port.name] = stored[name]
+    if problems:
+        raise Error([Diagnostic(problem) for problem in problems])
+    return Model(parsed, found)
+
+
+def compose(models, connect, loop=(), steps=1) -> Model:
+    """Joins models into one. Not supported yet."""
+    raise Error("compose is not supported yet")

@@ -1,0 +1,38 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Options as keywords, in the spelling of `sharding-opt --parallelize`."""
+
+import json
+from collections.abc import Mapping
+
+from .errors import Error
+
+
+def spell(options: Mapping) -> str:
+    """One string of key=value pairs; which keys and values there are, the compiler knows."""
+    return " ".join(
+        f"{key.replace('_', '-')}={_value(key, value)}"
+        for key, value in options.items()
+        if value is not None
+    )
+
+
+def _value(key, value):
+    if key == "mesh" and isinstance(value, Mapping):
+        return ",".join(f"{axis}={size}" for axis, size in value.items())
+    if key == "shardings" and isinstance(value, Mapping):
+        rules = []
+        for pattern, sharding in value.items():
+            if not isinstance(pattern, str) or not isinstance(sharding, str):
+                raise Error(
+                    f"shardings: rule {pattern!r}: {sharding!r}: expected a pattern and the "
+                    "sharding's text, as in {\"*.q_proj.weight\": '[{\"tp\"}, {}]'}"
+                )
+            rules.append(f"{json.dumps(pattern, ensure_ascii=False)}: {json.dumps(sharding)}")
+        return "{" + ", ".join(rules) + "}"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    text = str(value)
+    return json.dumps(text) if any(c.isspace() for c in text) and text[:1] not in "{[" else text

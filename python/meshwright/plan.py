@@ -1,0 +1,113 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Plans: a model rewritten for the ranks of a mesh."""
+
+import json
+
+from . import _core
+from .errors import CheckFailed, Diagnostic, Error, unwrap
+from .tensors import empty, is_torch
+
+_PHASES = ("global", "annotated", "propagated", "spmd")
+_BACKENDS = ("local",)
+
+
+class Text(str):
+    """Text that an interactive session shows as it is."""
+
+    def __repr__(self):
+        return str(self)
+
+
+class Plan:
+    """A model rewritten for the ranks of a mesh: what `Model.parallelize` returns."""
+
+    def __init__(self, model, plan):
+        self._model = model
+        self._plan = plan
+        self._has_parameters = False
+
+    @property
+    def ranks(self) -> int:
+        return self._plan.num_ranks
+
+    def ir(self, phase: str = "spmd", locations: bool = False) -> str:
+        """The program at a phase: "global", "annotated", "propagated" or "spmd"."""
+        if phase == "rt":
+            raise Error("phase 'rt' is not supported yet: expected one of " + ", ".join(_PHASES))
+        if phase not in _PHASES:
+            raise Error(f"phase is '{phase}': expected one of " + ", ".join(_PHASES))
+        return Text(unwrap(self._plan.str(getattr(_core.Phase, phase), locations)))
+
+    def report(self, format: str = "text"):
+        """Bytes per collective, memory per rank, decisions and warnings.
+
+        "text" for people; "json" gives a dict, schema 1.
+        """
+        if format not in ("text", "json"):
+            raise Error(f"format is '{format}': expected text or json")
+        report = self._plan.report(format == "json")
+        return json.loads(report) if format == "json" else Text(report)
+
+    def run(self, *args, backend: str = "local", **kwargs) -> list:
+        """Runs on all ranks of the mesh, with the arguments of the model.
+
+        Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
+        input is one, else NumPy arrays.
+        """
+        _check_backend(backend)
+        inputs = self._inputs(args, kwargs)
+        as_torch = any(is_torch(i.owner) for i in inputs)
+        if not inputs:
+            as_torch = any(is_torch(p) for p in self._model._parameters.values())
+        outputs = [empty(port.dtype, port.shape, as_torch) for port in self._plan.outputs]
+        addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in outputs]
+        unwrap(self._plan.run([i.raw for i in inputs], addresses, backend))
+        return outputs
+
+    def check(self, *args, tolerance: float | None = None, **kwargs) -> dict[str, float]:
+        """Compares every output with the unsharded program's on one rank.
+
+        Returns the largest difference of each output, relative to its largest entry. Raises
+        CheckFailed, naming the first value in program order that differs, if one is above
+        `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
+        """
+        inputs = self._inputs(args, kwargs)
+        result = unwrap(
+            self._plan.check([i.raw for i in inputs], -1.0 if tolerance is None else tolerance)
+        )
+        differences = {output.name: output.difference for output in result.outputs}
+        if not result.passed:
+            diagnostic = Diagnostic(
+                result.first_difference, "error", result.file or None, result.line or None
+            )
+            raise CheckFailed([diagnostic], differences)
+        return differences
+
+    def compile(self, path) -> None:
+        """Writes a bundle that runs without the compiler. Not supported yet."""
+        raise Error(f"cannot compile to '{path}': bundles are not supported yet")
+
+    def _inputs(self, args, kwargs):
+        model = self._model
+        if model._meta:
+            raise Error(
+                "the model's weights are on the meta device: it can be planned, not run; import "
+                "it with real weights, or save the plan's program and run it where they are"
+            )
+        if not model._parameters and self._plan.parameters:
+            raise Error("the model has no weights: load it with its safetensors file to run it")
+        inputs = model._flatten(args, kwargs)
+        if not self._has_parameters:
+            for name in model._parameters:
+                unwrap(self._plan.set_parameter(name, model._parameter(name).raw))
+            self._has_parameters = True
+        return inputs
+
+    def __repr__(self):
+        return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
+
+
+def _check_backend(backend):
+    if backend not in _BACKENDS:
+        raise Error(f"backend '{backend}' is not available: expected one of " + ", ".join(_BACKENDS))

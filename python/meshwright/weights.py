@@ -1,0 +1,126 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Safetensors files: mapped into memory, so that weights are read when they are sharded.
+
+A file is a length (8 bytes, little endian), that many bytes of JSON, and data:
+{"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}.
+"""
+
+import json
+import math
+import os
+import tempfile
+
+import numpy as np
+
+from .errors import Error
+from .tensors import NUMPY_TYPES, as_numpy
+
+_NAMES = {
+    "f32": "F32",
+    "bf16": "BF16",
+    "f16": "F16",
+    "f64": "F64",
+    "i64": "I64",
+    "i32": "I32",
+    "i1": "BOOL",
+}
+_TYPES = {stored: NUMPY_TYPES[name] for name, stored in _NAMES.items()}
+#: What weights of other types are stored as; they are read, and refused where a program wants one.
+_TYPES |= {
+    "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U16": np.dtype(np.uint16),
+    "I16": np.dtype(np.int16),
+    "U32": np.dtype(np.uint32),
+    "U64": np.dtype(np.uint64),
+}
+
+
+def load(path) -> dict[str, np.ndarray]:
+    """The file's tensors, by name: views of the mapped file."""
+
+    def fail(what):
+        raise Error(f"cannot read weights '{path}': {what}")
+
+    try:
+        size = os.path.getsize(path)
+        if size < 8:
+            fail(f"{size} bytes, no safetensors file")
+        data = np.memmap(path, dtype=np.uint8, mode="c")
+    except OSError as error:
+        fail(error.strerror or error)
+    length = int.from_bytes(bytes(data[:8]), "little")
+    if length > size - 8:
+        fail(f"its header says {length} bytes, but the file has {size - 8} behind it: truncated?")
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]).decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        fail("its header is not JSON")
+    if not isinstance(header, dict):
+        fail("its header is not a table")
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        try:
+            dtype, shape = entry["dtype"], entry["shape"]
+            begin, end = entry["data_offsets"]
+            count = math.prod(shape)
+        except (KeyError, TypeError, ValueError):
+            fail(f"the header's entry '{name}' is malformed")
+        if dtype not in _TYPES:
+            continue
+        if begin < 0 or end - begin != count * _TYPES[dtype].itemsize or min(shape, default=0) < 0:
+            fail(f"'{name}' is {dtype}{shape}, but has {end - begin} bytes")
+        if end > size - 8 - length:
+            fail(f"'{name}' ends behind the end of the file: truncated?")
+        part = data[8 + length + begin : 8 + length + end]
+        if part.ctypes.data % _TYPES[dtype].itemsize:
+            part = part.copy()
+        tensors[name] = part.view(_TYPES[dtype]).reshape(shape)
+    return tensors
+
+
+def save(path, tensors) -> None:
+    """Writes `tensors` (name -> Dense); the file appears whole or not at all."""
+    header, offset = {}, 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise Error(f"cannot save '{name}': safetensors files have no {tensor.dtype} here")
+        size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)  # so that the data is aligned
+
+    def write(file):
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for tensor in tensors.values():
+            file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
+
+    write_whole(path, write)
+
+
+def write_whole(path, write) -> None:
+    """Calls `write` on a binary file that takes `path`'s place once it is complete."""
+    directory, name = os.path.split(os.fspath(path))
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=name + ".", dir=directory or ".")
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise Error(f"cannot write '{path}': {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            os.unlink(temporary)
