@@ -5,6 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/CAPI/Assemble.h"
 #include "meshwright/lib/CAPI/PlanState.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -15,21 +18,20 @@
 using namespace meshwright;
 using mlir::failed;
 
-/// The largest difference relative to the largest entry of `expected`; infinite
-/// where one is not a number and the other is.
-static double getDifference(rt::DType type, const void *actual, const void *expected,
-                            int64_t count) {
+/// The largest difference of pairs of numbers, relative to the largest expected
+/// one; infinite where one is not a number and the other is.
+template <typename Actual, typename Expected>
+static double getDifference(int64_t count, Actual actual, Expected expected) {
   double difference = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    double a = rt::loadAsDouble(type, actual, i), e = rt::loadAsDouble(type, expected, i);
-    if (a == e || (std::isnan(a) && std::isnan(e)))
-      ; // equal infinities have no difference to speak of
-    else if (!std::isfinite(a) || !std::isfinite(e))
-      return std::numeric_limits<double>::infinity();
-    else
-      difference = std::max(difference, std::abs(a - e));
+    double a = actual(i), e = expected(i);
     if (std::isfinite(e))
       largest = std::max(largest, std::abs(e));
+    if (a == e || (std::isnan(a) && std::isnan(e)))
+      continue; // equal infinities have no difference to speak of
+    if (!std::isfinite(a) || !std::isfinite(e))
+      return std::numeric_limits<double>::infinity();
+    difference = std::max(difference, std::abs(a - e));
   }
   return difference == 0 ? 0 : difference / std::max(largest, 1e-30);
 }
@@ -70,6 +72,79 @@ struct Outputs {
 
 } // namespace
 
+/// The ops with an identity, by it, in program order.
+static llvm::DenseMap<int64_t, std::vector<mlir::Operation *>>
+getOpsById(mlir::FunctionOpInterface function) {
+  llvm::DenseMap<int64_t, std::vector<mlir::Operation *>> ops;
+  function->walk([&](mlir::Operation *op) {
+    if (auto id = op->getAttrOfType<mlir::IntegerAttr>(nn::NnDialect::kIdAttr);
+        id && op->getNumResults() == 1)
+      ops[id.getInt()].push_back(op);
+  });
+  return ops;
+}
+
+/// Runs both programs again with all values kept, and describes the first one in
+/// program order that differs. Leaves `result` as it is where none does.
+static mlir::LogicalResult findFirstDifference(const Plan::State &state,
+                                               const std::vector<HostArray> &inputs,
+                                               double tolerance, CheckResult &result,
+                                               std::vector<Diagnostic> &diagnostics) {
+  CompileOptions probing;
+  probing.probes = true;
+  auto plan = state.compile(PlanPhase::Spmd, probing, diagnostics);
+  auto reference = state.compile(PlanPhase::Global, probing, diagnostics);
+  if (failed(plan) || failed(reference))
+    return mlir::failure();
+  Outputs actual((*plan)->getOutputs()), expected((*reference)->getOutputs());
+  if (failed(state.run(**plan, inputs, actual.addresses, diagnostics)) ||
+      failed(state.run(**reference, inputs, expected.addresses, diagnostics)))
+    return mlir::failure();
+
+  mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd));
+  auto placement = PlacementAnalysis::run(llvm::cast<mlir::func::FuncOp>(*entry));
+  if (failed(placement))
+    return mlir::failure();
+  auto ops = getOpsById(entry);
+  llvm::DenseMap<int64_t, const Executable::ProbedValue *> references;
+  for (const Executable::ProbedValue &value : (*reference)->getProbedValues())
+    references.try_emplace(value.id, &value);
+
+  llvm::DenseMap<int64_t, size_t> seen;
+  for (const Executable::ProbedValue &value : (*plan)->getProbedValues()) {
+    auto candidates = ops.find(value.id);
+    const Executable::ProbedValue *want = references.lookup(value.id);
+    size_t occurrence = seen[value.id]++;
+    if (candidates == ops.end() || occurrence >= candidates->second.size() || !want ||
+        want->values.empty() || want->type != value.type)
+      continue;
+    mlir::Operation *op = candidates->second[occurrence];
+    const dist::Layout *layout = placement->lookup(op->getResult(0));
+    // A value that a pass keeps in another shape has nothing to compare with.
+    if (!layout || layout->getGlobalShape() != llvm::ArrayRef<int64_t>(want->localShape) ||
+        layout->getLocalShape() != llvm::ArrayRef<int64_t>(value.localShape))
+      continue;
+    double allowed = tolerance < 0 ? getTolerance(value.type) : tolerance;
+    for (const std::vector<double> &global :
+         assemble(*layout, placement->getMesh(), value.type, value.values)) {
+      double difference = getDifference(
+          global.size(), [&](int64_t i) { return global[i]; },
+          [&](int64_t i) { return rt::loadAsDouble(want->type, want->values.front().data(), i); });
+      if (difference <= allowed)
+        continue;
+      SourceLocation location = getSourceLocation(op->getLoc());
+      result.firstDifference += llvm::formatv(
+          "; first in program order, the result of {0}{1}, laid out as {2}, differs by {3:g}",
+          op->getName().getStringRef(), location.name.empty() ? "" : " '" + location.name + "'",
+          dist::toString(*layout, placement->getMesh()), difference);
+      result.file = location.file;
+      result.line = location.line;
+      return mlir::success();
+    }
+  }
+  return mlir::success();
+}
+
 Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance) {
   std::vector<Diagnostic> diagnostics;
   if (!state->get(PlanPhase::Global))
@@ -89,8 +164,10 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
 
   CheckResult result;
   for (size_t i = 0; i < values.size(); ++i) {
-    double difference = getDifference(values[i].type, actual.addresses[i], expected.addresses[i],
-                                      rt::countOf(values[i].shape));
+    double difference = getDifference(
+        rt::countOf(values[i].shape),
+        [&](int64_t e) { return rt::loadAsDouble(values[i].type, actual.addresses[i], e); },
+        [&](int64_t e) { return rt::loadAsDouble(values[i].type, expected.addresses[i], e); });
     double allowed = tolerance < 0 ? getTolerance(values[i].type) : tolerance;
     result.outputs.push_back({values[i].name, difference});
     if (difference <= allowed || !result.passed)
@@ -100,5 +177,7 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
         llvm::formatv("output '{0}' differs by {1:g} of its largest entry: expected at most {2:g}",
                       values[i].name, difference, allowed);
   }
+  if (!result.passed && failed(findFirstDifference(*state, inputs, tolerance, result, diagnostics)))
+    return diagnostics;
   return {std::move(result), diagnostics};
 }
