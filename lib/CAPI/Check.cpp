@@ -10,6 +10,7 @@
 #include "meshwright/lib/CAPI/Assemble.h"
 #include "meshwright/lib/CAPI/PlanState.h"
 
+#include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 
 #include <cmath>
@@ -34,6 +35,12 @@ static double getDifference(int64_t count, Actual actual, Expected expected) {
     difference = std::max(difference, std::abs(a - e));
   }
   return difference == 0 ? 0 : difference / std::max(largest, 1e-30);
+}
+
+static std::string formatNumber(double number) {
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.2g", number);
+  return text;
 }
 
 /// What another order of the same sums may change, by type.
@@ -134,9 +141,9 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
         continue;
       SourceLocation location = getSourceLocation(op->getLoc());
       result.firstDifference += llvm::formatv(
-          "; first in program order, the result of {0}{1}, laid out as {2}, differs by {3:g}",
+          "; first in program order, the result of {0}{1}, laid out as {2}, differs by {3}",
           op->getName().getStringRef(), location.name.empty() ? "" : " '" + location.name + "'",
-          dist::toString(*layout, placement->getMesh()), difference);
+          dist::toString(*layout, placement->getMesh()), formatNumber(difference));
       result.file = location.file;
       result.line = location.line;
       return mlir::success();
@@ -174,8 +181,8 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
       continue;
     result.passed = false;
     result.firstDifference =
-        llvm::formatv("output '{0}' differs by {1:g} of its largest entry: expected at most {2:g}",
-                      values[i].name, difference, allowed);
+        llvm::formatv("output '{0}' differs by {1} of its largest entry: expected at most {2}",
+                      values[i].name, formatNumber(difference), formatNumber(allowed));
   }
   if (!result.passed && failed(findFirstDifference(*state, inputs, tolerance, result, diagnostics)))
     return diagnostics;

@@ -11,6 +11,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/ToolOutputFile.h"
@@ -137,7 +138,9 @@ static std::string formatNumber(StringRef name, double number) {
                          : llvm::formatv("{0:f2} ms", number * 1e3).str();
   if (number == static_cast<double>(static_cast<int64_t>(number)))
     return std::to_string(static_cast<int64_t>(number));
-  return llvm::formatv("{0:g}", number);
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.3g", number);
+  return text;
 }
 
 static std::string formatFile(const SourceLocation &location) {
