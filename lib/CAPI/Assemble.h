@@ -17,8 +17,7 @@ namespace meshwright {
 /// ranks that holds all of it: partial values are combined, padding is left out.
 /// `locals` has one array of the layout's local shape a rank.
 std::vector<std::vector<double>> assemble(const dist::Layout &layout, dist::MeshAttr mesh,
-                                          rt::DType type,
-                                          llvm::ArrayRef<std::vector<char>> locals);
+                                          rt::DType type, llvm::ArrayRef<std::vector<char>> locals);
 
 } // namespace meshwright
 

@@ -114,8 +114,8 @@ static int64_t getIndexBound(mlir::Value value, int depth = 0) {
       // A table that is sharded by rows has more of them than a rank sees.
       if (auto argument = mlir::dyn_cast<mlir::BlockArgument>(table))
         if (auto main = mlir::dyn_cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp()))
-          if (auto global = main.getArgAttrOfType<mlir::TypeAttr>(
-                  argument.getArgNumber(), dist::DistDialect::kGlobalAttr))
+          if (auto global = main.getArgAttrOfType<mlir::TypeAttr>(argument.getArgNumber(),
+                                                                  dist::DistDialect::kGlobalAttr))
             return mlir::cast<mlir::RankedTensorType>(global.getValue()).getDimSize(dim);
       return mlir::cast<mlir::RankedTensorType>(table.getType()).getDimSize(dim);
     };
@@ -128,9 +128,10 @@ static int64_t getIndexBound(mlir::Value value, int depth = 0) {
     } else if (auto take = mlir::dyn_cast<nn::TakeAlongOp>(user)) {
       if (use.get() == take.getIndices())
         add(rowsOf(take.getData(), take.getDim()));
-    } else if (depth < 8 && (mlir::isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp,
-                                       nn::BroadcastOp>(user) ||
-                             user->getName().getDialectNamespace() == "dist")) {
+    } else if (depth < 8 &&
+               (mlir::isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp, nn::BroadcastOp>(
+                    user) ||
+                user->getName().getDialectNamespace() == "dist")) {
       for (mlir::Value result : user->getResults())
         if (int64_t rows = getIndexBound(result, depth + 1))
           add(rows);
@@ -146,8 +147,12 @@ static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
     to.port = ports[i];
     for (const std::string &alias : to.port.aliases)
       to.aliases.push_back(alias.c_str());
-    to.view = {to.port.name.c_str(), codeOf(to.port.type),        int64_t(to.port.shape.size()),
-               to.port.shape.data(), int64_t(to.aliases.size()), to.aliases.data(),
+    to.view = {to.port.name.c_str(),
+               codeOf(to.port.type),
+               int64_t(to.port.shape.size()),
+               to.port.shape.data(),
+               int64_t(to.aliases.size()),
+               to.aliases.data(),
                0};
   }
   return owned;
@@ -265,8 +270,7 @@ static std::vector<HostArray> toArrays(const mw_program *program, const mw_tenso
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
   if (program->plan) {
-    Result<bool> done =
-        program->plan->run(toArrays(program, inputs), results, program->backend);
+    Result<bool> done = program->plan->run(toArrays(program, inputs), results, program->backend);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
@@ -282,8 +286,7 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
   if (!program->plan)
     return program->fail("a check compares a rewritten program with the one it was: expected "
                          "options to parallelize");
-  Result<CheckResult> result =
-      program->plan->check(toArrays(program, inputs), tolerance);
+  Result<CheckResult> result = program->plan->check(toArrays(program, inputs), tolerance);
   program->tell(result.getDiagnostics());
   if (!result)
     return 1;
