@@ -41,6 +41,29 @@ bool dist::contains(ArrayRef<Axis> axes, const Axis &axis) {
   return false;
 }
 
+std::optional<AxisList> dist::subtract(ArrayRef<Axis> axes, ArrayRef<Axis> others) {
+  AxisList result(axes.begin(), axes.end());
+  for (const Axis &other : others) {
+    auto *it = llvm::find_if(result, [&](const Axis &a) { return a.overlaps(other); });
+    if (it == result.end())
+      return std::nullopt;
+    Axis whole = *it;
+    result.erase(it);
+    // What is left above the part, and below it.
+    if (other.pre % whole.pre != 0 ||
+        whole.pre * whole.size % (other.pre * other.size) != 0)
+      return std::nullopt;
+    int64_t above = other.pre / whole.pre;
+    int64_t below = whole.pre * whole.size / (other.pre * other.size);
+    if (above > 1)
+      result.push_back({whole.axis, whole.pre, above});
+    if (below > 1)
+      result.push_back({whole.axis, other.pre * other.size, below});
+  }
+  llvm::sort(result);
+  return result;
+}
+
 //===----------------------------------------------------------------------===//
 // DimLayout, Layout
 //===----------------------------------------------------------------------===//

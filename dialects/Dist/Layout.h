@@ -46,6 +46,10 @@ int64_t getNumShards(mlir::ArrayRef<Axis> axes);
 bool anyOverlap(mlir::ArrayRef<Axis> a, mlir::ArrayRef<Axis> b);
 bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
 
+/// The parts of `axes` that `others`, which are parts of them, leave; none where
+/// an axis does not split so.
+std::optional<AxisList> subtract(mlir::ArrayRef<Axis> axes, mlir::ArrayRef<Axis> others);
+
 /// What stands in the padding of a factor.
 enum class Padding {
   /// Zeros.

@@ -15,6 +15,27 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+namespace {
+enum Round { Parameters, Inputs, Interior, NumRounds };
+} // namespace
+
+/// Axes over which the op's operands are sharded in what it sums over.
+AxisList ShardingPropagation::getContractedAxes(Operation *op,
+                                                const FactorAnalysis &factors) const {
+  AxisList axes;
+  const FactorRule &rule = factors.getFactors(op).rule;
+  if (llvm::none_of(rule.factors,
+                    [](const RuleFactor &f) { return f.kind == FactorKind::Contracted; }))
+    return axes;
+  for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands))
+    for (auto [d, dim] : llvm::enumerate(dims))
+      for (int factor : dim)
+        if (rule.factors[factor].kind == FactorKind::Contracted)
+          for (const AxisList &leaf : states.find(operand)->second.sharding.dims[d])
+            axes.append(leaf.begin(), leaf.end());
+  return axes;
+}
+
 /// For every leaf of every factor that may be sharded, the places where it
 /// occurs in the op.
 ArrayRef<ShardingPropagation::Group>
@@ -51,6 +72,7 @@ ShardingPropagation::getGroups(Operation *op, const FactorAnalysis &factors) {
 
 void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
                                 bool report, llvm::function_ref<void(Value)> changed) {
+  AxisList contracted = getContractedAxes(op, factors);
   for (const Group &group : getGroups(op, factors)) {
     const Place *source = nullptr;
     for (const Place &place : group) {
@@ -73,10 +95,19 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
     // Copies: the map may not be touched below, but the lists are.
     AxisList axes = states.find(source->value)->second.sharding.dims[source->dim][source->leaf];
     std::optional<Location> origin = states.find(source->value)->second.origin;
+    bool isBackward = source->value.getDefiningOp() == op;
+    // The op works on partial sums over these axes: what its result makes of
+    // them says nothing of its operands.
+    if (isBackward && anyOverlap(contracted, axes))
+      continue;
     for (const Place &place : group) {
       State &state = states.find(place.value)->second;
       AxisList &own = state.sharding.dims[place.dim][place.leaf];
       if (!own.empty() || (state.annotated && !state.open[place.dim]))
+        continue;
+      // A value that others read too is cut where it is wanted: that is free, to
+      // gather it for them is not.
+      if (place.value.getDefiningOp() != op && round == Interior && !place.value.hasOneUse())
         continue;
       // An axis shards one factor of a value: what came first stays.
       if (anyOverlap(state.sharding.getAxes(), axes))
@@ -95,7 +126,6 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(func::FuncOp func,
                                                         MeshAttr mesh) {
   ShardingPropagation result;
   Block &block = func.getBody().front();
-  enum Round { Parameters, Inputs, Interior, NumRounds };
   auto addValue = [&](Value value, int round) -> LogicalResult {
     State state;
     ShardingAttr attr = getShardingAttr(value);

@@ -56,6 +56,7 @@ private:
   };
   using Group = mlir::SmallVector<Place, 3>;
 
+  dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;
   mlir::ArrayRef<Group> getGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void visit(mlir::Operation *op, const FactorAnalysis &factors, int round, bool report,
              llvm::function_ref<void(mlir::Value)> changed);

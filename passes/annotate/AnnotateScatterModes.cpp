@@ -37,6 +37,7 @@ public:
 
   /// Finds what would be scattered.
   void find();
+  void shareGathers();
   bool empty() const { return stream.empty(); }
   /// Whether it pays, by the cost model; leaves a decision.
   bool isProfitable();
@@ -165,6 +166,38 @@ void ScatterModes::find() {
   }
 }
 
+/// Where several values that end the stream are made from one (parallel
+/// branches with a norm each), that one is gathered instead if it is less: the
+/// ops between compute all tokens then.
+void ScatterModes::shareGathers() {
+  auto ends = [&](Value value) {
+    return llvm::none_of(value.getUsers(), [&](Operation *user) {
+      return user->getNumResults() == 1 && stream.count(user->getResult(0));
+    });
+  };
+  llvm::SmallDenseSet<Value> dropped;
+  for (auto [value, tokens] : stream) {
+    SmallVector<Value, 2> leaves;
+    int64_t bytes = 0;
+    llvm::SmallDenseSet<Operation *, 4> seen;
+    for (Operation *user : value.getUsers()) {
+      if (user->getNumResults() != 1 || !seen.insert(user).second)
+        continue;
+      Value result = user->getResult(0);
+      bool hasReader = llvm::any_of(result.getUsers(), [](Operation *reader) {
+        return !reader->hasTrait<OpTrait::IsTerminator>();
+      });
+      if (stream.count(result) && !isReduced(user) && hasReader && ends(result)) {
+        leaves.push_back(result);
+        bytes += getBytes(result);
+      }
+    }
+    if (leaves.size() > 1 && bytes > getBytes(value))
+      dropped.insert(leaves.begin(), leaves.end());
+  }
+  stream.remove_if([&](const auto &entry) { return dropped.contains(entry.first); });
+}
+
 bool ScatterModes::isProfitable() {
   CostModel cost(mesh);
   double k = axis.size;
@@ -266,6 +299,7 @@ struct AnnotateScatterModesPass : meshwright::impl::AnnotateScatterModesPassBase
         return signalPassFailure();
       ScatterModes modes(func, *factors, *shardings, *meshOp, index);
       modes.find();
+      modes.shareGathers();
       if (modes.empty()) {
         log.add("annotate-scatter-modes", Outcome::Declined, func.getLoc(),
                 "nothing to scatter: no partial sum over \"" + axis +

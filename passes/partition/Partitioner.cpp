@@ -327,6 +327,19 @@ LogicalResult Partitioner::partitionGenerator(Operation *op) {
   return define(op, {local, replicated, {}});
 }
 
+/// Makes a partial sum over a part of `axes` one over all of them, zero on all
+/// ranks but the first along the others: it moves nothing and shares a reduction.
+void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) {
+  auto missing = subtract(axes, local.unreduced);
+  if (!missing || missing->empty() || anyOverlap(local.sharding.getAxes(), *missing))
+    return;
+  local.value = PartialOp::create(builder, loc, TypeRange{local.value.getType()},
+                                  ValueRange{local.value},
+                                  getAxesAttr(builder.getContext(), *missing, mesh))
+                    ->getResult(0);
+  local.unreduced.assign(axes.begin(), axes.end());
+}
+
 /// A sum with a partial sum in it: partial sums are added to each other, all
 /// else waits until they are reduced.
 FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
@@ -345,9 +358,12 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   SmallVector<Value, 2> rest = states.find(partials[0])->second.rest;
   if (partials.size() == 2 && partials[0] != partials[1]) {
     const State &second = states.find(partials[1])->second;
-    if (second.local.unreduced == sum.unreduced && second.local.sharding == sum.sharding) {
+    Local other = second.local;
+    widenPartial(sum, other.unreduced, op.getLoc());
+    widenPartial(other, sum.unreduced, op.getLoc());
+    if (other.unreduced == sum.unreduced && other.sharding == sum.sharding) {
       sum.value = nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value,
-                                    second.local.value);
+                                    other.value);
       rest.append(second.rest.begin(), second.rest.end());
     } else {
       others.push_back(partials[1]);

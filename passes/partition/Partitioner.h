@@ -57,6 +57,7 @@ private:
 
   mlir::LogicalResult partition(mlir::Operation *op);
   mlir::LogicalResult partitionGenerator(mlir::Operation *op);
+  void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
 
