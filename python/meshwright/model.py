@@ -151,7 +151,7 @@ def from_torch(module, args=(), kwargs=None) -> Model:
         imported = import_module(module, tuple(args), kwargs)
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
-    program = unwrap(_core.Program.parse(imported.mlir, type(module).__name__))
+    program = unwrap(_core.Program.parse(imported.mlir, f"<{type(module).__name__}>"))
     return Model(program, dict(imported.parameters), imported)
 
 

@@ -1,0 +1,351 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Models and plans from Python."""
+
+import copy
+import json
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import meshwright as mw
+
+
+class Mlp(nn.Module):
+    def __init__(self, d=16, f=40, tied=False):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norm, self.up, self.down = nn.LayerNorm(d), nn.Linear(d, f), nn.Linear(f, d)
+        if tied:
+            self.down.weight = nn.Parameter(self.up.weight.detach())
+            self.down.in_features, self.down.out_features = d, f
+
+    def forward(self, x, scale=None):
+        y = x + self.down(torch.relu(self.up(self.norm(x))))
+        return {"y": y if scale is None else y * scale, "last": y[:, -1], "none": None}
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture
+def module():
+    return Mlp().eval()
+
+
+def close(got, want, bound=1e-5):
+    assert (got.double() - want.double()).abs().max() <= bound * want.double().abs().max()
+
+
+def test_snippet(module, x):
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(mesh={"dp": 2, "tp": 2}, sequence_parallel="auto")
+    assert "plan for 4 ranks, mesh dp=2,tp=2" in plan.report()
+    assert "dist.spmd = @mesh" in plan.ir()
+    outputs = plan.run(x)
+    want = module(x)
+    assert len(outputs) == 2 and all(isinstance(o, torch.Tensor) for o in outputs)
+    close(outputs[0], want["y"])
+    close(outputs[1], want["last"])
+    assert all(torch.equal(a, b) for a, b in zip(outputs, plan.run(x), strict=True))
+    differences = plan.check(x)
+    assert list(differences) == model.outputs and max(differences.values()) <= 1e-5
+
+
+def test_phases(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    assert "dist.sharding" not in plan.ir(phase="global")
+    assert "dist.sharding" in plan.ir(phase="annotated")
+    assert plan.ir(phase="propagated").count("dist.sharding") > plan.ir(
+        phase="annotated"
+    ).count("dist.sharding")
+    assert "dist.global" in plan.ir(phase="spmd")
+    assert 'loc("' in plan.ir(locations=True) and "loc(" not in plan.ir()
+    with pytest.raises(mw.Error, match="phase is 'lowered': expected one of global, annotated"):
+        plan.ir(phase="lowered")
+    with pytest.raises(mw.Error, match="not supported yet"):
+        plan.ir(phase="rt")
+
+
+def test_numpy_in_numpy_out(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    outputs = plan.run(x.numpy())
+    assert all(isinstance(o, np.ndarray) for o in outputs)
+    close(torch.from_numpy(outputs[0]), module(x)["y"])
+    # Strides are not the caller's concern.
+    turned = np.asfortranarray(x.numpy())
+    np.testing.assert_array_equal(plan.run(turned)[0], outputs[0])
+
+
+def test_dlpack_in(module, x):
+    class Foreign:
+        def __dlpack__(self, **kwargs):
+            return x.__dlpack__(**kwargs)
+
+        def __dlpack_device__(self):
+            return x.__dlpack_device__()
+
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    np.testing.assert_array_equal(plan.run(Foreign())[0], plan.run(x.numpy())[0])
+
+
+def test_bfloat16(module, x):
+    module, x = copy.deepcopy(module).bfloat16(), x.bfloat16()
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    (y, _) = plan.run(x)
+    assert y.dtype == torch.bfloat16
+    close(y, module(x)["y"], 2e-2)
+    given = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    (z, _) = plan.run(given)
+    assert z.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(z.view(np.int16), y.view(torch.int16).numpy())
+
+
+def test_keywords(module, x):
+    scale = torch.full((2, 6, 16), 2.0)
+    plan = mw.from_torch(module, (x,), {"scale": scale}).parallelize(mesh={"tp": 2})
+    want = module(x, scale=scale)["y"]
+    close(plan.run(x, scale=scale)[0], want)
+    # By the names in the program too, as a model that was loaded takes them.
+    close(plan.run(scale=scale, x=x)[0], want)
+
+
+def test_inputs_that_do_not_fit(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    with pytest.raises(mw.InputError, match=r"input 'x' is f32\[2, 7, 16\]: expected f32\[2, 6"):
+        plan.run(torch.zeros(2, 7, 16))
+    with pytest.raises(mw.InputError, match=r"input 'x' is f64\[2, 6, 16\]: expected f32"):
+        plan.run(x.double())
+    with pytest.raises(mw.InputError):
+        plan.run()
+    with pytest.raises(mw.InputError):
+        plan.run(x, x, x)
+    with pytest.raises(mw.InputError, match="meta device"):
+        plan.run(x.to("meta"))
+    with pytest.raises(mw.InputError, match="no array|is object"):
+        plan.run(object())
+    with pytest.raises(mw.Error, match="backend 'nccl' is not available"):
+        plan.run(x, backend="nccl")
+    assert issubclass(mw.InputError, mw.Error)
+
+
+def test_options(module, x):
+    model = mw.from_torch(module, (x,))
+    with pytest.raises(mw.Error, match="unknown option 'pipeline-parallel'; supported are mesh, "):
+        model.parallelize(mesh={"tp": 2}, pipeline_parallel="pp")
+    with pytest.raises(mw.Error, match="option 'context-parallel' is not supported yet"):
+        model.parallelize(mesh={"cp": 2}, context_parallel={"ulysses": "cp"})
+    with pytest.raises(mw.Error, match="sequence-parallel is 'often': expected on, off or auto"):
+        model.parallelize(mesh={"tp": 2}, sequence_parallel="often")
+    with pytest.raises(mw.Error, match="axis 'tp' has size 0"):
+        model.parallelize(mesh={"tp": 0})
+    with pytest.raises(mw.Error) as error:
+        model.parallelize(mesh={"tp": 2}, tensor_parallel="model")
+    assert "model" in error.value.diagnostics[0].message
+    assert error.value.diagnostics[0].severity == "error"
+    with pytest.raises(mw.Error):
+        model.parallelize()  # neither the program nor the caller has a mesh
+    assert model.parallelize(mesh="tp=2", sequence_parallel=True).ranks == 2
+
+
+def test_rules(module, x):
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(
+        mesh={"tp": 2}, shardings={"up.weight": "[{}, {}]", "down.weight": "[{}, {}]"}
+    )
+    ir = plan.ir()
+    assert "tensor<40x16xf32> {dist.global = tensor<40x16xf32>" in ir
+    close(plan.run(x)[0], module(x)["y"])
+    with pytest.warns(mw.MeshwrightWarning, match="nothing"):
+        model.parallelize(mesh={"tp": 2}, shardings={"nothing.*": "[{}, {}]"})
+    with pytest.raises(mw.Error):
+        model.parallelize(mesh={"tp": 2}, shardings={"up.weight": '[{"nope"}, {}]'})
+    with pytest.raises(mw.Error, match="expected a pattern and the sharding's text"):
+        model.parallelize(mesh={"tp": 2}, shardings={"up.weight": ["tp", None]})
+
+
+def test_save_and_load(module, x, tmp_path):
+    model = mw.from_torch(module, (x,))
+    program, weights = tmp_path / "m.mlir", tmp_path / "m.safetensors"
+    model.save(program, weights)
+    assert sorted(os.listdir(tmp_path)) == ["m.mlir", "m.safetensors"]
+    import safetensors.torch
+
+    stored = safetensors.torch.load_file(weights)
+    assert torch.equal(stored["up.weight"], module.up.weight)
+    loaded = mw.load(program, weights)
+    assert loaded.ir(locations=True) == model.ir(locations=True)
+    plan = loaded.parallelize(mesh={"tp": 2})
+    assert torch.equal(plan.run(x)[0], model.parallelize(mesh={"tp": 2}).run(x)[0])
+    np.testing.assert_array_equal(plan.run(x=x.numpy())[0], plan.run(x.numpy())[0])
+    with pytest.raises(mw.InputError, match="input 'x' is missing"):
+        plan.run()
+    with pytest.raises(mw.InputError, match="no input is named 'y'"):
+        plan.run(x, y=x)
+    with pytest.raises(mw.Error, match="has no weights"):
+        mw.load(program).parallelize(mesh={"tp": 2}).run(x)
+
+
+def test_save_types(tmp_path):
+    from meshwright import weights
+    from meshwright.tensors import dense
+
+    tensors = {
+        "a": torch.randn(3, 4).bfloat16(),
+        "b": torch.arange(5),
+        "c": torch.randn(4, 3).T,
+        "d": torch.tensor([True, False]),
+        "e": torch.tensor(2.5, dtype=torch.float16),
+        "f": torch.zeros(0, 3),
+    }
+    path = tmp_path / "t.safetensors"
+    weights.save(path, {name: dense(tensor) for name, tensor in tensors.items()})
+    import safetensors.torch
+
+    theirs, ours = safetensors.torch.load_file(path), weights.load(path)
+    for name, tensor in tensors.items():
+        assert torch.equal(theirs[name], tensor) and theirs[name].dtype == tensor.dtype
+        assert ours[name].shape == tuple(tensor.shape)
+        np.testing.assert_array_equal(
+            ours[name].astype(np.float64), tensor.double().numpy()
+        )
+
+
+def test_broken_weights(module, x, tmp_path):
+    program, weights = tmp_path / "m.mlir", tmp_path / "m.safetensors"
+    mw.from_torch(module, (x,)).save(program, weights)
+    data = weights.read_bytes()
+    broken = tmp_path / "broken.safetensors"
+
+    def load(content):
+        broken.write_bytes(content)
+        with pytest.raises(mw.Error) as error:
+            mw.load(program, broken)
+        return str(error.value)
+
+    assert "truncated" in load(data[:-4])
+    assert "truncated" in load(data[:20])
+    assert "no safetensors file" in load(b"1234")
+    assert "not JSON" in load((8).to_bytes(8, "little") + b"nonsense")
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+
+    def load_with(change):
+        entries = json.loads(json.dumps(header))
+        change(entries)
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        return load(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+    assert "have no 'up.weight'" in load_with(lambda e: e.pop("up.weight"))
+    assert "expected f32[40, 16]" in load_with(lambda e: e["up.weight"].update(shape=[16, 40]))
+    assert "malformed" in load_with(lambda e: e["up.weight"].pop("shape"))
+    assert "but has" in load_with(lambda e: e["up.weight"].update(shape=[41, 16]))
+    with pytest.raises(mw.Error, match="No such file"):
+        mw.load(program, tmp_path / "none.safetensors")
+
+
+def test_broken_programs(tmp_path):
+    def load(text):
+        (tmp_path / "m.mlir").write_text(text)
+        with pytest.raises(mw.Error) as error:
+            mw.load(tmp_path / "m.mlir")
+        assert all(d.file == str(tmp_path / "m.mlir") for d in error.value.diagnostics)
+        return str(error.value)
+
+    assert "expected a function 'main'" in load("module {}")
+    assert "has none of 'nn.input' and 'nn.parameter'" in load(
+        "func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32> {nn.output = \"y\"}) {\n"
+        "  return %x : tensor<2xf32>\n}"
+    )
+    assert "result 0 of 'main' has no 'nn.output'" in load(
+        "func.func @main(%x: tensor<2xf32> {nn.input = \"x\"}) -> tensor<2xf32> {\n"
+        "  return %x : tensor<2xf32>\n}"
+    )
+    assert "m.mlir:1" in load("func.func @main(")
+
+
+def test_no_half_written_file(module, x, tmp_path):
+    model = mw.from_torch(module, (x,))
+    with pytest.raises(mw.Error, match="cannot write"):
+        model.save(tmp_path / "m.mlir", tmp_path / "none" / "m.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+def test_meta(x):
+    with torch.device("meta"):
+        module = Mlp(64, 256).eval()
+        x = torch.zeros(1, 512, 64)
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(mesh={"tp": 4}, sequence_parallel="off")
+    report = plan.report(format="json")
+    assert report["bytes_per_rank"] == 2 * 3 * 512 * 64 * 4 // 4
+    with pytest.raises(mw.Error, match="it can be planned, not run"):
+        plan.run(torch.zeros(1, 512, 64))
+    with pytest.raises(mw.Error, match="nothing to save"):
+        model.save("m.mlir", "m.safetensors")
+
+
+def test_report(module, x):
+    model = mw.from_torch(module, (x,))
+    report = model.parallelize(mesh={"tp": 2}, sequence_parallel="off").report(format="json")
+    assert report["schema"] == 1 and report["ranks"] == 2 and report["mesh"] == {"tp": 2}
+    assert report["device"] == "h100"
+    (entry,) = report["collectives"]
+    assert entry["kind"] == "all_reduce" and entry["axes"] == ["tp"] and entry["dims"] == []
+    assert entry["dtype"] == "f32" and entry["count"] == 1
+    assert entry["bytes_per_rank"] == 2 * 6 * 16 * 4
+    assert entry["location"]["file"].endswith("test_api.py")
+    assert report["before"] == {"bytes_per_rank": 768, "launches_per_rank": 1}
+    weights = (16 * 40 * 2 + 40) // 2 + 16 + 2 * 16
+    assert report["memory_per_rank"]["weights"] == weights * 4
+    assert report["decisions"] and all(
+        d["outcome"] in ("applied", "declined", "note") for d in report["decisions"]
+    )
+    sharded = model.parallelize(mesh={"tp": 2}, sequence_parallel="on").report(format="json")
+    kinds = {c["kind"] for c in sharded["collectives"]}
+    assert "reduce_scatter" in kinds and "all_reduce" not in kinds
+    assert sharded["before"] == report["before"]
+    with pytest.raises(mw.Error, match="format is 'xml': expected text or json"):
+        model.parallelize(mesh={"tp": 2}).report(format="xml")
+
+
+def test_check_fails(module, x):
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(mesh={"tp": 2})
+    with pytest.raises(mw.CheckFailed) as error:
+        plan.check(x, tolerance=1e-12)
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.message.startswith("output '")
+    assert "first in program order, the result of nn." in diagnostic.message
+    assert diagnostic.file.endswith("test_api.py") and diagnostic.line > 0
+    assert set(error.value.differences) == set(model.outputs)
+
+
+def test_weights_are_referenced(module, x):
+    model = mw.from_torch(module, (x,))
+    assert model.parameters["up.weight"].data_ptr() == module.up.weight.data_ptr()
+
+
+def test_not_yet(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    with pytest.raises(mw.Error, match="not supported yet"):
+        plan.compile("bundle")
+    with pytest.raises(mw.Error, match="not supported yet"):
+        mw.compose({}, {})
+
+
+def test_import_errors_are_ours(x):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.linalg.svd(x)[1]
+
+    with pytest.raises(mw.Error) as error:
+        mw.from_torch(Odd(), (x,))
+    assert error.value.diagnostics[0].file.endswith("test_api.py")
