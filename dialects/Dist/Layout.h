@@ -58,6 +58,10 @@ enum class Padding {
   NegInf,
   /// Something finite.
   Finite,
+  /// Something finite and greater than zero: a divisor.
+  Positive,
+  /// Something finite and at least zero: a divisor with an epsilon.
+  NonNegative,
   /// Finite or minus infinity, as an additive mask leaves it.
   FiniteOrNegInf,
   /// Anything, NaN included.

@@ -321,7 +321,7 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
         continue;
       Pieces pieces(layout.dims[d].factors.begin(), layout.dims[d].factors.end());
       const auto &own = operand->dims[d].factors;
-      if (!mergePieces(pieces, own, context.mesh))
+      if (!mergePieces(pieces, own, context.mesh, /*broadcasts=*/true))
         return LogicalResult(
             report(context,
                    "dimension " + Twine(d) + " of operand " + Twine(i) +

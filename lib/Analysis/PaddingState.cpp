@@ -17,7 +17,12 @@ using namespace meshwright;
 using namespace meshwright::padding;
 
 bool padding::isFinite(State state) {
-  return !state || *state == Padding::Zero || *state == Padding::Finite;
+  return !state || *state == Padding::Finite || isNonNegative(state);
+}
+
+bool padding::isNonNegative(State state) {
+  return state &&
+         (*state == Padding::Zero || *state == Padding::Positive || *state == Padding::NonNegative);
 }
 
 bool padding::isMaskable(State state) { return !state || *state != Padding::Arbitrary; }
@@ -26,14 +31,19 @@ Padding padding::meet(State a, State b) {
   Padding x = a.value_or(Padding::Finite), y = b.value_or(Padding::Finite);
   if (x == y)
     return x;
+  if (isNonNegative(x) && isNonNegative(y))
+    return Padding::NonNegative;
   if (isFinite(x) && isFinite(y))
     return Padding::Finite;
   return isMaskable(x) && isMaskable(y) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
 }
 
 Padding padding::add(State a, State b) {
-  if (a == Padding::Zero && b == Padding::Zero)
-    return Padding::Zero;
+  if (a == Padding::Zero || b == Padding::Zero)
+    return (a == Padding::Zero ? b : a).value_or(Padding::Finite);
+  if (isNonNegative(a) && isNonNegative(b))
+    return a == Padding::Positive || b == Padding::Positive ? Padding::Positive
+                                                            : Padding::NonNegative;
   if (isFinite(a) && isFinite(b))
     return Padding::Finite;
   if (!isMaskable(a) || !isMaskable(b))
@@ -44,14 +54,18 @@ Padding padding::add(State a, State b) {
 Padding padding::multiply(State a, State b) {
   if (!isFinite(a) || !isFinite(b))
     return Padding::Arbitrary;
-  return a == Padding::Zero || b == Padding::Zero ? Padding::Zero : Padding::Finite;
+  if (a == Padding::Zero || b == Padding::Zero)
+    return Padding::Zero;
+  if (!isNonNegative(a) || !isNonNegative(b))
+    return Padding::Finite;
+  return a == b ? *a : Padding::NonNegative;
 }
 
 Padding padding::ofConstant(double value) {
   if (value == 0)
     return Padding::Zero;
   if (std::isfinite(value))
-    return Padding::Finite;
+    return value > 0 ? Padding::Positive : Padding::Finite;
   return std::isinf(value) && value < 0 ? Padding::NegInf : Padding::Arbitrary;
 }
 
@@ -76,22 +90,39 @@ std::optional<double> padding::getSplat(Value value) {
   return std::nullopt;
 }
 
-static Padding negate(State a) { return isFinite(a) ? meet(a, a) : Padding::Arbitrary; }
+static Padding negate(State a) {
+  if (a == Padding::Zero)
+    return Padding::Zero;
+  return isFinite(a) ? Padding::Finite : Padding::Arbitrary;
+}
+
+static Padding magnitude(State a) {
+  if (isNonNegative(a))
+    return *a;
+  return isFinite(a) ? Padding::NonNegative : Padding::Arbitrary;
+}
 
 /// A quotient: true data and nonzero constants divide safely, padding may be 0.
 static Padding divide(nn::DivOp op, ArrayRef<State> in) {
   std::optional<double> divisor = getSplat(op.getRhs());
-  bool safe = divisor ? *divisor != 0 && std::isfinite(*divisor) : !in[1];
-  return safe ? multiply(in[0], Padding::Finite) : Padding::Arbitrary;
+  bool safe =
+      divisor ? *divisor != 0 && std::isfinite(*divisor) : !in[1] || in[1] == Padding::Positive;
+  return safe ? multiply(in[0], in[1]) : Padding::Arbitrary;
 }
 
 static Padding power(nn::PowOp op, ArrayRef<State> in) {
   std::optional<double> exponent = getSplat(op.getRhs());
-  if (!exponent || *exponent <= 0 || !isFinite(in[0]))
+  if (!exponent || !std::isfinite(*exponent) || !isFinite(in[0]))
     return Padding::Arbitrary;
-  if (in[0] == Padding::Zero)
-    return Padding::Zero;
-  return std::floor(*exponent) == *exponent ? Padding::Finite : Padding::Arbitrary;
+  if (in[0] == Padding::Positive)
+    return Padding::Positive;
+  if (*exponent <= 0)
+    return Padding::Arbitrary;
+  if (isNonNegative(in[0]))
+    return *in[0];
+  if (std::floor(*exponent) != *exponent)
+    return Padding::Arbitrary;
+  return std::fmod(*exponent, 2) == 0 ? Padding::NonNegative : Padding::Finite;
 }
 
 static Padding maximum(State a, State b) {
@@ -103,6 +134,10 @@ static Padding maximum(State a, State b) {
     return b.value_or(Padding::Finite);
   if (b == Padding::NegInf)
     return a.value_or(Padding::Finite);
+  if (a == Padding::Positive || b == Padding::Positive)
+    return Padding::Positive;
+  if (isNonNegative(a) || isNonNegative(b))
+    return Padding::NonNegative;
   return isFinite(a) || isFinite(b) ? Padding::Finite : Padding::FiniteOrNegInf;
 }
 
@@ -117,7 +152,8 @@ static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
   auto finiteAs = [&](Padding finite) { return isFinite(a) ? finite : Padding::Arbitrary; };
   auto zeroKeeping = [&] { return finiteAs(a == Padding::Zero ? Padding::Zero : Padding::Finite); };
   return llvm::TypeSwitch<Operation *, Padding>(op)
-      .Case<nn::NegOp, nn::AbsOp>([&](auto) { return negate(a); })
+      .Case<nn::NegOp>([&](auto) { return negate(a); })
+      .Case<nn::AbsOp>([&](auto) { return magnitude(a); })
       .Case<nn::SinOp, nn::GeluOp, nn::SiluOp>([&](auto) { return zeroKeeping(); })
       .Case<nn::CosOp>([&](auto) { return finiteAs(Padding::Finite); })
       .Case<nn::TanhOp, nn::ErfOp>([&](auto) {
@@ -125,25 +161,37 @@ static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
       })
       .Case<nn::SigmoidOp>([&](auto) {
         return a == Padding::NegInf ? Padding::Zero
-               : isMaskable(a)      ? Padding::Finite
+               : isMaskable(a)      ? Padding::NonNegative
                                     : Padding::Arbitrary;
       })
       .Case<nn::ReluOp>([&](auto) { return maximum(a, Padding::Zero); })
-      .Case<nn::FloorOp, nn::CastOp, nn::BroadcastOp>([&](auto) { return meet(a, a); })
+      .Case<nn::CastOp, nn::BroadcastOp>([&](auto) { return meet(a, a); })
+      .Case<nn::FloorOp>([&](auto) {
+        return a == Padding::Positive ? Padding::NonNegative : meet(a, a);
+      })
       .Case<nn::ExpOp>([&](auto) {
         // A finite value's exponential may overflow.
-        return a == Padding::Zero     ? Padding::Finite
+        return a == Padding::Zero     ? Padding::Positive
                : a == Padding::NegInf ? Padding::Zero
                : !a                   ? Padding::Finite
                                       : Padding::Arbitrary;
       })
       .Case<nn::SqrtOp>([&](auto) {
-        return a == Padding::Zero ? Padding::Zero : !a ? Padding::Finite : Padding::Arbitrary;
+        return isNonNegative(a) ? *a : !a ? Padding::Finite : Padding::Arbitrary;
       })
+      .Case<nn::RsqrtOp, nn::ReciprocalOp>([&](auto) {
+        return a == Padding::Positive ? *a : !a ? Padding::Finite : Padding::Arbitrary;
+      })
+      .Case<nn::LogOp>(
+          [&](auto) { return !a || a == Padding::Positive ? Padding::Finite : Padding::Arbitrary; })
       .Case<nn::AddOp>([&](auto) { return padding::add(a, in[1]); })
       .Case<nn::SubOp>(
           [&](auto) { return isFinite(in[1]) ? padding::add(a, in[1]) : Padding::Arbitrary; })
-      .Case<nn::MulOp>([&](auto) { return multiply(a, in[1]); })
+      .Case<nn::MulOp>([&](auto) {
+        Padding product = multiply(a, in[1]);
+        bool square = op->getOperand(0) == op->getOperand(1);
+        return square && product == Padding::Finite ? Padding::NonNegative : product;
+      })
       .Case<nn::DivOp>([&](nn::DivOp div) { return divide(div, in); })
       .Case<nn::PowOp>([&](nn::PowOp pow) { return power(pow, in); })
       .Case<nn::MaximumOp>([&](auto) { return maximum(a, in[1]); })
@@ -153,7 +201,7 @@ static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
       .Case<nn::RotaryOp>(
           [&](auto) { return padding::add(multiply(a, in[1]), multiply(a, in[2])); })
       .Default([&](Operation *) {
-        // log, rsqrt, reciprocal, rem: defined on true data only.
+        // A remainder: defined on true data only.
         return llvm::all_of(in, [](State s) { return !s; }) ? Padding::Finite : Padding::Arbitrary;
       });
 }
@@ -190,6 +238,10 @@ llvm::StringRef padding::toString(Padding padding) {
     return "minus infinity";
   case Padding::Finite:
     return "finite";
+  case Padding::Positive:
+    return "positive";
+  case Padding::NonNegative:
+    return "not negative";
   case Padding::FiniteOrNegInf:
     return "finite or minus infinity";
   case Padding::Arbitrary:

@@ -22,6 +22,7 @@ using State = std::optional<Padding>;
 
 /// Zero or finite or true data.
 bool isFinite(State state);
+bool isNonNegative(State state);
 /// Not NaN and not plus infinity.
 bool isMaskable(State state);
 /// What holds of elements that are the one or the other.

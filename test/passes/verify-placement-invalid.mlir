@@ -307,7 +307,7 @@ func.func @main(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %0 = nn.exp %x : tensor<16x4xf32>
-  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is finite, expected zero}}
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is positive, expected zero}}
   %1 = nn.reduce sum %0 dims [1] : (tensor<16x4xf32>) -> tensor<16xf32>
   %r = dist.all_reduce sum %1 axes ["tp"] : (tensor<16xf32>) -> tensor<16xf32>
   return %r : tensor<16xf32>
