@@ -20,7 +20,8 @@ from .export import Exported, export
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
 from .materialise import Materialise, inline_splats, widen_scalars
-from .simplify import separate_chunks, share, simplify
+from .share import separate_chunks, share
+from .simplify import simplify
 from . import ops_elementwise, ops_layers, ops_shape  # registers the handlers
 
 __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]

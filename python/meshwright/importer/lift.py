@@ -6,7 +6,8 @@ from .lift_attention import lift_attention
 from .lift_activation import lift_activations
 from .lift_norm import lift_norms
 from .lift_rotary import lift_rotary
-from .simplify import share, simplify
+from .share import share
+from .simplify import simplify
 
 
 def lift(graph: Graph):

@@ -189,9 +189,9 @@ def _partial(build: Builder, node: Node) -> Optional[Node]:
     rotary, rest = node.operands
     if rotary.op != "rotary":
         return None
-    head, tail = _last_slice(rotary.operands[0]), _last_slice(rest)
-    if not head or not tail or head[0] is not tail[0] or head[1] != 0 or head[3] != 1 or \
-            tail[3] != 1 or tail[1] != head[2] or head[2] + tail[2] != head[0].shape[-1]:
+    head, tail = _part(rotary.operands[0]), _part(rest)
+    if head[0] is not tail[0] or head[3] != 1 or tail[3] != 1 or tail[1] != head[1] + head[2]:
         return None
-    return build.make("rotary", [head[0], *rotary.operands[1:]], node.shape, node.dtype,
+    whole = build.slice_dim(head[0], node.rank - 1, head[1], tail[1] + tail[2])
+    return build.make("rotary", [whole, *rotary.operands[1:]], node.shape, node.dtype,
                       **rotary.attrs)

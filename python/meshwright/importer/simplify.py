@@ -10,8 +10,8 @@
 """
 from typing import Optional
 
-from .graph import (BINARY, POINTWISE, UNARY, Builder, Graph, Node, broadcast_shapes, numel,
-                    reshape_groups)
+from .graph import POINTWISE, Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
+from .merging import merge_source, merged_dims, merges, tight
 
 
 def simplify(graph: Graph):
@@ -19,58 +19,6 @@ def simplify(graph: Graph):
         changed = graph.rewrite(_Simplify(graph).pattern)
         if not changed:
             return
-
-
-def share(graph: Graph):
-    """Computes equal expressions once."""
-    known: dict[tuple, Node] = {}
-    keep = []
-
-    def pattern(node: Node):
-        keep.append(node)
-        if node.op in ("input", "parameter", "static"):
-            return None
-        key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
-               repr(node.attrs))
-        return known.setdefault(key, node)
-
-    graph.rewrite(pattern)
-
-
-def separate_chunks(graph: Graph):
-    """A projection that is cut into equal chunks gets a dimension of chunks.
-
-    Fused query-key-value and gate-up projections are cut so; the chunks' own features can then be
-    sharded.
-    """
-    uses = graph.uses()
-    build = Builder()
-
-    def chunk_of(node: Node):
-        """The size of a chunk of the last dimension; None for any other slice."""
-        a, x = node.attrs, node.operands[0]
-        size, last = node.shape[-1], x.rank - 1
-        if node.shape[:-1] != x.shape[:-1] or a["strides"][last] != 1 or \
-                a["starts"][last] % size or x.shape[-1] % size:
-            return None
-        return size
-
-    def pattern(node: Node):
-        if node.op != "slice" or node.operands[0].op != "linear":
-            return None
-        x = node.operands[0]
-        users = uses.get(id(x), ())
-        sizes = {chunk_of(u) if u is not None and u.op == "slice" else None for u in users}
-        if len(sizes) != 1 or None in sizes or len(users) < 2:
-            return None
-        size = sizes.pop()
-        build.at(x)
-        chunks = build.reshape(x, (*x.shape[:-1], x.shape[-1] // size, size))
-        build.at(node)
-        index = node.attrs["starts"][-1] // size
-        return build.reshape(build.slice_dim(chunks, x.rank - 1, index, index + 1), node.shape)
-
-    graph.rewrite(pattern)
 
 
 class _Simplify:
@@ -164,7 +112,7 @@ class _Simplify:
 
     def _transpose_of_merge(self, node: Node, x: Node):
         """transpose(reshape(y)) that merges dimensions: reshape(transpose(y))."""
-        y = x.operands[0]
+        y = merge_source(self.build, x) or x.operands[0]
         groups = merged_dims(y.shape, x.shape)
         if groups is None or all(len(g) == 1 for g in groups):
             return None
@@ -240,6 +188,9 @@ class _Simplify:
             x = node.operands[0]
             if x.dtype == node.dtype:
                 return x
+        neutral = self._without_neutral(node)
+        if neutral is not None:
+            return neutral
         self._drop_broadcasts(node)
         if any(o.op == "broadcast" for o in node.operands):
             operands = [o.operands[0] if o.op == "broadcast" else o for o in node.operands]
@@ -318,9 +269,9 @@ class _Simplify:
                 inner = Node("rotary", [y, *tables], node.attrs, y.shape, node.dtype, node.loc,
                              node.position)
                 return self.build.broadcast(inner, node.shape)
-        if x.op == "reshape" and x.operands[0].shape[-1:] == x.shape[-1:] and \
-                _merges(x.operands[0].shape, x.shape):
-            wide = x.operands[0].shape
+        source = merge_source(self.build, x)
+        if source is not None and source.shape[-1:] == x.shape[-1:]:
+            wide = source.shape
             groups = merged_dims(wide, x.shape)
             apart = []
             for table in tables:
@@ -330,9 +281,33 @@ class _Simplify:
                 if wider is None:
                     return None
                 apart.append(wider)
-            inner = Node("rotary", [x.operands[0], *apart], node.attrs, wide, node.dtype, node.loc,
+            inner = Node("rotary", [source, *apart], node.attrs, wide, node.dtype, node.loc,
                          node.position)
             return self.build.reshape(inner, node.shape)
+        return None
+
+    @staticmethod
+    def _without_neutral(node: Node):
+        """x + 0, x * 1, x and true, x or false; a choice that is known."""
+        def known(x):
+            while x.op == "broadcast":
+                x = x.operands[0]
+            return x.form.tensor.reshape(()).item() if x.op == "static" and \
+                getattr(x.form, "uniform", False) else None
+
+        if node.op == "select":
+            condition = known(node.operands[0])
+            if condition is not None:
+                chosen = node.operands[1 if condition else 2]
+                return chosen if chosen.shape == node.shape else None
+        neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "and": True, "or": False}.get(node.op)
+        if neutral is None:
+            return None
+        lhs, rhs = node.operands
+        if known(rhs) == neutral and lhs.shape == node.shape:
+            return lhs
+        if node.op not in ("sub", "div") and known(lhs) == neutral and rhs.shape == node.shape:
+            return rhs
         return None
 
     def _drop_broadcasts(self, node: Node):
@@ -346,11 +321,11 @@ class _Simplify:
 
     def _unmerge(self, node: Node):
         """f(reshape(x), ...) where the reshape merges dimensions: reshape(f(x, ...))."""
-        merge = next((o for o in node.operands if o.op == "reshape" and o.shape == node.shape and
-                      _merges(o.operands[0].shape, o.shape)), None)
-        if merge is None:
+        sources = (merge_source(self.build, o) for o in node.operands if o.shape == node.shape)
+        source = next((s for s in sources if s is not None), None)
+        if source is None:
             return None
-        wide = tight(merge.operands[0].shape, node.shape)
+        wide = tight(source.shape, node.shape)
         groups = merged_dims(wide, node.shape)
         operands = []
         for operand in node.operands:
@@ -363,9 +338,10 @@ class _Simplify:
 
     def _widened(self, operand: Node, groups, wide, rank) -> Optional[Node]:
         """An operand as it reads with the merged dimensions apart, if that needs no new split."""
-        if operand.op == "reshape" and operand.rank == rank and \
-                [n for n in operand.operands[0].shape if n != 1] == [n for n in wide if n != 1]:
-            return self.build.reshape(operand.operands[0], wide)
+        source = merge_source(self.build, operand) if operand.rank == rank else None
+        if source is not None and \
+                [n for n in source.shape if n != 1] == [n for n in wide if n != 1]:
+            return self.build.reshape(operand, wide)
         missing = rank - operand.rank
         shape, free = [], operand.op in ("static", "parameter", "input", "constant")
         for d, group in enumerate(groups):
@@ -385,9 +361,9 @@ class _Simplify:
         x = node.operands[0]
         if x.op != "reshape":
             return None
-        y = x.operands[0]
         if numel(x.shape) == 0:
             return None
+        y = merge_source(self.build, x) or x.operands[0]
         # Keep the last dimensions as they are, take the leading ones apart.
         tail = numel(x.shape[x.rank - untouched:])
         lead, product = y.rank, 1
@@ -400,7 +376,7 @@ class _Simplify:
             lead -= 1
         leading, last = y.shape[:lead], x.shape[x.rank - untouched:]
         target = x.shape[:x.rank - untouched]
-        if _merges(leading, target):
+        if merges(leading, target):
             leading = tight(leading, target)
         elif len(leading) >= len(target) or \
                 [n for n in leading if n != 1] != [n for n in target if n != 1]:
@@ -431,7 +407,7 @@ class _Simplify:
 
     def _embedding(self, node: Node):
         ids, table = node.operands
-        if ids.op == "reshape" and _merges(ids.operands[0].shape, ids.shape):
+        if ids.op == "reshape" and merges(ids.operands[0].shape, ids.shape):
             return self.build.reshape(self.build.embedding(ids.operands[0], table), node.shape)
         if ids.op == "broadcast":
             inner = self.build.embedding(ids.operands[0], table)
@@ -466,11 +442,9 @@ class _Simplify:
     def _unmerge_batch(self, node: Node, lhs: Node, rhs: Node):
         """Products over merged (batch, heads) dimensions, as torch.bmm wants them."""
         for x in (lhs, rhs):
-            if x.op != "reshape" or x.rank < 3:
-                continue
-            y = x.operands[0]
-            if y.rank <= x.rank or y.shape[-2:] != x.shape[-2:] or \
-                    not _merges(y.shape[:-2], x.shape[:-2]):
+            y = merge_source(self.build, x) if x.rank >= 3 else None
+            if y is None or y.rank <= x.rank or y.shape[-2:] != x.shape[-2:] or \
+                    not merges(y.shape[:-2], x.shape[:-2]):
                 continue
             y = self.build.reshape(y, tight(y.shape[:-2], x.shape[:-2]) + y.shape[-2:])
             other = rhs if x is lhs else lhs
@@ -482,6 +456,45 @@ class _Simplify:
                                        node.attrs["transpose_rhs"])
             return self.build.reshape(result, node.shape)
         return None
+
+    def _take_along(self, node: Node):
+        """Past merged dimensions along which the indices do not vary."""
+        x, index = node.operands
+        source, dim = merge_source(self.build, x), node.attrs["dim"]
+        if source is None or index.op not in ("broadcast", "static"):
+            return None
+        groups = merged_dims(source.shape, x.shape)
+        if groups is None or len(groups[dim]) != 1 or \
+                any(len(g) > 1 and x.shape[d] != index.shape[d] for d, g in enumerate(groups)):
+            return None
+        wide = tight(source.shape, x.shape)
+        groups = merged_dims(wide, x.shape)
+        inner = index.operands[0] if index.op == "broadcast" else index
+        if index.op == "static":
+            if not hasattr(index.form, "coefficients"):
+                return None
+            varying = [c != 0 for c in index.form.coefficients]
+        else:
+            varying = [False] * (node.rank - inner.rank) + [n != 1 for n in inner.shape]
+        if any(v and len(g) > 1 for v, g in zip(varying, groups)):
+            return None
+        small = [1 if len(g) > 1 else index.shape[d] for d, g in enumerate(groups)]
+        if index.op == "static":
+            from .forms import form_slice
+            form = index.form
+            for d, g in enumerate(groups):
+                if len(g) > 1:
+                    form = form_slice(form, index.shape, d, 0, 1, 1)
+            inner = self.build.static(form, small, index.dtype)
+        apart = [n for d, g in enumerate(groups) for n in ([1] * len(g) if len(g) > 1
+                                                           else [small[d]])]
+        full = [n for d, g in enumerate(groups) for n in ([wide[i] for i in g] if len(g) > 1
+                                                          else [index.shape[d]])]
+        inner = self.build.reshape(self.build.broadcast(inner, small), apart)
+        result = self.build.make("take_along", [self.build.reshape(x, wide),
+                                                self.build.broadcast(inner, full)], full, x.dtype,
+                                 dim=list(groups[dim])[0])
+        return self.build.reshape(result, node.shape)
 
     def _concat(self, node: Node):
         dim = node.attrs["dim"]
@@ -495,44 +508,3 @@ class _Simplify:
                                             for i, s in zip(inner, shapes)], dim)
                 return self.build.broadcast(joined, node.shape)
         return None
-
-
-def _merges(source, target) -> bool:
-    """Whether a reshape only merges dimensions (and really merges some)."""
-    groups = merged_dims(source, target)
-    return groups is not None and any(sum(source[d] != 1 for d in g) > 1 for g in groups)
-
-
-def tight(source, target) -> tuple[int, ...]:
-    """The source shape of a merging reshape without the needless dimensions of size 1."""
-    shape = []
-    for group in merged_dims(source, target):
-        sizes = [source[d] for d in group]
-        shape += [n for n in sizes if n != 1] or [1]
-    return tuple(shape)
-
-
-def merged_dims(source, target) -> Optional[list[range]]:
-    """For each target dimension the source dimensions that it merges; None where one is split."""
-    groups = reshape_groups(source, target)
-    if groups is None:
-        return None
-    result: list = [None] * len(target)
-    pending = []
-    for s, t in groups:
-        real = [d for d in t if target[d] != 1]
-        if len(real) > 1:
-            return None
-        if not t:  # source dimensions of size 1 that vanish
-            pending = list(s)
-            if not result:
-                return None
-            previous = t.start - 1
-            if previous < 0:
-                return None
-            result[previous] = [*result[previous], *pending]
-            continue
-        keep = real[0] if real else t[0]
-        for d in t:
-            result[d] = list(s) if d == keep else []
-    return result if all(r is not None for r in result) else None
