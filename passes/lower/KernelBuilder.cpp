@@ -200,6 +200,22 @@ static CollapsedSpace collapse(ArrayRef<int64_t> shape, ArrayRef<Leaf> leaves) {
   return space;
 }
 
+/// The type of a leaf's buffer. Where its map names a dimension of the space
+/// plainly, the space takes its size from there, so a leaf of which only the
+/// first elements are read (a slice from 0 on) is declared with that size.
+static MemRefType getLeafType(const Leaf &leaf, ArrayRef<int64_t> space) {
+  MemRefType dense = getBufferType(leaf.value);
+  SmallVector<int64_t> shape(dense.getShape());
+  for (auto [i, expr] : llvm::enumerate(leaf.map.getResults()))
+    if (auto dim = dyn_cast<AffineDimExpr>(expr))
+      shape[i] = space[dim.getPosition()];
+  if (ArrayRef<int64_t>(shape) == dense.getShape())
+    return dense;
+  auto [strides, offset] = dense.getStridesAndOffset();
+  return MemRefType::get(shape, dense.getElementType(),
+                         StridedLayoutAttr::get(dense.getContext(), offset, strides));
+}
+
 KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
   Operation *root = cluster.root;
   MLIRContext *context = root->getContext();
@@ -213,7 +229,7 @@ KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
   SmallVector<int64_t> space(type.getShape());
   if (reads.ordered) {
     for (const Leaf &leaf : reads.leaves) {
-      types.push_back(getBufferType(leaf.value));
+      types.push_back(getLeafType(leaf, space));
       maps.push_back(leaf.map);
     }
   } else {

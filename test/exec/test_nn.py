@@ -138,6 +138,7 @@ def test_movement(tmp_path):
     p.op("nn.transpose {} [2, 0, 1]", [x], x.permute(2, 0, 1).contiguous())
     p.op("nn.transpose {} [2, 0, 1]", [flags], flags.permute(2, 0, 1).contiguous())
     p.op("nn.slice {} starts [0, 1, 0] limits [2, 3, 4] strides [1, 1, 2]", [x], x[:, 1:3, ::2])
+    p.op("nn.slice {} starts [0, 0, 1] limits [1, 2, 3] strides [1, 1, 1]", [x], x[:1, :2, 1:3])
     p.op("nn.concat {}, {} dim 1", [x, y], torch.cat([x, y], 1))
     p.op("nn.concat {}, {}, {} dim 0", [x, x, x], torch.cat([x, x, x], 0))
     small = randn(3, 1)
