@@ -239,6 +239,8 @@ bool Partitioner::canWait(Value value) const {
 LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value, 2> rest) {
   Value value = op->getResult(0);
   State &state = states.find(value)->second;
+  if (isa<nn::ReshapeOp>(op))
+    known[local.value] = getLayout(value, local.sharding, local.unreduced);
   state.local = std::move(local);
   state.rest = std::move(rest);
   state.isDeferred = !state.local.unreduced.empty() || !state.rest.empty();
@@ -482,6 +484,8 @@ LogicalResult Partitioner::partition(Operation *op) {
       return failure();
     operands.push_back(*value);
   }
+  if (failed(maskContraction(op, assignment, operands)))
+    return failure();
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty()) {
     int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);
     auto type = RankedTensorType::get({}, builder.getI64Type());

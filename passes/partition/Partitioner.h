@@ -70,6 +70,14 @@ private:
   ValueSharding projectBroadcast(mlir::Value value, mlir::Value target,
                                  const ValueSharding &sharding) const;
 
+  /// The layout of a local value with what stands in its padding; null, after an
+  /// error, where the program so far is wrong.
+  const dist::Layout *derive(mlir::Value local);
+  /// Zeroes what a contraction over a padded factor must not read.
+  mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
+                                      mlir::MutableArrayRef<mlir::Value> operands);
+  mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
+
   /// Writes the op on local operands.
   mlir::Value emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
                    mlir::RankedTensorType type);
@@ -91,6 +99,12 @@ private:
   Resharder resharder;
   mlir::OpBuilder builder;
   llvm::DenseMap<mlir::Value, State> states;
+  /// Layouts of local values, derived as far as `derivedTo` and only where
+  /// padding is in question.
+  llvm::DenseMap<mlir::Value, dist::Layout> derived;
+  mlir::Operation *derivedTo = nullptr;
+  /// What local reshapes were meant to make.
+  llvm::DenseMap<mlir::Value, dist::Layout> known;
   /// Padded size of each class of factors where it is sharded.
   mlir::SmallVector<int64_t> padded;
 };
