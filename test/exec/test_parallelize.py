@@ -1,0 +1,70 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""sharding-run that rewrites a program for several ranks first."""
+import json
+
+import pytest
+import torch
+from harness import assert_close, launch, run_module
+from safetensors.torch import load_file, save_file
+
+BLOCK = """func.func @main(%x: tensor<2x7x24xf32> {nn.input = "x"},
+    %n: tensor<24xf32> {nn.parameter = "n"}, %up: tensor<50x24xf32> {nn.parameter = "up"},
+    %upb: tensor<50xf32> {nn.parameter = "upb"}, %down: tensor<24x50xf32> {nn.parameter = "down"},
+    %downb: tensor<24xf32> {nn.parameter = "downb"}) -> (tensor<2x7x24xf32> {nn.output = "y"}) {
+  %0 = nn.rms_norm %x weight %n eps 1.0e-6 {nn.id = 0 : i64} : (tensor<2x7x24xf32>, tensor<24xf32>) -> tensor<2x7x24xf32>
+  %1 = nn.linear %0, %up bias %upb {nn.id = 1 : i64} : (tensor<2x7x24xf32>, tensor<50x24xf32>, tensor<50xf32>) -> tensor<2x7x50xf32>
+  %2 = nn.gelu %1 {nn.id = 2 : i64} : tensor<2x7x50xf32>
+  %3 = nn.linear %2, %down bias %downb {nn.id = 3 : i64} : (tensor<2x7x50xf32>, tensor<24x50xf32>, tensor<24xf32>) -> tensor<2x7x24xf32>
+  %4 = nn.add %x, %3 {nn.id = 4 : i64} : (tensor<2x7x24xf32>, tensor<2x7x24xf32>) -> tensor<2x7x24xf32>
+  return %4 : tensor<2x7x24xf32>
+}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    (tmp_path / "m.mlir").write_text(BLOCK)
+    shapes = {"n": (24,), "up": (50, 24), "upb": (50,), "down": (24, 50), "downb": (24,)}
+    save_file({k: torch.randn(*s, generator=generator) for k, s in shapes.items()}, tmp_path / "w.safetensors")
+    save_file({"x": torch.randn(2, 7, 24, generator=generator)}, tmp_path / "x.safetensors")
+    return tmp_path
+
+
+def run(files, *arguments):
+    return launch(files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors", *arguments)
+
+
+@pytest.mark.parametrize("options", ["mesh=tp=1", "mesh=tp=2 sequence-parallel=on", "mesh=tp=3 sequence-parallel=off",
+                                     "mesh=dp=2,tp=4", "mesh=tp=8 sequence-parallel=on"])
+def test_equal_to_one_rank_and_to_itself(files, options):
+    reference = files / "one.safetensors"
+    assert run(files, f"--outputs={reference}").returncode == 0
+    results = []
+    for i in range(2):
+        done = run(files, f"--parallelize={options}", "--check", f"--reference={reference}", f"--outputs={files}/{i}.safetensors")
+        assert done.returncode == 0, done.stderr
+        results.append(load_file(files / f"{i}.safetensors")["y"])
+    assert torch.equal(*results)
+
+
+def test_report(files):
+    done = run(files, "--parallelize=mesh=tp=2", "--report")
+    assert done.returncode == 0 and "all_reduce" in done.stdout or "reduce_scatter" in done.stdout, done.stderr
+    done = run(files, "--parallelize=mesh=tp=2", f"--report={files}/r.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((files / "r.json").read_text())["ranks"] == 2
+
+
+def test_a_failed_check_names_the_value(files):
+    done = run(files, "--parallelize=mesh=tp=4 sequence-parallel=on", "--check", "--tolerance=0")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "first in program order" in done.stderr
+
+
+def test_bad_options(files):
+    assert run(files, "--parallelize=mesh=tp").returncode == 1
+    assert run(files, "--parallelize=nonsense=1").returncode == 1
+    done = run(files, "--check")
+    assert done.returncode == 1 and "expected options to parallelize" in done.stderr
