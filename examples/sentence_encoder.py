@@ -21,6 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 import transformers
+from transformers.utils.logging import disable_progress_bar
 
 import meshwright as mw
 
@@ -66,6 +67,7 @@ def main():
         return result
 
     times = []
+    disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR)
     encoder = transformers.AutoModel.from_pretrained(MODEL_DIR).eval()
     batch = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
