@@ -132,6 +132,8 @@ class Convert:
 
     def _constant(self, node: Node, tensor: torch.Tensor, persistent: bool):
         """Buffers that cannot be trained or loaded are values; others may be looked at."""
+        if tensor.device.type not in ("cpu", "meta"):
+            tensor = tensor.cpu()
         if not persistent or not tensor.is_floating_point():
             node.form = Dense(tensor) if tensor.device.type == "meta" or tensor.numel() > 1 << 20 \
                 else forms.compress(tensor)
@@ -153,7 +155,9 @@ class Convert:
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.values[n])
         if any(a is None for a, raw in zip(_leaves(args, kwargs), _leaves(node.args, node.kwargs))
                if isinstance(raw, torch.fx.Node)):
-            return None  # an operand already failed
+            # An operand failed already; say at least whether this operation would, too.
+            self._handler(target, name)
+            return None
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dtype.is_complex or any(
                 isinstance(a, ops_complex.Complex) for a in _leaves(args, kwargs)):
@@ -161,10 +165,7 @@ class Convert:
         folded = self._fold(node, target, name, args, kwargs)
         if folded is not None:
             return folded
-        handler = HANDLERS.get(name) or HANDLERS.get(name.split(".")[0])
-        if handler is None:
-            raise Uncovered(f"operation {_display(target)} is not covered")
-        result = handler(self, *args, **kwargs)
+        result = self._handler(target, name)(self, *args, **kwargs)
         if isinstance(result, Node):
             val = node.meta["val"]
             if result.shape != tuple(val.shape):
@@ -174,6 +175,13 @@ class Convert:
             if result.thunk is None and result.form is None:
                 result.thunk = self._thunk(target, args, kwargs)
         return result
+
+    @staticmethod
+    def _handler(target, name):
+        handler = HANDLERS.get(name) or HANDLERS.get(name.split(".")[0])
+        if handler is None:
+            raise Uncovered(f"operation {_display(target)} is not covered")
+        return handler
 
     def _thunk(self, target, args, kwargs):
         """A way to compute the value, where it depends on constants and buffers only."""

@@ -12,7 +12,9 @@ from .simplify import simplify
 
 def lift(graph: Graph):
     share(graph)
-    lift_rotary(graph)  # first: simplify moves slices away from the halves that they cut
+    # First: simplify moves slices and transposes away from the values that these look at.
+    lift_rotary(graph)
+    lift_norms(graph)
     simplify(graph)
     share(graph)
     lift_norms(graph)

@@ -474,3 +474,33 @@ def logsumexp(c, x, dims, keep=False):
     total = c.build.reduce("sum", c.build.unary("exp", c.build.binary("sub", x, top)), dims, True)
     result = c.build.binary("add", c.build.unary("log", total), top)
     return c.build.reshape(result, c.shape)
+
+
+@aten("argmax", "argmin")
+def argmax(c, x, dim=None, keep=False):
+    """The first position of the largest (or smallest) element."""
+    shape = c.shape
+    if dim is None:
+        x, dim = c.build.reshape(x, (numel(x.shape),)), 0
+    return c.build.reshape(_position(c, x, dim % max(x.rank, 1)), shape)
+
+
+def _position(c, x, dim):
+    if x.dtype == "i1":
+        x = c.build.cast(x, "i32")
+    kind = "min" if "min" in c.fx.target.__name__ else "max"
+    best = c.build.reduce(kind, x, [dim], True)
+    steps = c.build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(x.shape)], "i64",
+                         dim=dim)
+    # Where nothing is equal (NaN), the last position stands in: it is in range at least.
+    found = c.build.select(c.build.compare("eq", x, best), steps,
+                           c.build.scalar(x.shape[dim] - 1, "i64"))
+    return c.build.reduce("min", found, [dim], False)
+
+
+@aten("max.dim", "min.dim")
+def extreme(c, x, dim, keep=False):
+    dim = dim % max(x.rank, 1)
+    kind = "min" if "min" in c.fx.target.__name__ else "max"
+    values, positions = c.build.reduce(kind, x, [dim], bool(keep)), _position(c, x, dim)
+    return [values, c.build.reshape(positions, values.shape)]
