@@ -383,8 +383,10 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
       if (!llvm::is_contained(readings, combination.second[i]))
         readings.push_back(combination.second[i]);
     set(result, readings.front());
-    if (readings.size() > 1)
+    if (readings.size() > 1) {
       ambiguous[result] = std::move(readings);
+      analysis.ambiguous.insert(result);
+    }
   }
   if (!single || link.combinations.size() > 1)
     links.push_back(std::move(link));

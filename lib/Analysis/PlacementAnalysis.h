@@ -20,6 +20,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 
 #include <deque>
 
@@ -39,6 +40,9 @@ public:
   /// Null for a value that the analysis has not seen (made since).
   const dist::Layout *lookup(mlir::Value value) const { return layouts.lookup(value); }
   dist::MeshAttr getMesh() const { return mesh; }
+  /// Whether local dimensions of size 1 let the value be read in several ways
+  /// (see `transfer`); `getLayout` is one that all its users agree with.
+  bool hasSeveralReadings(mlir::Value value) const { return ambiguous.contains(value); }
 
 private:
   friend class PlacementDerivation;
@@ -48,6 +52,7 @@ private:
   /// Each layout once: programs have few.
   std::deque<dist::Layout> storage;
   llvm::DenseMap<mlir::Value, const dist::Layout *> layouts;
+  llvm::DenseSet<mlir::Value> ambiguous;
 };
 
 /// Proves the placement of an SPMD function, as PlacementAnalysis does; a global

@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Every fault leaves IR that the ops' own verifiers accept, and a program that
-// no global program has as its placement.
+// Every fault leaves IR that the ops' own verifiers accept. Where it may be the
+// placement of some other global program it carries an excuse: local dimensions
+// of size 1 do not tell a chunk from a whole.
 //
 //===----------------------------------------------------------------------===//
 
@@ -183,6 +184,10 @@ void nonlinear(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
 // Dimensions that are read whole
 //===----------------------------------------------------------------------===//
 
+StringRef getExcuse(const PlacementAnalysis &analysis, Value value) {
+  return analysis.hasSeveralReadings(value) ? "read as a dimension of its own" : "";
+}
+
 void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   forEachValue(func, [&](Value value) {
     if (!isFloatTensor(value))
@@ -191,21 +196,25 @@ void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &
     if (layout.isUnreduced())
       return;
     if (layout.dims.back().isSharded())
-      faults.push_back({"norm over a sharded dimension", value.getLoc(), [value] {
+      faults.push_back({"norm over a sharded dimension", value.getLoc(),
+                        [value] {
                           rewire(value, [&](OpBuilder &builder) {
                             return nn::RmsNormOp::create(builder, value.getLoc(), value.getType(),
                                                          value, Value(),
                                                          builder.getF64FloatAttr(1e-5), UnitAttr());
                           });
-                        }});
+                        },
+                        getExcuse(analysis, value)});
     for (auto [d, dim] : llvm::enumerate(layout.dims))
       if (dim.isSharded())
-        faults.push_back({"softmax over a sharded dimension", value.getLoc(), [value, d = d] {
+        faults.push_back({"softmax over a sharded dimension", value.getLoc(),
+                          [value, d = d] {
                             rewire(value, [&](OpBuilder &builder) {
                               return nn::SoftmaxOp::create(builder, value.getLoc(), value.getType(),
                                                            value, d);
                             });
-                          }});
+                          },
+                          getExcuse(analysis, value)});
   });
 }
 
@@ -392,13 +401,22 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
               uniform |= factor.uniform;
         if (uniform || have.sameShardingAs(want))
           continue;
+        bool broadcasts = false;
+        for (auto [a, b] : llvm::zip_equal(have.dims, want.dims))
+          broadcasts |= a.getLocalSize() == 1 && a.getGlobalSize() != b.getGlobalSize() &&
+                        (a.getGlobalSize() == 1 || b.getGlobalSize() == 1);
+        bool ambiguous =
+            analysis.hasSeveralReadings(other) || analysis.hasSeveralReadings(operand.get());
         Operation *user = &op;
         unsigned number = operand.getOperandNumber();
         faults.push_back({"operand " + std::to_string(number) + " of " +
                               op.getName().getStringRef().str() + " lies as " +
                               toString(want, analysis.getMesh()) + " in place of " +
                               toString(have, analysis.getMesh()),
-                          op.getLoc(), [user, number, other] { user->setOperand(number, other); }});
+                          op.getLoc(), [user, number, other] { user->setOperand(number, other); },
+                          broadcasts  ? "broadcasts"
+                          : ambiguous ? "read as a dimension of its own"
+                                      : ""});
       }
     for (Value result : op.getResults())
       add(result);

@@ -21,6 +21,8 @@ struct Fault {
   std::string description;
   mlir::Location location;
   std::function<void()> inject;
+  /// Why the result may be the placement of another program after all.
+  llvm::StringRef excuse = {};
 };
 
 /// A class of faults: all that a function offers.

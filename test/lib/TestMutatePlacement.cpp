@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Injects faults at random places of SPMD programs and counts those that the
-// placement verifier catches. With `apply`, leaves one fault in the program, to
+// placement verifier catches. Some make the placement of another program: those
+// are told apart. With `apply`, leaves one fault in the program, to
 // look at.
 //
 //===----------------------------------------------------------------------===//
@@ -53,7 +54,7 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
   Option<std::string> kind{*this, "kind", llvm::cl::desc("one kind only")};
   Option<bool> apply{*this, "apply", llvm::cl::desc("leave one fault in the program")};
 
-  enum class Result { Caught, Escaped, Invalid };
+  enum class Result { Caught, Excused, Escaped, Invalid };
 
   /// The fault numbered `choice`, made in a copy of the module.
   Result tryFault(const FaultKind &faultKind, StringRef name, size_t choice,
@@ -65,11 +66,16 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
     faultKind.collect(func, *analysis, faults);
     llvm::raw_string_ostream os(description);
     os << faults[choice].description << " at " << faults[choice].location;
+    StringRef excuse = faults[choice].excuse;
+    if (!excuse.empty())
+      os << ", " << excuse;
     faults[choice].inject();
     ScopedDiagnosticHandler silent(&getContext(), [](Diagnostic &) { return success(); });
     if (failed(verify(*copy)))
       return Result::Invalid;
-    return failed(verifyPlacement(func)) ? Result::Caught : Result::Escaped;
+    if (failed(verifyPlacement(func)))
+      return Result::Caught;
+    return excuse.empty() ? Result::Escaped : Result::Excused;
   }
 
   void runOnOperation() override {
@@ -97,7 +103,7 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
         std::shuffle(choices.begin(), choices.end(), random);
         if (count && choices.size() > count)
           choices.resize(count);
-        unsigned caught = 0, injected = 0;
+        unsigned caught = 0, excused = 0, injected = 0;
         std::string escapes;
         for (size_t choice : choices) {
           std::string description;
@@ -106,11 +112,15 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
             continue;
           ++injected;
           caught += result == Result::Caught;
+          excused += result == Result::Excused;
           if (result == Result::Escaped)
             escapes += "  escaped: " + description + "\n";
+          if (result == Result::Excused)
+            escapes += "  another program: " + description + "\n";
         }
         llvm::outs() << func.getName() << " " << faultKind.name << ": " << caught << " of "
-                     << injected << " caught, " << faults.size() << " places\n"
+                     << injected << " caught, " << excused << " make another program, "
+                     << faults.size() << " places\n"
                      << escapes;
       }
     }
