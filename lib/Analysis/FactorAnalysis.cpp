@@ -291,3 +291,20 @@ void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
   // Every op of the global program has one result.
   cast<OpResult>(value).getOwner()->setAttr(DistDialect::kShardingAttr, attr);
 }
+
+void meshwright::setArgumentAttrs(func::FuncOp func, StringRef name, ArrayRef<Attribute> attrs) {
+  SmallVector<DictionaryAttr> all;
+  auto id = StringAttr::get(func.getContext(), name);
+  for (auto [i, attr] : llvm::enumerate(attrs)) {
+    DictionaryAttr own = func.getArgAttrDict(i);
+    if (attr) {
+      NamedAttrList list(own);
+      list.set(id, attr);
+      own = list.getDictionary(func.getContext());
+    } else if (!own) {
+      own = DictionaryAttr::get(func.getContext());
+    }
+    all.push_back(own);
+  }
+  func.setAllArgAttrs(all);
+}

@@ -90,6 +90,11 @@ dist::ShardingAttr writeSharding(const ValueSharding &sharding, mlir::Value valu
 dist::ShardingAttr getShardingAttr(mlir::Value value);
 void setShardingAttr(mlir::Value value, dist::ShardingAttr attr);
 
+/// Sets an attribute of each argument for which there is one, all at once: a
+/// function's argument attributes are one list, made anew with every change.
+void setArgumentAttrs(mlir::func::FuncOp func, llvm::StringRef name,
+                      mlir::ArrayRef<mlir::Attribute> attrs);
+
 } // namespace meshwright
 
 #endif // MESHWRIGHT_LIB_ANALYSIS_FACTORANALYSIS_H

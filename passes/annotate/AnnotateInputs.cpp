@@ -103,6 +103,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
       auto factors = FactorAnalysis::run(func);
       if (failed(factors))
         return signalPassFailure();
+      SmallVector<Attribute> attrs(func.getNumArguments());
       for (BlockArgument arg : func.getArguments()) {
         unsigned index = arg.getArgNumber();
         auto name = func.getArgAttrOfType<StringAttr>(index, nn::NnDialect::kParameterAttr);
@@ -130,10 +131,11 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
           };
           if (failed(readSharding(attr, arg, *factors, meshOp->getMesh(), complain)))
             return signalPassFailure();
-          setShardingAttr(arg, attr);
+          attrs[index] = attr;
           break;
         }
       }
+      setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
     }
     for (auto [i, rule] : llvm::enumerate(options->shardings))
       if (!matched[i])
@@ -160,6 +162,7 @@ struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase
       if (failed(factors))
         return signalPassFailure();
       int64_t batch = -1;
+      SmallVector<Attribute> attrs(func.getNumArguments());
       for (BlockArgument arg : func.getArguments()) {
         if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) ||
             getShardingAttr(arg))
@@ -194,9 +197,10 @@ struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase
                         .str(),
                     {{"batch", double(batch)}, {"ranks", double(shards)}});
         }
-        setShardingAttr(arg, writeSharding(sharding, arg, *factors, mesh,
-                                           FlatSymbolRefAttr::get(*meshOp)));
+        attrs[arg.getArgNumber()] = writeSharding(sharding, arg, *factors, mesh,
+                                                  FlatSymbolRefAttr::get(*meshOp));
       }
+      setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
     }
   }
 };

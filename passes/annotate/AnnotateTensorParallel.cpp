@@ -223,6 +223,7 @@ void TensorParallel::choose() {
 }
 
 void TensorParallel::annotate() {
+  SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr) ||
         getShardingAttr(arg))
@@ -238,8 +239,9 @@ void TensorParallel::annotate() {
         used.append(axes.begin(), axes.end());
       }
     if (!sharding.isReplicated())
-      setShardingAttr(arg, writeSharding(sharding, arg, factors, mesh, symbol));
+      attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
   }
+  setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
 }
 
 void TensorParallel::report() {

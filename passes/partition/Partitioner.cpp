@@ -519,14 +519,15 @@ LogicalResult Partitioner::run() {
                      TypeAttr::get(value.getType()));
   };
   SmallVector<Type> argumentTypes, resultTypes;
+  SmallVector<Attribute> argumentShardings, argumentGlobals;
   for (BlockArgument arg : block.getArguments()) {
     State &state = states.find(arg)->second;
     RankedTensorType type = getLocalType(arg, state.target);
     state.local = {local->addArgument(type, arg.getLoc()), state.target, {}};
     argumentTypes.push_back(type);
     auto [sharding, global] = describe(arg, state.target);
-    func.setArgAttr(arg.getArgNumber(), DistDialect::kShardingAttr, sharding);
-    func.setArgAttr(arg.getArgNumber(), DistDialect::kGlobalAttr, global);
+    argumentShardings.push_back(sharding);
+    argumentGlobals.push_back(global);
   }
   for (Operation &op : block.without_terminator())
     if (failed(partition(&op)))
@@ -552,6 +553,8 @@ LogicalResult Partitioner::run() {
     func.setResultAttr(i, DistDialect::kGlobalAttr, global);
   }
   func::ReturnOp::create(builder, terminator->getLoc(), results);
+  setArgumentAttrs(func, DistDialect::kShardingAttr, argumentShardings);
+  setArgumentAttrs(func, DistDialect::kGlobalAttr, argumentGlobals);
   block.dropAllUses();
   block.erase();
   func.setType(FunctionType::get(func.getContext(), argumentTypes, resultTypes));

@@ -68,8 +68,10 @@ struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<Pro
         return writeSharding(shardings->get(value), value, *factors, mesh, symbol);
       };
       Block &block = func.getBody().front();
+      SmallVector<Attribute> arguments;
       for (BlockArgument arg : block.getArguments())
-        setShardingAttr(arg, write(arg));
+        arguments.push_back(write(arg));
+      setArgumentAttrs(func, DistDialect::kShardingAttr, arguments);
       for (Operation &op : block.without_terminator())
         for (Value value : op.getResults())
           setShardingAttr(value, write(value));
