@@ -31,7 +31,7 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim)
         if (rule.factors[factor].kind == FactorKind::Contracted)
-          for (const AxisList &leaf : states.find(operand)->second.sharding.dims[d])
+          for (const AxisList &leaf : getState(operand).sharding.dims[d])
             axes.append(leaf.begin(), leaf.end());
   return axes;
 }
@@ -76,7 +76,7 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
   for (const Group &group : getGroups(op, factors)) {
     const Place *source = nullptr;
     for (const Place &place : group) {
-      const State &state = states.find(place.value)->second;
+      const State &state = getState(place.value);
       const AxisList &axes = state.sharding.dims[place.dim][place.leaf];
       if (axes.empty() || state.round > round)
         continue;
@@ -84,7 +84,7 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
         source = &place;
         continue;
       }
-      const State &other = states.find(source->value)->second;
+      const State &other = getState(source->value);
       const AxisList &otherAxes = other.sharding.dims[source->dim][source->leaf];
       if (report && axes != otherAxes && state.origin && other.origin)
         conflicts.push_back({op, source->value, place.value, *other.origin, *state.origin,
@@ -93,15 +93,15 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
     if (!source)
       continue;
     // Copies: the map may not be touched below, but the lists are.
-    AxisList axes = states.find(source->value)->second.sharding.dims[source->dim][source->leaf];
-    std::optional<Location> origin = states.find(source->value)->second.origin;
+    AxisList axes = getState(source->value).sharding.dims[source->dim][source->leaf];
+    std::optional<Location> origin = getState(source->value).origin;
     bool isBackward = source->value.getDefiningOp() == op;
     // The op works on partial sums over these axes: what its result makes of
     // them says nothing of its operands.
     if (isBackward && anyOverlap(contracted, axes))
       continue;
     for (const Place &place : group) {
-      State &state = states.find(place.value)->second;
+      State &state = getState(place.value);
       AxisList &own = state.sharding.dims[place.dim][place.leaf];
       if (!own.empty() || (state.annotated && !state.open[place.dim]))
         continue;
@@ -145,7 +145,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(func::FuncOp func,
       state.sharding = ValueSharding::getReplicated(factors.getLeaves(value));
       state.round = NumRounds;
     }
-    result.states.try_emplace(value, std::move(state));
+    result.addState(value, std::move(state));
     return success();
   };
   for (BlockArgument arg : block.getArguments()) {

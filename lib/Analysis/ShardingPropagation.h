@@ -10,6 +10,8 @@
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
 
+#include <deque>
+
 namespace meshwright {
 
 /// Spreads the shardings that values carry (`dist.sharding`) to all others,
@@ -33,7 +35,7 @@ public:
   run(mlir::func::FuncOp func, const FactorAnalysis &factors, dist::MeshAttr mesh);
 
   const ValueSharding &get(mlir::Value value) const {
-    return states.find(value)->second.sharding;
+    return getState(value).sharding;
   }
   mlir::ArrayRef<Conflict> getConflicts() const { return conflicts; }
 
@@ -57,11 +59,20 @@ private:
   using Group = mlir::SmallVector<Place, 3>;
 
   dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;
+  State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
+  const State &getState(mlir::Value value) const {
+    return states[stateIndices.find(value)->second];
+  }
+  void addState(mlir::Value value, State state) {
+    stateIndices.try_emplace(value, states.size());
+    states.push_back(std::move(state));
+  }
   mlir::ArrayRef<Group> getGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void visit(mlir::Operation *op, const FactorAnalysis &factors, int round, bool report,
              llvm::function_ref<void(mlir::Value)> changed);
 
-  llvm::DenseMap<mlir::Value, State> states;
+  std::deque<State> states;
+  llvm::DenseMap<mlir::Value, unsigned> stateIndices;
   llvm::DenseMap<mlir::Operation *, std::vector<Group>> groups;
   std::vector<Conflict> conflicts;
 };

@@ -16,7 +16,7 @@ const Layout *Partitioner::derive(Value local) {
   Block *block = builder.getInsertionBlock();
   if (derived.empty())
     for (auto [arg, argType] : llvm::zip_equal(block->getArguments(), func.getArgumentTypes())) {
-      const Local &own = states.find(func.getArgument(arg.getArgNumber()))->second.local;
+      const Local &own = getState(func.getArgument(arg.getArgNumber())).local;
       Layout layout = getLayout(func.getArgument(arg.getArgNumber()), own.sharding);
       for (DimLayout &dim : layout.dims)
         for (LayoutFactor &factor : dim.factors)

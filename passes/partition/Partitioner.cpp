@@ -34,7 +34,7 @@ LogicalResult Partitioner::readTargets() {
       return failure();
     State state;
     state.target = std::move(*sharding);
-    states.try_emplace(value, std::move(state));
+    addState(value, std::move(state));
     return success();
   };
   for (BlockArgument arg : block.getArguments())
@@ -52,7 +52,8 @@ LogicalResult Partitioner::readTargets() {
 void Partitioner::choosePadding() {
   SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
   SmallVector<Value> example(factors.getNumClasses());
-  for (auto &[value, state] : states) {
+  for (const auto &[value, index] : stateIndices) {
+    const State &state = states[index];
     ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
     for (auto [dimLeaves, dim] : llvm::zip_equal(leaves, state.target.dims))
       for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
@@ -152,7 +153,7 @@ Partitioner::Assignment Partitioner::assign(Operation *op) {
     assignment.emplace_back(leaves.size());
   AxisList used;
   auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
-    const ValueSharding &target = states.find(value)->second.target;
+    const ValueSharding &target = getState(value).target;
     for (auto [d, dim] : llvm::enumerate(dims)) {
       size_t leaf = 0;
       for (int factor : dim)
@@ -200,7 +201,7 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
-  State &state = states.find(value)->second;
+  State &state = getState(value);
   if (state.isDeferred) {
     // The only reader gets it in its own layout.
     if (state.rest.empty() && value.hasOneUse())
@@ -238,7 +239,7 @@ bool Partitioner::canWait(Value value) const {
 
 LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value, 2> rest) {
   Value value = op->getResult(0);
-  State &state = states.find(value)->second;
+  State &state = getState(value);
   if (isa<nn::ReshapeOp>(op))
     known[local.value] = getLayout(value, local.sharding, local.unreduced);
   state.local = std::move(local);
@@ -266,7 +267,7 @@ LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value,
 }
 
 LogicalResult Partitioner::materialize(Value value) {
-  State &state = states.find(value)->second;
+  State &state = getState(value);
   Operation *op = value.getDefiningOp();
   auto reduced = reshard(value, state.local, state.target, value.getLoc());
   if (failed(reduced))
@@ -315,7 +316,7 @@ Value Partitioner::emit(Operation *op, ArrayRef<Value> operands, RankedTensorTyp
 /// layout.
 LogicalResult Partitioner::partitionGenerator(Operation *op) {
   Value value = op->getResult(0);
-  const ValueSharding &target = states.find(value)->second.target;
+  const ValueSharding &target = getState(value).target;
   auto constant = dyn_cast<nn::ConstantOp>(op);
   auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
   if (elements && elements.isSplat()) {
@@ -348,7 +349,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   Value result = op.getResult();
   SmallVector<Value, 2> partials, others;
   for (Value operand : op.getOperands()) {
-    State &state = states.find(operand)->second;
+    State &state = getState(operand);
     if (state.isDeferred && operand.getType() == result.getType())
       partials.push_back(operand);
     else
@@ -356,10 +357,10 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   }
   if (partials.empty())
     return false;
-  Local sum = states.find(partials[0])->second.local;
-  SmallVector<Value, 2> rest = states.find(partials[0])->second.rest;
+  Local sum = getState(partials[0]).local;
+  SmallVector<Value, 2> rest = getState(partials[0]).rest;
   if (partials.size() == 2 && partials[0] != partials[1]) {
-    const State &second = states.find(partials[1])->second;
+    const State &second = getState(partials[1]);
     Local other = second.local;
     widenPartial(sum, other.unreduced, op.getLoc());
     widenPartial(other, sum.unreduced, op.getLoc());
@@ -373,7 +374,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   }
   // A broadcast partial sum (positions, say) joins if it lies the same way.
   for (Value &other : others) {
-    State &state = states.find(other)->second;
+    State &state = getState(other);
     if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
         !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
       continue;
@@ -396,14 +397,14 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   int which = -1;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    const State &state = states.find(operand)->second;
+    const State &state = getState(operand);
     if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
       which = i;
   }
   if (which < 0 || !canWait(op->getOperand(which)))
     return false;
   // The op computes as its operand lies.
-  Local from = states.find(op->getOperand(which))->second.local;
+  Local from = getState(op->getOperand(which)).local;
   Assignment assignment;
   for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
     assignment.emplace_back(leaves.size());
@@ -441,7 +442,7 @@ LogicalResult Partitioner::partition(Operation *op) {
     return partitionGenerator(op);
   Value result = op->getResult(0);
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
-    ValueSharding target = states.find(result)->second.target;
+    ValueSharding target = getState(result).target;
     auto value = use(constrain.getInput(), target, op->getLoc());
     if (failed(value))
       return failure();
@@ -521,7 +522,7 @@ LogicalResult Partitioner::run() {
   SmallVector<Type> argumentTypes, resultTypes;
   SmallVector<Attribute> argumentShardings, argumentGlobals;
   for (BlockArgument arg : block.getArguments()) {
-    State &state = states.find(arg)->second;
+    State &state = getState(arg);
     RankedTensorType type = getLocalType(arg, state.target);
     state.local = {local->addArgument(type, arg.getLoc()), state.target, {}};
     argumentTypes.push_back(type);
@@ -535,7 +536,7 @@ LogicalResult Partitioner::run() {
   SmallVector<Value> results;
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    ValueSharding target = states.find(value)->second.target;
+    ValueSharding target = getState(value).target;
     if (auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr)) {
       auto sharding = readSharding(attr, value, factors, mesh,
                                    [&] { return terminator->emitOpError() << "result " << i << ": "; });

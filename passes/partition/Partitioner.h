@@ -12,6 +12,8 @@
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
 #include "meshwright/lib/Reshard/Reshard.h"
 
+#include <deque>
+
 namespace meshwright {
 
 /// Writes the SPMD program of one function.
@@ -48,6 +50,15 @@ private:
     /// Copies in other shardings.
     mlir::SmallVector<std::pair<ValueSharding, mlir::Value>, 2> copies;
   };
+
+  State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
+  const State &getState(mlir::Value value) const {
+    return states[stateIndices.find(value)->second];
+  }
+  void addState(mlir::Value value, State state) {
+    stateIndices.try_emplace(value, states.size());
+    states.push_back(std::move(state));
+  }
 
   mlir::LogicalResult readTargets();
   void choosePadding();
@@ -98,7 +109,9 @@ private:
   const FactorAnalysis &factors;
   Resharder resharder;
   mlir::OpBuilder builder;
-  llvm::DenseMap<mlir::Value, State> states;
+  /// One for each global value, in no order that matters.
+  std::deque<State> states;
+  llvm::DenseMap<mlir::Value, unsigned> stateIndices;
   /// Layouts of local values, derived as far as `derivedTo` and only where
   /// padding is in question.
   llvm::DenseMap<mlir::Value, dist::Layout> derived;
