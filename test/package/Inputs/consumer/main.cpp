@@ -5,9 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Register/Register.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/MLIRContext.h"
@@ -21,7 +23,7 @@
 using namespace mlir;
 
 // usage: consumer FILE PIPELINE; prints the module, and on standard error how
-// many operations are of our dialect, by its C++ classes.
+// many operations are of our dialects, by their C++ classes.
 int main(int argc, char **argv) {
   if (argc != 3) {
     llvm::errs() << "usage: consumer FILE PIPELINE\n";
@@ -40,12 +42,13 @@ int main(int argc, char **argv) {
   if (failed(parsePassPipeline(argv[2], manager)) || failed(manager.run(*module)))
     return 1;
 
-  unsigned ours = 0;
-  module->walk([&](Operation *op) {
-    if (isa_and_nonnull<meshwright::nn::NnDialect>(op->getDialect()))
-      ++ours;
-  });
+  unsigned ours[2] = {0, 0};
+  for (auto function : module->getOps<mlir::func::FuncOp>())
+    function.walk([&](Operation *op) {
+      ours[0] += isa_and_nonnull<meshwright::nn::NnDialect>(op->getDialect());
+      ours[1] += isa_and_nonnull<meshwright::dist::DistDialect>(op->getDialect());
+    });
   module->print(llvm::outs());
-  llvm::errs() << ours << " nn ops\n";
+  llvm::errs() << ours[0] << " nn ops, " << ours[1] << " dist ops in functions\n";
   return 0;
 }
