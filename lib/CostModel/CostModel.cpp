@@ -196,7 +196,6 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
   RedistributeCost result;
   __int128 needed = elementBytes, held = elementBytes, peers = 1;
   bool nested = true;
-  AxisList fromAxes, toAxes;
   for (const RedistributeFactor &factor : factors) {
     int64_t fromChunk = factor.padded / getNumShards(factor.from);
     int64_t toChunk = factor.padded / getNumShards(factor.to);
@@ -208,8 +207,7 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
       ++common;
     ArrayRef<Axis> from = factor.from.drop_front(common), to = factor.to.drop_front(common);
     nested &= from.empty() || to.empty();
-    fromAxes.append(from.begin(), from.end());
-    toAxes.append(to.begin(), to.end());
+    result.axes.append(from.begin(), from.end());
     // Chunks of the source that one chunk of the target meets, at most.
     if (fromChunk > 0) {
       int64_t divisor = std::gcd(fromChunk, toChunk);
@@ -219,9 +217,14 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
   // Ranks that hold the same rows share the sending; those that agree in all
   // that changes keep to themselves.
   int64_t replicas = 1;
-  result.axes = fromAxes;
-  for (const Axis &axis : toAxes)
-    if (!contains(fromAxes, axis)) {
+  size_t dropped = result.axes.size();
+  for (const RedistributeFactor &factor : factors)
+    for (const Axis &axis : factor.to) {
+      // Common axes stay in place: they are in the source's factor as well.
+      if (contains(factor.from, axis) && !contains(result.axes, axis))
+        continue;
+      if (contains(ArrayRef<Axis>(result.axes).take_front(dropped), axis))
+        continue;
       replicas *= axis.size;
       result.axes.push_back(axis);
     }
@@ -267,7 +270,8 @@ RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layou
     for (int64_t size : to.getLocalShape())
       bytes *= size;
     result.bytes = saturate(bytes);
-    result.axes = from.getShardedAxes();
+    for (const Axis &axis : from.getShardedAxes())
+      result.axes.push_back(axis);
     for (const Axis &axis : to.getShardedAxes())
       if (!contains(result.axes, axis))
         result.axes.push_back(axis);

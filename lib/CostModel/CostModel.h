@@ -107,7 +107,8 @@ int64_t getTensorBytes(mlir::Type tensorType);
 struct RedistributeCost {
   int64_t bytes = 0;
   int64_t peers = 0;
-  dist::AxisList axes;
+  /// Those along which anything changes, in order.
+  llvm::SmallVector<dist::Axis, 8> axes;
 };
 
 class CostModel {

@@ -62,7 +62,10 @@ struct Lists {
   SmallVector<Parts, 8> factors;
   SmallVector<int64_t, 8> shards;
   Parts unreduced, free;
+  int64_t totalShards = 1;
 };
+
+using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
 
 struct Edge {
   ReshardStepKind kind;
@@ -114,7 +117,12 @@ private:
   void slice();
   void makePartial();
   void permute(const Placement &placement, const Lists &lists);
-  void redistribute(const Placement &placement, const Lists &lists);
+  void redistribute(const Placement &placement, const Lists &lists, const FactorAxes &axes);
+  FactorAxes getFactorAxes(const Lists &lists) const;
+  /// Whether a path that goes on with this edge cannot be the best.
+  bool isTooDear(const Cost &edge) const {
+    return targetIndex >= 0 && !(cost + edge < visits[targetIndex].cost);
+  }
   /// Calls `callback` with each order of each nonempty subset of `parts` (one
   /// order, if `subsetsOnly`).
   template <typename Callback>
@@ -134,6 +142,8 @@ private:
 
   std::vector<Placement> placements;
   std::vector<Lists> placementLists;
+  /// Of each placement the axes of each factor.
+  std::vector<FactorAxes> placementAxes;
   bool allPlacements = true;
 
   std::vector<Visit> visits;
@@ -147,6 +157,7 @@ private:
   int current = -1;
   Node node;
   Lists lists;
+  FactorAxes factorAxes;
   Cost cost;
   int64_t localBytes = 0;
 };
@@ -192,6 +203,7 @@ Lists Search::getLists(const Placement &placement) const {
         parts.resize(index + 1);
       parts[index] = i;
       result.shards[place >> 8] *= problem.axes[i].size;
+      result.totalShards *= problem.axes[i].size;
     }
   }
   return result;
@@ -312,8 +324,10 @@ void Search::listPlacements() {
       placements.push_back(std::move(placement));
     }
   }
-  for (const Placement &placement : placements)
+  for (const Placement &placement : placements) {
     placementLists.push_back(getLists(placement));
+    placementAxes.push_back(getFactorAxes(placementLists.back()));
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -321,9 +335,9 @@ void Search::listPlacements() {
 //===----------------------------------------------------------------------===//
 
 void Search::relax(Node next, const Lists &nextLists, Edge edge) {
-  Cost total = cost + edge.cost;
-  if (targetIndex >= 0 && !(total < visits[targetIndex].cost))
+  if (isTooDear(edge.cost))
     return;
+  Cost total = cost + edge.cost;
   bool isTarget = next == targetNode;
   if (options.maxIntermediateBytes && !isTarget &&
       getLocalBytes(next, nextLists) > options.maxIntermediateBytes)
@@ -528,7 +542,8 @@ static bool matchDigits(ArrayRef<Axis> from, ArrayRef<Axis> to, AxisList &moved)
 }
 
 void Search::permute(const Placement &placement, const Lists &other) {
-  if (other.shards != lists.shards || placement == node.placement)
+  if (other.totalShards != lists.totalShards || other.shards != lists.shards ||
+      placement == node.placement)
     return;
   AxisList moved;
   auto match = [&](ArrayRef<uint8_t> a, ArrayRef<uint8_t> b) {
@@ -571,33 +586,31 @@ void Search::permute(const Placement &placement, const Lists &other) {
   relax(std::move(next), other, std::move(edge));
 }
 
-void Search::redistribute(const Placement &placement, const Lists &other) {
+FactorAxes Search::getFactorAxes(const Lists &lists) const {
+  FactorAxes result;
+  for (const Parts &parts : lists.factors) {
+    result.emplace_back();
+    for (uint8_t part : parts)
+      result.back().push_back(problem.axes[part]);
+  }
+  return result;
+}
+
+void Search::redistribute(const Placement &placement, const Lists &other,
+                          const FactorAxes &otherAxes) {
   if (!other.unreduced.empty() || placement == node.placement)
     return;
-  Node next{placement, node.pads};
-  if (!isConsistent(next, other))
-    return;
-  SmallVector<AxisList, 8> from, to;
   SmallVector<RedistributeFactor, 8> factors;
-  int64_t scale = 1;
-  bool dropsAxes = false;
   for (int f = 0, e = problem.factors.size(); f < e; ++f) {
-    dropsAxes |= !lists.factors[f].empty();
-    auto raw = [&](ArrayRef<uint8_t> parts) {
-      AxisList axes;
-      for (uint8_t part : parts)
-        axes.push_back(problem.axes[part]);
-      return axes;
-    };
-    from.push_back(raw(lists.factors[f]));
-    to.push_back(raw(other.factors[f]));
+    if (getPadded(node, f) % other.shards[f] != 0)
+      return;
+    factors.push_back({getPadded(node, f), factorAxes[f], otherAxes[f]});
   }
-  // From a replicated value slices do.
-  if (!dropsAxes)
-    return;
-  for (int f = 0, e = problem.factors.size(); f < e; ++f)
-    factors.push_back({getPadded(node, f), from[f], to[f]});
+  int64_t scale = 1;
   if (wholeDims != 1) {
+    Node next{placement, node.pads};
+    if (!isConsistent(next, other))
+      return;
     // Both cuts of a dimension are in use: rows of one cut are not boxes of the
     // other.
     for (int f = 0, e = problem.factors.size(); f < e; ++f)
@@ -612,11 +625,13 @@ void Search::redistribute(const Placement &placement, const Lists &other) {
   RedistributeCost part = meshwright::getRedistributeCost(factors, problem.elementBytes);
   Edge edge;
   edge.kind = ReshardStepKind::Redistribute;
+  edge.cost = model.getRedistributeCost(part.axes, part.bytes / scale, part.peers);
+  if (isTooDear(edge.cost))
+    return;
   for (auto [i, axis] : llvm::enumerate(problem.axes))
     if (contains(part.axes, axis))
       edge.axes.push_back(i);
-  edge.cost = model.getRedistributeCost(part.axes, part.bytes / scale, part.peers);
-  relax(std::move(next), other, std::move(edge));
+  relax(Node{placement, node.pads}, other, std::move(edge));
 }
 
 void Search::expand(int index) {
@@ -633,9 +648,13 @@ void Search::expand(int index) {
   makePartial();
   for (auto [placement, other] : llvm::zip_equal(placements, placementLists))
     permute(placement, other);
-  if (lists.unreduced.empty())
-    for (auto [placement, other] : llvm::zip_equal(placements, placementLists))
-      redistribute(placement, other);
+  // From a replicated value slices do.
+  if (lists.unreduced.empty() && lists.totalShards != 1) {
+    factorAxes = getFactorAxes(lists);
+    for (auto [placement, other, axes] :
+         llvm::zip_equal(placements, placementLists, placementAxes))
+      redistribute(placement, other, axes);
+  }
 }
 
 //===----------------------------------------------------------------------===//

@@ -492,7 +492,8 @@ struct AllPairsTest : ReshardTest {
         if ((*plan)->cost.time != brute.distance[i][j] && ++wrong <= 5)
           ADD_FAILURE() << toString(from, mesh) << " -> " << toString(to, mesh) << ": "
                         << (*plan)->cost.time << ", expected " << brute.distance[i][j];
-        if (execute)
+        // A sample: the whole takes a minute.
+        if (execute && (i * 131 + j * 7) % 8 == 0)
           checkMove(resharder, mesh, from, to, i * 1000 + j);
       }
     EXPECT_EQ(wrong, 0) << "of " << pairs;
