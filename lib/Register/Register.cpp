@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/annotate/Passes.h"
+#include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/report/Passes.h"
@@ -34,6 +35,7 @@ void meshwright::registerAllPasses() {
   registerAnnotatePasses();
   registerPropagatePasses();
   registerPartitionPasses();
+  registerOptimisePasses();
   registerReportPasses();
   registerVerifyPasses();
   registerPipelines();

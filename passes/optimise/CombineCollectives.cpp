@@ -1,0 +1,267 @@
+//===- CombineCollectives.cpp - fewer launches ----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/optimise/MergeReductions.h"
+#include "meshwright/passes/optimise/Passes.h"
+#include "meshwright/passes/optimise/TokenSharding.h"
+
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_COMBINECOLLECTIVES
+#include "meshwright/passes/optimise/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+constexpr llvm::StringLiteral kPass = "combine-collectives";
+
+/// Attributes that hold one entry for each operand; the others have to be equal.
+constexpr llvm::StringLiteral kPerOperand[] = {"dims", "from", "to"};
+
+bool isPerOperand(StringRef name) { return llvm::is_contained(kPerOperand, name); }
+
+class Combiner {
+public:
+  Combiner(func::FuncOp func, const CostModel &model)
+      : block(func.front()), model(model), log(DistDialect::getDecisionLog(func.getContext())) {}
+
+  /// Whether anything changed.
+  bool run() {
+    dropEqual();
+    dropInverse();
+    joinLaunches();
+    return changed;
+  }
+
+private:
+  void dropEqual();
+  void dropInverse();
+  void joinLaunches();
+  struct Group;
+  void join(Group &group);
+  Attribute getSharedAttributes(Operation *op);
+
+  Block &block;
+  const CostModel &model;
+  DecisionLog &log;
+  bool changed = false;
+};
+
+/// Launches of one kind whose results nobody has used yet.
+struct Combiner::Group {
+  StringAttr name;
+  Attribute shared;
+  SmallVector<Operation *, 4> members;
+  /// Slices and reshapes of the results, which can wait for the last member.
+  SmallVector<Operation *, 4> views;
+  /// Work since the first member, which waits for none of them.
+  int64_t between = 0;
+};
+
+/// The same collective of the same values once.
+void Combiner::dropEqual() {
+  DenseMap<std::pair<Value, Attribute>, SmallVector<Operation *, 1>> seen;
+  for (Operation &op : llvm::make_early_inc_range(block)) {
+    if (!getCollectiveKind(&op))
+      continue;
+    SmallVector<Operation *, 1> &candidates = seen[{op.getOperand(0), op.getAttrDictionary()}];
+    Operation **equal = llvm::find_if(candidates, [&](Operation *other) {
+      return other->getName() == op.getName() && other->getOperands() == op.getOperands() &&
+             other->getResultTypes() == op.getResultTypes();
+    });
+    if (equal == candidates.end()) {
+      candidates.push_back(&op);
+      continue;
+    }
+    std::optional<Cost> cost = model.getCost(&op);
+    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+            op.getName().getStringRef().str() + " of the same value is done once",
+            {{"bytes_saved", double(cost->bytes)}});
+    op.replaceAllUsesWith(*equal);
+    op.erase();
+    changed = true;
+  }
+}
+
+/// A gather that is cut up again in the same way, and the reverse.
+void Combiner::dropInverse() {
+  for (Operation &op : llvm::make_early_inc_range(block)) {
+    if (!isa<AllGatherOp, dist::SliceOp>(op) || op.getNumOperands() != 1)
+      continue;
+    Operation *above = op.getOperand(0).getDefiningOp();
+    bool isInverse = above && above->getNumOperands() == 1 &&
+                     ((isa<AllGatherOp>(op) && isa<dist::SliceOp>(above)) ||
+                      (isa<dist::SliceOp>(op) && isa<AllGatherOp>(above)));
+    if (!isInverse || above->getAttr("axes") != op.getAttr("axes") ||
+        above->getAttr("dims") != op.getAttr("dims") ||
+        above->getOperand(0).getType() != op.getResult(0).getType())
+      continue;
+    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+            op.getName().getStringRef().str() + " undoes the " +
+                above->getName().getStringRef().str() + " before it: both go",
+            {{"bytes_saved", double(model.getCost(&op)->bytes + model.getCost(above)->bytes)}});
+    op.getResult(0).replaceAllUsesWith(above->getOperand(0));
+    op.erase();
+    changed = true;
+    if (isOpTriviallyDead(above))
+      above->erase();
+  }
+}
+
+/// What members of one launch have in common.
+Attribute Combiner::getSharedAttributes(Operation *op) {
+  NamedAttrList shared;
+  for (NamedAttribute attribute : op->getAttrs())
+    if (!isPerOperand(attribute.getName()))
+      shared.append(attribute);
+  return shared.getDictionary(op->getContext());
+}
+
+void Combiner::join(Group &group) {
+  ArrayRef<Operation *> members = group.members;
+  if (members.size() < 2)
+    return;
+  changed = true;
+  Operation *last = members.back();
+  SmallVector<Value> operands;
+  SmallVector<Type> types;
+  SmallVector<Location> locations;
+  NamedAttrList attributes(last->getAttrDictionary());
+  for (Operation *member : members) {
+    operands.append(member->operand_begin(), member->operand_end());
+    types.append(member->result_type_begin(), member->result_type_end());
+    locations.push_back(member->getLoc());
+  }
+  for (StringRef name : kPerOperand) {
+    if (!last->hasAttr(name))
+      continue;
+    if (isa<DenseI64ArrayAttr>(last->getAttr(name))) {
+      SmallVector<int64_t> all;
+      for (Operation *member : members)
+        llvm::append_range(all, member->getAttrOfType<DenseI64ArrayAttr>(name).asArrayRef());
+      attributes.set(name, DenseI64ArrayAttr::get(last->getContext(), all));
+    } else {
+      SmallVector<Attribute> all;
+      for (Operation *member : members)
+        llvm::append_range(all, member->getAttrOfType<ArrayAttr>(name).getValue());
+      attributes.set(name, ArrayAttr::get(last->getContext(), all));
+    }
+  }
+  OpBuilder builder(last);
+  OperationState state(FusedLoc::get(last->getContext(), locations), last->getName());
+  state.addOperands(operands);
+  state.addTypes(types);
+  state.addAttributes(attributes);
+  Operation *joint = builder.create(state);
+  Operation *after = joint;
+  for (Operation *view : group.views) {
+    view->moveAfter(after);
+    after = view;
+  }
+  unsigned next = 0;
+  for (Operation *member : members) {
+    for (Value result : member->getResults())
+      result.replaceAllUsesWith(joint->getResult(next++));
+    member->erase();
+  }
+}
+
+void Combiner::joinLaunches() {
+  SmallVector<Group> open, closed;
+  for (Operation &op : block) {
+    // A user, in a region too, ends a group; a view waits with it.
+    llvm::SmallPtrSet<Operation *, 8> producers;
+    op.walk([&](Operation *inner) {
+      for (Value operand : inner->getOperands())
+        if (Operation *producer = operand.getDefiningOp())
+          producers.insert(producer);
+    });
+    auto isUsed = [&](Operation *producer) { return producers.contains(producer); };
+    bool isView = isa<nn::SliceOp, nn::ReshapeOp>(op);
+    for (size_t i = 0; i < open.size();) {
+      Group &group = open[i];
+      bool uses = llvm::any_of(group.members, isUsed) || llvm::any_of(group.views, isUsed);
+      if (uses && isView)
+        group.views.push_back(&op);
+      if (!uses || isView) {
+        ++i;
+        continue;
+      }
+      closed.push_back(std::move(group));
+      open.erase(open.begin() + i);
+    }
+    std::optional<CollectiveKind> kind = getCollectiveKind(&op);
+    // The layouts of a redistribute stay with their launch.
+    if (!kind || !isLaunch(*kind) || isa<RedistributeOp>(op)) {
+      int64_t time = isView ? 0 : getComputeTime(&op, model);
+      for (Group &group : open)
+        group.between += time;
+      continue;
+    }
+    Attribute shared = getSharedAttributes(&op);
+    StringAttr name = op.getName().getIdentifier();
+    Group *group = llvm::find_if(
+        open, [&](Group &group) { return group.name == name && group.shared == shared; });
+    if (group == open.end()) {
+      open.push_back({name, shared, {&op}, {}, 0});
+      continue;
+    }
+    // The first could have run beside the work in between.
+    Cost own = *model.getCost(&op), earlier;
+    for (Operation *member : group->members)
+      earlier = earlier + *model.getCost(member);
+    AxisList axes = getCollectiveAxes(&op, model.getMesh());
+    int64_t saved = model.getTime(axes, 0, getSteps(*kind, getNumShards(axes)));
+    int64_t lost = std::min(earlier.time, group->between);
+    std::vector<std::pair<std::string, double>> numbers = {
+        {"saved_seconds", double(saved) * 1e-12}, {"overlap_lost_seconds", double(lost) * 1e-12}};
+    if (lost > saved) {
+      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+              op.getName().getStringRef().str() +
+                  " keeps its own launch: the one before can run beside the work in between",
+              std::move(numbers));
+      closed.push_back(std::move(*group));
+      *group = {name, shared, {&op}, {}, 0};
+      continue;
+    }
+    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+            op.getName().getStringRef().str() + " joins the launch of another one",
+            std::move(numbers));
+    group->members.push_back(&op);
+  }
+  for (Group &group : closed)
+    join(group);
+  for (Group &group : open)
+    join(group);
+}
+
+struct CombineCollectivesPass : meshwright::impl::CombineCollectivesBase<CombineCollectivesPass> {
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    if (!getSpmdMeshSymbol(func) || func.isDeclaration())
+      return markAllAnalysesPreserved();
+    MeshAttr mesh = getSpmdMesh(func);
+    if (!mesh) {
+      func.emitError() << "'dist.spmd' names no mesh";
+      return signalPassFailure();
+    }
+    CostModel model(mesh);
+    bool merged = mergeReductions(func, model, kPass);
+    if (!Combiner(func, model).run() && !merged)
+      return markAllAnalysesPreserved();
+    if (failed(verifyPlacement(func)))
+      signalPassFailure();
+  }
+};
+
+} // namespace

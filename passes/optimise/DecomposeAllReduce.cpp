@@ -1,0 +1,150 @@
+//===- DecomposeAllReduce.cpp - all-reduce by halves ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/optimise/GatherPlan.h"
+#include "meshwright/passes/optimise/MergeReductions.h"
+#include "meshwright/passes/optimise/Passes.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_DECOMPOSEALLREDUCE
+#include "meshwright/passes/optimise/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+constexpr llvm::StringLiteral kPass = "decompose-all-reduce";
+
+struct DecomposeAllReducePass : meshwright::impl::DecomposeAllReduceBase<DecomposeAllReducePass> {
+  using DecomposeAllReduceBase::DecomposeAllReduceBase;
+
+  LogicalResult initialize(MLIRContext *context) override {
+    if (when != "auto" && when != "always")
+      return emitError(UnknownLoc::get(context))
+             << kPass << ": option 'when' is '" << when << "', expected auto or always";
+    return success();
+  }
+
+  void runOnOperation() override;
+  /// Whether it was.
+  bool decompose(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding,
+                 const GatherPlan &plan);
+};
+
+void split(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding) {
+  OpBuilder builder(op);
+  Location location = op.getLoc();
+  Value partial = op.getInputs()[0];
+  SmallVector<int64_t> shape(cast<RankedTensorType>(partial.getType()).getShape());
+  DenseI64ArrayAttr dims = builder.getDenseI64ArrayAttr(token.dim);
+  if (token.padded != token.size) {
+    shape[token.dim] = token.padded;
+    partial = PadOp::create(builder, location,
+                            cast<RankedTensorType>(partial.getType()).clone(shape), partial, dims);
+  }
+  shape[token.dim] = token.getChunk();
+  Type type = cast<RankedTensorType>(partial.getType()).clone(shape);
+  Value shard = ReduceScatterOp::create(builder, location, TypeRange(type), partial,
+                                        op.getReductionAttr(), op.getAxesAttr(), dims)
+                    .getResult(0);
+  op.getResult(0).replaceAllUsesWith(sharding.gather(builder, location, shard, token));
+  op.erase();
+}
+
+bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
+                                       const TokenSharding &sharding, const GatherPlan &plan) {
+  DecisionLog &log = DistDialect::getDecisionLog(op.getContext());
+  const CostModel &model = sharding.getModel();
+  const GatherPlan::Entry &entry = plan.getEntry(op.getResult(0));
+  if (entry.shardedUsers == 0 && when != "always") {
+    log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+            "all-reduce stays whole: nothing token-wise follows");
+    return false;
+  }
+  int64_t bytes = getTensorBytes(op.getResult(0).getType()) / token.size * token.padded;
+  bool isOutermost = true;
+  for (int64_t size :
+       cast<RankedTensorType>(op.getResult(0).getType()).getShape().take_front(token.dim))
+    isOutermost &= size == 1;
+  Cost whole = *model.getCost(op);
+  Cost scatter =
+      model.getCost(CollectiveKind::ReduceScatter, token.axes, bytes, isOutermost ? 0 : 1);
+  if (token.padded != token.size)
+    scatter.time += model.getMemoryTime(2 * bytes);
+  int64_t after = scatter.time + entry.getBest();
+  std::vector<std::pair<std::string, double>> numbers = {
+      {"all_reduce_bytes", double(whole.bytes)},
+      {"all_reduce_seconds", double(whole.time) * 1e-12},
+      {"reduce_scatter_bytes", double(scatter.bytes)},
+      {"reduce_scatter_seconds", double(scatter.time) * 1e-12},
+      {"gathers_less_savings_seconds", double(entry.getBest()) * 1e-12}};
+  if (token.padded != token.size)
+    numbers.push_back({"padded_rows", double(token.padded - token.size)});
+  if (after > whole.time && when != "always") {
+    log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+            token.padded != token.size
+                ? "all-reduce stays whole: padding and launches cost more than sharding the tokens "
+                  "saves; more tokens would change that"
+                : "all-reduce stays whole: the second launch costs more than sharding the tokens "
+                  "saves; more tokens would change that",
+            std::move(numbers));
+    return false;
+  }
+  log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+          "all-reduce becomes reduce-scatter and all-gather over tokens", std::move(numbers));
+  split(op, token, sharding);
+  return true;
+}
+
+void DecomposeAllReducePass::runOnOperation() {
+  func::FuncOp func = getOperation();
+  if (!getSpmdMeshSymbol(func) || func.isDeclaration())
+    return markAllAnalysesPreserved();
+  MeshAttr mesh = getSpmdMesh(func);
+  if (!mesh) {
+    func.emitError() << "'dist.spmd' names no mesh";
+    return signalPassFailure();
+  }
+  if (func.front().getOps<AllReduceOp>().empty())
+    return markAllAnalysesPreserved();
+  CostModel model(mesh);
+  bool changed = mergeReductions(func, model, kPass);
+  FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
+  if (failed(placement))
+    return signalPassFailure();
+  TokenSharding sharding(*placement, model);
+  llvm::MapVector<Value, TokenDim> seeds;
+  DecisionLog &log = DistDialect::getDecisionLog(&getContext());
+  for (auto op : func.front().getOps<AllReduceOp>()) {
+    if (op->getNumResults() != 1) {
+      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+              "all-reduce stays whole: it is one launch of several values");
+      continue;
+    }
+    std::optional<TokenDim> token = chooseTokens(
+        cast<RankedTensorType>(op.getResult(0).getType()), getCollectiveAxes(op, mesh));
+    // Padding within another padded dimension has no true tail.
+    const Layout &layout = placement->getLayout(op.getResult(0));
+    if (token && (layout.dims[token->dim].isSharded() || layout.dims[token->dim].isPadded()))
+      token.reset();
+    if (token)
+      seeds.insert({op.getResult(0), *token});
+  }
+  GatherPlan plan(func.front(), sharding, seeds, GatherPlan::Joins::Last);
+  for (auto &[value, token] : seeds)
+    changed |= decompose(value.getDefiningOp<AllReduceOp>(), token, sharding, plan);
+  if (!changed)
+    return markAllAnalysesPreserved();
+  if (failed(verifyPlacement(func)))
+    signalPassFailure();
+}
+
+} // namespace

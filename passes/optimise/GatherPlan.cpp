@@ -1,0 +1,111 @@
+//===- GatherPlan.cpp - where to gather shared-out values -----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/optimise/GatherPlan.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+GatherPlan::GatherPlan(Block &block, const TokenSharding &sharding,
+                       const llvm::MapVector<Value, TokenDim> &seeds, Joins joins)
+    : sharding(sharding), joins(joins) {
+  for (const auto &[value, token] : seeds)
+    tokens.try_emplace(value, token);
+  // Down: what could be on shards.
+  for (Operation &op : block) {
+    for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
+      auto it = tokens.find(operand);
+      if (it == tokens.end())
+        continue;
+      std::optional<TokenOp> how = sharding.match(&op, i, it->second);
+      if (!how)
+        continue;
+      // All that are shared out have to be so in the same way.
+      bool agree = true;
+      for (auto [j, other] : llvm::enumerate(op.getOperands()))
+        if (const TokenDim *token = lookup(other))
+          agree &= !how->operands[j] || *how->operands[j] == *token;
+      if (!agree)
+        continue;
+      for (auto [result, token] : llvm::zip(op.getResults(), how->results))
+        tokens.try_emplace(result, token);
+      ops.try_emplace(&op, std::move(*how));
+      break;
+    }
+  }
+  // Up: what is needed whole, and the cheapest place to gather for it.
+  for (Operation &op : llvm::reverse(block))
+    for (Value result : op.getResults())
+      if (tokens.contains(result))
+        evaluate(result);
+  for (BlockArgument argument : block.getArguments())
+    if (tokens.contains(argument))
+      evaluate(argument);
+}
+
+bool GatherPlan::isJoin(Operation *op) const {
+  const TokenOp &how = ops.find(op)->second;
+  Value first;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!how.operands[i] || !tokens.contains(operand) || operand == first)
+      continue;
+    if (first)
+      return true;
+    first = operand;
+  }
+  return false;
+}
+
+bool GatherPlan::accounts(Operation *op, Value value) const {
+  if (!isJoin(op))
+    return true;
+  if (joins == Joins::Nobody)
+    return false;
+  const TokenOp &how = ops.find(op)->second;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!how.operands[i] || !tokens.contains(operand) || operand == value)
+      continue;
+    Operation *other = operand.getDefiningOp(), *own = value.getDefiningOp();
+    if (!own || (other && own->isBeforeInBlock(other)))
+      return false;
+  }
+  return true;
+}
+
+int64_t GatherPlan::getExtra(Operation *op) const {
+  const TokenOp &how = ops.find(op)->second;
+  int64_t extra = -sharding.getSaving(op, how);
+  for (Value result : op->getResults())
+    if (auto it = entries.find(result); it != entries.end())
+      extra += it->second.getBest();
+  return extra;
+}
+
+void GatherPlan::evaluate(Value value) {
+  const TokenDim &token = tokens.find(value)->second;
+  Entry entry;
+  entry.here = sharding.getGatherCost(value, token).time;
+  llvm::SmallPtrSet<Operation *, 4> seen;
+  for (OpOperand &use : value.getUses()) {
+    Operation *user = use.getOwner();
+    const TokenOp *how = lookup(user);
+    if (!how || !how->operands[use.getOperandNumber()]) {
+      entry.isNeeded = true;
+      continue;
+    }
+    if (!seen.insert(user).second)
+      continue;
+    ++entry.shardedUsers;
+    if (how->kind == TokenOp::TakeShard || !accounts(user, value))
+      continue;
+    int64_t extra = getExtra(user);
+    entry.below += extra;
+    // Padding and strips are moved along in any case.
+    entry.here += how->kind == TokenOp::Forward ? extra : std::min<int64_t>(0, extra);
+  }
+  entries[value] = entry;
+}

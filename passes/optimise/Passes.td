@@ -1,0 +1,92 @@
+//===- Passes.td - passes over SPMD programs ---------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_OPTIMISE_PASSES_TD
+#define MESHWRIGHT_PASSES_OPTIMISE_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def DecomposeAllReduce : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
+  let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
+  let description = [{
+    Requires an SPMD function (passes over others); guarantees the same results.
+
+    Partial sums that one addition joins are added first and share a reduction
+    (parallel branches into one residual). Then each all-reduce of a value with
+    tokens is split over its tokens: the last dimension but one, or the first
+    where that is shorter than the group and the first is not. Tokens that do
+    not divide are padded. `--sink-all-gather` moves the gather on.
+
+    An all-reduce is left whole where nothing token-wise follows, or where the
+    two launches and the padding cost more than what the ops behind it save by
+    working on a shard; the decision log has the numbers.
+
+    ```mlir
+    %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+    %2 = nn.relu %1 : tensor<16x8xf32>
+    ```
+    becomes
+    ```mlir
+    %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
+    %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %3 = nn.relu %2 : tensor<16x8xf32>
+    ```
+  }];
+  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
+                        "auto: where it pays by the cost model; always: wherever it is legal">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def SinkAllGather : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
+  let summary = "moves all-gathers down to where the whole value is needed";
+  let description = [{
+    Requires an SPMD function (passes over others); guarantees the same results.
+
+    An op that computes each row of the gathered dimension on its own (norm,
+    residual addition, elementwise op, cast, reshape, a linear whose weight is
+    not sharded over the gathered axes) runs on the shard instead, its other
+    operands sliced; its result is gathered where somebody needs it whole. A
+    value is gathered before its users instead where that sends less: two norms
+    of one value, or a projection to a wider one.
+
+    ```mlir
+    %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %2 = nn.relu %1 : tensor<16x8xf32>
+    ```
+    becomes
+    ```mlir
+    %1 = nn.relu %0 : tensor<4x8xf32>
+    %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def CombineCollectives : Pass<"combine-collectives", "::mlir::func::FuncOp"> {
+  let summary = "drops redundant collectives and joins independent ones into one launch";
+  let description = [{
+    Requires an SPMD function (passes over others); guarantees the same results.
+
+    Equal collectives of one operand become one. A gather whose result is only
+    cut up again along the same axes and dimension goes, and a slice that is
+    gathered again. Collectives of one kind over the same axes that do not depend
+    on each other become one launch of several tensors, unless the wait for the
+    later one costs more than the launch saved.
+
+    ```mlir
+    %2 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    %3 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x2xf32>) -> tensor<16x2xf32>
+    ```
+    becomes
+    ```mlir
+    %2:2 = dist.all_gather %0, %1 axes ["tp"] dims [0, 0] : (tensor<4x8xf32>, tensor<4x2xf32>) -> (tensor<16x8xf32>, tensor<16x2xf32>)
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+#endif

@@ -1,0 +1,243 @@
+//===- SinkAllGather.cpp - all-gathers move to where they are needed ------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// One walk down the program. Values of which each rank has a shard are tracked;
+// an op that can run on shards is written once more, on them, and its result is
+// gathered for those who need it whole. What is then unused goes.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/optimise/GatherPlan.h"
+#include "meshwright/passes/optimise/Passes.h"
+
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_SINKALLGATHER
+#include "meshwright/passes/optimise/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+constexpr llvm::StringLiteral kPass = "sink-all-gather";
+
+class Sinker {
+public:
+  Sinker(func::FuncOp func, const TokenSharding &sharding,
+         const llvm::MapVector<Value, TokenDim> &seeds)
+      : block(func.front()), sharding(sharding), seeds(seeds),
+        plan(block, sharding, seeds, GatherPlan::Joins::Nobody),
+        log(DistDialect::getDecisionLog(func.getContext())) {}
+
+  /// Whether anything changed.
+  bool run();
+
+private:
+  void visit(Operation *op);
+  bool runsOnShard(Operation *op, const TokenOp &how) const;
+  Value getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token);
+  void report();
+
+  Block &block;
+  const TokenSharding &sharding;
+  const llvm::MapVector<Value, TokenDim> &seeds;
+  GatherPlan plan;
+  DecisionLog &log;
+
+  /// Of a whole value the shard that a rank has.
+  DenseMap<Value, Value> shards;
+  /// Which gather a shard goes back to, and the ops that each has passed.
+  DenseMap<Value, Value> origin;
+  llvm::MapVector<Value, int64_t> passed;
+  /// Shards cut out of whole values.
+  DenseMap<Value, SmallVector<std::pair<TokenDim, Value>, 1>> slices;
+  /// Whole values to be gathered from their shards.
+  SmallVector<Value> gathered;
+};
+
+/// Whether an op that could run on shards does.
+bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
+  Value only;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!how.operands[i] || !shards.contains(operand) || operand == only)
+      continue;
+    // It joins two shards.
+    if (only)
+      return true;
+    only = operand;
+  }
+  if (!only)
+    return false;
+  // Where the operand is whole anyhow, the shard has to pay for itself.
+  if (!plan.getEntry(only).gatherHere())
+    return true;
+  int64_t extra = plan.getExtra(op);
+  if (extra < 0)
+    return true;
+  const GatherPlan::Entry &entry = plan.getEntry(only);
+  log.add(kPass.str(), Outcome::Declined, op->getLoc(),
+          entry.isNeeded
+              ? "all-gather stays above " + op->getName().getStringRef().str() +
+                    ": its operand is needed whole by another op"
+              : "all-gather stays above " + op->getName().getStringRef().str() +
+                    ": below it more would be gathered",
+          {{"gather_above_seconds", double(entry.here) * 1e-12},
+           {"gather_below_seconds", double(entry.below) * 1e-12},
+           {"extra_seconds", double(extra) * 1e-12}});
+  return false;
+}
+
+Value Sinker::getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token) {
+  if (Value shard = shards.lookup(value))
+    return shard;
+  for (auto &[known, slice] : slices[value])
+    if (known == token)
+      return slice;
+  Value slice = sharding.slice(builder, op->getLoc(), value, token);
+  slices[value].push_back({token, slice});
+  return slice;
+}
+
+void Sinker::visit(Operation *op) {
+  if (op->getNumResults() == 1 && seeds.contains(op->getResult(0))) {
+    shards[op->getResult(0)] = op->getOperand(0);
+    origin[op->getResult(0)] = op->getResult(0);
+    passed.insert({op->getResult(0), 0});
+    return;
+  }
+  const TokenOp *how = plan.lookup(op);
+  if (!how)
+    return;
+  Value source;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+    if (how->operands[i] && shards.contains(operand) && !source)
+      source = operand;
+  if (!source)
+    return;
+  if (how->kind == TokenOp::TakeShard) {
+    op->getResult(0).replaceAllUsesWith(shards[source]);
+    ++passed[origin[source]];
+    return;
+  }
+  if (how->kind == TokenOp::Forward) {
+    shards[op->getResult(0)] = shards[source];
+  } else {
+    if (!runsOnShard(op, *how))
+      return;
+    OpBuilder builder(op);
+    SmallVector<Value> operands(op->getOperands());
+    for (auto [i, operand] : llvm::enumerate(operands))
+      if (how->operands[i])
+        operand = getShard(builder, op, operand, *how->operands[i]);
+    Operation *sharded = sharding.runOnShard(builder, op, *how, operands);
+    for (auto [result, shard] : llvm::zip_equal(op->getResults(), sharded->getResults()))
+      shards[result] = shard;
+    if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
+      const GatherPlan::Entry &entry = plan.getEntry(source);
+      log.add(kPass.str(), Outcome::Applied, op->getLoc(),
+              "all-gather moves past a projection with a whole weight",
+              {{"gather_above_seconds", double(entry.here) * 1e-12},
+               {"gather_below_seconds", double(entry.below) * 1e-12}});
+    }
+    // Gathers that meet in it have all passed it.
+    llvm::SmallDenseSet<Value, 2> seen;
+    for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+      if (Value seed = how->operands[i] ? origin.lookup(operand) : Value(); seed && seen.insert(seed).second)
+        ++passed[seed];
+  }
+  for (Value result : op->getResults()) {
+    origin[result] = origin[source];
+    gathered.push_back(result);
+  }
+}
+
+void Sinker::report() {
+  for (auto &[seed, count] : passed) {
+    Cost cost = sharding.getGatherCost(seed, seeds.find(seed)->second);
+    if (count)
+      log.add(kPass.str(), Outcome::Applied, seed.getLoc(),
+              "all-gather moves past " + std::to_string(count) +
+                  (count == 1 ? " op, which runs on the shard" : " ops, which run on the shard"),
+              {{"bytes", double(cost.bytes)}, {"ops", double(count)}});
+    else
+      log.add(kPass.str(), Outcome::Declined, seed.getLoc(),
+              "all-gather stays: what follows needs the whole value", {{"bytes", double(cost.bytes)}});
+  }
+}
+
+bool Sinker::run() {
+  for (Operation &op : llvm::make_early_inc_range(block))
+    visit(&op);
+  report();
+  if (llvm::all_of(passed, [](const auto &entry) { return entry.second == 0; }))
+    return false;
+  for (Value whole : gathered) {
+    if (whole.use_empty())
+      continue;
+    Value shard = shards[whole];
+    // Behind the op that it replaces: what a shard needs is there by then.
+    OpBuilder builder(whole.getContext());
+    builder.setInsertionPointAfterValue(whole);
+    Value result = sharding.gather(builder, whole.getLoc(), shard, *plan.lookup(whole));
+    whole.replaceAllUsesWith(result);
+  }
+  llvm::DenseSet<Attribute> names;
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+  // A value that is computed whole and on shards keeps its identity once.
+  for (Operation &op : block)
+    if (Attribute name = op.getAttr("nn.id"); name && !names.insert(name).second)
+      op.removeAttr("nn.id");
+  return true;
+}
+
+struct SinkAllGatherPass : meshwright::impl::SinkAllGatherBase<SinkAllGatherPass> {
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    if (!getSpmdMeshSymbol(func) || func.isDeclaration())
+      return markAllAnalysesPreserved();
+    if (func.front().getOps<AllGatherOp>().empty())
+      return markAllAnalysesPreserved();
+    FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
+    if (failed(placement))
+      return signalPassFailure();
+    MeshAttr mesh = placement->getMesh();
+    CostModel model(mesh);
+    TokenSharding sharding(*placement, model);
+    llvm::MapVector<Value, TokenDim> seeds;
+    for (auto op : func.front().getOps<AllGatherOp>()) {
+      AxisList axes = getCollectiveAxes(op, mesh);
+      if (op->getNumResults() != 1 || axes.empty())
+        continue;
+      // A weight that is gathered before its use stays one.
+      if (isa<BlockArgument>(op.getInputs()[0]) &&
+          func.getArgAttr(cast<BlockArgument>(op.getInputs()[0]).getArgNumber(), "nn.parameter"))
+        continue;
+      TokenDim token;
+      token.dim = op.getDims()[0];
+      token.size = token.padded =
+          cast<RankedTensorType>(op.getResult(0).getType()).getDimSize(token.dim);
+      token.axes = std::move(axes);
+      if (token.size > 0)
+        seeds.insert({op.getResult(0), std::move(token)});
+    }
+    if (seeds.empty())
+      return markAllAnalysesPreserved();
+    if (!Sinker(func, sharding, seeds).run())
+      return markAllAnalysesPreserved();
+    if (failed(verifyPlacement(func)))
+      signalPassFailure();
+  }
+};
+
+} // namespace

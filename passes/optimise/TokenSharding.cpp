@@ -1,0 +1,296 @@
+//===- TokenSharding.cpp - ops on a shard of their rows -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/optimise/TokenSharding.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+static RankedTensorType getType(Value value) {
+  return dyn_cast<RankedTensorType>(value.getType());
+}
+
+std::optional<TokenDim> meshwright::chooseTokens(RankedTensorType type, AxisList axes) {
+  int64_t ranks = getNumShards(axes);
+  if (type.getRank() < 2 || ranks == 1)
+    return std::nullopt;
+  TokenDim token;
+  token.dim = type.getRank() - 2;
+  if (type.getDimSize(token.dim) < ranks && type.getDimSize(0) >= ranks && token.dim > 0)
+    token.dim = 0;
+  token.size = type.getDimSize(token.dim);
+  if (token.size == 0)
+    return std::nullopt;
+  token.padded = llvm::alignTo(token.size, ranks);
+  token.axes = std::move(axes);
+  return token;
+}
+
+//===----------------------------------------------------------------------===//
+// Matching
+//===----------------------------------------------------------------------===//
+
+/// Tokens within one factor of a dimension: what lies above and below them
+/// inside the factor.
+struct TokenFactor {
+  int factor;
+  int64_t outer, inner;
+};
+
+static std::optional<TokenFactor> findFactor(const FactorRule &rule,
+                                             ArrayRef<int> factors, const TokenDim &token) {
+  int64_t total = token.outer * token.size * token.inner, above = 1;
+  for (int factor : factors) {
+    int64_t size = rule.factors[factor].size;
+    if (size == 0)
+      return std::nullopt;
+    int64_t below = total / (above * size);
+    if (token.outer % above == 0 && below > 0 && token.inner % below == 0 &&
+        (token.outer / above) * token.size * (token.inner / below) == size)
+      return TokenFactor{factor, token.outer / above, token.inner / below};
+    above *= size;
+  }
+  return std::nullopt;
+}
+
+/// The tokens in a value with these factors; none where it has not the factor.
+static std::optional<TokenDim> place(const FactorRule &rule, const FactorRule::ValueFactors &dims,
+                                     const TokenFactor &where, const TokenDim &token) {
+  for (auto [d, factors] : llvm::enumerate(dims)) {
+    int64_t above = 1, below = 1;
+    bool found = false;
+    for (int factor : factors) {
+      if (factor == where.factor)
+        found = true;
+      else
+        (found ? below : above) *= rule.factors[factor].size;
+    }
+    if (!found)
+      continue;
+    TokenDim result = token;
+    result.dim = d;
+    result.outer = above * where.outer;
+    result.inner = where.inner * below;
+    return result;
+  }
+  return std::nullopt;
+}
+
+/// A slice that takes off the tokens' padding.
+static bool isStrip(nn::SliceOp slice, const TokenDim &token, const Layout &layout) {
+  ArrayRef<int64_t> from = slice.getInput().getType().getShape();
+  for (auto [d, size] : llvm::enumerate(from)) {
+    int64_t start = slice.getStarts()[d], limit = slice.getLimits()[d];
+    if (start != 0 || slice.getStrides()[d] != 1)
+      return false;
+    if (int64_t(d) != token.dim && limit != size)
+      return false;
+  }
+  int64_t limit = slice.getLimits()[token.dim];
+  return token.outer == 1 && limit % token.inner == 0 && limit < from[token.dim] &&
+         layout.dims[token.dim].getGlobalSize() == limit;
+}
+
+std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
+                                            const TokenDim &token) const {
+  TokenOp how;
+  how.operands.resize(op->getNumOperands());
+  how.operands[operand] = token;
+  if (auto slice = dyn_cast<dist::SliceOp>(op)) {
+    if (op->getNumOperands() != 1 || token.outer != 1 || token.inner != 1 ||
+        slice.getDims()[0] != token.dim || getCollectiveAxes(op, mesh) != token.axes ||
+        getType(op->getResult(0)).getDimSize(token.dim) != token.getChunk())
+      return std::nullopt;
+    how.kind = TokenOp::TakeShard;
+    return how;
+  }
+  if (auto pad = dyn_cast<dist::PadOp>(op)) {
+    if (pad.getDims().size() != 1 || pad.getDims()[0] != token.dim || token.outer != 1 ||
+        token.inner != 1 || getType(pad.getResult()).getDimSize(token.dim) != token.padded)
+      return std::nullopt;
+    how.kind = TokenOp::Forward;
+    how.results.push_back(token);
+    how.results[0].size = token.padded;
+    return how;
+  }
+  const Layout *input = placement.lookup(op->getOperand(operand));
+  if (!input)
+    return std::nullopt;
+  if (auto slice = dyn_cast<nn::SliceOp>(op); slice && isStrip(slice, token, *input)) {
+    how.kind = TokenOp::Forward;
+    how.results.push_back(token);
+    how.results[0].size = slice.getLimits()[token.dim] / token.inner;
+    return how;
+  }
+  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
+  if (!interface || op->getNumRegions() != 0 || op->getNumResults() == 0)
+    return std::nullopt;
+  // A weight that is gathered stays a weight: only rows of what flows through.
+  if (isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) && operand != 0)
+    return std::nullopt;
+  if (isa<nn::AttentionOp>(op))
+    return std::nullopt;
+  for (ValueRange values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
+    for (Value value : values) {
+      const Layout *layout = placement.lookup(value);
+      if (!layout || !getType(value) || layout->uses(token.axes))
+        return std::nullopt;
+    }
+  FactorRule rule = interface.getFactorRule();
+  std::optional<TokenFactor> where =
+      findFactor(rule, rule.operands[operand][token.dim], token);
+  if (!where || rule.factors[where->factor].kind != FactorKind::Parallel)
+    return std::nullopt;
+  for (auto [i, dims] : llvm::enumerate(rule.operands))
+    if (i != operand)
+      how.operands[i] = place(rule, dims, *where, token);
+  for (const FactorRule::ValueFactors &dims : rule.results) {
+    std::optional<TokenDim> result = place(rule, dims, *where, token);
+    if (!result)
+      return std::nullopt;
+    how.results.push_back(*result);
+  }
+  return how;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static RankedTensorType withDim(RankedTensorType type, int64_t dim, int64_t size) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dim] = size;
+  return type.clone(shape);
+}
+
+static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRef<int64_t> shape) {
+  RankedTensorType type = getType(value);
+  if (type.getShape() == shape)
+    return value;
+  if (auto earlier = value.getDefiningOp<nn::ReshapeOp>())
+    return reshape(builder, location, earlier.getInput(), shape);
+  return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
+}
+
+/// The shape with `outer` split off dimension `dim`.
+static SmallVector<int64_t> splitOuter(RankedTensorType type, const TokenDim &token) {
+  SmallVector<int64_t> shape(type.getShape());
+  if (token.outer != 1) {
+    shape[token.dim] /= token.outer;
+    shape.insert(shape.begin() + token.dim, token.outer);
+  }
+  return shape;
+}
+
+static Value mergeOuter(OpBuilder &builder, Location location, Value value,
+                        const TokenDim &token) {
+  SmallVector<int64_t> shape(getType(value).getShape());
+  if (token.outer == 1)
+    return value;
+  shape.erase(shape.begin() + token.dim);
+  shape[token.dim] *= token.outer;
+  return reshape(builder, location, value, shape);
+}
+
+Value TokenSharding::slice(OpBuilder &builder, Location location, Value value,
+                           const TokenDim &token) const {
+  int64_t dim = token.dim + (token.outer != 1);
+  value = reshape(builder, location, value, splitOuter(getType(value), token));
+  RankedTensorType result = withDim(getType(value), dim, token.getChunk() * token.inner);
+  value = dist::SliceOp::create(builder, location, TypeRange(result), value,
+                                getAxesAttr(builder.getContext(), token.axes, mesh),
+                                builder.getDenseI64ArrayAttr(dim))
+              .getResult(0);
+  return mergeOuter(builder, location, value, token);
+}
+
+Value TokenSharding::gather(OpBuilder &builder, Location location, Value shard,
+                            const TokenDim &token) const {
+  int64_t dim = token.dim + (token.outer != 1);
+  Value value = reshape(builder, location, shard, splitOuter(getType(shard), token));
+  RankedTensorType padded = withDim(getType(value), dim, token.padded * token.inner);
+  value = AllGatherOp::create(builder, location, TypeRange(padded), value,
+                              getAxesAttr(builder.getContext(), token.axes, mesh),
+                              builder.getDenseI64ArrayAttr(dim))
+              .getResult(0);
+  if (token.padded != token.size) {
+    RankedTensorType whole = withDim(padded, dim, token.size * token.inner);
+    SmallVector<int64_t> zeros(whole.getRank(), 0), ones(whole.getRank(), 1);
+    value = nn::SliceOp::create(builder, location, whole, value,
+                                builder.getDenseI64ArrayAttr(zeros),
+                                builder.getDenseI64ArrayAttr(whole.getShape()),
+                                builder.getDenseI64ArrayAttr(ones));
+  }
+  return mergeOuter(builder, location, value, token);
+}
+
+Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const TokenOp &how,
+                                     ValueRange operands) const {
+  Operation *sharded = builder.clone(*op);
+  sharded->setOperands(operands);
+  for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
+    result.setType(withDim(getType(result), token.dim,
+                           token.outer * token.getChunk() * token.inner));
+  // The one op that spells sizes of dimensions that it does not change.
+  if (auto slice = dyn_cast<nn::SliceOp>(sharded)) {
+    SmallVector<int64_t> limits(slice.getLimits());
+    limits[how.results[0].dim] = getType(slice.getResult()).getDimSize(how.results[0].dim);
+    slice.setLimits(limits);
+  }
+  return sharded;
+}
+
+//===----------------------------------------------------------------------===//
+// Costs
+//===----------------------------------------------------------------------===//
+
+Cost TokenSharding::getGatherCost(Value whole, const TokenDim &token) const {
+  int64_t bytes = getTensorBytes(whole.getType()) / token.size * token.padded;
+  bool isOutermost = token.outer == 1;
+  for (int64_t size : getType(whole).getShape().take_front(token.dim))
+    isOutermost &= size == 1;
+  Cost cost = model.getCost(CollectiveKind::AllGather, token.axes, bytes, isOutermost ? 0 : 1);
+  if (token.padded != token.size)
+    cost.time += model.getMemoryTime(2 * bytes);
+  return cost;
+}
+
+int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
+  int64_t bytes = 0;
+  for (Value value : op->getOperands())
+    bytes += getTensorBytes(value.getType());
+  for (Value value : op->getResults())
+    bytes += getTensorBytes(value.getType());
+  int64_t time = model.getMemoryTime(bytes);
+  double flops = 0;
+  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
+    RankedTensorType input = getType(op->getOperand(0)), result = getType(op->getResult(0));
+    auto matmul = dyn_cast<nn::MatmulOp>(op);
+    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
+                                                       : input.getShape().back();
+    flops = 2.0 * result.getNumElements() * depth;
+    time = std::max(time, model.getComputeTime(flops, result.getElementType()));
+  } else if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+    RankedTensorType result = getType(attention.getResult());
+    flops = 4.0 * result.getNumElements() * getType(attention.getKey()).getDimSize(2);
+    time = std::max(time, model.getComputeTime(flops, result.getElementType()));
+  }
+  return time;
+}
+
+int64_t TokenSharding::getSaving(Operation *op, const TokenOp &how) const {
+  if (how.kind != TokenOp::Compute)
+    return 0;
+  const TokenDim &token = how.results[0];
+  __int128 time = getComputeTime(op, model);
+  return int64_t(time - time * token.getChunk() / token.size);
+}

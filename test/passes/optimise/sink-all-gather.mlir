@@ -1,0 +1,174 @@
+// RUN: sharding-opt %s --decompose-all-reduce --sink-all-gather --split-input-file | FileCheck %s
+// RUN: sharding-opt %s --decompose-all-reduce=when=always --sink-all-gather --verify-placement --split-input-file | FileCheck %s 
+// RUN: sharding-opt %s --decompose-all-reduce --sink-all-gather --report-decisions --split-input-file 2>&1 -o /dev/null | FileCheck %s --check-prefix=LOG
+
+// Two layers. The residual stream stays on the shard from the first reduction to
+// the end; a cast and a reshape do not stop the gather.
+// CHECK-LABEL: func.func @layers
+// CHECK: dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
+// CHECK: nn.add {{.*}} -> tensor<4x8xf32>
+// CHECK: dist.slice %arg0 {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[RESIDUAL:.*]] = nn.add {{.*}} -> tensor<4x8xf32>
+// CHECK-NOT: dist.all_gather
+// CHECK: nn.rms_norm {{.*}} -> tensor<4x8xf32>
+// CHECK: nn.cast {{.*}} -> tensor<4x8xbf16>
+// CHECK: nn.reshape {{.*}} -> tensor<1x4x8xbf16>
+// CHECK: dist.all_gather {{.*}} dims [1] : (tensor<1x4x8xbf16>) -> tensor<1x16x8xbf16>
+// CHECK: nn.linear
+// CHECK-NOT: dist.all_gather
+// CHECK: dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
+// CHECK: nn.add %[[RESIDUAL]], {{.*}} -> tensor<4x8xf32>
+// CHECK: nn.rms_norm {{.*}} -> tensor<4x8xf32>
+// CHECK: dist.all_gather {{.*}} -> tensor<16x8xf32>
+// CHECK-NEXT: return
+// LOG: [sink-all-gather] applied: all-gather moves past 7 ops, which run on the shard
+// LOG: [sink-all-gather] applied: all-gather moves past 1 op
+dist.mesh @mesh = <["tp"=4]>
+func.func @layers(
+    %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
+    %up: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %down: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x16xf32>},
+    %bias: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>},
+    %n: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %a0 = nn.linear %x, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  %a1 = nn.relu %a0 : tensor<16x4xf32>
+  %a2 = nn.linear %a1, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %a3 = dist.all_reduce sum %a2 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %a4 = nn.add %a3, %bias : (tensor<16x8xf32>, tensor<8xf32>) -> tensor<16x8xf32>
+  %r = nn.add %x, %a4 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %h = nn.rms_norm %r weight %n eps 1.0e-05 : (tensor<16x8xf32>, tensor<8xf32>) -> tensor<16x8xf32>
+  %c = nn.cast %h : (tensor<16x8xf32>) -> tensor<16x8xbf16>
+  %u = nn.cast %up : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+  %k = nn.reshape %c : (tensor<16x8xbf16>) -> tensor<1x16x8xbf16>
+  %b0 = nn.linear %k, %u : (tensor<1x16x8xbf16>, tensor<4x8xbf16>) -> tensor<1x16x4xbf16>
+  %b1 = nn.cast %b0 : (tensor<1x16x4xbf16>) -> tensor<1x16x4xf32>
+  %b2 = nn.reshape %b1 : (tensor<1x16x4xf32>) -> tensor<16x4xf32>
+  %b3 = nn.linear %b2, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %b4 = dist.all_reduce sum %b3 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %y = nn.add %r, %b4 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %z = nn.rms_norm %y weight %n eps 1.0e-05 : (tensor<16x8xf32>, tensor<8xf32>) -> tensor<16x8xf32>
+  return %z : tensor<16x8xf32>
+}
+
+// -----
+
+// Two norms of one value: it is gathered once, before them.
+// CHECK-LABEL: func.func @two_norms
+// CHECK: dist.reduce_scatter
+// CHECK: %[[SHARD:.*]] = nn.add {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SHARD]]
+// CHECK: nn.rms_norm %[[WHOLE]]
+// CHECK: nn.layer_norm %[[WHOLE]]
+// CHECK: dist.reduce_scatter
+// CHECK: nn.add %[[SHARD]], {{.*}} -> tensor<4x8xf32>
+// CHECK: dist.all_gather
+// CHECK-NEXT: return
+// LOG: declined: all-gather stays above nn.rms_norm: below it more would be gathered
+dist.mesh @mesh = <["tp"=4]>
+func.func @two_norms(
+    %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
+    %up: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %down: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x16xf32>},
+    %n: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %a0 = nn.linear %x, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  %a1 = nn.relu %a0 : tensor<16x4xf32>
+  %a2 = nn.linear %a1, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %a3 = dist.all_reduce sum %a2 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %r = nn.add %x, %a3 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %p = nn.rms_norm %r weight %n eps 1.0e-05 : (tensor<16x8xf32>, tensor<8xf32>) -> tensor<16x8xf32>
+  %q = nn.layer_norm %r weight %n eps 1.0e-05 : (tensor<16x8xf32>, tensor<8xf32>) -> tensor<16x8xf32>
+  %b0 = nn.linear %p, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  %b1 = nn.linear %q, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  %b2 = nn.mul %b0, %b1 : (tensor<16x4xf32>, tensor<16x4xf32>) -> tensor<16x4xf32>
+  %b3 = nn.linear %b2, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %b4 = dist.all_reduce sum %b3 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %y = nn.add %r, %b4 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %z = nn.relu %y : tensor<16x8xf32>
+  return %z : tensor<16x8xf32>
+}
+
+// -----
+
+// Past two projections to narrower values, on 18 tokens padded to 20.
+// CHECK-LABEL: func.func @narrowing
+// CHECK: dist.pad {{.*}} -> tensor<1x20x64xf32>
+// CHECK: dist.reduce_scatter {{.*}} -> tensor<1x5x64xf32>
+// CHECK: nn.add {{.*}} -> tensor<1x5x64xf32>
+// CHECK: %[[NORM:.*]] = nn.rms_norm {{.*}} -> tensor<1x5x64xf32>
+// CHECK: nn.linear %[[NORM]], {{.*}} -> tensor<1x5x16xf32>
+// CHECK: dist.all_gather {{.*}} -> tensor<1x20x16xf32>
+// CHECK: nn.slice {{.*}} -> tensor<1x18x16xf32>
+// CHECK: nn.linear %[[NORM]], {{.*}} -> tensor<1x5x8xf32>
+// CHECK: dist.all_gather {{.*}} -> tensor<1x20x8xf32>
+// LOG: applied: all-gather moves past a projection with a whole weight (gather_above_seconds = 3.8
+dist.mesh @mesh = <["tp"=4]>
+func.func @narrowing(
+    %x: tensor<1x18x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x18x64xf32>},
+    %o: tensor<64x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<64x64xf32>},
+    %h: tensor<1x18x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<1x18x64xf32>},
+    %qa: tensor<16x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x64xf32>},
+    %kva: tensor<8x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x64xf32>},
+    %qb: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
+    %kvb: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x8xf32>},
+    %n: tensor<64xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<64xf32>})
+    -> (tensor<1x18x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<1x18x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %h, %o : (tensor<1x18x16xf32>, tensor<64x16xf32>) -> tensor<1x18x64xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<1x18x64xf32>) -> tensor<1x18x64xf32>
+  %2 = nn.add %x, %1 : (tensor<1x18x64xf32>, tensor<1x18x64xf32>) -> tensor<1x18x64xf32>
+  %3 = nn.rms_norm %2 weight %n eps 1.0e-05 : (tensor<1x18x64xf32>, tensor<64xf32>) -> tensor<1x18x64xf32>
+  %4 = nn.linear %3, %qa : (tensor<1x18x64xf32>, tensor<16x64xf32>) -> tensor<1x18x16xf32>
+  %5 = nn.linear %3, %kva : (tensor<1x18x64xf32>, tensor<8x64xf32>) -> tensor<1x18x8xf32>
+  %7 = nn.linear %4, %qb : (tensor<1x18x16xf32>, tensor<16x16xf32>) -> tensor<1x18x16xf32>
+  %8 = nn.linear %5, %kvb : (tensor<1x18x8xf32>, tensor<16x8xf32>) -> tensor<1x18x16xf32>
+  %9 = nn.mul %7, %8 : (tensor<1x18x16xf32>, tensor<1x18x16xf32>) -> tensor<1x18x16xf32>
+  return %9 : tensor<1x18x16xf32>
+}
+
+// -----
+
+// A batch of flattened sequences: the tokens are a part of the merged dimension.
+// CHECK-LABEL: func.func @flattened
+// CHECK: dist.reduce_scatter {{.*}} dims [1] : (tensor<2x8x8xf32>) -> tensor<2x2x8xf32>
+// CHECK: %[[SHARD:.*]] = nn.relu {{.*}} : tensor<4x8xf32>
+// CHECK: %[[SPLIT:.*]] = nn.reshape %[[SHARD]] : (tensor<4x8xf32>) -> tensor<2x2x8xf32>
+// CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SPLIT]] axes ["tp"] dims [1] : (tensor<2x2x8xf32>) -> tensor<2x8x8xf32>
+// CHECK: nn.reshape %[[WHOLE]] : (tensor<2x8x8xf32>) -> tensor<16x8xf32>
+dist.mesh @mesh = <["tp"=4]>
+func.func @flattened(
+    %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
+    %up: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %down: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x16xf32>})
+    -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  %1 = nn.linear %0, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %2 = nn.reshape %1 : (tensor<16x8xf32>) -> tensor<2x8x8xf32>
+  %3 = dist.all_reduce sum %2 axes ["tp"] : (tensor<2x8x8xf32>) -> tensor<2x8x8xf32>
+  %4 = nn.reshape %3 : (tensor<2x8x8xf32>) -> tensor<16x8xf32>
+  %5 = nn.relu %4 : tensor<16x8xf32>
+  %6 = nn.linear %5, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  return %6 : tensor<16x4xf32>
+}
+
+// -----
+
+// The whole value is needed at once: the gather stays.
+// CHECK-LABEL: func.func @needed_whole
+// CHECK: dist.all_gather
+// CHECK-NEXT: nn.linear
+// LOG: declined: all-gather stays: what follows needs the whole value (bytes = 3.84
+dist.mesh @mesh = <["tp"=4]>
+func.func @needed_whole(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %up: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = nn.linear %0, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
+  return %1 : tensor<16x4xf32>
+}
