@@ -1,0 +1,81 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Faults injected at random places of partitioned models are caught.
+
+As a program it prints the counts: test_placement_mutations.py [COUNT] [MODEL...]
+"""
+import collections
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from test_import_transformers import MODELS, ids
+
+from meshwright import importer
+
+TOOL = shutil.which("sharding-opt")
+PLUGIN = TOOL and os.path.join(os.path.dirname(os.path.dirname(TOOL)), "test", "lib",
+                               "libMeshwrightTestPasses.so")
+MESHES = ["tp=4 sequence-parallel=on", "tp=3 sequence-parallel=on",
+          "dp=2,tp=4 sequence-parallel=off"]
+pytestmark = pytest.mark.skipif(not PLUGIN or not os.path.exists(PLUGIN),
+                                reason="needs sharding-opt and the test passes")
+LINE = re.compile(r"^\S+ (\S+): (\d+) of (\d+) caught, (\d+) make another program")
+
+
+@functools.lru_cache(maxsize=None)
+def source(name):
+    torch.manual_seed(1)
+    return importer.import_module(MODELS[name]().eval(), (ids(2, 17),)).mlir
+
+
+def opt(text, *arguments):
+    result = subprocess.run([TOOL, "-", *arguments], input=text, text=True, capture_output=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def mutate(name, mesh, count, seed=1):
+    """Counts of (caught, injected, making another program) by kind, and the escapes."""
+    spmd = opt(source(name), f"--parallelize=mesh={mesh}")
+    text = opt(spmd, f"--load-pass-plugin={PLUGIN}", "-o", os.devnull,
+               "--pass-pipeline=builtin.module(test-mutate-placement"
+               f"{{count={count} seed={seed}}})")
+    counts = {m[1]: tuple(map(int, m.groups()[1:])) for m in map(LINE.match, text.splitlines())
+              if m}
+    return counts, [line.strip() for line in text.splitlines() if "escaped:" in line]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_all_caught(name, mesh):
+    counts, escapes = mutate(name, mesh, count=10)
+    assert not escapes
+    assert len(counts) >= 9
+    for kind, (caught, injected, other) in counts.items():
+        assert caught + other == injected, kind
+        assert caught >= injected // 2, kind
+
+
+def main(count=50, *names):
+    total = collections.Counter()
+    for name in names or MODELS:
+        for mesh in MESHES:
+            counts, escapes = mutate(name, mesh, int(count))
+            for kind, numbers in counts.items():
+                total.update(dict(zip([(kind, i) for i in range(3)], numbers, strict=True)))
+            for escape in escapes:
+                print(f"{name} {mesh}: {escape}")
+    for kind in sorted({kind for kind, _ in total}):
+        caught, injected, other = (total[kind, i] for i in range(3))
+        print(f"{kind:18} {caught:6} of {injected:6} caught, {other:4} make another program")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
