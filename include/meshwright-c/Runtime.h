@@ -109,12 +109,13 @@ typedef struct mw_rt_attention {
   int64_t has_padding, has_bias, bias_dtype, bias_stride_batch, bias_stride_head;
 } mw_rt_attention;
 
-/* The compiled part of attention: from the products of one head's queries and
- * keys [q_len, kv_len], to probabilities, both in the type sums are taken in.
- * `padding` is a row of kv_len bytes; pointers that the descriptor rules out
- * are null. */
+/* The compiled part of attention: from the products of some of one head's
+ * queries, `first` to `first + count`, and its keys [count, kv_len], to
+ * probabilities, both in the type sums are taken in. `padding` is a row of
+ * kv_len bytes, `bias` the head's [q_len, kv_len]; pointers that the descriptor
+ * rules out are null. */
 typedef void (*mw_rt_attention_kernel)(const void *products, const void *padding, const void *bias,
-                                       void *probabilities);
+                                       int64_t first, int64_t count, void *probabilities);
 
 /* Rows by index: data [outer, size, inner], indices [count], result [outer,
  * count, inner]. With `has_offset`, rows offset .. offset + size of a larger

@@ -19,6 +19,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 using namespace mlir;
 
@@ -69,6 +70,8 @@ struct Executable::State {
   std::vector<std::vector<char>> constants;
   std::unique_ptr<CompiledCode> code;
   std::unique_ptr<rt::World> world;
+  /// Held by a run.
+  std::mutex running;
   std::vector<ProbedValue> probed;
 
   /// The stored tensors of parameters.
@@ -117,8 +120,8 @@ LogicalResult Executable::State::readValue(func::FuncOp main, Type type, Diction
                                            const Twine &what, ProgramValue &value, Slot &slot) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-    return emitError(main.getLoc()) << what << " is of type " << type
-                            << ", expected a tensor of static shape";
+    return emitError(main.getLoc())
+           << what << " is of type " << type << ", expected a tensor of static shape";
   value.type = rt::DType(getTypeCode(tensor.getElementType()));
   value.localShape = tensor.getShape();
   value.shape = value.localShape;
@@ -134,18 +137,19 @@ LogicalResult Executable::State::readValue(func::FuncOp main, Type type, Diction
       attrs ? attrs.getAs<dist::ShardingAttr>(dist::DistDialect::kShardingAttr) : nullptr;
   auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
   if (!globalType || !sharding)
-    return emitError(main.getLoc()) << what << " of an SPMD function has no '"
-                            << (globalType ? dist::DistDialect::kShardingAttr
-                                           : dist::DistDialect::kGlobalAttr)
-                            << "'";
+    return emitError(main.getLoc())
+           << what << " of an SPMD function has no '"
+           << (globalType ? dist::DistDialect::kShardingAttr : dist::DistDialect::kGlobalAttr)
+           << "'";
   FailureOr<dist::Layout> layout =
-      dist::getLayout(sharding, mesh, globalType.getShape(), tensor.getShape(),
-                      dist::Padding::Zero, [&] { return emitError(main.getLoc()) << what << ": "; });
+      dist::getLayout(sharding, mesh, globalType.getShape(), tensor.getShape(), dist::Padding::Zero,
+                      [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
   if (layout->isUnreduced())
-    return emitError(main.getLoc()) << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
-                            << ": arguments and results must be reduced";
+    return emitError(main.getLoc())
+           << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
+           << ": arguments and results must be reduced";
   value.shape = globalType.getShape();
   value.sharding = dist::toString(*layout, mesh);
   slot.layout = convertLayout(*layout, mesh);
@@ -181,8 +185,7 @@ LogicalResult Executable::State::readSignature(func::FuncOp main) {
       if (auto aliases = attrs.getAs<ArrayAttr>(nn::NnDialect::kAliasesAttr))
         for (auto alias : aliases.getAsRange<StringAttr>())
           value.aliases.push_back(alias.str());
-      if (auto offsets =
-              attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr)) {
+      if (auto offsets = attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr)) {
         value.offsets = offsets.asArrayRef();
         if (value.offsets.size() != value.shape.size())
           return emitError(main.getLoc(), "parameter '")
@@ -247,8 +250,8 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
     state->world->setProbe([raw](int64_t rank, int64_t probe, const void *data) {
       ProbedValue &value = raw->probed[probe];
       auto *bytes = static_cast<const char *>(data);
-      value.values[rank].assign(
-          bytes, bytes + rt::countOf(value.localShape) * rt::sizeOf(value.type));
+      value.values[rank].assign(bytes,
+                                bytes + rt::countOf(value.localShape) * rt::sizeOf(value.type));
     });
   }
   state->stored.resize(state->parameters.size());
@@ -338,8 +341,7 @@ llvm::Error Executable::State::checkInputs(ArrayRef<HostTensor> tensors) const {
 }
 
 /// Whether ranks read the host's array where it is.
-bool Executable::State::readsInPlace(const Slot &slot, const HostTensor &tensor,
-                                     bool isBox) const {
+bool Executable::State::readsInPlace(const Slot &slot, const HostTensor &tensor, bool isBox) const {
   return slot.layout.isReplicated() && !isBox &&
          reinterpret_cast<uintptr_t>(tensor.data) % rt::sizeOf(tensor.type) == 0;
 }
@@ -350,8 +352,7 @@ int64_t Executable::State::missingBytes(ArrayRef<HostTensor> tensors) const {
   int64_t bytes = 0;
   auto add = [&](int64_t each) {
     int64_t all = 0;
-    if (bytes < 0 || llvm::MulOverflow(each, numRanks, all) ||
-        llvm::AddOverflow(bytes, all, bytes))
+    if (bytes < 0 || llvm::MulOverflow(each, numRanks, all) || llvm::AddOverflow(bytes, all, bytes))
       bytes = -1;
   };
   if (arenas.empty())
@@ -418,6 +419,7 @@ llvm::Error Executable::State::prepare(ArrayRef<HostTensor> tensors) {
 
 llvm::Error Executable::run(ArrayRef<HostTensor> inputs, ArrayRef<void *> outputs,
                             const RunOptions &options) {
+  std::lock_guard<std::mutex> lock(state->running);
   if (llvm::Error error = state->checkInputs(inputs))
     return error;
   if (outputs.size() != state->outputs.size())
@@ -429,8 +431,7 @@ llvm::Error Executable::run(ArrayRef<HostTensor> inputs, ArrayRef<void *> output
   for (auto [rank, mine] : llvm::enumerate(buffers)) {
     mine.arena = state->arenas[rank].get();
     for (auto [slot, own] : llvm::zip_equal(state->arguments, state->shards))
-      mine.arguments.push_back(own.empty() ? state->getTensor(slot, inputs).data
-                                           : own[rank].get());
+      mine.arguments.push_back(own.empty() ? state->getTensor(slot, inputs).data : own[rank].get());
     for (const std::vector<char> &constant : state->constants)
       mine.constants.push_back(constant.data());
     mine.results.resize(state->results.size());
@@ -442,8 +443,8 @@ llvm::Error Executable::run(ArrayRef<HostTensor> inputs, ArrayRef<void *> output
   for (auto [i, slot] : llvm::enumerate(state->results))
     for (int64_t rank = 0; rank < state->numRanks; ++rank)
       if (slot.layout.isFirstHolder(rank))
-        rt::unshard(slot.layout, rank, rt::sizeOf(state->outputs[i].type),
-                    buffers[rank].results[i], outputs[i]);
+        rt::unshard(slot.layout, rank, rt::sizeOf(state->outputs[i].type), buffers[rank].results[i],
+                    outputs[i]);
   return llvm::Error::success();
 }
 

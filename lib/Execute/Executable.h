@@ -82,7 +82,7 @@ public:
 
   /// Runs the program once: `inputs` in the order of `getInputs`; `outputs`
   /// point to arrays of the sizes that `getOutputs` states, which are filled.
-  /// One run at a time.
+  /// Runs wait for one another.
   llvm::Error run(mlir::ArrayRef<HostTensor> inputs, mlir::ArrayRef<void *> outputs,
                   const RunOptions &options = {});
 

@@ -141,8 +141,8 @@ Expected<std::unique_ptr<CompiledCode>> CompiledCode::compile(mlir::ModuleOp mod
   if (!process)
     return process.takeError();
   (*jit)->getMainJITDylib().addGenerator(std::move(*process));
-  if (Error error = (*jit)->addIRModule(
-          orc::ThreadSafeModule(std::move(translated), std::move(context))))
+  if (Error error =
+          (*jit)->addIRModule(orc::ThreadSafeModule(std::move(translated), std::move(context))))
     return std::move(error);
   auto address = (*jit)->lookup(entry);
   if (!address)

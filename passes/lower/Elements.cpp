@@ -36,18 +36,15 @@ bool isFree(Operation *op) {
   return elements && elements.isSplat();
 }
 
-bool isMovement(Operation *op) {
-  return isa<nn::BroadcastOp, nn::TransposeOp, nn::SliceOp>(op);
-}
+bool isMovement(Operation *op) { return isa<nn::BroadcastOp, nn::TransposeOp, nn::SliceOp>(op); }
 
 bool isElementwise(Operation *op) {
   return isFree(op) || isMovement(op) ||
-         isa<nn::NegOp, nn::AbsOp, nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp,
-             nn::ReciprocalOp, nn::SinOp, nn::CosOp, nn::ErfOp, nn::FloorOp, nn::NotOp,
-             nn::ReluOp, nn::SiluOp, nn::TanhOp, nn::SigmoidOp, nn::GeluOp, nn::AddOp,
-             nn::SubOp, nn::MulOp, nn::DivOp, nn::RemOp, nn::PowOp, nn::MaximumOp,
-             nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp, nn::SelectOp,
-             nn::CastOp>(op);
+         isa<nn::NegOp, nn::AbsOp, nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp,
+             nn::SinOp, nn::CosOp, nn::ErfOp, nn::FloorOp, nn::NotOp, nn::ReluOp, nn::SiluOp,
+             nn::TanhOp, nn::SigmoidOp, nn::GeluOp, nn::AddOp, nn::SubOp, nn::MulOp, nn::DivOp,
+             nn::RemOp, nn::PowOp, nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp,
+             nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
 }
 
 Value emitConstant(ImplicitLocOpBuilder &builder, Type type, double value) {
@@ -128,10 +125,8 @@ static Value emitGelu(ImplicitLocOpBuilder &b, Value x, bool byTanh) {
   Value inner;
   if (byTanh) {
     Value cube = arith::MulFOp::create(b, arith::MulFOp::create(b, x, x), x);
-    Value sum = arith::AddFOp::create(
-        b, x, arith::MulFOp::create(b, constant(0.044715), cube));
-    inner = math::TanhOp::create(
-        b, arith::MulFOp::create(b, constant(std::sqrt(2.0 / M_PI)), sum));
+    Value sum = arith::AddFOp::create(b, x, arith::MulFOp::create(b, constant(0.044715), cube));
+    inner = math::TanhOp::create(b, arith::MulFOp::create(b, constant(std::sqrt(2.0 / M_PI)), sum));
   } else {
     inner = math::ErfOp::create(b, arith::MulFOp::create(b, x, constant(std::sqrt(0.5))));
   }
@@ -263,16 +258,13 @@ static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x
       .Case<nn::LogOp>([&](auto) { return math::LogOp::create(b, x[0]); })
       .Case<nn::SqrtOp>([&](auto) { return math::SqrtOp::create(b, x[0]); })
       .Case<nn::RsqrtOp>([&](auto) { return emitRsqrt(b, x[0]); })
-      .Case<nn::ReciprocalOp>(
-          [&](auto) { return arith::DivFOp::create(b, constant(1), x[0]); })
+      .Case<nn::ReciprocalOp>([&](auto) { return arith::DivFOp::create(b, constant(1), x[0]); })
       .Case<nn::SinOp>([&](auto) { return math::SinOp::create(b, x[0]); })
       .Case<nn::CosOp>([&](auto) { return math::CosOp::create(b, x[0]); })
       .Case<nn::ErfOp>([&](auto) { return math::ErfOp::create(b, x[0]); })
       .Case<nn::FloorOp>([&](auto) { return math::FloorOp::create(b, x[0]); })
-      .Case<nn::ReluOp>(
-          [&](auto) { return arith::MaximumFOp::create(b, x[0], constant(0)); })
-      .Case<nn::SiluOp>(
-          [&](auto) { return arith::MulFOp::create(b, x[0], emitSigmoid(b, x[0])); })
+      .Case<nn::ReluOp>([&](auto) { return arith::MaximumFOp::create(b, x[0], constant(0)); })
+      .Case<nn::SiluOp>([&](auto) { return arith::MulFOp::create(b, x[0], emitSigmoid(b, x[0])); })
       .Case<nn::TanhOp>([&](auto) { return math::TanhOp::create(b, x[0]); })
       .Case<nn::SigmoidOp>([&](auto) { return emitSigmoid(b, x[0]); })
       .Case<nn::GeluOp>(
@@ -320,8 +312,8 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
     wide.push_back(emitCast(builder, operand, getComputeType(operand.getType())));
   if (auto compare = dyn_cast<nn::CompareOp>(op))
     return emitCompare(builder, compare.getKind(), wide[0], wide[1]);
-  Value value = isa<FloatType>(result) ? emitFloat(builder, op, wide)
-                                       : emitInteger(builder, op, wide);
+  Value value =
+      isa<FloatType>(result) ? emitFloat(builder, op, wide) : emitInteger(builder, op, wide);
   return value ? emitCast(builder, value, result) : Value();
 }
 

@@ -38,7 +38,8 @@ func::FuncOp KernelBuilder::begin(Location loc, ArrayRef<Type> types) {
   Block *entry = kernel.addEntryBlock();
   // Inputs are only read, and nothing else points to the output.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
-    kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
+    if (isa<MemRefType>(types[i]))
+      kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
   return kernel;
 }
 
@@ -254,14 +255,14 @@ KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
   ImplicitLocOpBuilder builder = KernelScope::getBuilder(kernel);
   Block &entry = kernel.getBody().front();
   SmallVector<utils::IteratorType> iterators(space.size(), utils::IteratorType::parallel);
-  linalg::GenericOp::create(
-      builder, ValueRange(entry.getArguments().drop_back()), ValueRange(entry.getArguments().back()),
-      maps, iterators, [&](OpBuilder &nested, Location loc, ValueRange elements) {
-        ImplicitLocOpBuilder body(loc, nested);
-        PointEmitter emitter(body, reads, elements);
-        Value value = emitter.emit(root->getResult(0), identity);
-        linalg::YieldOp::create(body, toStorage(body, value));
-      });
+  linalg::GenericOp::create(builder, ValueRange(entry.getArguments().drop_back()),
+                            ValueRange(entry.getArguments().back()), maps, iterators,
+                            [&](OpBuilder &nested, Location loc, ValueRange elements) {
+                              ImplicitLocOpBuilder body(loc, nested);
+                              PointEmitter emitter(body, reads, elements);
+                              Value value = emitter.emit(root->getResult(0), identity);
+                              linalg::YieldOp::create(body, toStorage(body, value));
+                            });
   KernelCall call{finish(kernel), {}};
   for (const Leaf &leaf : reads.leaves)
     call.inputs.push_back(leaf.value);
@@ -273,8 +274,8 @@ KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
 //===----------------------------------------------------------------------===//
 
 bool KernelBuilder::hasKernel(Operation *op) {
-  return isa<nn::ConcatOp, dist::PadOp, nn::RotaryOp, nn::RmsNormOp, nn::LayerNormOp,
-             nn::SoftmaxOp, nn::ReduceOp, nn::CumsumOp>(op);
+  return isa<nn::ConcatOp, dist::PadOp, nn::RotaryOp, nn::RmsNormOp, nn::LayerNormOp, nn::SoftmaxOp,
+             nn::ReduceOp, nn::CumsumOp>(op);
 }
 
 KernelCall KernelBuilder::build(Operation *op) {

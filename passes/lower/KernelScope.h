@@ -62,6 +62,8 @@ mlir::Value emitIndex(Builder &builder, int64_t value);
 /// for i in 0 .. count: body(i).
 void emitLoop(Builder &builder, int64_t count,
               llvm::function_ref<void(Builder &, mlir::Value)> body);
+void emitLoop(Builder &builder, mlir::Value count,
+              llvm::function_ref<void(Builder &, mlir::Value)> body);
 /// A nest over a shape, the last dimension innermost.
 void emitLoops(Builder &builder, llvm::ArrayRef<int64_t> shape,
                llvm::function_ref<void(Builder &, mlir::ValueRange)> body);

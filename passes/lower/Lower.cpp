@@ -46,10 +46,9 @@ static int64_t countOf(Value value) {
 
 /// Whether computing the op again for each of several points is no loss.
 static bool isCheap(Operation *op) {
-  return isMovement(op) ||
-         isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
-             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
-             nn::SelectOp, nn::CastOp>(op);
+  return isMovement(op) || isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp,
+                               nn::MulOp, nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp,
+                               nn::XorOp, nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
 }
 
 namespace {
@@ -180,13 +179,12 @@ private:
   void assignPlaces();
   void emitEntry();
 
-  /// The value whose buffer a value is, seen through reshapes.
+  /// Whether the op's result is its operand's buffer.
+  static bool isView(Operation *op) { return isa<nn::ReshapeOp, dist::ConstrainOp>(op); }
+  /// The value whose buffer a value is.
   Value resolve(Value value) const {
-    while (value)
-      if (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
-        value = reshape.getInput();
-      else
-        break;
+    while (value && value.getDefiningOp() && isView(value.getDefiningOp()))
+      value = value.getDefiningOp()->getOperand(0);
     return value;
   }
 
@@ -237,7 +235,7 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
 
 LogicalResult ProgramLowering::addStep(Operation *op, const Grouping &grouping,
                                        KernelBuilder &kernels) {
-  if (isa<nn::ReshapeOp>(op))
+  if (isView(op))
     return success();
   if (auto constant = dyn_cast<nn::ConstantOp>(op); constant && !isFree(op))
     return addConstant(constant);
@@ -247,8 +245,8 @@ LogicalResult ProgramLowering::addStep(Operation *op, const Grouping &grouping,
       return failure();
     steps.push_back(std::move(*step));
   } else if (isElementwise(op) || KernelBuilder::hasKernel(op)) {
-    KernelCall call = isElementwise(op) ? kernels.buildCluster(grouping.getCluster(op))
-                                        : kernels.build(op);
+    KernelCall call =
+        isElementwise(op) ? kernels.buildCluster(grouping.getCluster(op)) : kernels.build(op);
     Step step(op, call.name, /*isKernel=*/true);
     step.inputs = call.inputs;
     step.outputs = {op->getResult(0)};
@@ -276,8 +274,8 @@ LogicalResult ProgramLowering::makeSteps() {
   for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
     auto tensor = dyn_cast<RankedTensorType>(type);
     if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-      return emitError(main.getLoc(), "argument ") << i << " of 'main' is of type " << type
-                                         << ", expected a tensor of static shape";
+      return emitError(main.getLoc(), "argument ")
+             << i << " of 'main' is of type " << type << ", expected a tensor of static shape";
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
   }
   Grouping grouping(main, options.probes);
@@ -331,8 +329,7 @@ namespace {
 
 class EntryEmitter {
 public:
-  EntryEmitter(ModuleOp module, LoweredProgram &program,
-               const llvm::DenseMap<Value, Place> &places)
+  EntryEmitter(ModuleOp module, LoweredProgram &program, const llvm::DenseMap<Value, Place> &places)
       : module(module), program(program), places(places), symbols(module),
         builder(UnknownLoc::get(module.getContext()), module.getContext()) {
     pointer = LLVM::LLVMPointerType::get(module.getContext());
@@ -412,8 +409,7 @@ LLVM::LLVMFuncOp EntryEmitter::getRuntimeFunction(StringRef name, ValueRange arg
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointToStart(module.getBody());
   SmallVector<Type> types(arguments.getTypes());
-  auto function =
-      LLVM::LLVMFuncOp::create(builder, name, LLVM::LLVMFunctionType::get(i32, types));
+  auto function = LLVM::LLVMFuncOp::create(builder, name, LLVM::LLVMFunctionType::get(i32, types));
   symbols.insert(function);
   return function;
 }
@@ -446,8 +442,8 @@ void EntryEmitter::emitStep(const Step &step) {
       arguments.push_back(getPointer(output));
   }
   if (!step.kernelArgument.empty())
-    arguments.push_back(LLVM::AddressOfOp::create(
-        builder, symbols.lookup<LLVM::LLVMFuncOp>(step.kernelArgument)));
+    arguments.push_back(
+        LLVM::AddressOfOp::create(builder, symbols.lookup<LLVM::LLVMFuncOp>(step.kernelArgument)));
   Value status =
       LLVM::CallOp::create(builder, getRuntimeFunction(step.callee, arguments), arguments)
           .getResult();
@@ -486,8 +482,7 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   for (auto [i, result] : llvm::enumerate(results))
     LLVM::StoreOp::create(builder, getPointer(result), getElement(entry.getArgument(4), i));
   LLVM::ReturnOp::create(
-      builder,
-      LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0)).getResult());
+      builder, LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0)).getResult());
 }
 
 void ProgramLowering::emitEntry() {
@@ -496,8 +491,7 @@ void ProgramLowering::emitEntry() {
     if (kernel.isExternal())
       continue;
     kernel.setLinkage(LLVM::Linkage::Internal);
-    kernel.setPassthroughAttr(
-        ArrayAttr::get(context, {StringAttr::get(context, "noinline")}));
+    kernel.setPassthroughAttr(ArrayAttr::get(context, {StringAttr::get(context, "noinline")}));
   }
   EntryEmitter emitter(*program.module, program, places);
   SmallVector<Value> results;

@@ -15,7 +15,8 @@ KernelCall KernelScope::buildConcat(nn::ConcatOp op) {
   auto type = cast<RankedTensorType>(op.getResult().getType());
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < type.getRank(); ++d)
-    (d < int64_t(op.getDim()) ? outer : inner) *= d == int64_t(op.getDim()) ? 1 : type.getDimSize(d);
+    (d < int64_t(op.getDim()) ? outer : inner) *=
+        d == int64_t(op.getDim()) ? 1 : type.getDimSize(d);
   SmallVector<Type> types;
   SmallVector<int64_t> widths;
   int64_t total = 0;
@@ -77,8 +78,7 @@ KernelCall KernelScope::buildRotary(nn::RotaryOp op) {
     auto tableShape = cast<MemRefType>(table.getType()).getShape();
     SmallVector<Value> indices;
     for (size_t d = 0; d + 1 < tableShape.size(); ++d)
-      indices.push_back(tableShape[d] == 1 ? emitIndex(b, 0)
-                                           : at[rank - tableShape.size() + d]);
+      indices.push_back(tableShape[d] == 1 ? emitIndex(b, 0) : at[rank - tableShape.size() + d]);
     indices.push_back(feature);
     return emitCast(b, emitLoad(b, table, indices), compute);
   };

@@ -29,8 +29,11 @@ Value emitIndex(Builder &builder, int64_t value) {
 }
 
 void emitLoop(Builder &builder, int64_t count, function_ref<void(Builder &, Value)> body) {
-  scf::ForOp::create(builder, emitIndex(builder, 0), emitIndex(builder, count),
-                     emitIndex(builder, 1), ValueRange(),
+  emitLoop(builder, emitIndex(builder, count), body);
+}
+
+void emitLoop(Builder &builder, Value count, function_ref<void(Builder &, Value)> body) {
+  scf::ForOp::create(builder, emitIndex(builder, 0), count, emitIndex(builder, 1), ValueRange(),
                      [&](OpBuilder &nested, Location loc, Value i, ValueRange) {
                        Builder inner(loc, nested);
                        body(inner, i);
@@ -171,9 +174,8 @@ KernelCall KernelScope::buildLayerNorm(nn::LayerNormOp op) {
   Builder builder = getBuilder(kernel);
   int64_t count = columns;
   emitLoop(builder, rows, [&](Builder &b, Value row) {
-    Value sum = emitSum(b, count, type, [&](Builder &inner, Value i) {
-      return emitLoad(inner, x, {row, i});
-    });
+    Value sum = emitSum(b, count, type,
+                        [&](Builder &inner, Value i) { return emitLoad(inner, x, {row, i}); });
     Value mean = arith::DivFOp::create(b, sum, emitConstant(b, type, count));
     auto centred = [&](Builder &inner, Value i) -> Value {
       return arith::SubFOp::create(inner, emitLoad(inner, x, {row, i}), mean);
@@ -186,11 +188,11 @@ KernelCall KernelScope::buildLayerNorm(nn::LayerNormOp op) {
     emitLoop(b, count, [&](Builder &inner, Value i) {
       Value value = arith::MulFOp::create(inner, centred(inner, i), scale);
       if (weight)
-        value = arith::MulFOp::create(inner, value,
-                                      emitCast(inner, emitLoad(inner, weight, i), type));
+        value =
+            arith::MulFOp::create(inner, value, emitCast(inner, emitLoad(inner, weight, i), type));
       if (bias)
-        value = arith::AddFOp::create(inner, value,
-                                      emitCast(inner, emitLoad(inner, bias, i), type));
+        value =
+            arith::AddFOp::create(inner, value, emitCast(inner, emitLoad(inner, bias, i), type));
       emitStore(inner, value, out, {row, i});
     });
   });
@@ -275,11 +277,9 @@ static Value emitVisible(Builder &b, nn::AttentionOp op, Value i, Value j) {
   if (op.getCausal())
     require(arith::CmpIPredicate::sle, j, i);
   if (auto window = op.getWindowLeft())
-    require(arith::CmpIPredicate::sle, i,
-            arith::AddIOp::create(b, j, emitIndex(b, *window)));
+    require(arith::CmpIPredicate::sle, i, arith::AddIOp::create(b, j, emitIndex(b, *window)));
   if (auto window = op.getWindowRight())
-    require(arith::CmpIPredicate::sle, j,
-            arith::AddIOp::create(b, i, emitIndex(b, *window)));
+    require(arith::CmpIPredicate::sle, j, arith::AddIOp::create(b, i, emitIndex(b, *window)));
   if (auto length = op.getKvLength())
     require(arith::CmpIPredicate::slt, j, emitIndex(b, *length));
   return visible;
@@ -298,18 +298,23 @@ std::string KernelScope::buildAttention(nn::AttentionOp op) {
     for (size_t i = 0; i < std::min<size_t>(2, shape.size()); ++i)
       biasShape[1 - i] = shape[shape.size() - 1 - i];
   }
-  Type biasType = op.getBias()
-                      ? getStorageType(getElementTypeOrSelf(op.getBias().getType()))
-                      : Type(types.getF32Type());
-  // All four pointers are always passed; the kernel reads those that are there.
-  func::FuncOp kernel = begin(op, {MemRefType::get({queries, keys}, type),
-                                   MemRefType::get({keys}, types.getI8Type()),
-                                   MemRefType::get(biasShape, biasType),
-                                   MemRefType::get({queries, keys}, type)});
+  Type biasType = op.getBias() ? getStorageType(getElementTypeOrSelf(op.getBias().getType()))
+                               : Type(types.getF32Type());
+  // All pointers are always passed; the kernel reads those that are there.
+  func::FuncOp kernel =
+      begin(op, {MemRefType::get({queries, keys}, type), MemRefType::get({keys}, types.getI8Type()),
+                 MemRefType::get(biasShape, biasType), types.getI64Type(), types.getI64Type(),
+                 MemRefType::get({queries, keys}, type)});
   Value products = kernel.getArgument(0), padding = kernel.getArgument(1);
-  Value bias = kernel.getArgument(2), out = kernel.getArgument(3);
+  Value bias = kernel.getArgument(2), out = kernel.getArgument(5);
   Builder builder = getBuilder(kernel);
-  emitLoop(builder, queries, [&](Builder &row, Value i) {
+  auto toIndex = [&](unsigned argument) -> Value {
+    return arith::IndexCastOp::create(builder, builder.getIndexType(),
+                                      kernel.getArgument(argument));
+  };
+  Value first = toIndex(3), count = toIndex(4);
+  emitLoop(builder, count, [&](Builder &row, Value i) {
+    Value query = arith::AddIOp::create(row, first, i);
     emitLoop(row, keys, [&](Builder &b, Value j) {
       Value score = arith::MulFOp::create(b, emitLoad(b, products, {i, j}),
                                           emitConstant(b, type, op.getScale().convertToDouble()));
@@ -320,18 +325,18 @@ std::string KernelScope::buildAttention(nn::AttentionOp op) {
       }
       if (op.getBias()) {
         Value zero = emitIndex(b, 0);
-        Value term = emitLoad(b, bias, {biasShape[0] == 1 ? zero : i, biasShape[1] == 1 ? zero : j});
+        Value term =
+            emitLoad(b, bias, {biasShape[0] == 1 ? zero : query, biasShape[1] == 1 ? zero : j});
         score = arith::AddFOp::create(b, score, emitCast(b, term, type));
       }
-      Value visible = emitVisible(b, op, i, j);
+      Value visible = emitVisible(b, op, query, j);
       if (op.getKeyPadding()) {
         Value kept = fromStorage(b, memref::LoadOp::create(b, padding, j), b.getI1Type());
         visible = visible ? arith::AndIOp::create(b, visible, kept).getResult() : kept;
       }
       if (visible)
         score = arith::SelectOp::create(
-            b, visible, score,
-            emitConstant(b, type, -std::numeric_limits<double>::infinity()));
+            b, visible, score, emitConstant(b, type, -std::numeric_limits<double>::infinity()));
       emitStore(b, score, out, {i, j});
     });
     auto load = [&](Builder &b, Value j) { return emitLoad(b, out, {i, j}); };
@@ -401,8 +406,8 @@ KernelCall KernelScope::buildReduce(nn::ReduceOp op) {
   SmallVector<int64_t> keptSizes, reducedSizes;
   for (size_t d = 0; d < sizes.size(); ++d)
     (reduced[d] ? reducedSizes : keptSizes).push_back(sizes[d]);
-  func::FuncOp kernel = begin(
-      op, {getBufferType(op.getInput(), sizes), getBufferType(op.getResult(), keptSizes)});
+  func::FuncOp kernel =
+      begin(op, {getBufferType(op.getInput(), sizes), getBufferType(op.getResult(), keptSizes)});
   Value x = kernel.getArgument(0), out = kernel.getArgument(1);
   Builder builder = getBuilder(kernel);
   emitLoops(builder, keptSizes, [&](Builder &b, ValueRange kept) {

@@ -88,9 +88,14 @@ static Step getLinear(nn::LinearOp op) {
   bool inOut = op.getInOut();
   Step step(op, "mw_rt_run_gemm");
   step.inputs = {op.getInput(), op.getWeight(), op.getBias()};
-  step.descriptor = {codeOf(op.getInput()), product(input.drop_back()), weight[inOut ? 1 : 0],
-                     input.back(),          0,                          !inOut,
-                     op.getBias() != nullptr, 0};
+  step.descriptor = {codeOf(op.getInput()),
+                     product(input.drop_back()),
+                     weight[inOut ? 1 : 0],
+                     input.back(),
+                     0,
+                     !inOut,
+                     op.getBias() != nullptr,
+                     0};
   step.descriptor.append(3 * MW_RT_MAX_RANK, 0);
   return step;
 }
@@ -117,10 +122,14 @@ static FailureOr<Step> getMatmul(nn::MatmulOp op) {
   bool transposeLhs = op.getTransposeLhs(), transposeRhs = op.getTransposeRhs();
   Step step(op, "mw_rt_run_gemm");
   step.inputs = {op.getLhs(), op.getRhs(), Value()};
-  step.descriptor = {codeOf(op.getLhs()), result[result.size() - 2],
-                     result.back(),       lhs[lhs.size() - (transposeLhs ? 2 : 1)],
-                     transposeLhs,        transposeRhs,
-                     0,                   int64_t(batch.size())};
+  step.descriptor = {codeOf(op.getLhs()),
+                     result[result.size() - 2],
+                     result.back(),
+                     lhs[lhs.size() - (transposeLhs ? 2 : 1)],
+                     transposeLhs,
+                     transposeRhs,
+                     0,
+                     int64_t(batch.size())};
   appendPadded(step.descriptor, batch, MW_RT_MAX_RANK);
   appendPadded(step.descriptor, getBatchStrides(batch, lhs.drop_back(2)), MW_RT_MAX_RANK);
   appendPadded(step.descriptor, getBatchStrides(batch, rhs.drop_back(2)), MW_RT_MAX_RANK);
@@ -163,10 +172,14 @@ static Step getEmbedding(nn::EmbeddingOp op) {
   ArrayRef<int64_t> table = shapeOf(op.getTable());
   Step step(op, "mw_rt_run_gather");
   step.inputs = {op.getTable(), op.getIds(), op.getOffset()};
-  step.descriptor = {codeOf(op.getTable()), codeOf(op.getIds()),
-                     1,                     table[0],
-                     table[1],              product(shapeOf(op.getIds())),
-                     op.getOffset() != nullptr, codeOfOptional(op.getOffset())};
+  step.descriptor = {codeOf(op.getTable()),
+                     codeOf(op.getIds()),
+                     1,
+                     table[0],
+                     table[1],
+                     product(shapeOf(op.getIds())),
+                     op.getOffset() != nullptr,
+                     codeOfOptional(op.getOffset())};
   return step;
 }
 
@@ -204,8 +217,7 @@ static Step getTakeAlong(nn::TakeAlongOp op) {
 // dist
 //===----------------------------------------------------------------------===//
 
-static void appendAxisList(Descriptor &descriptor, ArrayRef<dist::Axis> axes,
-                           dist::MeshAttr mesh) {
+static void appendAxisList(Descriptor &descriptor, ArrayRef<dist::Axis> axes, dist::MeshAttr mesh) {
   descriptor.push_back(axes.size());
   for (const dist::Axis &axis : axes) {
     descriptor.push_back(getRankStride(axis, mesh));
@@ -472,8 +484,7 @@ static FailureOr<Step> getCall(Operation *op, KernelBuilder &kernels) {
   if (auto take = dyn_cast<nn::TakeAlongOp>(op))
     return getTakeAlong(take);
   if (auto reduce = dyn_cast<dist::AllReduceOp>(op))
-    return getCollective(op, MW_RT_ALL_REDUCE, reduce.getAxes(), {}, {}, reduce.getReduction(),
-                         {});
+    return getCollective(op, MW_RT_ALL_REDUCE, reduce.getAxes(), {}, {}, reduce.getReduction(), {});
   if (auto scatter = dyn_cast<dist::ReduceScatterOp>(op))
     return getCollective(op, MW_RT_REDUCE_SCATTER, scatter.getAxes(), scatter.getDims(), {},
                          scatter.getReduction(), {});

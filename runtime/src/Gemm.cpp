@@ -9,6 +9,7 @@
 
 #include "meshwright/runtime/include/World.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -66,9 +67,9 @@ bool GemmCache::State::prepare(const Product &p, Prepared &result, bool mayFail)
   dnnl::matmul::primitive_desc primitive;
   if (p.bias) {
     result.bias = describe(p.in, {1, 1, p.n}, false);
-    primitive = dnnl::matmul::primitive_desc(
-        dnnl::matmul::desc(result.a, result.b, result.bias, result.c), attributes, getEngine(),
-        mayFail);
+    primitive =
+        dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.bias, result.c),
+                                     attributes, getEngine(), mayFail);
   } else {
     primitive = dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.c),
                                              attributes, getEngine(), mayFail);
@@ -117,9 +118,9 @@ bool GemmCache::hasBf16() {
     state = std::make_unique<State>();
   if (state->bf16 < 0) {
     Prepared probe;
-    state->bf16 = State::prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false,
-                                  false, false},
-                                 probe, /*mayFail=*/true);
+    state->bf16 =
+        State::prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false, false, false},
+                       probe, /*mayFail=*/true);
   }
   return state->bf16;
 }
@@ -296,60 +297,111 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
   return 0;
 }
 
+/// Queries that are taken at once: their scores should stay in cache.
+static int64_t queriesAtOnce(const mw_rt_attention &what) {
+  constexpr int64_t scoresInCache = 1 << 17;
+  int64_t most = std::max<int64_t>(16, scoresInCache / std::max<int64_t>(1, what.kv_len));
+  return std::max<int64_t>(1, std::min(what.q_len, most));
+}
+
+namespace {
+/// Attention of one call: a block of queries of one head after another.
+class Attention {
+public:
+  Attention(mw_rt_context &context, const mw_rt_attention &what, mw_rt_attention_kernel kernel)
+      : context(context), what(what), kernel(kernel), type(DType(what.dtype)),
+        sums(type == DType::F64 ? DType::F64 : DType::F32), operands(context, type),
+        block(queriesAtOnce(what)) {
+    products = context.getScratch(3, 2 * block * what.kv_len * sizeOf(sums));
+    probabilities = products + block * what.kv_len * sizeOf(sums);
+  }
+
+  bool run(const char *query, const char *key, const char *value, const char *padding,
+           const char *bias, char *result) {
+    int64_t size = sizeOf(type), group = what.q_heads / what.kv_heads;
+    int64_t keyCount = what.kv_len * what.qk_features, valueCount = what.kv_len * what.v_features;
+    for (int64_t b = 0; b < what.batch; ++b)
+      for (int64_t h = 0; h < what.kv_heads; ++h) {
+        int64_t kv = b * what.kv_heads + h;
+        keys = operands.widenTo(0, key + kv * keyCount * size, keyCount);
+        values = widenValues(value + kv * valueCount * size, valueCount);
+        for (int64_t g = 0; g < group; ++g) {
+          int64_t head = h * group + g, at = (b * what.q_heads + head) * what.q_len;
+          const char *headBias = nullptr;
+          if (what.has_bias)
+            headBias = bias + (b * what.bias_stride_batch + head * what.bias_stride_head) *
+                                  sizeOf(DType(what.bias_dtype));
+          const char *row = what.has_padding ? padding + b * what.kv_len : nullptr;
+          for (int64_t first = 0; first < what.q_len; first += block)
+            if (!runBlock(query + (at + first) * what.qk_features * size, row, headBias, first,
+                          std::min(block, what.q_len - first),
+                          result + (at + first) * what.v_features * size))
+              return false;
+        }
+      }
+    return true;
+  }
+  const std::string &getError() const { return error; }
+
+private:
+  /// Values in the type that probabilities have.
+  const void *widenValues(const char *from, int64_t count) {
+    if (type == sums)
+      return from;
+    auto *wide = reinterpret_cast<float *>(context.getScratch(1, count * 4));
+    widen(type, from, wide, count);
+    return wide;
+  }
+
+  bool runBlock(const char *query, const char *padding, const char *bias, int64_t first,
+                int64_t count, char *to) {
+    const void *q = operands.widenTo(2, query, count * what.qk_features);
+    Product scores{operands.getType(),
+                   sums,
+                   count,
+                   what.kv_len,
+                   what.qk_features,
+                   1,
+                   false,
+                   true,
+                   false,
+                   false,
+                   false};
+    if (!context.gemms->multiply(scores, q, keys, nullptr, products, error))
+      return false;
+    kernel(products, padding, bias, first, count, probabilities);
+    int64_t results = count * what.v_features;
+    bool wide = type != sums;
+    char *sum = wide ? context.getScratch(4, results * 4) : to;
+    Product mixed{sums,  sums,  count, what.v_features, what.kv_len, 1,
+                  false, false, false, false,           false};
+    if (!context.gemms->multiply(mixed, probabilities, values, nullptr, sum, error))
+      return false;
+    if (wide)
+      narrow(type, reinterpret_cast<float *>(sum), to, results);
+    return true;
+  }
+
+  mw_rt_context &context;
+  const mw_rt_attention &what;
+  mw_rt_attention_kernel kernel;
+  DType type, sums;
+  WideOperands operands;
+  int64_t block;
+  char *products, *probabilities;
+  const void *keys = nullptr, *values = nullptr;
+  std::string error;
+};
+} // namespace
+
 int32_t mw_rt_run_attention(mw_rt_context *context, int64_t op, const mw_rt_attention *what,
                             const void *query, const void *key, const void *value,
                             const void *padding, const void *bias, void *result,
                             mw_rt_attention_kernel kernel) {
-  DType type = DType(what->dtype);
-  DType sums = type == DType::F64 ? DType::F64 : DType::F32;
-  bool wideValues = type != sums;
-  WideOperands operands(*context, type);
-  int64_t size = sizeOf(type), sumSize = sizeOf(sums);
-  int64_t scores = what->q_len * what->kv_len;
-  int64_t group = what->q_heads / what->kv_heads;
-  int64_t queryCount = what->q_len * what->qk_features, keyCount = what->kv_len * what->qk_features;
-  int64_t valueCount = what->kv_len * what->v_features;
-  int64_t outCount = what->q_len * what->v_features;
-  char *products = context->getScratch(3, 2 * scores * sumSize);
-  char *probabilities = products + scores * sumSize;
-  DType in = operands.getType();
-  Product first{in,   sums, what->q_len, what->kv_len, what->qk_features, 1, false,
-                true, false, false,      false};
-  Product second{sums,  sums,  what->q_len, what->v_features, what->kv_len, 1, false,
-                 false, false, false,       false};
-  std::string error;
-  for (int64_t b = 0; b < what->batch; ++b)
-    for (int64_t h = 0; h < what->kv_heads; ++h) {
-      int64_t kv = b * what->kv_heads + h;
-      const void *k = operands.widenTo(
-          0, static_cast<const char *>(key) + kv * keyCount * size, keyCount);
-      const void *v = static_cast<const char *>(value) + kv * valueCount * size;
-      if (wideValues) {
-        auto *wide = reinterpret_cast<float *>(context->getScratch(1, valueCount * 4));
-        widen(type, v, wide, valueCount);
-        v = wide;
-      }
-      for (int64_t g = 0; g < group; ++g) {
-        int64_t head = h * group + g, at = b * what->q_heads + head;
-        const void *q = operands.widenTo(
-            2, static_cast<const char *>(query) + at * queryCount * size, queryCount);
-        if (!context->gemms->multiply(first, q, k, nullptr, products, error))
-          return context->fail(op, error);
-        const char *biasRows = nullptr;
-        if (what->has_bias)
-          biasRows = static_cast<const char *>(bias) +
-                     (b * what->bias_stride_batch + head * what->bias_stride_head) *
-                         sizeOf(DType(what->bias_dtype));
-        kernel(products,
-               what->has_padding ? static_cast<const char *>(padding) + b * what->kv_len : nullptr,
-               biasRows, probabilities);
-        char *to = static_cast<char *>(result) + at * outCount * size;
-        char *sum = wideValues ? context->getScratch(4, outCount * 4) : to;
-        if (!context->gemms->multiply(second, probabilities, v, nullptr, sum, error))
-          return context->fail(op, error);
-        if (wideValues)
-          narrow(type, reinterpret_cast<float *>(sum), to, outCount);
-      }
-    }
-  return 0;
+  Attention attention(*context, *what, kernel);
+  if (attention.run(static_cast<const char *>(query), static_cast<const char *>(key),
+                    static_cast<const char *>(value), static_cast<const char *>(padding),
+                    static_cast<const char *>(bias), static_cast<char *>(result)))
+    return 0;
+  return context->fail(op, attention.getError());
 }

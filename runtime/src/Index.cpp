@@ -23,8 +23,7 @@ static std::string outOfRange(int64_t index, int64_t position, int64_t size) {
 }
 
 int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                         const void *data, const void *indices, const void *offset,
-                         void *result) {
+                         const void *data, const void *indices, const void *offset, void *result) {
   int64_t row = what->inner * sizeOf(DType(what->dtype));
   int64_t first = what->has_offset ? loadIndex(what->offset_dtype, offset, 0) : 0;
   for (int64_t o = 0; o < what->outer; ++o)
@@ -52,8 +51,7 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
         if (index < 0 || index >= what->size)
           return context->fail(op, outOfRange(index, position, what->size));
         std::memcpy(static_cast<char *>(result) + position * size,
-                    static_cast<const char *>(data) +
-                        ((o * what->size + index) * inner + j) * size,
+                    static_cast<const char *>(data) + ((o * what->size + index) * inner + j) * size,
                     size);
       }
   return 0;

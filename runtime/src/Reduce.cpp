@@ -17,8 +17,7 @@ static constexpr int64_t blockSize = 2048;
 
 template <typename T> static T larger(T a, T b) { return a != a || a > b ? a : b; }
 
-template <typename T>
-static void combine(int64_t kind, T *into, const T *from, int64_t count) {
+template <typename T> static void combine(int64_t kind, T *into, const T *from, int64_t count) {
   if (kind == MW_RT_SUM)
     for (int64_t i = 0; i < count; ++i)
       into[i] += from[i];

@@ -110,9 +110,8 @@ bool SafeTensorsFile::parse(std::string &error) {
       return false;
     };
     if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
-        !entry.contains("shape") || !entry["shape"].is_array() ||
-        !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
-        entry["data_offsets"].size() != 2)
+        !entry.contains("shape") || !entry["shape"].is_array() || !entry.contains("data_offsets") ||
+        !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2)
       return complain("expected dtype, shape and data_offsets");
     Tensor tensor;
     tensor.storedType = entry["dtype"].get<std::string>();
@@ -147,8 +146,8 @@ bool SafeTensorsFile::parse(std::string &error) {
       return complain("its data is at " + std::to_string(begin) + " to " + std::to_string(end) +
                       ", the file has " + std::to_string(dataSize) + " bytes of data");
     if (end - begin != bytes)
-      return complain("it has " + std::to_string(end - begin) + " bytes, its dtype and shape need " +
-                      std::to_string(bytes));
+      return complain("it has " + std::to_string(end - begin) +
+                      " bytes, its dtype and shape need " + std::to_string(bytes));
     tensor.data = data + begin;
     tensors.emplace(name, std::move(tensor));
   }

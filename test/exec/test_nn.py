@@ -287,6 +287,18 @@ def test_attention(tmp_path, dtype):
     p.check(tmp_path, TOLERANCE[dtype])
 
 
+def test_attention_in_blocks(tmp_path):
+    """More scores than are taken at once, and a last block that is smaller."""
+    q, k, v = (randn(1, 2, 700, 8, seed=s) for s in range(3))
+    bias = randn(2, 700, 700, seed=3)
+    i, j = torch.arange(700)[:, None], torch.arange(700)[None]
+    p = Program()
+    p.op("nn.attention {}, {}, {} scale 0.35 {{causal, window_left = 300}}", [q, k, v],
+         attend(q, k, v, 0.35, (j <= i) & (j >= i - 300)))
+    p.op("nn.attention {}, {}, {} bias {} scale 0.35", [q, k, v, bias], attend(q, k, v, 0.35, bias=bias))
+    p.check(tmp_path, 2e-6)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 def test_embedding(tmp_path, dtype):
     ids, table = randint(0, 11, 2, 3), randn(11, 6, dtype=dtype)
@@ -326,6 +338,18 @@ def test_results_that_are_arguments(tmp_path):
     }"""
     got = run_module(tmp_path, text, {"x": x})
     assert torch.equal(got["a"], x) and torch.equal(got["b"], x.flatten()) and torch.equal(got["c"], x.flatten())
+
+
+def test_annotations_do_not_matter(tmp_path):
+    x = randn(4, 6)
+    text = """dist.mesh @m = <["x"=2]>
+    func.func @main(%x: tensor<4x6xf32> {nn.input = "x"}) -> (tensor<4x6xf32> {nn.output = "y"}) {
+      %0 = dist.constrain %x <@m, [{"x"}, {}]> : tensor<4x6xf32>
+      %1 = nn.neg %0 : tensor<4x6xf32>
+      %2 = dist.constrain %1 <@m, [{}, {"x"}]> : tensor<4x6xf32>
+      return %2 : tensor<4x6xf32>
+    }"""
+    assert torch.equal(run_module(tmp_path, text, {"x": x})["y"], -x)
 
 
 def test_parameters_from_parts_and_aliases(tmp_path):

@@ -51,8 +51,8 @@ int32_t addUp(mw_rt_context *context, int64_t op, const mw_rt_collective &what, 
 /// points.
 enum Behaviour { Normal, Absent, OtherGroup, Failing };
 
-int32_t runRank(mw_rt_context *context, char *, const void *const *arguments,
-                const void *const *, const void **) {
+int32_t runRank(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+                const void **) {
   auto behaviour = *static_cast<const Behaviour *>(arguments[0]);
   float value = float(1 << context->rank);
   if (behaviour == Absent)

@@ -185,8 +185,8 @@ bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collectiv
   for (size_t i = 0; i < group.slots.size(); ++i)
     if (group.slots[i].what != &what) {
       world.fail(context.rank, op,
-                 "rank " + std::to_string(group.ranks[i]) + " is at another collective: " +
-                     world.getOpName(group.slots[i].op));
+                 "rank " + std::to_string(group.ranks[i]) +
+                     " is at another collective: " + world.getOpName(group.slots[i].op));
       return false;
     }
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
@@ -282,11 +282,9 @@ void LocalBackend::allGather(Member member, const mw_rt_collective &what, int64_
   std::vector<int64_t> origin(moved.rank, 0), offset(moved.rank, 0), extents = in;
   for (int64_t from = 0; from < int64_t(group.ranks.size()); ++from) {
     offset[moved.dim] = from * in[moved.dim];
-    extents[moved.dim] =
-        std::clamp<int64_t>(out[moved.dim] - offset[moved.dim], 0, in[moved.dim]);
-    copyBox(group.slots[from].inputs[tensor], in, origin,
-            group.slots[member.self].outputs[tensor], out, offset, extents,
-            sizeOf(DType(moved.dtype)));
+    extents[moved.dim] = std::clamp<int64_t>(out[moved.dim] - offset[moved.dim], 0, in[moved.dim]);
+    copyBox(group.slots[from].inputs[tensor], in, origin, group.slots[member.self].outputs[tensor],
+            out, offset, extents, sizeOf(DType(moved.dtype)));
   }
 }
 
@@ -301,9 +299,8 @@ void LocalBackend::allToAll(Member member, const mw_rt_collective &what, int64_t
   source[to] = member.self * out[to];
   for (int64_t peer = 0; peer < int64_t(group.ranks.size()); ++peer) {
     destination[from] = peer * in[from];
-    copyBox(group.slots[peer].inputs[tensor], in, source,
-            group.slots[member.self].outputs[tensor], out, destination, extents,
-            sizeOf(DType(moved.dtype)));
+    copyBox(group.slots[peer].inputs[tensor], in, source, group.slots[member.self].outputs[tensor],
+            out, destination, extents, sizeOf(DType(moved.dtype)));
   }
 }
 
@@ -353,8 +350,8 @@ void LocalBackend::redistribute(Member member, int64_t rank, const mw_rt_collect
         continue;
       int64_t delta = 0, theirs = chunk, mine = own;
       for (int64_t i = before.count; i-- > 0;) {
-        delta += (theirs % before.axes[i].size - mine % before.axes[i].size) *
-                 before.axes[i].stride;
+        delta +=
+            (theirs % before.axes[i].size - mine % before.axes[i].size) * before.axes[i].stride;
         theirs /= before.axes[i].size;
         mine /= before.axes[i].size;
       }
