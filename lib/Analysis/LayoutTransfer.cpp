@@ -89,6 +89,24 @@ static bool isSingleElement(ArrayRef<LayoutFactor> list) {
   return llvm::all_of(list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1; });
 }
 
+/// Whether `coarse` is one element on each rank that stretches to `fine`: fewer
+/// elements, each on all ranks of some of the axes of `fine` (a key head that
+/// serves several query heads, on as many ranks).
+static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
+  AxisList few, many;
+  for (const LayoutFactor &f : coarse) {
+    if (f.getLocalSize() != 1 || f.isPadded())
+      return false;
+    few.append(f.axes.begin(), f.axes.end());
+  }
+  for (const LayoutFactor &f : fine) {
+    if (f.getLocalSize() != 1)
+      return false;
+    many.append(f.axes.begin(), f.axes.end());
+  }
+  return removeAxes(many, few) && !many.empty();
+}
+
 /// Walks both lists from their minor ends, cutting the larger of two factors to
 /// the smaller; uniform factors take whatever has their local size.
 static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
@@ -176,6 +194,12 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
     if (isSingleElement(b))
       return true;
     if (isSingleElement(a)) {
+      a.assign(b.begin(), b.end());
+      return true;
+    }
+    if (stretches(b, a))
+      return true;
+    if (stretches(a, b)) {
       a.assign(b.begin(), b.end());
       return true;
     }
