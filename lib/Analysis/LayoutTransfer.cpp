@@ -61,6 +61,15 @@ AxisList layout_transfer::makeSet(ArrayRef<Axis> axes, MeshAttr mesh) {
   return set;
 }
 
+void layout_transfer::appendPrimes(Axis axis, AxisList &primes) {
+  for (int64_t p = 2; axis.size > 1; ++p)
+    while (axis.size % p == 0) {
+      primes.push_back({axis.axis, axis.pre, p});
+      axis.pre *= p;
+      axis.size /= p;
+    }
+}
+
 bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
   for (const Axis &axis : axes) {
     if (axis.size == 1)

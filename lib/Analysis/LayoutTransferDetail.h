@@ -39,6 +39,9 @@ bool removeAxes(dist::AxisList &from, mlir::ArrayRef<dist::Axis> axes);
 /// `axes` sorted and joined, for sets.
 dist::AxisList makeSet(mlir::ArrayRef<dist::Axis> axes, dist::MeshAttr mesh);
 
+/// Appends `axis` as parts of prime size, major to minor.
+void appendPrimes(dist::Axis axis, dist::AxisList &primes);
+
 /// Number of padded factors.
 int countPadded(const dist::Layout &layout);
 /// What may stand anywhere in a value: true data, padding, corners.

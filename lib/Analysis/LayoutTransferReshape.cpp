@@ -22,9 +22,9 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// More readings than this are not looked at: each further dimension of size 1
-/// beside a factor doubles them.
-constexpr size_t kMaxReadings = 16;
+/// More readings than this are not looked at: axes and dimensions of size 1
+/// multiply them.
+constexpr size_t kMaxReadings = 48;
 
 struct Piece {
   LayoutFactor factor;
@@ -46,6 +46,8 @@ public:
 
 private:
   using Choice = SmallVector<int, 4>;
+  void openHeads();
+  void splitDigits();
   Choice getChoices(size_t i);
   void expand(size_t i, int least, SmallVectorImpl<Layout> &readings);
   Layout build() const;
@@ -105,21 +107,53 @@ bool Reshape::cut() {
   }
   pieces.assign(reversed.rbegin(), reversed.rend());
 
-  // A chunk at the head of a dimension, behind new dimensions of size 1, may be
-  // taken apart: the coordinate is one of those, the chunk is the dimension.
+  openHeads();
+  splitDigits();
+  return true;
+}
+
+/// A chunk at the head of a dimension may be taken apart where a dimension was
+/// cut, or where one of size 1 is before it: the coordinate belongs to those, or
+/// is the major factor of the chunk's.
+void Reshape::openHeads() {
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece &piece = pieces[i];
-    bool first = i == 0 || (pieces[i - 1].to != piece.to && pieces[i - 1].to >= 0);
+    bool first = piece.to >= 0 && (i == 0 || (pieces[i - 1].to != piece.to));
+    if (!first || piece.factor.axes.empty())
+      continue;
+    bool slot = piece.to > 0 && shape[piece.to - 1] == 1;
+    bool cutHere = i > 0 && pieces[i - 1].from == piece.from;
     LayoutFactor upper, lower;
-    if (piece.to > 0 && first && shape[piece.to - 1] == 1 && !piece.factor.axes.empty() &&
-        splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower)) {
-      Piece head{upper, piece.from};
-      piece.factor = lower;
-      pieces.insert(pieces.begin() + i, head);
-      ++i;
+    if ((!slot && !cutHere) ||
+        !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
+      continue;
+    Piece head{upper, piece.from};
+    piece.factor = lower;
+    pieces.insert(pieces.begin() + i, head);
+    ++i;
+  }
+}
+
+/// A coordinate along several axes, or along a composite one, may be several
+/// dimensions.
+void Reshape::splitDigits() {
+  SmallVector<Piece, 8> split;
+  for (const Piece &piece : pieces) {
+    AxisList digits;
+    for (const Axis &axis : piece.factor.axes)
+      appendPrimes(axis, digits);
+    if (piece.to >= 0 || piece.factor.isPadded() || digits.size() < 2) {
+      split.push_back(piece);
+      continue;
+    }
+    for (const Axis &digit : digits) {
+      Piece part = piece;
+      part.factor.size = part.factor.padded = digit.size;
+      part.factor.axes = {digit};
+      split.push_back(part);
     }
   }
-  return true;
+  pieces = std::move(split);
 }
 
 /// Result dimensions in which the piece `i`, of local size 1, may be.

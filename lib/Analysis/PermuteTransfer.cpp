@@ -28,16 +28,6 @@ struct Digit {
 
 } // namespace
 
-/// `axis` as parts of prime size, major to minor.
-static void appendPrimes(Axis axis, AxisList &primes) {
-  for (int64_t p = 2; axis.size > 1; ++p)
-    while (axis.size % p == 0) {
-      primes.push_back({axis.axis, axis.pre, p});
-      axis.pre *= p;
-      axis.size /= p;
-    }
-}
-
 LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
                                                Layout &layout) {
   if (!layout.uses(axes))

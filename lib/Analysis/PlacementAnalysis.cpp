@@ -19,7 +19,7 @@ using namespace meshwright::dist;
 namespace {
 
 /// Combinations of readings of one op's operands that are looked at.
-constexpr size_t kMaxCombinations = 64;
+constexpr size_t kMaxCombinations = 256;
 
 bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
   bool contentCounts = a.isPadded() || a.uniform;
@@ -61,6 +61,7 @@ private:
   LogicalResult visitBlock(Block &block);
   LogicalResult visit(Operation *op);
   LogicalResult visitReadings(Operation *op);
+  Readings getPlausible(Operation *op, unsigned operand);
   LogicalResult visitIf(scf::IfOp op);
   LogicalResult visitReturn(func::ReturnOp op);
   /// Follows scalars that differ between ranks.
@@ -324,12 +325,31 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   return success();
 }
 
+/// The readings of an operand without those that shard what the op reads whole.
+PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
+  Readings readings = getReadings(op->getOperand(operand));
+  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
+  if (readings.size() < 2 || !interface || isa<nn::ReshapeOp, nn::ReduceOp>(op))
+    return readings;
+  FactorRule rule = interface.getFactorRule();
+  Readings plausible;
+  for (Reading reading : readings) {
+    bool reads = false;
+    for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], reading->dims))
+      reads |= factors.size() == 1 && rule.factors[factors[0]].kind == FactorKind::Special &&
+               dim.isSharded();
+    if (!reads)
+      plausible.push_back(reading);
+  }
+  return plausible.empty() ? Readings{readings.front()} : plausible;
+}
+
 /// An op whose operands have several readings, or a reshape, which makes them.
 LogicalResult PlacementDerivation::visitReadings(Operation *op) {
   SmallVector<SmallVector<Reading, 4>> combinations(1);
-  for (Value operand : op->getOperands()) {
+  for (OpOperand &operand : op->getOpOperands()) {
     SmallVector<SmallVector<Reading, 4>> longer;
-    for (Reading reading : getReadings(operand))
+    for (Reading reading : getPlausible(op, operand.getOperandNumber()))
       for (const auto &prefix : combinations) {
         if (longer.size() == kMaxCombinations)
           break;
