@@ -8,6 +8,7 @@
 #include "meshwright/passes/Pipeline.h"
 
 #include "meshwright/passes/annotate/Passes.h"
+#include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
@@ -55,6 +56,18 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   pm.addPass(createAnnotateScatterModesPass(scatter));
 }
 
+static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) {
+  if (options.sequenceParallel != SequenceParallel::Off) {
+    // What was annotated is scattered already; this is for programs that come
+    // with their all-reduces written out.
+    DecomposeAllReduceOptions decompose;
+    decompose.when = options.sequenceParallel == SequenceParallel::On ? "always" : "auto";
+    pm.addNestedPass<func::FuncOp>(createDecomposeAllReduce(decompose));
+    pm.addNestedPass<func::FuncOp>(createSinkAllGather());
+  }
+  pm.addNestedPass<func::FuncOp>(createCombineCollectives());
+}
+
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
@@ -67,6 +80,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     pm.addPass(createPartitionPass());
     return;
   case Phase::Spmd:
+    buildOptimise(pm, options);
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
     return;
   }

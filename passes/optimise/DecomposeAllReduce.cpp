@@ -64,7 +64,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
   DecisionLog &log = DistDialect::getDecisionLog(op.getContext());
   const CostModel &model = sharding.getModel();
   const GatherPlan::Entry &entry = plan.getEntry(op.getResult(0));
-  if (entry.shardedUsers == 0 && when != "always") {
+  if (entry.shardedUsers == 0) {
     log.add(kPass.str(), Outcome::Declined, op.getLoc(),
             "all-reduce stays whole: nothing token-wise follows");
     return false;

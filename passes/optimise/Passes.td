@@ -37,7 +37,7 @@ def DecomposeAllReduce : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
     ```
   }];
   let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
-                        "auto: where it pays by the cost model; always: wherever it is legal">];
+                        "auto: where it pays by the cost model; always: wherever an op behind it can then run on a shard">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
