@@ -19,7 +19,7 @@ from .errors import Diagnostic, ImportFailed, Uncovered
 from .export import Exported, export
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
-from .materialise import Materialise, inline_splats, widen_scalars
+from .materialise import Materialise, inline_splats, unfold, widen_scalars
 from .share import separate_chunks, share
 from .simplify import simplify
 from . import ops_elementwise, ops_layers, ops_shape  # registers the handlers
@@ -118,6 +118,7 @@ def optimise(graph: Graph):
     lift(graph)
     simplify(graph)
     separate_chunks(graph)
+    unfold(graph)
     simplify(graph)
     share(graph)
     widen_scalars(graph)

@@ -230,7 +230,20 @@ class Convert:
         if form is None:
             return None
         val = node.meta["val"]
-        return self.build.static(form, val.shape, element_type(val.dtype))
+        result = self.build.static(form, val.shape, element_type(val.dtype))
+        loc, position = self.build.loc, self.build.position
+        result.recipe = lambda: self._unfolded(node, target, name, args, kwargs, loc, position)
+        return result
+
+    def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Optional[Node]:
+        """The operation itself, for a value that is better computed by the program."""
+        self.fx, self.build.loc, self.build.position = node, loc, position
+        try:
+            result = self._handler(target, name)(self, *args, **kwargs)
+        except Uncovered:
+            return None
+        result = self.build.cast(result, element_type(node.meta["val"].dtype))
+        return self.build.broadcast(result, node.meta["val"].shape)
 
     def _factory(self, target, name, args, kwargs):
         kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}

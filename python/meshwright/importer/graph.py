@@ -49,6 +49,8 @@ class Node:
     position: float = 0
     #: What is known of a `static` node's value.
     form: Any = None
+    #: For a `static` node: how the program computes the value, where it is not written out.
+    recipe: Optional[Callable[[], Optional["Node"]]] = None
     #: How to compute the value from constants (for buffers, whose values may be inspected only).
     thunk: Optional[Callable[[], torch.Tensor]] = None
     #: Order of creation, which breaks ties of `position`.
@@ -173,10 +175,10 @@ class Builder:
             x = x.operands[0]
         if x.shape == shape:
             return x
-        return self._moved(x, shape, "form_reshape", x.shape, shape) or \
+        return self._moved(x, "reshape", shape, {}, "form_reshape", x.shape, shape) or \
             self.make("reshape", [x], shape, x.dtype)
 
-    def _moved(self, x: Node, shape, how: str, *arguments) -> Optional[Node]:
+    def _moved(self, x: Node, op: str, shape, attrs, how: str, *arguments) -> Optional[Node]:
         """A view of a known value is a known value."""
         if x.op != "static":
             return None
@@ -186,6 +188,7 @@ class Builder:
             return None
         node = self.static(form, tuple(shape), x.dtype)
         node.attrs = dict(x.attrs)
+        node.recipe = lambda: Builder(x.loc, x.position).make(op, [x], shape, x.dtype, **attrs)
         return node
 
     def transpose(self, x: Node, permutation) -> Node:
@@ -196,7 +199,8 @@ class Builder:
             x = x.operands[0]
         if permutation == list(range(x.rank)):
             return x
-        known = self._moved(x, [x.shape[p] for p in permutation], "form_permute", permutation)
+        known = self._moved(x, "transpose", [x.shape[p] for p in permutation],
+                            {"permutation": permutation}, "form_permute", permutation)
         if known:
             return known
         moved = [p for p in permutation if x.shape[p] != 1]
@@ -213,7 +217,7 @@ class Builder:
             x = x.operands[0]
         if x.shape == shape:
             return x
-        return self._moved(x, shape, "form_expand", x.shape, shape) or \
+        return self._moved(x, "broadcast", shape, {}, "form_expand", x.shape, shape) or \
             self.make("broadcast", [x], shape, x.dtype)
 
     def slice(self, x: Node, starts, limits, strides=None) -> Node:
@@ -224,8 +228,9 @@ class Builder:
             return x
         cut = [d for d, n in enumerate(shape) if n != x.shape[d] or strides[d] != 1]
         if len(cut) == 1 and x.op == "static" and shape[cut[0]]:
-            known = self._moved(x, shape, "form_slice", x.shape, cut[0], starts[cut[0]],
-                                strides[cut[0]], shape[cut[0]])
+            known = self._moved(
+                x, "slice", shape, {"starts": starts, "limits": limits, "strides": strides},
+                "form_slice", x.shape, cut[0], starts[cut[0]], strides[cut[0]], shape[cut[0]])
             if known:
                 return known
         if x.op == "slice":

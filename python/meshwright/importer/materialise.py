@@ -6,8 +6,9 @@ import torch
 from .forms import Dense, Diagonal
 from .graph import BINARY, DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node
 
-# Larger constants are parameters of the program, kept with the weights.
-_INLINE = 16
+# Larger constants are parameters of the program, kept with the weights. What is larger still, as
+# tables that grow with the sequence are, is computed by the program, if it can be.
+_INLINE, _KEPT = 16, 1024
 
 
 def representable(value: float, dtype: str) -> bool:
@@ -32,6 +33,35 @@ def widen_scalars(graph: Graph):
         return build.cast(build.binary(node.op, *wide), node.dtype)
 
     graph.rewrite(pattern)
+
+
+def unfold(graph: Graph):
+    """Puts the operations back that compute large tables."""
+    done: dict[int, Node] = {}
+    keep: list[Node] = []
+
+    def unfolded(node: Node) -> Node:
+        if node.op != "static" or node.recipe is None or isinstance(node.form, Diagonal) or \
+                node.form.tensor.numel() <= _KEPT:
+            return node
+        if id(node) not in done:
+            keep.append(node)
+            made = node.recipe() or node
+            done[id(node)] = made
+            if made is not node:
+                pending = [made]
+                while pending:
+                    inner = pending.pop()
+                    if inner.op == "static":
+                        continue
+                    pending += [o for o in inner.operands if o.op != "static"]
+                    inner.operands = [unfolded(o) for o in inner.operands]
+                done[id(node)] = unfolded(made) if made.op == "static" else made
+        return done[id(node)]
+
+    for node in graph.nodes():
+        node.operands = [unfolded(o) for o in node.operands]
+    graph.outputs = [unfolded(o) for o in graph.outputs]
 
 
 class Materialise:

@@ -256,7 +256,15 @@ def full(c, size, value, **kwargs):
 
 @aten("arange")
 def arange(c, *args, **kwargs):
-    raise Uncovered("arange with bounds that depend on the inputs is not covered")
+    if any(isinstance(a, Node) for a in args):
+        raise Uncovered("arange with bounds that depend on the inputs is not covered")
+    start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
+    result = c.build.cast(c.build.make("iota", [], c.shape, "i64", dim=0), c.dtype)
+    if step != 1:
+        result = c.build.binary("mul", result, c.build.scalar(step, c.dtype))
+    if start:
+        result = c.build.binary("add", result, c.build.scalar(start, c.dtype))
+    return result
 
 
 @aten("triu", "tril")
