@@ -11,6 +11,7 @@
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
+#include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 
 #include "mlir/Pass/PassRegistry.h"
@@ -82,6 +83,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Spmd:
     buildOptimise(pm, options);
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
+    if (options.memoryCeiling)
+      pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
   }
 }

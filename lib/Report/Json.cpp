@@ -55,8 +55,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("launches_per_rank", report.before->launches);
       });
     json.attributeObject("memory_per_rank", [&] {
-      json.attribute("weights", report.weights);
-      json.attribute("activations_peak", report.activationsPeak);
+      json.attribute("weights", report.memory.weights);
+      json.attribute("activations_peak", report.memory.activationsPeak);
     });
     json.attributeArray("decisions", [&] {
       for (const Report::Decision &decision : report.decisions)

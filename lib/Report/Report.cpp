@@ -294,6 +294,15 @@ FailureOr<Traffic> meshwright::countTraffic(FunctionOpInterface function) {
   return traffic;
 }
 
+Memory meshwright::countMemory(FunctionOpInterface function) {
+  Memory memory;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (function.getArgAttr(i, nn::NnDialect::kParameterAttr))
+      memory.weights += getTensorBytes(function.getArgument(i).getType());
+  memory.activationsPeak = getActivationsPeak(function);
+  return memory;
+}
+
 FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   FailureOr<MeshAttr> mesh = getMesh(function);
   if (failed(mesh))
@@ -322,10 +331,7 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     report.warnings = getWarnings(function, *placement, model);
   }
 
-  for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (function.getArgAttr(i, nn::NnDialect::kParameterAttr))
-      report.weights += getTensorBytes(function.getArgument(i).getType());
-  report.activationsPeak = getActivationsPeak(function);
+  report.memory = countMemory(function);
 
   for (Decision &decision : DistDialect::getDecisionLog(function->getContext()).get())
     report.decisions.push_back({decision.pass, decision.outcome, decision.message,

@@ -32,6 +32,13 @@ struct Traffic {
   int64_t launches = 0;
 };
 
+/// Bytes that a rank holds.
+struct Memory {
+  int64_t weights = 0;
+  /// The most bytes of inputs and intermediate values alive at one time.
+  int64_t activationsPeak = 0;
+};
+
 struct Report {
   /// All launches of one kind, over the same axes and dimensions, that come from
   /// one place of the user's source.
@@ -69,10 +76,7 @@ struct Report {
   /// The plan without sequence parallelism and without the rewrites of
   /// *optimise*, where somebody made one.
   std::optional<Traffic> before;
-  /// Bytes of the parameters, and the most bytes of inputs and intermediate
-  /// values alive at one time.
-  int64_t weights = 0;
-  int64_t activationsPeak = 0;
+  Memory memory;
   std::vector<Decision> decisions;
   std::vector<Warning> warnings;
 };
@@ -83,6 +87,9 @@ mlir::FailureOr<Report> buildReport(mlir::FunctionOpInterface function);
 
 /// Only its traffic: what a comparison needs.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
+
+/// Only its memory.
+Memory countMemory(mlir::FunctionOpInterface function);
 
 /// For people: repeated layers share a line.
 void printText(const Report &report, llvm::raw_ostream &os);

@@ -281,8 +281,8 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
   }
   os << "memory, per rank\n";
   Table memory("lr");
-  memory.row({"weights", formatBytes(report.weights)});
-  memory.row({"inputs and activations, at most", formatBytes(report.activationsPeak)});
+  memory.row({"weights", formatBytes(report.memory.weights)});
+  memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
   memory.print(os);
 }
 

@@ -60,7 +60,8 @@ static constexpr OptionDescription descriptions[] = {
      "shards the residual stream by token along the tensor-parallel axis"},
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins"},
-    {"device", "h100 | h200 | a100 | a800 | cpu | {table}", "what the cost model assumes"},
+    {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
+     "what the cost model assumes"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
 };
 
@@ -145,8 +146,7 @@ struct Parser {
       if (name.empty() || sizeText.trim().getAsInteger(10, size))
         return error("mesh: cannot read '" + axis.trim() + "': expected name=size, as in tp=4");
       if (size < 1)
-        return error("mesh: axis '" + name + "' has size " + Twine(size) +
-                     ": expected at least 1");
+        return error("mesh: axis '" + name + "' has size " + Twine(size) + ": expected at least 1");
       if (llvm::any_of(options.mesh, [&](auto &other) { return other.name == name; }))
         return error("mesh: axis '" + name + "' is given twice");
       // Products beyond this would overflow where ranks are counted in bytes.
@@ -181,8 +181,8 @@ struct Parser {
   LogicalResult parseShardings(StringRef value) {
     StringRef rest = value.trim();
     auto malformed = [&](const Twine &what) {
-      return error("shardings: " + what +
-                   ": expected {\"pattern\": [{\"axis\"}, {}], ...}, got '" + value + "'");
+      return error("shardings: " + what + ": expected {\"pattern\": [{\"axis\"}, {}], ...}, got '" +
+                   value + "'");
     };
     if (!rest.consume_front("{") || !rest.consume_back("}"))
       return malformed("no braces around the rules");
@@ -245,7 +245,10 @@ struct Parser {
     if (key == "device") {
       if (value.empty())
         return error("device is empty: expected a preset's name or a table in braces");
-      options.device = value.str();
+      // A table stands in braces, as its own spelling has spaces.
+      if (value.consume_front("{") && !value.consume_back("}"))
+        return error("device: a brace stays open");
+      options.device = value.trim().str();
       return success();
     }
     if (key == "memory-ceiling")
@@ -319,7 +322,7 @@ std::string ParallelizeOptions::str() const {
     os << "}";
   }
   if (!device.empty())
-    os << space << "device=" << device;
+    os << space << "device={" << device << "}";
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
   return result;

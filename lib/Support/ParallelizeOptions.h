@@ -75,7 +75,8 @@ struct ParallelizeOptions {
   SequenceParallel sequenceParallel = SequenceParallel::Auto;
   /// In the order given: the first match wins.
   std::vector<ShardingRule> shardings;
-  /// A preset's name or a table in braces; empty: the mesh's, else the default.
+  /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or
+  /// both; empty: the mesh's, else the default.
   std::string device;
   /// Bytes a rank may hold.
   std::optional<int64_t> memoryCeiling;

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/AsmParser/AsmParser.h"
@@ -48,11 +49,25 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
     if (!mesh.empty())
       text += "mesh=" + mesh + " ";
     if (!device.empty())
-      text += "device=" + device;
+      text += "device='" + device + "'";
     auto options = parseOptions(module, text);
     if (failed(options))
       return signalPassFailure();
     auto meshes = llvm::to_vector(module.getOps<MeshOp>());
+    // Whoever plans, plans for a device there is: the cost model takes another
+    // for none.
+    auto checkDevice = [&](StringRef spelling, Location location) {
+      std::string error;
+      if (getDevice(spelling, &error))
+        return true;
+      emitError(location) << error;
+      return false;
+    };
+    if (!checkDevice(device, module.getLoc()))
+      return signalPassFailure();
+    for (MeshOp mesh : meshes)
+      if (!checkDevice(mesh.getMesh().getDevice(), mesh.getLoc()))
+        return signalPassFailure();
     if (options->mesh.empty()) {
       if (meshes.empty()) {
         module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";

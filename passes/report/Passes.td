@@ -33,6 +33,16 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
                         "where to; the standard error if empty">];
 }
 
+def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
+  let summary = "refuse SPMD programs that need more memory than a rank has";
+  let description = [{
+    An error where the weights, inputs and activations of an SPMD function are more
+    than `ceiling` bytes on a rank. Leaves the module as it is.
+  }];
+  let options = [Option<"ceiling", "ceiling", "int64_t", /*default=*/"0",
+                        "bytes; no limit if 0">];
+}
+
 def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
   let summary = "emit the decisions of earlier passes as remarks";
   let description = [{

@@ -149,6 +149,14 @@ def test_options(module, x):
         model.parallelize(mesh={"tp": 2}, tensor_parallel="model")
     assert "model" in error.value.diagnostics[0].message
     assert error.value.diagnostics[0].severity == "error"
+    with pytest.raises(mw.Error, match="unknown device 'h900', expected one of"):
+        model.parallelize(mesh={"tp": 2}, device="h900")
+    plan = model.parallelize(mesh={"tp": 2}, device="a100 memory_size=4e10")
+    assert plan.report(format="json")["device"] == "a100 memory_size=4e10"
+    assert model.parallelize(mesh={"tp": 2}, device={"link_bandwidth": 1e9}).ranks == 2
+    with pytest.raises(mw.Error, match="bytes on a rank, .* expected at most 1024, the memory"):
+        model.parallelize(mesh={"tp": 2}, memory_ceiling="1K")
+    assert model.parallelize(mesh={"tp": 2}, memory_ceiling=1 << 20).ranks == 2
     with pytest.raises(mw.Error):
         model.parallelize()  # neither the program nor the caller has a mesh
     assert model.parallelize(mesh="tp=2", sequence_parallel=True).ranks == 2

@@ -45,7 +45,7 @@ TEST(ParallelizeOptions, AllOfThem) {
   ParallelizeOptions options =
       parseValid("mesh=dp=2,tp=4 data_parallel=dp tensor-parallel=none sequence-parallel=on "
                  "shardings={\"*.q_proj.weight\": [{\"tp\"}, {}], '*.w': '[{}, {\"tp\":(1)2}]'} "
-                 "device=a100 memory-ceiling=80G");
+                 "device={a100 memory_size=4e10} memory-ceiling=80G");
   ASSERT_EQ(options.mesh.size(), 2u);
   EXPECT_EQ(options.mesh[1].name, "tp");
   EXPECT_EQ(options.mesh[1].size, 4);
@@ -57,6 +57,7 @@ TEST(ParallelizeOptions, AllOfThem) {
   EXPECT_TRUE(options.shardings[0].matches("model.layers.0.q_proj.weight"));
   EXPECT_FALSE(options.shardings[0].matches("model.layers.0.k_proj.weight"));
   EXPECT_EQ(options.shardings[1].sharding, "[{}, {\"tp\":(1)2}]");
+  EXPECT_EQ(options.device, "a100 memory_size=4e10");
   EXPECT_EQ(options.memoryCeiling, int64_t(80) << 30);
   // The spelling reads back.
   EXPECT_EQ(parseValid(options.str()).str(), options.str());
