@@ -408,7 +408,9 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
       analysis.ambiguous.insert(result);
     }
   }
-  if (!single || link.combinations.size() > 1)
+  bool constrains =
+      llvm::any_of(op->getOperands(), [&](Value operand) { return ambiguous.contains(operand); });
+  if (constrains || link.combinations.size() > 1)
     links.push_back(std::move(link));
   return success();
 }

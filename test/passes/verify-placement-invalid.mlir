@@ -514,3 +514,98 @@ func.func @main(
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"tp", "dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"dp", "tp"}]>] : (tensor<4x16xf32>) -> tensor<32x2xf32>
   return %r : tensor<32x2xf32>
 }
+
+// -----
+
+// A collective under nested control flow, of which one condition depends on the rank.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{the coordinate is from here}}
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  %j = tensor.extract %i[] : tensor<i64>
+  %three = arith.constant 3 : i64
+  %c = arith.cmpi eq, %j, %three : i64
+  %t = arith.constant true
+  scf.if %c {
+    scf.if %t {
+      // expected-error@below {{is a collective under control flow that depends on the rank's coordinate along {"tp"}: not all ranks would issue it}}
+      %0 = dist.permute %x axes ["tp"] shift 1 : (tensor<8xf32>) -> tensor<8xf32>
+    }
+  }
+  return %x : tensor<8xf32>
+}
+
+// -----
+
+// A result of such control flow that would differ between ranks.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  %j = tensor.extract %i[] : tensor<i64>
+  %three = arith.constant 3 : i64
+  %c = arith.cmpi eq, %j, %three : i64
+  // expected-error@below {{result 0 would be replicated over {"tp"}, but the condition differs between its ranks}}
+  %r = scf.if %c -> tensor<8xf32> {
+    %0 = nn.neg %x : tensor<8xf32>
+    scf.yield %0 : tensor<8xf32>
+  } else {
+    scf.yield %x : tensor<8xf32>
+  }
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+// Branches that leave a result in different layouts.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>},
+    %y: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<32xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %t = arith.constant true
+  // expected-error@below {{result 0 lies as [{}] from one branch and as [{"tp"}] from the other}}
+  %r = scf.if %t -> tensor<8xf32> {
+    scf.yield %x : tensor<8xf32>
+  } else {
+    scf.yield %y : tensor<8xf32>
+  }
+  return %r : tensor<8xf32>
+}
+
+// -----
+
+// A reshape that is read in two ways at once: as heads, and as a row's chunk.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>},
+    %y: tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<8x1x64xf32>})
+    -> (tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<8x4x16xf32>}, tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<8x1x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{the operand is from here}}
+  %0 = nn.reshape %x : (tensor<8x16xf32>) -> tensor<8x1x16xf32>
+  // expected-error@below {{reads operand 0 otherwise than its other users do}}
+  %1 = nn.rms_norm %0 eps 1.0e-05 : (tensor<8x1x16xf32>) -> tensor<8x1x16xf32>
+  %2 = nn.neg %0 : tensor<8x1x16xf32>
+  %3 = nn.sub %2, %y : (tensor<8x1x16xf32>, tensor<8x1x16xf32>) -> tensor<8x1x16xf32>
+  return %1, %3 : tensor<8x1x16xf32>, tensor<8x1x16xf32>
+}
+
+// -----
+
+// An op that nothing is known of.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{has no factor rule: how its results lie cannot be derived}}
+  %r = tensor.empty() : tensor<8xf32>
+  return %r : tensor<8xf32>
+}
