@@ -137,13 +137,26 @@ class RandomProgram:
                 return False
         return self.pick(fits) or self.input(list(x.shape))
 
-    def module(self):
+    def constrain(self, axes):
+        """States a random sharding of a value."""
+        n, x = self.pick()
+        free = list(axes)
+        self.random.shuffle(free)
+        dims = []
+        for size in x.shape:
+            taken = []
+            while free and size > 1 and self.random.random() < 0.4:
+                taken.append(free.pop())
+            dims.append("{" + ", ".join(f'"{a}"' for a in taken) + "}")
+        self.add(f"dist.constrain {n} <@m, [{', '.join(dims)}]> : {type_of(x)}", x)
+
+    def module(self, mesh=""):
         outputs = self.random.sample(self.values, min(3, len(self.values))) + [self.values[-1]]
         arguments = ", ".join(f'%{k}: {type_of(v)} {{nn.input = "{k}"}}' for k, v in self.inputs.items())
         results = ", ".join(f'{type_of(v)} {{nn.output = "o{i}"}}' for i, (_, v) in enumerate(outputs))
         returned = ", ".join(name for name, _ in outputs) + " : " + ", ".join(type_of(v) for _, v in outputs)
         body = "\n  ".join(self.lines)
-        text = f"func.func @main({arguments}) -> ({results}) {{\n  {body}\n  return {returned}\n}}\n"
+        text = f"{mesh}func.func @main({arguments}) -> ({results}) {{\n  {body}\n  return {returned}\n}}\n"
         return text, {f"o{i}": v for i, (_, v) in enumerate(outputs)}
 
 
@@ -154,5 +167,24 @@ def test_random_program(tmp_path, seed):
         program.step()
     text, wanted = program.module()
     got = run_module(tmp_path, text, program.inputs)
+    for name, want in wanted.items():
+        assert_close(got[name], want, 2e-5, f"{name}\n{text}")
+
+
+MESHES = [(("x", 2),), (("x", 3),), (("x", 2), ("y", 2)), (("x", 4), ("y", 2))]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MESHWRIGHT_RANDOM_PROGRAMS", "12"))))
+def test_random_shardings(tmp_path, seed):
+    """The same with random shardings stated for values, on several ranks."""
+    program = RandomProgram(1126 + seed)
+    mesh = program.random.choice(MESHES)
+    for _ in range(25):
+        program.step()
+        if program.random.random() < 0.3:
+            program.constrain([name for name, _ in mesh])
+    axes = ", ".join(f'"{name}"={size}' for name, size in mesh)
+    text, wanted = program.module(f"dist.mesh @m = <[{axes}]>\n")
+    got = run_module(tmp_path, text, program.inputs, arguments=["--parallelize="])
     for name, want in wanted.items():
         assert_close(got[name], want, 2e-5, f"{name}\n{text}")
