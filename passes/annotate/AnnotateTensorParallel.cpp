@@ -266,7 +266,7 @@ void TensorParallel::report() {
       }
     if (role) {
       log.add("annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
-              llvm::formatv("{0} over \"{1}\": {2} of {3} ranks", role, name, features, size)
+              llvm::formatv("{0} over \"{1}\": {2} features on {3} ranks", role, name, features, size)
                   .str(),
               {{"features", double(features)}, {"ranks", double(size)}});
       continue;
