@@ -66,7 +66,8 @@ private:
 };
 
 bool ScatterModes::isReduced(Operation *op) const {
-  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)))
+  // Sums of rows are too small to gain from it.
+  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isa<nn::ReduceOp>(op))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/passes/annotate/ExpandNorms.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -63,6 +64,7 @@ public:
     choose();
     annotate();
     report();
+    expandNorms();
     return success();
   }
 
@@ -73,6 +75,7 @@ private:
   bool place(int leaf);
   void annotate();
   void report();
+  void expandNorms();
 
   func::FuncOp func;
   const FactorAnalysis &factors;
@@ -116,10 +119,17 @@ LogicalResult TensorParallel::collect() {
         llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
     if (allFromParameters)
       fromParameters.insert(op.getResult(0));
+    // A norm over heads and head size can be taken by its sums; one over the
+    // residual stream's features would send those for every reader.
+    bool isNorm = isa<nn::RmsNormOp, nn::LayerNormOp>(op);
     for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
       for (int leaf : leaves) {
-        if (factor.kind == FactorKind::Special)
-          classes[leaf].isSpecial = true;
+        if (factor.kind == FactorKind::Special) {
+          if (isNorm && leaves.size() > 1)
+            classes[leaf].partialBytes += getBytes(op.getResult(0)) / factor.size;
+          else
+            classes[leaf].isSpecial = true;
+        }
         if (factor.kind == FactorKind::Contracted) {
           classes[leaf].isContracted = true;
           classes[leaf].partialBytes += getBytes(op.getResult(0));
@@ -276,6 +286,30 @@ void TensorParallel::report() {
                           "or belong to a cheaper choice; a rule on its weight would shard it")
                 .str(),
             {{"weight bytes", double(getBytes(op.getOperand(1)))}});
+  }
+}
+
+void TensorParallel::expandNorms() {
+  SmallVector<Operation *> norms;
+  for (Operation &op : func.getBody().front().without_terminator()) {
+    if (!isa<nn::RmsNormOp, nn::LayerNormOp>(op))
+      continue;
+    const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
+    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+      if (factor.kind == FactorKind::Special &&
+          llvm::any_of(leaves, [&](int leaf) { return chosen.count(leaf); })) {
+        norms.push_back(&op);
+        break;
+      }
+  }
+  for (Operation *op : norms) {
+    DistDialect::getDecisionLog(func.getContext())
+        .add("annotate-tensor-parallel", Outcome::Applied, op->getLoc(),
+             llvm::formatv("a norm over features on several ranks of \"{0}\" exchanges the sums "
+                           "of its rows",
+                           mesh.getAxes()[axis].getName())
+                 .str());
+    expandNorm(op);
   }
 }
 
