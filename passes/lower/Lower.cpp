@@ -460,6 +460,8 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   entry = LLVM::LLVMFuncOp::create(
       builder, LoweredProgram::kEntry,
       LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer}));
+  // A list of calls has nothing to optimise, but is long.
+  entry.setPassthroughAttr(builder.getStrArrayAttr({"noinline", "optnone"}));
   Block *block = entry.addEntryBlock(builder);
   failure = new Block();
   entry.getBody().push_back(failure);

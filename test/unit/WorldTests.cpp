@@ -49,7 +49,7 @@ int32_t addUp(mw_rt_context *context, int64_t op, const mw_rt_collective &what, 
 
 /// Each rank's argument 0 is what it does; its result goes where argument 1
 /// points.
-enum Behaviour { Normal, Absent, OtherGroup, Failing };
+enum Behaviour { Normal, Absent, OtherGroup, OtherOp, Failing };
 
 int32_t runRank(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
                 const void **) {
@@ -61,7 +61,7 @@ int32_t runRank(mw_rt_context *context, char *, const void *const *arguments, co
     return context->fail(1, "it broke");
   if (behaviour == OtherGroup)
     return addUp(context, 1, sumOfPairs, value);
-  if (int32_t status = addUp(context, 0, sumOfAll, value))
+  if (int32_t status = addUp(context, behaviour == OtherOp, sumOfAll, value))
     return status;
   std::memcpy(const_cast<void *>(arguments[1]), &value, 4);
   return 0;
@@ -120,6 +120,12 @@ TEST_F(WorldTest, RanksInDifferentGroupsDoNotHang) {
   behaviours[1] = OtherGroup;
   EXPECT_FALSE(run(0.2));
   EXPECT_NE(error.find("timed out"), std::string::npos) << error;
+}
+
+TEST_F(WorldTest, RanksAtDifferentOpsAreNamed) {
+  behaviours[1] = OtherOp;
+  EXPECT_FALSE(run(30));
+  EXPECT_NE(error.find("is at another collective: the "), std::string::npos) << error;
 }
 
 TEST(World, UnknownBackends) {

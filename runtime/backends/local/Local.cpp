@@ -183,7 +183,7 @@ bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collectiv
   if (!wait(group, context, member.self, op))
     return false;
   for (size_t i = 0; i < group.slots.size(); ++i)
-    if (group.slots[i].what != &what) {
+    if (group.slots[i].what != &what || group.slots[i].op != op) {
       world.fail(context.rank, op,
                  "rank " + std::to_string(group.ranks[i]) +
                      " is at another collective: " + world.getOpName(group.slots[i].op));
