@@ -4,7 +4,7 @@
 
 import json
 
-from . import _core
+from . import _core, bundle
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
@@ -85,10 +85,32 @@ class Plan:
         return differences
 
     def compile(self, path) -> None:
-        """Writes a bundle that runs without the compiler. Not supported yet."""
-        raise Error(f"cannot compile to '{path}': bundles are not supported yet")
+        """Writes a bundle: a folder with all it takes to run the plan elsewhere.
+
+        It holds the rewritten program (`program.mlir`), which `sharding-run` compiles as it loads
+        it, the weights and the report. It appears whole or not at all, and replaces no folder but
+        another bundle.
+        """
+        model = self._model
+        self._check_weights()
+        bundle.write(
+            path,
+            program=unwrap(self._plan.str(_core.Phase.spmd, True)),
+            parameters={name: model._parameter(name) for name in model._parameters},
+            report=self.report(format="json"),
+        )
 
     def _inputs(self, args, kwargs):
+        model = self._model
+        self._check_weights()
+        inputs = model._flatten(args, kwargs)
+        if not self._has_parameters:
+            for name in model._parameters:
+                unwrap(self._plan.set_parameter(name, model._parameter(name).raw))
+            self._has_parameters = True
+        return inputs
+
+    def _check_weights(self):
         model = self._model
         if model._meta:
             raise Error(
@@ -97,12 +119,6 @@ class Plan:
             )
         if not model._parameters and self._plan.parameters:
             raise Error("the model has no weights: load it with its safetensors file to run it")
-        inputs = model._flatten(args, kwargs)
-        if not self._has_parameters:
-            for name in model._parameters:
-                unwrap(self._plan.set_parameter(name, model._parameter(name).raw))
-            self._has_parameters = True
-        return inputs
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"

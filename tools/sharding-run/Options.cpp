@@ -9,15 +9,16 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace meshwright::run {
 
 const char *const usage =
-    "usage: sharding-run MODEL.mlir [options]\n"
+    "usage: sharding-run MODEL [options]\n"
     "\n"
-    "Compiles a model in process and runs it.\n"
+    "Compiles a model, a .mlir file or a bundle's folder, in process and runs it.\n"
     "\n"
-    "  --weights=FILE        parameters (safetensors)\n"
+    "  --weights=FILE        parameters (safetensors; default: the bundle's)\n"
     "  --inputs=FILE         inputs by name (safetensors)\n"
     "  --random-inputs=SEED  inputs at random instead\n"
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
@@ -98,6 +99,22 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   if (options.model.empty()) {
     error = "no model given";
     return false;
+  }
+  // A bundle brings its weights, and has nothing to be rewritten or compared with.
+  if (std::error_code code; std::filesystem::is_directory(options.model, code)) {
+    std::filesystem::path bundle = options.model;
+    if (!std::filesystem::exists(bundle / "bundle.json", code)) {
+      error = "'" + options.model + "' is a folder, but no bundle: it has no bundle.json";
+      return false;
+    }
+    if (options.parallelize || options.check) {
+      error = "a bundle is parallelized already: expected no --parallelize, and --reference "
+              "instead of --check";
+      return false;
+    }
+    options.model = (bundle / "program.mlir").string();
+    if (options.weights.empty())
+      options.weights = (bundle / "weights.safetensors").string();
   }
   if (!options.inputs.empty() && options.randomInputs) {
     error = "--inputs and --random-inputs exclude each other";
