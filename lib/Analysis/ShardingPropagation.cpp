@@ -90,7 +90,7 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
         conflicts.push_back({op, source->value, place.value, *other.origin, *state.origin,
                              otherAxes, axes});
     }
-    if (!source)
+    if (!source || report)
       continue;
     // Copies: the map may not be touched below, but the lists are.
     AxisList axes = getState(source->value).sharding.dims[source->dim][source->leaf];

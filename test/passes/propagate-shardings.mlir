@@ -28,3 +28,20 @@ func.func @main(%b: tensor<6xf32> {nn.parameter = "b"},
   %y = nn.add %x, %b {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>} : (tensor<4x6xf32>, tensor<6xf32>) -> tensor<4x6xf32>
   return %y : tensor<4x6xf32>
 }
+
+// -----
+
+// A table that two readers share is cut for the one that wants it cut.
+
+// CHECK-LABEL: func.func @main
+// CHECK: nn.concat {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(%q: tensor<2x6x16x8xf32> {nn.input = "q", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>},
+                %k: tensor<2x1x16x8xf32> {nn.input = "k", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>},
+                %c: tensor<1x1x16x4xf32> {nn.parameter = "c"})
+    -> (tensor<2x6x16x8xf32> {nn.output = "a"}, tensor<2x1x16x8xf32> {nn.output = "b"}) {
+  %cc = nn.concat %c, %c dim 3 : (tensor<1x1x16x4xf32>, tensor<1x1x16x4xf32>) -> tensor<1x1x16x8xf32>
+  %a = nn.rotary %q, %cc, %cc : (tensor<2x6x16x8xf32>, tensor<1x1x16x8xf32>, tensor<1x1x16x8xf32>) -> tensor<2x6x16x8xf32>
+  %b = nn.rotary %k, %cc, %cc {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>} : (tensor<2x1x16x8xf32>, tensor<1x1x16x8xf32>, tensor<1x1x16x8xf32>) -> tensor<2x1x16x8xf32>
+  return %a, %b : tensor<2x6x16x8xf32>, tensor<2x1x16x8xf32>
+}
