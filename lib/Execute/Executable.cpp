@@ -46,6 +46,9 @@ struct Slot {
   size_t index;
   rt::ShardedLayout layout;
   int64_t localBytes = 0;
+  /// Ranks whose part of a sum is zero: all but the first along the axes that an
+  /// input is unreduced over. Empty where there are none.
+  std::vector<bool> isZero = {};
 };
 
 std::string formatBytes(int64_t bytes) {
@@ -146,10 +149,15 @@ LogicalResult Executable::State::readValue(func::FuncOp main, Type type, Diction
                       [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
-  if (layout->isUnreduced())
+  // One rank may hold a sum as well as all together.
+  bool isInput = slot.kind != Slot::Output && layout->reduction == dist::ReductionKind::Sum;
+  if (layout->isUnreduced() && isInput)
+    for (int64_t rank = 0; rank < mesh.getNumRanks(); ++rank)
+      slot.isZero.push_back(dist::getCoordinate(rank, layout->unreduced, mesh) != 0);
+  else if (layout->isUnreduced())
     return emitError(main.getLoc())
            << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
-           << ": arguments and results must be reduced";
+           << ": results must be reduced, and arguments reduced or partial sums";
   value.shape = globalType.getShape();
   value.sharding = dist::toString(*layout, mesh);
   slot.layout = convertLayout(*layout, mesh);
@@ -342,7 +350,7 @@ llvm::Error Executable::State::checkInputs(ArrayRef<HostTensor> tensors) const {
 
 /// Whether ranks read the host's array where it is.
 bool Executable::State::readsInPlace(const Slot &slot, const HostTensor &tensor, bool isBox) const {
-  return slot.layout.isReplicated() && !isBox &&
+  return slot.layout.isReplicated() && slot.isZero.empty() && !isBox &&
          reinterpret_cast<uintptr_t>(tensor.data) % rt::sizeOf(tensor.type) == 0;
 }
 
@@ -405,8 +413,11 @@ llvm::Error Executable::State::prepare(ArrayRef<HostTensor> tensors) {
           }
         }
       for (int64_t rank = 0; rank < numRanks; ++rank)
-        rt::shard(slot.layout, rank, rt::sizeOf(tensor.type), tensor.data, stored, offsets,
-                  shards[i][rank].get());
+        if (!slot.isZero.empty() && slot.isZero[rank])
+          std::memset(shards[i][rank].get(), 0, slot.localBytes);
+        else
+          rt::shard(slot.layout, rank, rt::sizeOf(tensor.type), tensor.data, stored, offsets,
+                    shards[i][rank].get());
     }
     sharded[i] = true;
   }

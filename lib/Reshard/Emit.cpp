@@ -77,7 +77,8 @@ void Emitter::findDimensions() {
     starts[f] = f == 0 || !sameGroup(f - 1, f);
   for (const ReshardStep &step : plan.steps)
     for (int f = 0; f < count; ++f) {
-      if (step.before.axes[f] == step.after.axes[f] && step.before.padded[f] == step.after.padded[f])
+      if (step.before.axes[f] == step.after.axes[f] &&
+          step.before.padded[f] == step.after.padded[f])
         continue;
       starts[f] = true;
       bool cutBehind = false;
@@ -271,10 +272,9 @@ Value Emitter::write(const ReshardStep &step, Value value) {
     return PadOp::create(builder, location, result, value, dims(step.to));
   case ReshardStepKind::Strip: {
     SmallVector<int64_t> zeros(type.getRank(), 0), ones(type.getRank(), 1);
-    return nn::SliceOp::create(builder, location, result, value,
-                               builder.getDenseI64ArrayAttr(zeros),
-                               builder.getDenseI64ArrayAttr(result.getShape()),
-                               builder.getDenseI64ArrayAttr(ones));
+    return nn::SliceOp::create(
+        builder, location, result, value, builder.getDenseI64ArrayAttr(zeros),
+        builder.getDenseI64ArrayAttr(result.getShape()), builder.getDenseI64ArrayAttr(ones));
   }
   }
   return value;

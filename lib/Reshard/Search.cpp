@@ -94,10 +94,11 @@ private:
   Node encode(const ReshardState &state);
   ReshardState decode(const Node &node) const;
   Lists getLists(const Placement &placement) const;
-  int64_t getPadded(const Node &node, int factor) const { return padded[factor][node.pads[factor]]; }
+  int64_t getPadded(const Node &node, int factor) const {
+    return padded[factor][node.pads[factor]];
+  }
   bool isNeutral(const Node &node, const Lists &lists, int factor) const {
-    return lists.factors[factor].empty() &&
-           getPadded(node, factor) == problem.factors[factor].size;
+    return lists.factors[factor].empty() && getPadded(node, factor) == problem.factors[factor].size;
   }
   bool mayTouch(const Node &node, const Lists &lists, int factor) const;
   bool isConsistent(const Node &node, const Lists &lists) const;
@@ -272,7 +273,8 @@ bool Search::isOutermost(const Node &node, const Lists &lists, int factor) const
     if (getPadded(node, f) / lists.shards[f] == 1)
       continue;
     // The cut that is not in use is whole and says nothing.
-    if (isNeutral(node, lists, f) && !llvm::all_of(llvm::seq<int>(0, problem.factors.size()), [&](int g) {
+    if (isNeutral(node, lists, f) &&
+        !llvm::all_of(llvm::seq<int>(0, problem.factors.size()), [&](int g) {
           const ReshardFactor &other = problem.factors[g];
           return other.dim != outer.dim || other.cut == outer.cut || isNeutral(node, lists, g);
         }))
@@ -651,8 +653,7 @@ void Search::expand(int index) {
   // From a replicated value slices do.
   if (lists.unreduced.empty() && lists.totalShards != 1) {
     factorAxes = getFactorAxes(lists);
-    for (auto [placement, other, axes] :
-         llvm::zip_equal(placements, placementLists, placementAxes))
+    for (auto [placement, other, axes] : llvm::zip_equal(placements, placementLists, placementAxes))
       redistribute(placement, other, axes);
   }
 }

@@ -129,8 +129,8 @@ void DecomposeAllReducePass::runOnOperation() {
               "all-reduce stays whole: it is one launch of several values");
       continue;
     }
-    std::optional<TokenDim> token = chooseTokens(
-        cast<RankedTensorType>(op.getResult(0).getType()), getCollectiveAxes(op, mesh));
+    std::optional<TokenDim> token = chooseTokens(cast<RankedTensorType>(op.getResult(0).getType()),
+                                                 getCollectiveAxes(op, mesh));
     // Padding within another padded dimension has no true tail.
     const Layout &layout = placement->getLayout(op.getResult(0));
     if (token && (layout.dims[token->dim].isSharded() || layout.dims[token->dim].isPadded()))

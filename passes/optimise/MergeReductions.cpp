@@ -61,7 +61,8 @@ static bool merge(nn::AddOp root, const CostModel &model, StringRef pass) {
       rest.push_back(leaf);
       continue;
     }
-    auto group = llvm::find_if(groups, [&](auto &group) { return isSameReduction(group[0], leaf); });
+    auto group =
+        llvm::find_if(groups, [&](auto &group) { return isSameReduction(group[0], leaf); });
     if (group == groups.end())
       groups.push_back({leaf});
     else
@@ -88,10 +89,10 @@ static bool merge(nn::AddOp root, const CostModel &model, StringRef pass) {
     Value partial;
     for (Value value : group) {
       Value operand = value.getDefiningOp()->getOperand(0);
-      partial = partial ? nn::AddOp::create(builder, value.getLoc(), operand.getType(), partial,
-                                            operand)
-                              .getResult()
-                        : operand;
+      partial =
+          partial ? nn::AddOp::create(builder, value.getLoc(), operand.getType(), partial, operand)
+                        .getResult()
+                  : operand;
     }
     Operation *reduction = builder.clone(*last);
     reduction->setOperand(0, partial);

@@ -85,11 +85,10 @@ bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
     return true;
   const GatherPlan::Entry &entry = plan.getEntry(only);
   log.add(kPass.str(), Outcome::Declined, op->getLoc(),
-          entry.isNeeded
-              ? "all-gather stays above " + op->getName().getStringRef().str() +
-                    ": its operand is needed whole by another op"
-              : "all-gather stays above " + op->getName().getStringRef().str() +
-                    ": below it more would be gathered",
+          entry.isNeeded ? "all-gather stays above " + op->getName().getStringRef().str() +
+                               ": its operand is needed whole by another op"
+                         : "all-gather stays above " + op->getName().getStringRef().str() +
+                               ": below it more would be gathered",
           {{"gather_above_seconds", double(entry.here) * 1e-12},
            {"gather_below_seconds", double(entry.below) * 1e-12},
            {"extra_seconds", double(extra) * 1e-12}});
@@ -151,7 +150,8 @@ void Sinker::visit(Operation *op) {
     // Gathers that meet in it have all passed it.
     llvm::SmallDenseSet<Value, 2> seen;
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-      if (Value seed = how->operands[i] ? origin.lookup(operand) : Value(); seed && seen.insert(seed).second)
+      if (Value seed = how->operands[i] ? origin.lookup(operand) : Value();
+          seed && seen.insert(seed).second)
         ++passed[seed];
   }
   for (Value result : op->getResults()) {
@@ -170,7 +170,8 @@ void Sinker::report() {
               {{"bytes", double(cost.bytes)}, {"ops", double(count)}});
     else
       log.add(kPass.str(), Outcome::Declined, seed.getLoc(),
-              "all-gather stays: what follows needs the whole value", {{"bytes", double(cost.bytes)}});
+              "all-gather stays: what follows needs the whole value",
+              {{"bytes", double(cost.bytes)}});
   }
 }
 

@@ -15,9 +15,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-static RankedTensorType getType(Value value) {
-  return dyn_cast<RankedTensorType>(value.getType());
-}
+static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
 
 std::optional<TokenDim> meshwright::chooseTokens(RankedTensorType type, AxisList axes) {
   int64_t ranks = getNumShards(axes);
@@ -46,8 +44,8 @@ struct TokenFactor {
   int64_t outer, inner;
 };
 
-static std::optional<TokenFactor> findFactor(const FactorRule &rule,
-                                             ArrayRef<int> factors, const TokenDim &token) {
+static std::optional<TokenFactor> findFactor(const FactorRule &rule, ArrayRef<int> factors,
+                                             const TokenDim &token) {
   int64_t total = token.outer * token.size * token.inner, above = 1;
   for (int factor : factors) {
     int64_t size = rule.factors[factor].size;
@@ -146,8 +144,7 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
         return std::nullopt;
     }
   FactorRule rule = interface.getFactorRule();
-  std::optional<TokenFactor> where =
-      findFactor(rule, rule.operands[operand][token.dim], token);
+  std::optional<TokenFactor> where = findFactor(rule, rule.operands[operand][token.dim], token);
   if (!where || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
   for (auto [i, dims] : llvm::enumerate(rule.operands))
@@ -191,8 +188,7 @@ static SmallVector<int64_t> splitOuter(RankedTensorType type, const TokenDim &to
   return shape;
 }
 
-static Value mergeOuter(OpBuilder &builder, Location location, Value value,
-                        const TokenDim &token) {
+static Value mergeOuter(OpBuilder &builder, Location location, Value value, const TokenDim &token) {
   SmallVector<int64_t> shape(getType(value).getShape());
   if (token.outer == 1)
     return value;
@@ -225,10 +221,9 @@ Value TokenSharding::gather(OpBuilder &builder, Location location, Value shard,
   if (token.padded != token.size) {
     RankedTensorType whole = withDim(padded, dim, token.size * token.inner);
     SmallVector<int64_t> zeros(whole.getRank(), 0), ones(whole.getRank(), 1);
-    value = nn::SliceOp::create(builder, location, whole, value,
-                                builder.getDenseI64ArrayAttr(zeros),
-                                builder.getDenseI64ArrayAttr(whole.getShape()),
-                                builder.getDenseI64ArrayAttr(ones));
+    value = nn::SliceOp::create(
+        builder, location, whole, value, builder.getDenseI64ArrayAttr(zeros),
+        builder.getDenseI64ArrayAttr(whole.getShape()), builder.getDenseI64ArrayAttr(ones));
   }
   return mergeOuter(builder, location, value, token);
 }
@@ -238,8 +233,8 @@ Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const To
   Operation *sharded = builder.clone(*op);
   sharded->setOperands(operands);
   for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
-    result.setType(withDim(getType(result), token.dim,
-                           token.outer * token.getChunk() * token.inner));
+    result.setType(
+        withDim(getType(result), token.dim, token.outer * token.getChunk() * token.inner));
   // The one op that spells sizes of dimensions that it does not change.
   if (auto slice = dyn_cast<nn::SliceOp>(sharded)) {
     SmallVector<int64_t> limits(slice.getLimits());

@@ -31,8 +31,8 @@ struct TokenDim {
 
   int64_t getChunk() const { return padded / dist::getNumShards(axes); }
   bool operator==(const TokenDim &other) const {
-    return dim == other.dim && outer == other.outer && size == other.size &&
-           inner == other.inner && padded == other.padded && axes == other.axes;
+    return dim == other.dim && outer == other.outer && size == other.size && inner == other.inner &&
+           padded == other.padded && axes == other.axes;
   }
 };
 

@@ -34,6 +34,15 @@ LogicalResult Partitioner::readTargets() {
       return failure();
     State state;
     state.target = std::move(*sharding);
+    if (isa<BlockArgument>(value) || value.getDefiningOp<ConstrainOp>()) {
+      for (AxisRefAttr axis : attr.getUnreduced())
+        state.unreduced.push_back(getAxis(axis, mesh));
+      llvm::sort(state.unreduced);
+      canonicalizeAxes(state.unreduced, mesh);
+      if (!state.unreduced.empty() && attr.getReduction() != ReductionKind::Sum)
+        return emitError(value.getLoc())
+               << "value is unreduced by another reduction than a sum, which is not supported";
+    }
     addState(value, std::move(state));
     return success();
   };
@@ -44,6 +53,20 @@ LogicalResult Partitioner::readTargets() {
     for (Value value : op.getResults())
       if (failed(read(value)))
         return failure();
+  Operation *terminator = block.getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    resultTargets.push_back(getState(value).target);
+    auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr);
+    if (!attr)
+      continue;
+    auto emit = [&] { return terminator->emitOpError() << "result " << i << ": "; };
+    auto sharding = readSharding(attr, value, factors, mesh, emit);
+    if (failed(sharding))
+      return failure();
+    if (!attr.getUnreduced().empty())
+      return LogicalResult(emit() << "is declared unreduced, expected a whole value");
+    resultTargets.back() = std::move(*sharding);
+  }
   return success();
 }
 
@@ -52,13 +75,16 @@ LogicalResult Partitioner::readTargets() {
 void Partitioner::choosePadding() {
   SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
   SmallVector<Value> example(factors.getNumClasses());
-  for (const auto &[value, index] : stateIndices) {
-    const State &state = states[index];
-    ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
-    for (auto [dimLeaves, dim] : llvm::zip_equal(leaves, state.target.dims))
+  auto add = [&](Value value, const ValueSharding &sharding) {
+    for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
         multiple[leaf] = std::lcm(multiple[leaf], getNumShards(axes));
-  }
+  };
+  for (const auto &[value, index] : stateIndices)
+    add(value, states[index].target);
+  for (auto [value, target] :
+       llvm::zip_equal(func.getBody().front().getTerminator()->getOperands(), resultTargets))
+    add(value, target);
   padded.assign(multiple.size(), 1);
   for (auto [leaf, size] : llvm::enumerate(multiple))
     padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
@@ -197,7 +223,11 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
                                       Location loc) {
   Layout source = getLayout(global, from.sharding, from.unreduced);
   Layout target = getLayout(global, to);
-  return resharder.reshard(builder, loc, from.value, source, target);
+  auto moved = resharder.reshard(builder, loc, from.value, source, target);
+  if (failed(moved))
+    return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh)
+                                        << " to " << toString(target, mesh));
+  return moved;
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
@@ -224,6 +254,9 @@ bool Partitioner::canWait(Value value) const {
   if (!value.hasOneUse())
     return false;
   Operation *user = *value.getUsers().begin();
+  // What is asked for next is reached from here at once.
+  if (isa<ConstrainOp, func::ReturnOp>(user) && value.getDefiningOp<ConstrainOp>())
+    return true;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
   // Cheap linear ops on the way to a sum.
@@ -268,7 +301,6 @@ LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value,
 
 LogicalResult Partitioner::materialize(Value value) {
   State &state = getState(value);
-  Operation *op = value.getDefiningOp();
   auto reduced = reshard(value, state.local, state.target, value.getLoc());
   if (failed(reduced))
     return failure();
@@ -283,7 +315,8 @@ LogicalResult Partitioner::materialize(Value value) {
     sum = nn::AddOp::create(builder, value.getLoc(), sum.getType(), sum, *term);
   }
   state.local = {sum, state.target, {}};
-  if (auto id = op->getAttr(nn::NnDialect::kIdAttr))
+  Operation *op = value.getDefiningOp();
+  if (auto id = op ? op->getAttr(nn::NnDialect::kIdAttr) : Attribute())
     if (Operation *def = sum.getDefiningOp())
       def->setAttr(nn::NnDialect::kIdAttr, id);
   return success();
@@ -446,7 +479,15 @@ LogicalResult Partitioner::partition(Operation *op) {
     auto value = use(constrain.getInput(), target, op->getLoc());
     if (failed(value))
       return failure();
-    return define(op, {*value, target, {}});
+    AxisList unreduced = getState(result).unreduced;
+    if (!unreduced.empty()) {
+      value = resharder.reshard(builder, op->getLoc(), *value,
+                                getLayout(constrain.getInput(), target),
+                                getLayout(result, target, unreduced));
+      if (failed(value))
+        return failure();
+    }
+    return define(op, {*value, target, unreduced});
   }
   if (auto add = dyn_cast<nn::AddOp>(op)) {
     auto joined = joinSum(add);
@@ -515,8 +556,8 @@ LogicalResult Partitioner::run() {
   auto *local = new Block();
   func.getBody().push_back(local);
   builder.setInsertionPointToStart(local);
-  auto describe = [&](Value value, const ValueSharding &sharding) {
-    return std::pair(getSharding(getLayout(value, sharding), symbol, mesh),
+  auto describe = [&](Value value, const ValueSharding &sharding, ArrayRef<Axis> unreduced = {}) {
+    return std::pair(getSharding(getLayout(value, sharding, unreduced), symbol, mesh),
                      TypeAttr::get(value.getType()));
   };
   SmallVector<Type> argumentTypes, resultTypes;
@@ -524,9 +565,10 @@ LogicalResult Partitioner::run() {
   for (BlockArgument arg : block.getArguments()) {
     State &state = getState(arg);
     RankedTensorType type = getLocalType(arg, state.target);
-    state.local = {local->addArgument(type, arg.getLoc()), state.target, {}};
+    state.local = {local->addArgument(type, arg.getLoc()), state.target, state.unreduced};
+    state.isDeferred = !state.unreduced.empty();
     argumentTypes.push_back(type);
-    auto [sharding, global] = describe(arg, state.target);
+    auto [sharding, global] = describe(arg, state.target, state.unreduced);
     argumentShardings.push_back(sharding);
     argumentGlobals.push_back(global);
   }
@@ -536,14 +578,7 @@ LogicalResult Partitioner::run() {
   SmallVector<Value> results;
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    ValueSharding target = getState(value).target;
-    if (auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr)) {
-      auto sharding = readSharding(attr, value, factors, mesh,
-                                   [&] { return terminator->emitOpError() << "result " << i << ": "; });
-      if (failed(sharding))
-        return failure();
-      target = std::move(*sharding);
-    }
+    const ValueSharding &target = resultTargets[i];
     auto result = use(value, target, terminator->getLoc());
     if (failed(result))
       return failure();

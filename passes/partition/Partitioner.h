@@ -41,8 +41,10 @@ private:
   /// What a global value is so far: either a local value in its own sharding, or
   /// a partial sum with what else is to be added once it is reduced.
   struct State {
-    /// The sharding that the program gives the value.
+    /// The sharding that the program gives the value, and the axes along which it
+    /// declares it a partial sum.
     ValueSharding target;
+    dist::AxisList unreduced;
     Local local;
     bool isDeferred = false;
     /// Global values still to be added; only of a deferred one.
@@ -118,6 +120,8 @@ private:
   mlir::Operation *derivedTo = nullptr;
   /// What local reshapes were meant to make.
   llvm::DenseMap<mlir::Value, dist::Layout> known;
+  /// Shardings that the signature gives the results.
+  mlir::SmallVector<ValueSharding, 2> resultTargets;
   /// Padded size of each class of factors where it is sharded.
   mlir::SmallVector<int64_t> padded;
 };

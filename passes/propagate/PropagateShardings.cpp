@@ -65,7 +65,13 @@ struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<Pro
         return signalPassFailure();
       reportConflicts(shardings->getConflicts(), mesh);
       auto write = [&](Value value) {
-        return writeSharding(shardings->get(value), value, *factors, mesh, symbol);
+        ShardingAttr attr = writeSharding(shardings->get(value), value, *factors, mesh, symbol);
+        // What the user declares a partial sum stays one.
+        ShardingAttr declared = getShardingAttr(value);
+        if (declared && !declared.getUnreduced().empty())
+          attr = ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
+                                   declared.getUnreduced(), declared.getReduction());
+        return attr;
       };
       Block &block = func.getBody().front();
       SmallVector<Attribute> arguments;

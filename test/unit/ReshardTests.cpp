@@ -41,8 +41,9 @@ protected:
     context.loadAllAvailableDialects();
   }
 
-  MeshAttr getMesh(ArrayRef<std::pair<const char *, int64_t>> axes, ArrayRef<double> bandwidths = {},
-                   ArrayRef<double> latencies = {}, StringRef device = "") {
+  MeshAttr getMesh(ArrayRef<std::pair<const char *, int64_t>> axes,
+                   ArrayRef<double> bandwidths = {}, ArrayRef<double> latencies = {},
+                   StringRef device = "") {
     SmallVector<MeshAxisAttr> attrs;
     for (auto [i, axis] : llvm::enumerate(axes))
       attrs.push_back(MeshAxisAttr::get(&context, axis.first, axis.second,
@@ -78,8 +79,7 @@ protected:
     OpBuilder builder(&context);
     Block &block = function.front();
     builder.setInsertionPointToStart(&block);
-    auto result =
-        resharder.reshard(builder, function.getLoc(), block.getArgument(0), from, to);
+    auto result = resharder.reshard(builder, function.getLoc(), block.getArgument(0), from, to);
     std::string name = toString(from, mesh) + " -> " + toString(to, mesh);
     if (failed(result)) {
       ADD_FAILURE() << name << ": no plan";
@@ -97,8 +97,7 @@ protected:
         return ops;
       }
     }
-    std::string wrong =
-        test::compare(interpreter.values[*result], to, mesh, seed);
+    std::string wrong = test::compare(interpreter.values[*result], to, mesh, seed);
     EXPECT_EQ(wrong, "") << name << " by " << ops;
     return ops;
   }
@@ -214,8 +213,9 @@ TEST_F(ReshardTest, IntermediatesKeepToTheirBound) {
   options.maxIntermediateBytes = 16 * 16;
   Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"), options);
   Layout from = makeLayout({16, 16}, {{x}, {}});
-  for (const Layout &to : {makeLayout({16, 16}, {{}, {x}}), makeLayout({16, 16}, {{upper}, {lower}}),
-                           makeLayout({16, 16}, {{}, {upper, lower}})}) {
+  for (const Layout &to :
+       {makeLayout({16, 16}, {{}, {x}}), makeLayout({16, 16}, {{upper}, {lower}}),
+        makeLayout({16, 16}, {{}, {upper, lower}})}) {
     auto plan = resharder.plan(from, to, Float32Type::get(&context));
     ASSERT_TRUE(succeeded(plan));
     for (const ReshardStep &step : (*plan)->steps)

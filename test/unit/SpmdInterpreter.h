@@ -96,8 +96,9 @@ inline Ranks makeValue(const dist::Layout &layout, dist::MeshAttr mesh, unsigned
       int64_t global = getGlobalIndex(layout, mesh, rank, index);
       int64_t element = global < 0 ? 0 : getElement(global, seed);
       // part, part, ..., and the rest on the last one.
-      array.at(index) = part + 1 < parts ? part * 13 + 5
-                                         : element - (parts - 1) * 5 - 13 * (parts - 1) * (parts - 2) / 2;
+      array.at(index) = part + 1 < parts
+                            ? part * 13 + 5
+                            : element - (parts - 1) * 5 - 13 * (parts - 1) * (parts - 2) / 2;
     });
     result.push_back(std::move(array));
   }
@@ -110,7 +111,8 @@ inline std::string compare(Ranks &actual, const dist::Layout &layout, dist::Mesh
     return "no value";
   std::string wrong;
   for (int64_t rank = 0; rank < mesh.getNumRanks() && wrong.empty(); ++rank) {
-    if (llvm::ArrayRef<int64_t>(actual[rank].shape) != llvm::ArrayRef<int64_t>(layout.getLocalShape()))
+    if (llvm::ArrayRef<int64_t>(actual[rank].shape) !=
+        llvm::ArrayRef<int64_t>(layout.getLocalShape()))
       return "wrong shape";
     llvm::SmallVector<int64_t> group = dist::getGroup(rank, layout.unreduced, mesh);
     forEachIndex(actual[rank].shape, [&](llvm::ArrayRef<int64_t> index) {
