@@ -173,7 +173,8 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     SmallVector<LayoutFactor, 1> factors;
     for (LayoutFactor &factor : dim.factors) {
       canonicalizeAxes(factor.axes, mesh);
-      if (factor.size == 1 && factor.padded == 1 && dim.factors.size() > 1)
+      // A uniform element may stand for a chunk of more of them.
+      if (factor.size == 1 && factor.padded == 1 && !factor.uniform && dim.factors.size() > 1)
         continue;
       if (!factors.empty()) {
         LayoutFactor &above = factors.back();

@@ -131,6 +131,14 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
   };
   auto adopt = [&](Pieces &uniform, Pieces &other) {
     int64_t want = uniform.back().size, got = other.back().getLocalSize();
+    // A chunk: the coordinate is left for what stands above.
+    if (want == got && !other.back().axes.empty() && !other.back().uniform &&
+        splitFactor(other.back(), want, mesh, upper, lower)) {
+      result.push_back(lower);
+      other.back() = upper;
+      uniform.pop_back();
+      return true;
+    }
     if (want % got == 0) {
       result.push_back(other.pop_back_val());
       shrink(uniform, got);

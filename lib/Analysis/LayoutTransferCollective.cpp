@@ -14,6 +14,7 @@
 #include "meshwright/lib/Analysis/PermuteTransfer.h"
 
 #include "llvm/ADT/TypeSwitch.h"
+#include <limits>
 
 using namespace mlir;
 using namespace meshwright;
@@ -26,6 +27,12 @@ static bool isUniform(const DimLayout &dim) {
                         return f.uniform || (f.size == 1 && f.padded == 1 && f.axes.empty());
                       }) &&
          llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+}
+
+/// Drops uniform elements beside other factors, where those must be counted.
+static void dropUniformElements(DimLayout &dim) {
+  if (dim.factors.size() > 1)
+    llvm::erase_if(dim.factors, [](const LayoutFactor &f) { return f.uniform && f.padded == 1; });
 }
 
 /// Removes `axes` (major to minor) from the minor end of `list`; leaves in
@@ -64,6 +71,11 @@ static bool loseAxes(DimLayout &dim, AxisList axes) {
       dim.factors.begin();
   last = std::min<int>(last, dim.factors.size() - 1);
   for (int i = last; i >= 0 && !axes.empty(); --i) {
+    if (dim.factors[i].uniform) {
+      // Equal chunks.
+      dim.factors[i].size = dim.factors[i].padded *= getNumShards(axes);
+      return true;
+    }
     popAxes(dim.factors[i].axes, axes);
     if (!dim.factors[i].axes.empty())
       break;
@@ -81,6 +93,8 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
     return true;
   }
   if (padded) {
+    if (!isUniform(dim))
+      dropUniformElements(dim);
     // Only behind the whole dimension is there a tail.
     if (dim.isSharded() || dim.factors.size() != 1)
       return false;
@@ -92,13 +106,19 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
     factor.axes = axes;
     return true;
   }
+  auto cut = [](LayoutFactor &factor, ArrayRef<Axis> by) {
+    if (factor.uniform)
+      factor.size = factor.padded /= getNumShards(by);
+    else
+      factor.axes.append(by.begin(), by.end());
+  };
   for (LayoutFactor &factor : dim.factors) {
     int64_t local = factor.getLocalSize();
     if (local == 1)
       continue;
     if (local % getNumShards(axes) == 0) {
-      factor.axes.append(axes.begin(), axes.end());
-      return !factor.uniform || axes.empty();
+      cut(factor, axes);
+      return true;
     }
     // Cut this factor into single elements, go on with the next.
     while (local > 1) {
@@ -106,11 +126,11 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
         return false;
       Axis &axis = axes.front();
       if (local % axis.size == 0) {
-        factor.axes.push_back(axis);
+        cut(factor, axis);
         local /= axis.size;
         axes.erase(axes.begin());
       } else if (axis.size % local == 0) {
-        factor.axes.push_back({axis.axis, axis.pre, local});
+        cut(factor, Axis{axis.axis, axis.pre, local});
         axis = {axis.axis, axis.pre * local, axis.size / local};
         local = 1;
       } else {
@@ -280,6 +300,25 @@ static bool translate(Layout &layout, MeshAttr from, MeshAttr to) {
 
 LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout, unsigned i) {
   SmallVector<int64_t> global = layout.getGlobalShape();
+  for (auto [d, dim] : llvm::enumerate(layout.dims)) {
+    if (!isUniform(dim))
+      continue;
+    // It has the size that the shardings give it; a whole dimension has no
+    // padding.
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (auto [list, value] : {std::pair<ArrayAttr, Value>(op.getFrom(), op.getOperand(i)),
+                               std::pair<ArrayAttr, Value>(op.getTo(), op.getResult(i))}) {
+      auto sharding = cast<ShardingAttr>(list[i]);
+      MeshAttr own = lookupMesh(op, sharding.getMesh());
+      int64_t size = cast<RankedTensorType>(value.getType()).getDimSize(d);
+      if (own)
+        for (FactorShardingAttr factor : sharding.getDims()[d].getFactors())
+          for (AxisRefAttr axis : factor.getAxes())
+            size *= getAxis(axis, own).size;
+      least = std::min(least, size);
+    }
+    global[d] = least;
+  }
   auto read = [&](ArrayAttr list, Value value, StringRef name) -> FailureOr<Layout> {
     auto sharding = cast<ShardingAttr>(list[i]);
     MeshAttr own = lookupMesh(op, sharding.getMesh());
@@ -331,6 +370,8 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   int64_t d = op.getDim(), size = op.getSize();
   double value = op.getValue().convertToDouble();
   DimLayout &dim = layout.dims[d];
+  if (!isUniform(dim))
+    dropUniformElements(dim);
   if (layout.isUnreduced() && value != 0)
     return report(context,
                   "writes padding other than zero into every part of operand 0, which is "
@@ -377,6 +418,8 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
   for (int64_t d : op.getDims()) {
     DimLayout &dim = layout.dims[d];
     int others = countPadded(layout);
+    if (!isUniform(dim))
+      dropUniformElements(dim);
     if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()))
       return report(context,
                     "pads dimension " + Twine(d) + " of operand 0, which lies as " +

@@ -63,7 +63,7 @@ private:
 bool Reshape::cut() {
   for (auto [d, dim] : llvm::enumerate(input.dims))
     for (const LayoutFactor &factor : dim.factors)
-      if (factor.padded > 1)
+      if (factor.padded > 1 || factor.uniform)
         pieces.push_back({factor, static_cast<unsigned>(d)});
   SmallVector<Piece, 8> reversed;
   for (int d = shape.size() - 1; d >= 0; --d) {
@@ -244,7 +244,18 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
   const Layout &input = *context.operands[0];
   Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);
   SmallVector<Layout, 1> readings;
-  if (reshape.cut())
+  bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
+    return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+  });
+  if (uniform && !input.dims.empty()) {
+    // The same everywhere, in every shape.
+    Layout &layout = readings.emplace_back();
+    for (int64_t size : op.getResult().getType().getShape())
+      layout.dims.emplace_back(
+          makeFactor(size, /*uniform=*/true, input.dims[0].factors[0].padding));
+    layout.unreduced = input.unreduced;
+    layout.reduction = input.reduction;
+  } else if (reshape.cut())
     reshape.enumerate(readings);
   if (readings.empty())
     return LogicalResult(report(context,

@@ -177,6 +177,11 @@ LogicalResult RuleTransfer::collect() {
   for (auto [f, list] : llvm::enumerate(pieces))
     if (owners[f] < 0)
       list.push_back(makeFactor(rule.factors[f].size, /*uniform=*/true));
+  // One element that stretches to a chunk of one.
+  if (isa<nn::BroadcastOp>(op))
+    for (Pieces &list : pieces)
+      if (list.size() == 1 && list.front().padded == 1)
+        list.front().uniform = true;
   return success();
 }
 
