@@ -95,7 +95,8 @@ bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
 }
 
 static bool isSingleElement(ArrayRef<LayoutFactor> list) {
-  return llvm::all_of(list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1; });
+  return llvm::all_of(
+      list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1 && !f.uniform; });
 }
 
 /// Whether `coarse` is one element on each rank that stretches to `fine`: fewer
@@ -186,10 +187,14 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
   // Fully cut factors above a uniform one, which says nothing of them.
   for (Pieces *rest : {&left, &right})
     while (!rest->empty()) {
-      if (rest->back().getLocalSize() != 1)
+      LayoutFactor factor = rest->pop_back_val();
+      if (factor.getLocalSize() != 1)
         return false;
-      result.push_back(rest->pop_back_val());
+      if (!factor.uniform)
+        result.push_back(factor);
     }
+  if (result.empty())
+    result.push_back(makeFactor(1, /*uniform=*/true));
   std::reverse(result.begin(), result.end());
   a = std::move(result);
   return true;
@@ -197,16 +202,6 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
 
 bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
                                   bool broadcasts) {
-  if (a.size() == 1 && b.size() == 1) {
-    LayoutFactor &x = a.front();
-    const LayoutFactor &y = b.front();
-    if (x.uniform && x.size == y.getLocalSize()) {
-      x = y;
-      return true;
-    }
-    if ((y.uniform && y.size == x.getLocalSize()) || (!x.uniform && x.sameShardingAs(y)))
-      return true;
-  }
   if (broadcasts) {
     if (isSingleElement(b))
       return true;
@@ -220,6 +215,16 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
       a.assign(b.begin(), b.end());
       return true;
     }
+  }
+  if (a.size() == 1 && b.size() == 1) {
+    LayoutFactor &x = a.front();
+    const LayoutFactor &y = b.front();
+    if (x.uniform && x.size == y.getLocalSize()) {
+      x = y;
+      return true;
+    }
+    if ((y.uniform && y.size == x.getLocalSize()) || (!x.uniform && x.sameShardingAs(y)))
+      return true;
   }
   auto isUniform = [](const LayoutFactor &f) { return f.uniform; };
   bool uniform = llvm::any_of(a, isUniform) || llvm::any_of(b, isUniform);
@@ -432,7 +437,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   if (isa<nn::ConcatOp>(op))
     return transferConcat(context);
   if (isa<ShardingRuleOpInterface>(op))
-    return transferByRule(context);
+    return transferByRule(context, alternatives);
   if (isa<DistDialect>(op->getDialect()))
     return transferCollective(context);
   if (op->getNumRegions() == 0 && isMemoryEffectFree(op) &&

@@ -47,8 +47,9 @@ int countPadded(const dist::Layout &layout);
 /// What may stand anywhere in a value: true data, padding, corners.
 padding::Padding overallState(const dist::Layout &layout);
 
-/// By the op's factor rule.
-MaybeLayouts transferByRule(const TransferContext &context);
+/// By the op's factor rule; a contraction of equal elements has other readings.
+MaybeLayouts transferByRule(const TransferContext &context,
+                            mlir::SmallVectorImpl<dist::Layout> *alternatives);
 /// Reshape, and its other readings.
 MaybeLayouts transferReshape(const TransferContext &context,
                              mlir::SmallVectorImpl<dist::Layout> *alternatives);

@@ -20,8 +20,9 @@ using namespace meshwright;
 using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 
-MaybeLayouts layout_transfer::transferByRule(const TransferContext &context) {
-  return RuleTransfer(context).run();
+MaybeLayouts layout_transfer::transferByRule(const TransferContext &context,
+                                             SmallVectorImpl<Layout> *alternatives) {
+  return RuleTransfer(context).run(alternatives);
 }
 
 RuleTransfer::RuleTransfer(const TransferContext &context)
@@ -192,6 +193,11 @@ AxisList RuleTransfer::getAxes(int factor) const {
   return axes;
 }
 
+static bool isMaximum(Operation *op) {
+  auto reduce = dyn_cast<nn::ReduceOp>(op);
+  return reduce && reduce.getKind() == nn::ReduceKind::Max;
+}
+
 LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
@@ -207,8 +213,7 @@ LogicalResult RuleTransfer::checkAxes() {
                                  " shard two dimensions that the op does not tie: each rank would "
                                  "have a part of the result that no layout describes");
     all.append(axes.begin(), axes.end());
-    auto reduce = dyn_cast<nn::ReduceOp>(op);
-    bool isMax = reduce && reduce.getKind() == nn::ReduceKind::Max;
+    bool isMax = isMaximum(op);
     if (factor.kind == FactorKind::Special && !isMax)
       return report(context,
                     "needs the whole of a dimension of operand " + Twine(owners[f]) +
@@ -332,11 +337,44 @@ LogicalResult RuleTransfer::checkUnreduced() {
   return success();
 }
 
-MaybeLayouts RuleTransfer::run() {
+bool RuleTransfer::contractsUniform() const {
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    bool contracts = factor.kind == FactorKind::Contracted ||
+                     (factor.kind == FactorKind::Special && isMaximum(op));
+    if (contracts && llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
+      return true;
+  }
+  return false;
+}
+
+void RuleTransfer::addPartReadings(const Layout &layout,
+                                   SmallVectorImpl<Layout> &alternatives) const {
+  AxisList free;
+  for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
+    Axis whole{static_cast<int>(i), 1, axis.getSize()};
+    if (whole.size > 1 && !layout.uses(whole))
+      free.push_back(whole);
+  }
+  // Meshes have few axes: all sets of the first four.
+  for (size_t mask = 1, e = size_t(1) << std::min<size_t>(free.size(), 4); mask < e; ++mask) {
+    Layout other = layout;
+    other.reduction = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
+    for (size_t i = 0; i < free.size(); ++i)
+      if (mask >> i & 1)
+        other.unreduced.push_back(free[i]);
+    canonicalize(other, mesh);
+    alternatives.push_back(std::move(other));
+  }
+}
+
+MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   if (rule.operands.size() != operands.size() || rule.results.size() != op->getNumResults())
     return LogicalResult(
         report(context, "has a factor rule that does not fit its operands and results"));
-  if (failed(collect()) || failed(checkAxes()))
+  if (failed(collect()))
+    return failure();
+  bool hasPartReadings = alternatives && contractsUniform();
+  if (failed(checkAxes()))
     return failure();
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
       embedding && failed(checkEmbedding(embedding)))
@@ -364,5 +402,8 @@ MaybeLayouts RuleTransfer::run() {
     layout.corner = corner;
     canonicalize(layout, mesh);
   }
+  ReductionKind kind = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
+  if (hasPartReadings && (!layouts[0].isUnreduced() || layouts[0].reduction == kind))
+    addPartReadings(layouts[0], *alternatives);
   return layouts;
 }

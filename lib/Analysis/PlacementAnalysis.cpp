@@ -315,11 +315,15 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   }
   if (several)
     return visitReadings(op);
+  SmallVector<Layout, 1> alternatives;
   FailureOr<ResultLayouts> results =
       transfer({op, operands, mesh, [&] { return op->emitOpError(); },
-                [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
+                [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }},
+               &alternatives);
   if (failed(results))
     return failure();
+  if (!alternatives.empty())
+    return visitReadings(op);
   for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
     set(result, intern(layout));
   return success();

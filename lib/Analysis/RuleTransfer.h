@@ -21,7 +21,7 @@ namespace meshwright::layout_transfer {
 class RuleTransfer {
 public:
   explicit RuleTransfer(const TransferContext &context);
-  MaybeLayouts run();
+  MaybeLayouts run(mlir::SmallVectorImpl<dist::Layout> *alternatives);
 
 private:
   using State = padding::State;
@@ -37,6 +37,10 @@ private:
   mlir::LogicalResult checkAxes();
   mlir::LogicalResult checkEmbedding(nn::EmbeddingOp embedding);
   mlir::LogicalResult checkUnreduced();
+  /// Whether all that is contracted of some factor are equal elements.
+  bool contractsUniform() const;
+  void addPartReadings(const dist::Layout &layout,
+                       mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 
   // Padding: what the op needs of it, and what it leaves.
   mlir::LogicalResult derivePadding();
