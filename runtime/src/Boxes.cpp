@@ -18,13 +18,15 @@ std::vector<int64_t> denseStrides(const std::vector<int64_t> &shape) {
   return strides;
 }
 
+/// Element by element. The host's arrays need not be aligned.
 template <typename T>
 static void copyRow(const char *from, int64_t fromStride, char *to, int64_t toStride,
                     int64_t count) {
-  auto *source = reinterpret_cast<const T *>(from);
-  auto *destination = reinterpret_cast<T *>(to);
-  for (int64_t i = 0; i < count; ++i)
-    destination[i * toStride] = source[i * fromStride];
+  for (int64_t i = 0; i < count; ++i) {
+    T element;
+    std::memcpy(&element, from + i * fromStride * int64_t(sizeof(T)), sizeof(T));
+    std::memcpy(to + i * toStride * int64_t(sizeof(T)), &element, sizeof(T));
+  }
 }
 
 void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char *to,

@@ -134,22 +134,29 @@ void narrow(DType type, const float *from, void *to, int64_t count) {
       bits[i] = floatToF16(from[i]);
 }
 
+/// The element at an index; `data` need not be aligned.
+template <typename T> static T load(const void *data, int64_t index) {
+  T element;
+  std::memcpy(&element, static_cast<const char *>(data) + index * int64_t(sizeof(T)), sizeof(T));
+  return element;
+}
+
 double loadAsDouble(DType type, const void *data, int64_t index) {
   switch (type) {
   case DType::F32:
-    return static_cast<const float *>(data)[index];
+    return load<float>(data, index);
   case DType::BF16:
-    return bf16ToFloat(static_cast<const uint16_t *>(data)[index]);
+    return bf16ToFloat(load<uint16_t>(data, index));
   case DType::F16:
-    return f16ToFloat(static_cast<const uint16_t *>(data)[index]);
+    return f16ToFloat(load<uint16_t>(data, index));
   case DType::F64:
-    return static_cast<const double *>(data)[index];
+    return load<double>(data, index);
   case DType::I64:
-    return double(static_cast<const int64_t *>(data)[index]);
+    return double(load<int64_t>(data, index));
   case DType::I32:
-    return static_cast<const int32_t *>(data)[index];
+    return load<int32_t>(data, index);
   case DType::I1:
-    return static_cast<const uint8_t *>(data)[index];
+    return load<uint8_t>(data, index);
   }
   return 0;
 }

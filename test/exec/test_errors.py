@@ -105,6 +105,18 @@ def test_damaged_files(files):
         expect(1, ["bad.safetensors: not a valid safetensors file", words], model, f"--weights={bad}", inputs)
 
 
+def test_unaligned_weights(files):
+    """A header of odd length is legal; the tensors behind it are then not aligned."""
+    tensor = torch.arange(12.0).reshape(4, 3)
+    text = json.dumps({"w": {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}}).encode()
+    text += b" " * (1 - len(text) % 2)
+    (files / "w.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + tensor.numpy().tobytes())
+    save_file({"y": torch.ones(2, 3) @ tensor.T}, files / "r.safetensors")
+    done = launch(files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors",
+                  f"--reference={files}/r.safetensors")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_no_half_written_output(files):
     model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
     expect(1, "No such file or directory", model, weights, inputs, f"--outputs={files}/absent/y.safetensors")
