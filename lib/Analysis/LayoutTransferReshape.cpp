@@ -160,7 +160,8 @@ void Reshape::splitDigits() {
 Reshape::Choice Reshape::getChoices(size_t i) {
   int before = -1, after = -1;
   for (size_t j = 0; j < i; ++j)
-    before = std::max(before, pieces[j].to);
+    if (pieces[j].factor.getLocalSize() > 1)
+      before = pieces[j].to;
   for (size_t j = i + 1; j < pieces.size() && after < 0; ++j)
     after = pieces[j].to;
   Choice choices;

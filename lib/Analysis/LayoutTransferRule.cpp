@@ -92,6 +92,7 @@ LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout 
   }
 
   Pieces rest(layout.factors.begin(), layout.factors.end());
+  llvm::erase_if(rest, [](const LayoutFactor &f) { return f.uniform && f.padded == 1; });
   auto cannotSplit = [&] {
     return report(context,
                   "dimension " + Twine(dim) + " of operand " + Twine(operand) +
