@@ -375,3 +375,57 @@ def attention(c, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, e
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     return c.build.make("sdpa", [q, k, v] + ([] if mask is None else [mask]), c.shape, c.dtype,
                         causal=bool(causal), scale=float(scale), soft_cap=None)
+
+
+# Pooling.
+
+@aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
+def adaptive_average(c, x, size):
+    spatial = len(size)
+    old = x.shape[x.rank - spatial:]
+    if any(n % m for n, m in zip(old, size)):
+        raise Uncovered(f"adaptive pooling from {list(old)} to {list(size)} is not covered: the new "
+                        "size does not divide the old one")
+    return _pooled(c, x, "mean", [n // m for n, m in zip(old, size)])
+
+
+@aten("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")
+def pool(c, x, kernel, stride=(), padding=0, *rest):
+    kind = "max" if c.fx.target.__name__.startswith("max") else "mean"
+    spatial = int(c.fx.target.__name__[len("avg_pool")])
+    every = lambda v: [v] * spatial if isinstance(v, int) else \
+        list(v) * spatial if len(v) == 1 else list(v)
+    kernel, padding = every(kernel), every(padding)
+    stride = every(stride) if isinstance(stride, int) or len(stride) else kernel
+    if stride != kernel or any(padding):
+        raise Uncovered(f"pooling by {kernel} with stride {stride} and padding {padding} is not "
+                        "covered; expected windows that do not overlap")
+    whole = [n // k * k for n, k in zip(x.shape[x.rank - spatial:], kernel)]
+    if [n // k for n, k in zip(whole, kernel)] != list(c.shape[x.rank - spatial:]):
+        raise Uncovered("pooling of incomplete windows is not covered")
+    x = c.build.slice(x, [0] * x.rank, [*x.shape[:x.rank - spatial], *whole])
+    return _pooled(c, x, kind, kernel)
+
+
+def _pooled(c, x, kind, kernel):
+    lead = x.rank - len(kernel)
+    shape = [*x.shape[:lead]]
+    for size, k in zip(x.shape[lead:], kernel):
+        shape += [size // k, k]
+    windows = c.build.reshape(x, shape)
+    return c.build.reduce(kind, windows, range(lead + 1, len(shape), 2), False)
+
+
+@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d",
+      "upsample_linear1d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+def upsample(c, x, *args):
+    if c.shape != x.shape:
+        raise Uncovered(f"interpolation from {list(x.shape)} to {list(c.shape)} is not covered")
+    return x
+
+
+@aten("_weight_norm")
+def weight_norm(c, v, g, dim=0):
+    squares = c.build.reduce("sum", c.build.binary("mul", v, v),
+                             [d for d in range(v.rank) if d != dim % v.rank], True)
+    return c.build.binary("mul", v, c.build.binary("div", g, c.build.unary("sqrt", squares)))
