@@ -144,6 +144,13 @@ int64_t CostModel::getTime(ArrayRef<Axis> axes, int64_t bytes, int64_t steps) co
   return saturate(__int128(launch) + __int128(steps) * latency + transfer);
 }
 
+int64_t CostModel::getLeastTime(int64_t bytes) const {
+  int64_t transfer = std::numeric_limits<int64_t>::max() / 4;
+  for (const Link &link : links)
+    transfer = std::min(transfer, divideBandwidth(bytes, link.bandwidth));
+  return launch + transfer;
+}
+
 int64_t CostModel::getMemoryTime(int64_t bytes) const {
   return device.memoryBandwidth > 0 ? divideBandwidth(bytes, device.memoryBandwidth) : 0;
 }

@@ -125,6 +125,9 @@ public:
   /// the launch.
   int64_t getTime(llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t steps) const;
 
+  /// The same over the fastest link of the mesh, in no step: a lower bound.
+  int64_t getLeastTime(int64_t bytes) const;
+
   /// Picoseconds to read or write `bytes` of memory.
   int64_t getMemoryTime(int64_t bytes) const;
 

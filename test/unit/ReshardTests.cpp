@@ -476,12 +476,13 @@ struct BruteForce {
 };
 
 struct AllPairsTest : ReshardTest {
-  void run(BruteForce &brute, MeshAttr mesh, bool execute) {
+  /// Of the sources every `stride`-th.
+  void run(BruteForce &brute, MeshAttr mesh, bool execute, int stride) {
     brute.run(3);
     Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
     Type element = Float32Type::get(&context);
     int64_t wrong = 0, pairs = 0;
-    for (size_t i = 0; i < brute.layouts.size(); ++i)
+    for (size_t i = 0; i < brute.layouts.size(); i += stride)
       for (size_t j = 0; j < brute.layouts.size(); ++j) {
         if (!brute.layouts[j].unreduced.empty())
           continue;
@@ -497,7 +498,7 @@ struct AllPairsTest : ReshardTest {
           checkMove(resharder, mesh, from, to, i * 1000 + j);
       }
     EXPECT_EQ(wrong, 0) << "of " << pairs;
-    EXPECT_EQ(pairs, 176 * 106);
+    EXPECT_EQ(pairs, (176 + stride - 1) / stride * 106);
   }
 };
 
@@ -505,7 +506,7 @@ TEST_F(AllPairsTest, EqualLinks) {
   BruteForce brute;
   brute.sizes = {2, 2, 2};
   brute.setLinks({1000000, 1000000, 1000000}, {0, 0, 0});
-  run(brute, getMesh({{"x", 2}, {"y", 2}, {"z", 2}}), /*execute=*/true);
+  run(brute, getMesh({{"x", 2}, {"y", 2}, {"z", 2}}), /*execute=*/true, /*stride=*/1);
 }
 
 TEST_F(AllPairsTest, DifferentLinks) {
@@ -513,7 +514,7 @@ TEST_F(AllPairsTest, DifferentLinks) {
   brute.sizes = {2, 2, 2};
   brute.setLinks({1000000, 4000000, 10000000}, {700, 300, 100});
   run(brute, getMesh({{"x", 2}, {"y", 2}, {"z", 2}}, {1e12, 4e12, 1e13}, {7e-10, 3e-10, 1e-10}),
-      /*execute=*/false);
+      /*execute=*/false, /*stride=*/4);
 }
 
 //===----------------------------------------------------------------------===//
@@ -571,7 +572,7 @@ TEST_F(ReshardTest, RandomFactorsAndPadding) {
   MeshAttr mesh = getMesh({{"dp", 2}, {"tp", 4}}, {}, {}, "h100");
   Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
   std::mt19937 random(7);
-  for (unsigned i = 0; i < 1500 && !HasFailure(); ++i) {
+  for (unsigned i = 0; i < 400 && !HasFailure(); ++i) {
     Layout from = makeRandomLayout(random, true), to = makeRandomLayout(random, false);
     if (random() % 8 == 0)
       to.unreduced = from.unreduced;
