@@ -63,6 +63,14 @@ private:
   llvm::DenseMap<mlir::Operation *, std::unique_ptr<OpFactors>> ops;
 };
 
+/// The analysis as passes share it. It holds as long as only attributes change:
+/// passes that write shardings preserve it.
+struct SharedFactorAnalysis {
+  explicit SharedFactorAnalysis(mlir::Operation *func)
+      : factors(FactorAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
+  mlir::FailureOr<FactorAnalysis> factors;
+};
+
 /// Axes for each leaf of each dimension of a value.
 struct ValueSharding {
   mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 4> dims;

@@ -102,6 +102,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
 struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRulesPass> {
   using AnnotateRulesPassBase::AnnotateRulesPassBase;
   void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
     if (shardings.empty())
       return;
     ModuleOp module = getOperation();
@@ -115,7 +116,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
       return signalPassFailure();
     SmallVector<bool> matched(options->shardings.size(), false);
     for (func::FuncOp func : getGlobalFunctions(module)) {
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       SmallVector<Attribute> attrs(func.getNumArguments());
@@ -161,6 +162,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
 struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase<AnnotateDataParallelPass> {
   using AnnotateDataParallelPassBase::AnnotateDataParallelPassBase;
   void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
@@ -173,7 +175,7 @@ struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase
     }
     DecisionLog &log = DistDialect::getDecisionLog(&getContext());
     for (func::FuncOp func : getGlobalFunctions(module)) {
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       int64_t batch = -1;

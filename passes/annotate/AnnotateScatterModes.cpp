@@ -269,6 +269,7 @@ void ScatterModes::annotate() {
 struct AnnotateScatterModesPass : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
   using AnnotateScatterModesPassBase::AnnotateScatterModesPassBase;
   void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
@@ -292,7 +293,7 @@ struct AnnotateScatterModesPass : meshwright::impl::AnnotateScatterModesPassBase
     for (auto func : module.getOps<func::FuncOp>()) {
       if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
         continue;
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       auto shardings = ShardingPropagation::run(func, *factors, mesh);

@@ -317,6 +317,7 @@ struct AnnotateTensorParallelPass
     : meshwright::impl::AnnotateTensorParallelPassBase<AnnotateTensorParallelPass> {
   using AnnotateTensorParallelPassBase::AnnotateTensorParallelPassBase;
   void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
@@ -334,7 +335,7 @@ struct AnnotateTensorParallelPass
     for (auto func : module.getOps<func::FuncOp>()) {
       if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
         continue;
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       TensorParallel policy(func, *factors, mesh, FlatSymbolRefAttr::get(*meshOp), index);

@@ -119,12 +119,16 @@ SmallVector<Part> getParts(nn::LinearOp linear) {
 
 struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {
   void runOnOperation() override {
+    bool changed = false;
     for (auto func : getOperation().getOps<func::FuncOp>())
       if (!func.isExternal() && !func->hasAttr(dist::DistDialect::kSpmdAttr))
-        split(func);
+        changed |= split(func);
+    if (!changed)
+      markAllAnalysesPreserved();
   }
 
-  void split(func::FuncOp func) {
+  /// Whether anything was split.
+  bool split(func::FuncOp func) {
     std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, BlockArgument> slices;
     auto isParameter = [&](Value value) {
       auto arg = dyn_cast_or_null<BlockArgument>(value);
@@ -227,6 +231,7 @@ struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<Split
       if (wasSliced && func.getArgument(i).use_empty())
         (void)func.eraseArgument(i);
     }
+    return !slices.empty();
   }
 };
 } // namespace

@@ -27,7 +27,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
     for (auto func : llvm::to_vector(module.getOps<func::FuncOp>())) {
       if (func.isExternal() || func->hasAttr(dist::DistDialect::kSpmdAttr))
         continue;
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       Partitioner partitioner(func, mesh->getMesh(), FlatSymbolRefAttr::get(*mesh), *factors);

@@ -48,6 +48,7 @@ static void reportConflicts(ArrayRef<ShardingPropagation::Conflict> conflicts, M
 namespace {
 struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<PropagateShardingsPass> {
   void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
@@ -57,7 +58,7 @@ struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<Pro
     for (auto func : module.getOps<func::FuncOp>()) {
       if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
         continue;
-      auto factors = FactorAnalysis::run(func);
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
       auto shardings = ShardingPropagation::run(func, *factors, mesh);
