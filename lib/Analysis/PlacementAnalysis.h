@@ -55,6 +55,14 @@ private:
   llvm::DenseSet<mlir::Value> ambiguous;
 };
 
+/// The analysis as passes share it: one that has changed nothing since the last
+/// proof preserves it, and any other change makes the next reader prove anew.
+struct SharedPlacementAnalysis {
+  explicit SharedPlacementAnalysis(mlir::Operation *func)
+      : placement(PlacementAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
+  mlir::FailureOr<PlacementAnalysis> placement;
+};
+
 /// Proves the placement of an SPMD function, as PlacementAnalysis does; a global
 /// function passes. Passes that move data end with it.
 mlir::LogicalResult verifyPlacement(mlir::func::FuncOp func);

@@ -209,7 +209,8 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherBase<SinkAllGatherPass
       return markAllAnalysesPreserved();
     if (func.front().getOps<AllGatherOp>().empty())
       return markAllAnalysesPreserved();
-    FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
+    const FailureOr<PlacementAnalysis> &placement =
+        getAnalysis<SharedPlacementAnalysis>().placement;
     if (failed(placement))
       return signalPassFailure();
     MeshAttr mesh = placement->getMesh();

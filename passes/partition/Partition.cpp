@@ -31,9 +31,12 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
       if (failed(factors))
         return signalPassFailure();
       Partitioner partitioner(func, mesh->getMesh(), FlatSymbolRefAttr::get(*mesh), *factors);
-      if (failed(partitioner.run()) || failed(verifyPlacement(func)))
+      // Nobody can have asked for the placement of a function before it has one.
+      if (failed(partitioner.run()) ||
+          failed(getChildAnalysis<SharedPlacementAnalysis>(func).placement))
         return signalPassFailure();
     }
+    markAnalysesPreserved<SharedPlacementAnalysis>();
   }
 };
 } // namespace
