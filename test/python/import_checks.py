@@ -51,7 +51,8 @@ def same(module, args, kwargs=None, tolerance=1e-5):
     got = nn_reference.run(imported, imported.flatten(args, kwargs))
     with torch.no_grad():
         own = tensors(module(*args, **kwargs))
-        double = lambda x: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        double = lambda x: x.double() if isinstance(x, torch.Tensor) and \
+            x.is_floating_point() else x
         want = tensors(copy.deepcopy(module).double()(
             *map(double, args), **{k: double(v) for k, v in kwargs.items()}))
     assert len(got) == len(want) == len(imported.outputs)

@@ -111,7 +111,7 @@ class Grouped(nn.Module):
     def __init__(self, d=48, h=4, kv=2):
         super().__init__()
         self.h, self.kv = h, kv
-        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d * kv // h), nn.Linear(d, d * kv // h)
+        self.q, (self.k, self.v) = nn.Linear(d, d), (nn.Linear(d, d * kv // h) for _ in range(2))
 
     def forward(self, x):
         b, t, c = x.shape

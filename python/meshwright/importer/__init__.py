@@ -15,14 +15,14 @@ from torch.utils import _pytree as pytree
 
 from .convert import Convert
 from .emit import emit
-from .errors import Diagnostic, ImportFailed, Uncovered
-from .export import Exported, export
+from .errors import Diagnostic, ImportFailed
+from .export import export
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
 from .share import separate_chunks, share
 from .simplify import simplify
-from . import ops_elementwise, ops_layers, ops_shape  # registers the handlers
+from . import ops_elementwise, ops_layers, ops_shape  # noqa: F401 (they register handlers)
 
 __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
 

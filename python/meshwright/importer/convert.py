@@ -14,7 +14,7 @@ from . import forms
 from .errors import Diagnostic, ImportFailed, Uncovered
 from .export import Exported, Locations
 from .forms import Dense, Diagonal
-from .graph import DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node
+from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node
 
 HANDLERS: dict[str, Callable] = {}
 
@@ -63,7 +63,6 @@ class Convert:
         self._arguments()
         for position, node in enumerate(self.exported.program.graph.nodes):
             if node.op == "output":
-                names = dict(self.exported.outputs)
                 by_name = {n.name: n for n in self.exported.program.graph.nodes}
                 for node_name, output in self.exported.outputs:
                     value = self.values.get(by_name[node_name])
@@ -111,7 +110,8 @@ class Convert:
                 self.values[fx] = None
                 continue
             if fx.name in exported.inputs:
-                node = self.build.make("input", [], value.shape, dtype, name=exported.inputs[fx.name])
+                node = self.build.make("input", [], value.shape, dtype,
+                                       name=exported.inputs[fx.name])
                 self.graph.inputs.append(node)
             else:
                 key, tensor = exported.parameters[fx.name]
@@ -331,18 +331,18 @@ _RESHAPES = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten
              "view_copy", "_reshape_alias"}
 _POINTWISE = {"_to_copy", "to", "type_as", "__and__", "__or__", "__xor__", "where", "masked_fill",
               "rsub", "square", "clip", "clamp"}
-FACTORIES = {f"{n}" for n in (
+FACTORIES = {
     "arange.default", "arange.start", "arange.start_step", "zeros.default", "ones.default",
-    "full.default", "empty.memory_format", "linspace.default", "eye.default", "scalar_tensor.default", "eye.m",
-    "tril_indices.default", "triu_indices.default")}
+    "full.default", "empty.memory_format", "linspace.default", "scalar_tensor.default",
+    "eye.default", "eye.m", "tril_indices.default", "triu_indices.default"}
 _LIKE = {f"{n}.default" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
                                   "new_full", "empty_like", "new_empty")}
 
 
 def element_type(dtype: torch.dtype) -> str:
     if dtype not in DTYPES:
-        raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; expected "
-                        "one of f32, bf16, f16, f64, i64, i32, bool")
+        raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; "
+                        "expected one of f32, bf16, f16, f64, i64, i32, bool")
     return DTYPES[dtype]
 
 

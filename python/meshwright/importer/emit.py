@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Prints the importer's graph as a module of the `nn` dialect."""
 import math
-import struct
 
 import torch
 

@@ -296,7 +296,7 @@ def numel(shape) -> int:
 
 
 def reshape_groups(source, target) -> Optional[list[tuple[range, range]]]:
-    """Pairs of dimension ranges with equal products, the finest such list; None for empty tensors."""
+    """Pairs of dimension ranges with equal products, as short as can be; None for empty tensors."""
     if 0 in source or 0 in target:
         return None
     groups, i, j = [], 0, 0

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from .forms import Dense, Diagonal
-from .graph import Builder, Graph, Node, broadcast_shapes, numel
+from .graph import Builder, Graph, Node, numel
 from .masks import Mask, MaskReader, finish
-from .match import constant_of, scalar_operand, strip_casts
+from .match import constant_of, scalar_operand
 
 
 def lift_attention(graph: Graph):

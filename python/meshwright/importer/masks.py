@@ -15,6 +15,7 @@ import torch
 from . import forms
 from .forms import Dense, Diagonal
 from .graph import FLOATS, POINTWISE, Builder, Node, numel
+from .match import constant_of
 
 # A score lowered by this much has no weight after softmax.
 INVISIBLE = -9999.0
@@ -185,7 +186,6 @@ class MaskReader:
             inner = self._through_reshape(node)
             return None if inner is None else self._indicator(inner)
         if node.op == "sub":
-            from .match import constant_of
             if constant_of(node.operands[0]) == 1:
                 inner = self._indicator(node.operands[1])
                 return inner and (inner[0], not inner[1])
@@ -204,7 +204,6 @@ class MaskReader:
         return interval is not None and interval[0] <= mask.low and mask.high <= interval[1]
 
     def invisible(self, node: Node) -> bool:
-        from .match import constant_of
         value = constant_of(node)
         return value is not None and value <= INVISIBLE
 

@@ -3,8 +3,8 @@
 """Turns values known at import time into operations: constants, tables, index arithmetic."""
 import torch
 
-from .forms import Dense, Diagonal
-from .graph import BINARY, DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node
+from .forms import Diagonal
+from .graph import BINARY, TORCH_DTYPES, Builder, Graph, Node
 
 # Larger constants are parameters of the program, kept with the weights. What is larger still, as
 # tables that grow with the sequence are, is computed by the program, if it can be.

@@ -5,17 +5,13 @@ import math
 
 import torch
 
-from .convert import Convert, aten
+from .convert import Convert, aten, element_type
 from .errors import Uncovered
-from .graph import FLOATS, Node, broadcast_shapes, numel
-from .forms import Dense
+from .graph import FLOATS, TORCH_DTYPES, Node, numel
 
 
 def _promoted(c: Convert, a, b) -> str:
     """The type in which PyTorch compares two operands."""
-    from .convert import element_type
-    from .graph import TORCH_DTYPES
-
     def sample(x):
         if isinstance(x, Node):
             return torch.empty((1,) * x.rank, dtype=TORCH_DTYPES[x.dtype], device="meta")
@@ -309,10 +305,10 @@ def isinf(c, x):
 
 @aten("nan_to_num")
 def nan_to_num(c, x, nan=None, posinf=None, neginf=None):
-    from .graph import TORCH_DTYPES
     limits = torch.finfo(TORCH_DTYPES[x.dtype])
     x = c.build.select(isnan(c, x), c.build.scalar(nan or 0.0, x.dtype), x)
-    for infinite, value, default in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
+    for infinite, value, default in ((math.inf, posinf, limits.max),
+                                     (-math.inf, neginf, limits.min)):
         hit = c.build.compare("eq", x, c.build.scalar(infinite, x.dtype))
         x = c.build.select(hit, c.build.scalar(default if value is None else value, x.dtype), x)
     return x

@@ -384,8 +384,8 @@ def adaptive_average(c, x, size):
     spatial = len(size)
     old = x.shape[x.rank - spatial:]
     if any(n % m for n, m in zip(old, size)):
-        raise Uncovered(f"adaptive pooling from {list(old)} to {list(size)} is not covered: the new "
-                        "size does not divide the old one")
+        raise Uncovered(f"adaptive pooling from {list(old)} to {list(size)} is not covered: the "
+                        "new size does not divide the old one")
     return _pooled(c, x, "mean", [n // m for n, m in zip(old, size)])
 
 
