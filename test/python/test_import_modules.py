@@ -280,6 +280,16 @@ class Convolutions(nn.Module):
         return x, self.c(v).flatten(2).transpose(1, 2)
 
 
+class Pools(nn.Module):
+    def forward(self, x):
+        y = F.interpolate(x, size=x.shape[2:], mode="bilinear", align_corners=False)
+        return F.adaptive_avg_pool2d(x, 1), F.max_pool2d(y, 2), F.avg_pool2d(x, (3, 2)), x.argmax(1)
+
+
+def test_pooling():
+    same(Pools(), (random(2, 3, 7, 8),))
+
+
 def test_convolutions():
     same(built(Convolutions), (random(2, 8, 20), random(2, 2, 3, 8, 8)))
 

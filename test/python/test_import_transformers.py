@@ -115,3 +115,5 @@ def test_meta():
     from meshwright.importer import import_module
     imported = import_module(model, (tokens,))
     assert count(imported)["attention"] == 2 and "4096x4096" not in imported.mlir
+    assert "constant.0" not in imported.parameters  # tables that grow with the sequence
+    assert (count(imported)["cos"], count(imported)["iota"]) == (1, 1)
