@@ -28,6 +28,11 @@ int main(int argc, char **argv) {
   mlir::registerTransformsPasses();
 
   std::string help = mlir::registerCLIOptions("Meshwright's optimizer\n", registry);
+  // A model's function is thousands of lines: a diagnostic shows no operation
+  // unless asked to.
+  auto found = cl::getRegisteredOptions().find("mlir-print-op-on-diagnostic");
+  if (found != cl::getRegisteredOptions().end())
+    static_cast<cl::opt<bool> *>(found->second)->setInitialValue(false);
   cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"), cl::init("-"));
   cl::opt<std::string> output("o", cl::desc("Output file"), cl::value_desc("file"), cl::init("-"));
   cl::opt<std::string> reportFile(
