@@ -34,6 +34,26 @@ LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform, Padding con
   return factor;
 }
 
+void layout_transfer::collapse(DimLayout &dim) {
+  auto isUniform = [](const LayoutFactor &f) { return f.uniform; };
+  Pieces factors(dim.factors.begin(), dim.factors.end());
+  if (factors.size() < 2 || llvm::all_of(factors, isUniform))
+    return;
+  llvm::erase_if(factors, [](const LayoutFactor &f) { return f.padded == 1; });
+  if (factors.empty())
+    factors.push_back(makeFactor(1));
+  for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front())
+    if (factor.isPadded() || !factor.axes.empty())
+      return;
+  LayoutFactor joined = factors.front();
+  for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front()) {
+    joined.size *= factor.size;
+    joined.padded *= factor.size;
+  }
+  joined.uniform = false;
+  dim = DimLayout(joined);
+}
+
 int layout_transfer::countPadded(const Layout &layout) {
   int count = 0;
   for (const DimLayout &dim : layout.dims)
@@ -288,7 +308,8 @@ static MaybeLayouts transferIota(nn::IotaOp op) {
 /// A dimension that is cut by element numbers: whole, its only padding at the
 /// tail.
 static LogicalResult checkIndexed(const TransferContext &context, unsigned operand, unsigned dim) {
-  const DimLayout &layout = context.operands[operand]->dims[dim];
+  DimLayout layout = context.operands[operand]->dims[dim];
+  collapse(layout);
   if (layout.isSharded())
     return report(context,
                   "needs the whole of dimension " + Twine(dim) + " of operand " + Twine(operand) +

@@ -29,12 +29,6 @@ static bool isUniform(const DimLayout &dim) {
          llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
 }
 
-/// Drops uniform elements beside other factors, where those must be counted.
-static void dropUniformElements(DimLayout &dim) {
-  if (dim.factors.size() > 1)
-    llvm::erase_if(dim.factors, [](const LayoutFactor &f) { return f.uniform && f.padded == 1; });
-}
-
 /// Removes `axes` (major to minor) from the minor end of `list`; leaves in
 /// `axes` what did not match.
 static void popAxes(AxisList &list, AxisList &axes) {
@@ -93,8 +87,7 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
     return true;
   }
   if (padded) {
-    if (!isUniform(dim))
-      dropUniformElements(dim);
+    collapse(dim);
     // Only behind the whole dimension is there a tail.
     if (dim.isSharded() || dim.factors.size() != 1)
       return false;
@@ -370,8 +363,7 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   int64_t d = op.getDim(), size = op.getSize();
   double value = op.getValue().convertToDouble();
   DimLayout &dim = layout.dims[d];
-  if (!isUniform(dim))
-    dropUniformElements(dim);
+  collapse(dim);
   if (layout.isUnreduced() && value != 0)
     return report(context,
                   "writes padding other than zero into every part of operand 0, which is "
@@ -418,8 +410,7 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
   for (int64_t d : op.getDims()) {
     DimLayout &dim = layout.dims[d];
     int others = countPadded(layout);
-    if (!isUniform(dim))
-      dropUniformElements(dim);
+    collapse(dim);
     if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()))
       return report(context,
                     "pads dimension " + Twine(d) + " of operand 0, which lies as " +

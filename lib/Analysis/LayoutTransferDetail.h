@@ -34,6 +34,10 @@ bool mergePieces(Pieces &a, mlir::ArrayRef<dist::LayoutFactor> b, dist::MeshAttr
 dist::LayoutFactor makeFactor(int64_t size, bool uniform = false,
                               dist::Padding content = dist::Padding::Finite);
 
+/// Makes one factor of a dimension that is, but for uniform factors kept apart,
+/// a major factor over whole ones.
+void collapse(dist::DimLayout &dim);
+
 /// `from` less `axes`, as sets; false where `from` lacks any of them.
 bool removeAxes(dist::AxisList &from, mlir::ArrayRef<dist::Axis> axes);
 /// `axes` sorted and joined, for sets.
