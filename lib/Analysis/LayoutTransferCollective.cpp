@@ -66,6 +66,9 @@ static bool loseAxes(DimLayout &dim, AxisList axes) {
   last = std::min<int>(last, dim.factors.size() - 1);
   for (int i = last; i >= 0 && !axes.empty(); --i) {
     if (dim.factors[i].uniform) {
+      if (llvm::any_of(ArrayRef<LayoutFactor>(dim.factors).take_front(i),
+                       [&](const LayoutFactor &f) { return anyOverlap(f.axes, axes); }))
+        continue;
       // Equal chunks.
       dim.factors[i].size = dim.factors[i].padded *= getNumShards(axes);
       return true;
@@ -294,7 +297,7 @@ static bool translate(Layout &layout, MeshAttr from, MeshAttr to) {
 LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout, unsigned i) {
   SmallVector<int64_t> global = layout.getGlobalShape();
   for (auto [d, dim] : llvm::enumerate(layout.dims)) {
-    if (!isUniform(dim))
+    if (llvm::none_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; }))
       continue;
     // It has the size that the shardings give it; a whole dimension has no
     // padding.
