@@ -69,6 +69,10 @@ struct Device {
 /// `error` then says why.
 std::optional<Device> getDevice(llvm::StringRef spelling, std::string *error = nullptr);
 
+/// Checks the device that a mesh names.
+mlir::LogicalResult verifyDevice(dist::MeshAttr mesh,
+                                 llvm::function_ref<mlir::InFlightDiagnostic()> emitError);
+
 /// Names of the presets, for messages.
 llvm::ArrayRef<llvm::StringLiteral> getDeviceNames();
 

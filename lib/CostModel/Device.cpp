@@ -100,3 +100,11 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
   }
   return device;
 }
+
+LogicalResult meshwright::verifyDevice(dist::MeshAttr mesh,
+                                       function_ref<InFlightDiagnostic()> emitError) {
+  std::string error;
+  if (getDevice(mesh.getDevice(), &error))
+    return success();
+  return emitError() << error;
+}

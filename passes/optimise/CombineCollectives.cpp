@@ -255,6 +255,8 @@ struct CombineCollectivesPass : meshwright::impl::CombineCollectivesBase<Combine
       func.emitError() << "'dist.spmd' names no mesh";
       return signalPassFailure();
     }
+    if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+      return signalPassFailure();
     CostModel model(mesh);
     bool merged = mergeReductions(func, model, kPass);
     if (!Combiner(func, model).run() && !merged)

@@ -113,6 +113,8 @@ void DecomposeAllReducePass::runOnOperation() {
     func.emitError() << "'dist.spmd' names no mesh";
     return signalPassFailure();
   }
+  if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+    return signalPassFailure();
   if (func.front().getOps<AllReduceOp>().empty())
     return markAllAnalysesPreserved();
   CostModel model(mesh);

@@ -214,6 +214,8 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherBase<SinkAllGatherPass
     if (failed(placement))
       return signalPassFailure();
     MeshAttr mesh = placement->getMesh();
+    if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+      return signalPassFailure();
     CostModel model(mesh);
     TokenSharding sharding(*placement, model);
     llvm::MapVector<Value, TokenDim> seeds;
