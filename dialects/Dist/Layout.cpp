@@ -15,8 +15,13 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 bool Axis::overlaps(const Axis &other) const {
+  if (axis != other.axis)
+    return false;
   // A part covers the digits [pre, pre * size) of the axis.
-  return axis == other.axis && pre < other.pre * other.size && other.pre < pre * size;
+  int64_t end = pre * size, otherEnd = other.pre * other.size;
+  if (pre < otherEnd && other.pre < end)
+    return true;
+  return pre < other.pre ? other.pre % end != 0 : pre % otherEnd != 0;
 }
 
 int64_t dist::getNumShards(ArrayRef<Axis> axes) {

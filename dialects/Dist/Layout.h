@@ -34,7 +34,9 @@ struct Axis {
   bool operator<(const Axis &other) const {
     return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
   }
-  /// Whether the two name a common part of an axis.
+  /// Whether the two name a common part of an axis, or cut it in ways that do
+  /// not fit: of an axis of 6, "(1)2" and "(3)2" have no digit to share, but no
+  /// layout can use both.
   bool overlaps(const Axis &other) const;
 };
 

@@ -40,12 +40,15 @@ public:
       : input(input), shape(shape), mesh(mesh) {}
 
   /// Finds the result dimension of each piece that has more than one element.
-  bool cut();
+  /// With `join`, neighbours that every rank has whole count as one: boundaries
+  /// may pass anywhere in them.
+  bool cut(bool join);
   /// All readings, the likeliest first.
   void enumerate(SmallVectorImpl<Layout> &readings);
 
 private:
   using Choice = SmallVector<int, 4>;
+  void joinWhole();
   void openHeads();
   void splitDigits();
   Choice getChoices(size_t i);
@@ -60,11 +63,31 @@ private:
 
 } // namespace
 
-bool Reshape::cut() {
+void Reshape::joinWhole() {
+  auto isWhole = [](const Piece &p) {
+    return p.factor.axes.empty() && !p.factor.isPadded() && p.factor.size > 1;
+  };
+  SmallVector<Piece, 8> joined;
+  for (const Piece &piece : pieces) {
+    if (joined.empty() || !isWhole(joined.back()) || !isWhole(piece)) {
+      joined.push_back(piece);
+      continue;
+    }
+    LayoutFactor &upper = joined.back().factor;
+    upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform,
+                       padding::meet(upper.padding, piece.factor.padding));
+  }
+  pieces = std::move(joined);
+}
+
+bool Reshape::cut(bool join) {
+  pieces.clear();
   for (auto [d, dim] : llvm::enumerate(input.dims))
     for (const LayoutFactor &factor : dim.factors)
       if (factor.padded > 1 || factor.uniform)
         pieces.push_back({factor, static_cast<unsigned>(d)});
+  if (join)
+    joinWhole();
   SmallVector<Piece, 8> reversed;
   for (int d = shape.size() - 1; d >= 0; --d) {
     int64_t need = shape[d];
@@ -256,7 +279,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
           makeFactor(size, /*uniform=*/true, input.dims[0].factors[0].padding));
     layout.unreduced = input.unreduced;
     layout.reduction = input.reduction;
-  } else if (reshape.cut())
+  } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
     reshape.enumerate(readings);
   if (readings.empty())
     return LogicalResult(report(context,

@@ -90,7 +90,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
 
   // What stands in the padding of each operand's contracted dimension.
   struct Read {
-    int dim = -1;
+    SmallVector<int, 2> dims;
     Padding padding = Padding::Zero;
   };
   SmallVector<Read, 2> reads(operands.size());
@@ -103,19 +103,22 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         const Layout *layout = derive(operands[i]);
         if (!layout)
           return failure();
-        reads[i].dim = d;
+        reads[i].dims.push_back(d);
         for (const LayoutFactor &f : layout->dims[d].factors)
           if (f.isPadded())
             reads[i].padding = std::max(reads[i].padding, f.padding);
       }
   auto maskOperand = [&](size_t i) {
-    Layout layout = *derive(operands[i]);
-    operands[i] = mask(operands[i], layout, reads[i].dim, op->getLoc());
+    for (int dim : reads[i].dims) {
+      Layout layout = *derive(operands[i]);
+      if (layout.dims[dim].isPadded())
+        operands[i] = mask(operands[i], layout, dim, op->getLoc());
+    }
     reads[i].padding = Padding::Zero;
   };
   bool anyZero = false;
   for (auto [i, read] : llvm::enumerate(reads)) {
-    if (read.dim < 0)
+    if (read.dims.empty())
       continue;
     if (read.padding != Padding::Zero && read.padding != Padding::Finite)
       maskOperand(i);

@@ -74,7 +74,6 @@ LogicalResult Partitioner::readTargets() {
 /// shards that occurs, so that chunks nest.
 void Partitioner::choosePadding() {
   SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
-  SmallVector<Value> example(factors.getNumClasses());
   auto add = [&](Value value, const ValueSharding &sharding) {
     for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
@@ -219,8 +218,37 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
 // Values
 //===----------------------------------------------------------------------===//
 
+/// Where two shardings cut an axis in ways that do not fit (into 2 x 3 and into
+/// 3 x 2, say), the one without those parts, by way of which the value goes.
+std::optional<ValueSharding> Partitioner::getBetween(const Local &from,
+                                                     const ValueSharding &to) const {
+  AxisList target = to.getAxes();
+  auto fits = [&](const Axis &axis) {
+    return llvm::all_of(target, [&](const Axis &other) {
+      if (axis.axis != other.axis)
+        return true;
+      int64_t cuts[] = {axis.pre, axis.pre * axis.size, other.pre, other.pre * other.size};
+      llvm::sort(cuts);
+      return cuts[1] % cuts[0] == 0 && cuts[2] % cuts[1] == 0 && cuts[3] % cuts[2] == 0;
+    });
+  };
+  if (llvm::all_of(from.sharding.getAxes(), fits) && llvm::all_of(from.unreduced, fits))
+    return std::nullopt;
+  ValueSharding between = from.sharding;
+  for (auto &dim : between.dims)
+    for (AxisList &axes : dim)
+      llvm::erase_if(axes, [&](const Axis &axis) { return !fits(axis); });
+  return between;
+}
+
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
                                       Location loc) {
+  if (auto between = getBetween(from, to)) {
+    auto value = reshard(global, from, *between, loc);
+    if (failed(value))
+      return failure();
+    return reshard(global, {*value, *between, {}}, to, loc);
+  }
   Layout source = getLayout(global, from.sharding, from.unreduced);
   Layout target = getLayout(global, to);
   auto moved = resharder.reshard(builder, loc, from.value, source, target);
@@ -244,7 +272,9 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
   for (auto &[known, copy] : state.copies)
     if (known == sharding)
       return copy;
-  auto copy = reshard(value, state.local, sharding, loc);
+  Operation *op = value.getDefiningOp();
+  auto copy = op && op->getNumOperands() == 0 ? generate(op, sharding)
+                                              : reshard(value, state.local, sharding, loc);
   if (succeeded(copy))
     state.copies.push_back({sharding, *copy});
   return copy;
@@ -345,22 +375,26 @@ Value Partitioner::emit(Operation *op, ArrayRef<Value> operands, RankedTensorTyp
   return builder.create(state)->getResult(0);
 }
 
-/// Constants and indices are made on every rank and cut; a splat has every
-/// layout.
-LogicalResult Partitioner::partitionGenerator(Operation *op) {
+/// A constant or indices in a layout: nothing is moved. A splat has every
+/// layout; others are made whole on every rank and cut.
+FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &sharding) {
   Value value = op->getResult(0);
-  const ValueSharding &target = getState(value).target;
   auto constant = dyn_cast<nn::ConstantOp>(op);
   auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
-  if (elements && elements.isSplat()) {
-    RankedTensorType type = getLocalType(value, target);
-    Value local = nn::ConstantOp::create(
-        builder, op->getLoc(), DenseElementsAttr::get(type, elements.getSplatValue<Attribute>()));
-    return define(op, {local, target, {}});
-  }
+  if (elements && elements.isSplat())
+    return nn::ConstantOp::create(builder, op->getLoc(),
+                                  DenseElementsAttr::get(getLocalType(value, sharding),
+                                                         elements.getSplatValue<Attribute>()))
+        .getResult();
   ValueSharding replicated = ValueSharding::getReplicated(factors.getLeaves(value));
-  Value local = emit(op, {}, cast<RankedTensorType>(value.getType()));
-  return define(op, {local, replicated, {}});
+  State &state = getState(value);
+  auto whole = llvm::find_if(state.copies, [&](auto &copy) { return copy.first == replicated; });
+  if (whole == state.copies.end()) {
+    Value made = emit(op, {}, cast<RankedTensorType>(value.getType()));
+    state.copies.push_back({replicated, made});
+    whole = std::prev(state.copies.end());
+  }
+  return reshard(value, {whole->second, replicated, {}}, sharding, op->getLoc());
 }
 
 /// Makes a partial sum over a part of `axes` one over all of them, zero on all
@@ -471,9 +505,14 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (op->getNumResults() != 1)
     return op->emitOpError() << "has " << op->getNumResults()
                              << " results: only ops of one result can be partitioned";
-  if (op->getNumOperands() == 0)
-    return partitionGenerator(op);
   Value result = op->getResult(0);
+  if (op->getNumOperands() == 0) {
+    const ValueSharding &target = getState(result).target;
+    auto value = generate(op, target);
+    if (failed(value))
+      return failure();
+    return define(op, {*value, target, {}});
+  }
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
     ValueSharding target = getState(result).target;
     auto value = use(constrain.getInput(), target, op->getLoc());

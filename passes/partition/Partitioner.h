@@ -69,7 +69,7 @@ private:
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
-  mlir::LogicalResult partitionGenerator(mlir::Operation *op);
+  mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
@@ -102,6 +102,7 @@ private:
   mlir::LogicalResult materialize(mlir::Value value);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
                                    mlir::Location loc);
+  std::optional<ValueSharding> getBetween(const Local &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc);
 

@@ -39,6 +39,14 @@ class Outcome:
     def is_bug(self):
         return self.kind not in ("equal", "refused")
 
+    @property
+    def signature(self):
+        """What two failures for one reason have in common, mostly."""
+        if self.kind != "error":
+            return self.kind
+        first = self.detail.splitlines()[0] if self.detail else ""
+        return re.sub(r"^\S*:\d+: |[\[({].*?[\])}]|\d+", "", first)[:60]
+
 
 def model_of(program, arrays, sharded):
     parsed = unwrap(_core.Program.parse(program.text(sharded), "random.mlir"))
@@ -173,11 +181,11 @@ def variants(program):
         yield changed(lambda p, i=i: p.result_shardings.pop(i))
 
 
-def minimise(program, kind):
+def minimise(program, signature):
     best, deadline = program, time.monotonic() + 120
     while time.monotonic() < deadline:
         for smaller in variants(best):
-            if run_apart(smaller).kind == kind:
+            if run_apart(smaller).signature == signature:
                 best = smaller
                 break
         else:
@@ -207,7 +215,7 @@ def campaign(first, count, length, budget=float("inf"), smaller=True):
         counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
         if outcome.is_bug:
             bugs.append(describe(program, outcome,
-                                 minimise(program, outcome.kind) if smaller else None))
+                                 minimise(program, outcome.signature) if smaller else None))
             print(bugs[-1], flush=True)
     return counts, bugs
 
@@ -230,8 +238,12 @@ def main():
     given = parser.parse_args()
     if given.seed is not None:
         program = generate(given.seed, given.length)
-        print(describe(program, run_apart(program)))
-        return 0
+        outcome = run_apart(program)
+        smallest = None
+        if outcome.is_bug and not given.as_is:
+            smallest = minimise(program, outcome.signature)
+        print(describe(program, outcome, smallest))
+        return outcome.is_bug
     counts, bugs = campaign(given.first, given.long, given.length, given.budget,
                             not given.as_is)
     print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())))
