@@ -68,6 +68,9 @@ public:
     return success();
   }
 
+  /// Whether norms were taken apart: what was known of the function is stale.
+  bool hasRewritten() const { return rewritten; }
+
 private:
   LogicalResult collect();
   void choose();
@@ -85,6 +88,7 @@ private:
   int64_t size;
   std::vector<ClassInfo> classes;
   llvm::DenseMap<int, AxisList> chosen;
+  bool rewritten = false;
 };
 
 LogicalResult TensorParallel::collect() {
@@ -302,6 +306,7 @@ void TensorParallel::expandNorms() {
         break;
       }
   }
+  rewritten = !norms.empty();
   for (Operation *op : norms) {
     DistDialect::getDecisionLog(func.getContext())
         .add("annotate-tensor-parallel", Outcome::Applied, op->getLoc(),
@@ -317,7 +322,6 @@ struct AnnotateTensorParallelPass
     : meshwright::impl::AnnotateTensorParallelPassBase<AnnotateTensorParallelPass> {
   using AnnotateTensorParallelPassBase::AnnotateTensorParallelPassBase;
   void runOnOperation() override {
-    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
@@ -332,6 +336,7 @@ struct AnnotateTensorParallelPass
     }
     if (mesh.getAxes()[index].getSize() == 1)
       return;
+    bool rewritten = false;
     for (auto func : module.getOps<func::FuncOp>()) {
       if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
         continue;
@@ -341,7 +346,10 @@ struct AnnotateTensorParallelPass
       TensorParallel policy(func, *factors, mesh, FlatSymbolRefAttr::get(*meshOp), index);
       if (failed(policy.run()))
         return signalPassFailure();
+      rewritten |= policy.hasRewritten();
     }
+    if (!rewritten)
+      markAnalysesPreserved<SharedFactorAnalysis>();
   }
 };
 
