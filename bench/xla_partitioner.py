@@ -22,7 +22,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 from pass_time import measure
 
@@ -124,10 +123,9 @@ def run_xla(python, layers):
 
 
 def our_program(layers):
+    import meshwright as mw
     import torch
     import transformers
-
-    import meshwright as mw
 
     with torch.device("meta"):
         config = transformers.LlamaConfig(

@@ -19,11 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import meshwright as mw
 import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar
-
-import meshwright as mw
 
 SENTENCES = [
     "A man is playing a guitar on stage.",

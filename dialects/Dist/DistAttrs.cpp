@@ -98,8 +98,7 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
     axes.push_back(*axis);
     return success();
   };
-  if (parser.parseLess() ||
-      parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
+  if (parser.parseLess() || parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
     return {};
   if (succeeded(parser.parseOptionalComma()))
     if (parser.parseKeyword("device") || parser.parseEqual() || parser.parseString(&device))
@@ -371,9 +370,8 @@ ShardingAttr ShardingAttr::getReplicated(MLIRContext *context, FlatSymbolRefAttr
   return get(context, mesh, SmallVector<DimShardingAttr>(rank, dim), {}, ReductionKind::Sum);
 }
 
-LogicalResult
-ShardingAttr::verifyForMesh(MeshAttr mesh,
-                            function_ref<InFlightDiagnostic()> emitError) const {
+LogicalResult ShardingAttr::verifyForMesh(MeshAttr mesh,
+                                          function_ref<InFlightDiagnostic()> emitError) const {
   AxisList seen;
   auto check = [&](AxisRefAttr ref) -> LogicalResult {
     int index = mesh.getAxisIndex(ref.getName());

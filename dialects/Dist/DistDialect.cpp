@@ -67,8 +67,7 @@ static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
   if (sharding.getRank() != tensor.getRank())
     return op->emitOpError() << "'dist.sharding' has " << sharding.getRank()
                              << " dimensions, expected " << tensor.getRank();
-  return sharding.verifyForMesh(
-      mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
+  return sharding.verifyForMesh(mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
 }
 
 LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
@@ -85,11 +84,10 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
         return op->emitOpError() << what << " " << i
                                  << " of an SPMD function has no 'dist.sharding'";
       if (!global)
-        return op->emitOpError() << what << " " << i
-                                 << " of an SPMD function has no 'dist.global'";
+        return op->emitOpError() << what << " " << i << " of an SPMD function has no 'dist.global'";
       auto globalAttr = dyn_cast<TypeAttr>(global);
-      auto globalType = globalAttr ? dyn_cast<RankedTensorType>(globalAttr.getValue())
-                                   : RankedTensorType();
+      auto globalType =
+          globalAttr ? dyn_cast<RankedTensorType>(globalAttr.getValue()) : RankedTensorType();
       auto localType = dyn_cast<RankedTensorType>(type);
       if (!globalType || !globalType.hasStaticShape())
         return op->emitOpError() << what << " " << i
@@ -97,17 +95,14 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
       if (!localType || !localType.hasStaticShape() ||
           localType.getElementType() != globalType.getElementType())
         return op->emitOpError() << what << " " << i << " has type " << type
-                                 << ", expected a static tensor of "
-                                 << globalType.getElementType();
+                                 << ", expected a static tensor of " << globalType.getElementType();
       auto shardingAttr = dyn_cast<ShardingAttr>(sharding);
       if (!shardingAttr || shardingAttr.getMesh() != symbol)
         return op->emitOpError() << what << " " << i << ": expected a sharding on @"
                                  << symbol.getValue();
-      return success(succeeded(getLayout(shardingAttr, lookupMesh(op, symbol),
-                                         globalType.getShape(), localType.getShape(),
-                                         Padding::Zero, [&] {
-                                           return op->emitOpError() << what << " " << i << ": ";
-                                         })));
+      return success(succeeded(getLayout(
+          shardingAttr, lookupMesh(op, symbol), globalType.getShape(), localType.getShape(),
+          Padding::Zero, [&] { return op->emitOpError() << what << " " << i << ": "; })));
     };
     for (auto [i, type] : llvm::enumerate(func.getArgumentTypes()))
       if (failed(check(func.getArgAttr(i, kShardingAttr), func.getArgAttr(i, kGlobalAttr), type,
@@ -130,8 +125,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
       return success();
     }
     if (op->getNumResults() != 1)
-      return op->emitOpError() << "'dist.sharding': expected a list of "
-                               << op->getNumResults() << " shardings";
+      return op->emitOpError() << "'dist.sharding': expected a list of " << op->getNumResults()
+                               << " shardings";
     return verifySharding(op, attr.getValue(), op->getResult(0).getType());
   }
   return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";

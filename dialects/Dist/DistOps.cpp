@@ -144,8 +144,8 @@ LogicalResult verifyPairs(Operation *op) {
 LogicalResult verifyDims(Operation *op, ArrayRef<int64_t> dims, StringRef name) {
   if (dims.size() != op->getNumOperands())
     return op->emitOpError() << "'" << name << "' lists " << dims.size()
-                             << " dimensions, expected one for each of the "
-                             << op->getNumOperands() << " operands";
+                             << " dimensions, expected one for each of the " << op->getNumOperands()
+                             << " operands";
   for (auto [dim, type] : llvm::zip_equal(dims, op->getOperandTypes()))
     if (dim < 0 || dim >= cast<RankedTensorType>(type).getRank())
       return op->emitOpError() << "dimension " << dim << " is out of range for " << type;
@@ -153,8 +153,7 @@ LogicalResult verifyDims(Operation *op, ArrayRef<int64_t> dims, StringRef name) 
 }
 
 /// Each result's shape is its operand's, with `change` applied.
-template <typename Change>
-LogicalResult verifyShapes(Operation *op, Change change) {
+template <typename Change> LogicalResult verifyShapes(Operation *op, Change change) {
   for (unsigned i = 0; i < op->getNumOperands(); ++i) {
     auto in = cast<RankedTensorType>(op->getOperand(i).getType());
     auto out = cast<RankedTensorType>(op->getResult(i).getType());
@@ -208,16 +207,16 @@ LogicalResult ReduceScatterOp::verify() {
   auto group = verifyAxes(*this, getAxes());
   if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
     return failure();
-  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
-                                 ArrayRef<int64_t>) -> LogicalResult {
-    int64_t &size = shape[getDims()[i]];
-    if (size % group->size != 0)
-      return emitOpError() << "operand " << i << " has size " << size << " in dimension "
-                           << getDims()[i] << ", expected a multiple of the " << group->size
-                           << " ranks of the group";
-    size /= group->size;
-    return success();
-  });
+  return verifyShapes(
+      *this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) -> LogicalResult {
+        int64_t &size = shape[getDims()[i]];
+        if (size % group->size != 0)
+          return emitOpError() << "operand " << i << " has size " << size << " in dimension "
+                               << getDims()[i] << ", expected a multiple of the " << group->size
+                               << " ranks of the group";
+        size /= group->size;
+        return success();
+      });
 }
 
 LogicalResult AllGatherOp::verify() {
@@ -234,36 +233,37 @@ LogicalResult AllToAllOp::verify() {
   if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getFrom(), "from")) ||
       failed(verifyDims(*this, getTo(), "to")))
     return failure();
-  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
-                                 ArrayRef<int64_t>) -> LogicalResult {
-    if (getFrom()[i] == getTo()[i])
-      return emitOpError() << "moves dimension " << getFrom()[i] << " to itself";
-    int64_t &size = shape[getTo()[i]];
-    if (size % group->size != 0)
-      return emitOpError() << "operand " << i << " has size " << size << " in dimension "
-                           << getTo()[i] << ", expected a multiple of the " << group->size
-                           << " ranks of the group";
-    size /= group->size;
-    return multiplySize(*this, shape[getFrom()[i]], group->size);
-  });
+  return verifyShapes(
+      *this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) -> LogicalResult {
+        if (getFrom()[i] == getTo()[i])
+          return emitOpError() << "moves dimension " << getFrom()[i] << " to itself";
+        int64_t &size = shape[getTo()[i]];
+        if (size % group->size != 0)
+          return emitOpError() << "operand " << i << " has size " << size << " in dimension "
+                               << getTo()[i] << ", expected a multiple of the " << group->size
+                               << " ranks of the group";
+        size /= group->size;
+        return multiplySize(*this, shape[getFrom()[i]], group->size);
+      });
 }
 
 LogicalResult SliceOp::verify() {
   auto group = verifyAxes(*this, getAxes());
   if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
     return failure();
-  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape,
-                                 ArrayRef<int64_t> result) -> LogicalResult {
-    int64_t &size = shape[getDims()[i]];
-    int64_t chunk = result[getDims()[i]];
-    if (chunk * group->size < size)
-      return emitOpError() << "result " << i << " has size " << chunk << " in dimension "
-                           << getDims()[i] << ": too small, the operand's " << size
-                           << " rows over " << group->size << " ranks need "
-                           << llvm::divideCeil(size, group->size);
-    size = chunk;
-    return success();
-  });
+  return verifyShapes(
+      *this,
+      [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t> result) -> LogicalResult {
+        int64_t &size = shape[getDims()[i]];
+        int64_t chunk = result[getDims()[i]];
+        if (chunk * group->size < size)
+          return emitOpError() << "result " << i << " has size " << chunk << " in dimension "
+                               << getDims()[i] << ": too small, the operand's " << size
+                               << " rows over " << group->size << " ranks need "
+                               << llvm::divideCeil(size, group->size);
+        size = chunk;
+        return success();
+      });
 }
 
 LogicalResult PermuteOp::verify() {
@@ -280,8 +280,7 @@ LogicalResult PermuteOp::verify() {
     for (size_t i = 0; i < pairs.size(); i += 2) {
       for (int64_t rank : {pairs[i], pairs[i + 1]})
         if (rank < 0 || rank >= group->size)
-          return emitOpError() << "'pairs' names rank " << rank << " of a group of "
-                               << group->size;
+          return emitOpError() << "'pairs' names rank " << rank << " of a group of " << group->size;
       if (!to.insert(pairs[i + 1]).second)
         return emitOpError() << "'pairs' sends to rank " << pairs[i + 1] << " twice";
     }
@@ -298,8 +297,8 @@ LogicalResult RedistributeOp::verify() {
   if (getFrom().size() != getNumOperands() || getTo().size() != getNumOperands())
     return emitOpError() << "expected one sharding in 'from' and in 'to' for each of the "
                          << getNumOperands() << " operands";
-  for (auto [i, from, to] : llvm::enumerate(getFrom().getAsRange<ShardingAttr>(),
-                                            getTo().getAsRange<ShardingAttr>())) {
+  for (auto [i, from, to] :
+       llvm::enumerate(getFrom().getAsRange<ShardingAttr>(), getTo().getAsRange<ShardingAttr>())) {
     auto in = cast<RankedTensorType>(getOperand(i).getType());
     for (bool source : {true, false}) {
       ShardingAttr sharding = source ? from : to;
@@ -313,8 +312,8 @@ LogicalResult RedistributeOp::verify() {
                              << " dimensions, expected " << in.getRank();
       if (!sharding.getUnreduced().empty())
         return emitOpError() << "'" << name << "': unreduced axes cannot be redistributed";
-      if (failed(sharding.verifyForMesh(
-              mesh, [&] { return emitOpError() << "'" << name << "': "; })))
+      if (failed(
+              sharding.verifyForMesh(mesh, [&] { return emitOpError() << "'" << name << "': "; })))
         return failure();
     }
   }
@@ -335,8 +334,8 @@ LogicalResult PadOp::verify() {
     bool listed = llvm::is_contained(getDims(), d);
     if (listed ? out.getDimSize(d) < in.getDimSize(d) : out.getDimSize(d) != in.getDimSize(d))
       return emitOpError() << "dimension " << d << " goes from " << in.getDimSize(d) << " to "
-                           << out.getDimSize(d) << ", expected "
-                           << (listed ? "at least " : "") << in.getDimSize(d);
+                           << out.getDimSize(d) << ", expected " << (listed ? "at least " : "")
+                           << in.getDimSize(d);
   }
   return success();
 }

@@ -55,8 +55,7 @@ std::optional<AxisList> dist::subtract(ArrayRef<Axis> axes, ArrayRef<Axis> other
     Axis whole = *it;
     result.erase(it);
     // What is left above the part, and below it.
-    if (other.pre % whole.pre != 0 ||
-        whole.pre * whole.size % (other.pre * other.size) != 0)
+    if (other.pre % whole.pre != 0 || whole.pre * whole.size % (other.pre * other.size) != 0)
       return std::nullopt;
     int64_t above = other.pre / whole.pre;
     int64_t below = whole.pre * whole.size / (other.pre * other.size);
@@ -143,9 +142,8 @@ bool Layout::uses(ArrayRef<Axis> axes) const {
 bool Layout::sameShardingAs(const Layout &other) const {
   if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction))
     return false;
-  return llvm::equal(dims, other.dims, [](const DimLayout &a, const DimLayout &b) {
-    return a.sameShardingAs(b);
-  });
+  return llvm::equal(dims, other.dims,
+                     [](const DimLayout &a, const DimLayout &b) { return a.sameShardingAs(b); });
 }
 
 Layout Layout::getReplicated(ArrayRef<int64_t> shape) {
@@ -300,8 +298,7 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
     return emitError() << "sharding has " << sharding.getRank() << " dimensions, expected "
                        << global.size();
   if (local && local->size() != global.size())
-    return emitError() << "local type has rank " << local->size() << ", expected "
-                       << global.size();
+    return emitError() << "local type has rank " << local->size() << ", expected " << global.size();
   if (failed(sharding.verifyForMesh(mesh, emitError)))
     return failure();
   Layout layout;
@@ -333,12 +330,12 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
         for (AxisRefAttr axis : factorAttr.getAxes())
           factor.axes.push_back(getAxis(axis, mesh));
         int64_t shards = getNumShards(factor.axes);
-        factor.padded = factorAttr.getPadded() ? factorAttr.getPadded()
-                                               : llvm::alignTo(factor.size, shards);
+        factor.padded =
+            factorAttr.getPadded() ? factorAttr.getPadded() : llvm::alignTo(factor.size, shards);
         if (factor.padded % shards != 0 || factor.padded < factor.size)
           return emitError() << "dimension " << d << ": a factor of size " << factor.size
-                             << " padded to " << factor.padded << " does not divide over "
-                             << shards << " shards";
+                             << " padded to " << factor.padded << " does not divide over " << shards
+                             << " shards";
         factor.padding = padding;
         dim.factors.push_back(std::move(factor));
       }

@@ -146,16 +146,16 @@ bool splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor
 /// The layout that `sharding` gives a value of global shape `global` whose local
 /// shape is `local` (which fixes the padding). Padding content is `padding`.
 /// Fails, with an error through `emitError`, where they do not fit.
-mlir::FailureOr<Layout>
-getLayout(ShardingAttr sharding, MeshAttr mesh, mlir::ArrayRef<int64_t> global,
-          mlir::ArrayRef<int64_t> local, Padding padding,
-          mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
+mlir::FailureOr<Layout> getLayout(ShardingAttr sharding, MeshAttr mesh,
+                                  mlir::ArrayRef<int64_t> global, mlir::ArrayRef<int64_t> local,
+                                  Padding padding,
+                                  mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
 
 /// The same without a local shape: each factor is padded to the smallest
 /// multiple of its number of shards, or as the attribute says.
-mlir::FailureOr<Layout>
-getLayout(ShardingAttr sharding, MeshAttr mesh, mlir::ArrayRef<int64_t> global,
-          mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
+mlir::FailureOr<Layout> getLayout(ShardingAttr sharding, MeshAttr mesh,
+                                  mlir::ArrayRef<int64_t> global,
+                                  mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
 
 /// The attribute that spells a layout.
 ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);

@@ -94,8 +94,8 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
   auto addValue = [&](Value value) -> LogicalResult {
     auto type = dyn_cast<RankedTensorType>(value.getType());
     if (!type || !type.hasStaticShape())
-      return emitError(value.getLoc()) << "value of type " << value.getType()
-                                       << ", expected a tensor of static shape";
+      return emitError(value.getLoc())
+             << "value of type " << value.getType() << ", expected a tensor of static shape";
     SmallVector<Leaves, 4> dims;
     for (int64_t size : type.getShape())
       dims.push_back({analysis.addNode(size)});
@@ -189,9 +189,9 @@ bool ValueSharding::isReplicated() const {
   return true;
 }
 
-FailureOr<ValueSharding>
-meshwright::readSharding(ShardingAttr attr, Value value, const FactorAnalysis &factors,
-                         MeshAttr mesh, function_ref<InFlightDiagnostic()> emitError) {
+FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value,
+                                                  const FactorAnalysis &factors, MeshAttr mesh,
+                                                  function_ref<InFlightDiagnostic()> emitError) {
   ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
   auto layout = getLayout(attr, mesh, shape, emitError);
   if (failed(layout))
@@ -204,9 +204,8 @@ meshwright::readSharding(ShardingAttr attr, Value value, const FactorAnalysis &f
     SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());
     auto reject = [&]() {
       InFlightDiagnostic diag = emitError()
-                                << "sharding " << toString(*layout, mesh)
-                                << " cuts dimension " << d << " of size " << shape[d]
-                                << " across its factors (";
+                                << "sharding " << toString(*layout, mesh) << " cuts dimension " << d
+                                << " of size " << shape[d] << " across its factors (";
       llvm::interleaveComma(leaves[d], diag, [&](int leaf) { diag << factors.getSize(leaf); });
       diag << ")";
       return failure();

@@ -166,9 +166,8 @@ static Padding evaluateFloat(Operation *op, ArrayRef<State> in) {
       })
       .Case<nn::ReluOp>([&](auto) { return maximum(a, Padding::Zero); })
       .Case<nn::CastOp, nn::BroadcastOp>([&](auto) { return meet(a, a); })
-      .Case<nn::FloorOp>([&](auto) {
-        return a == Padding::Positive ? Padding::NonNegative : meet(a, a);
-      })
+      .Case<nn::FloorOp>(
+          [&](auto) { return a == Padding::Positive ? Padding::NonNegative : meet(a, a); })
       .Case<nn::ExpOp>([&](auto) {
         // A finite value's exponential may overflow.
         return a == Padding::Zero     ? Padding::Positive

@@ -38,8 +38,8 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
 
 /// For every leaf of every factor that may be sharded, the places where it
 /// occurs in the op.
-ArrayRef<ShardingPropagation::Group>
-ShardingPropagation::getGroups(Operation *op, const FactorAnalysis &factors) {
+ArrayRef<ShardingPropagation::Group> ShardingPropagation::getGroups(Operation *op,
+                                                                    const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
   if (!inserted)
     return it->second;
@@ -87,8 +87,8 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       const State &other = getState(source->value);
       const AxisList &otherAxes = other.sharding.dims[source->dim][source->leaf];
       if (report && axes != otherAxes && state.origin && other.origin)
-        conflicts.push_back({op, source->value, place.value, *other.origin, *state.origin,
-                             otherAxes, axes});
+        conflicts.push_back(
+            {op, source->value, place.value, *other.origin, *state.origin, otherAxes, axes});
     }
     if (!source || report)
       continue;
@@ -121,18 +121,16 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
   }
 }
 
-FailureOr<ShardingPropagation> ShardingPropagation::run(func::FuncOp func,
-                                                        const FactorAnalysis &factors,
-                                                        MeshAttr mesh) {
+FailureOr<ShardingPropagation>
+ShardingPropagation::run(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh) {
   ShardingPropagation result;
   Block &block = func.getBody().front();
   auto addValue = [&](Value value, int round) -> LogicalResult {
     State state;
     ShardingAttr attr = getShardingAttr(value);
     if (attr) {
-      auto sharding = readSharding(attr, value, factors, mesh, [&] {
-        return emitError(value.getLoc());
-      });
+      auto sharding =
+          readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
       if (failed(sharding))
         return failure();
       state.sharding = std::move(*sharding);
@@ -149,8 +147,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(func::FuncOp func,
     return success();
   };
   for (BlockArgument arg : block.getArguments()) {
-    bool isParameter =
-        bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
+    bool isParameter = bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
     if (failed(addValue(arg, isParameter ? Parameters : Inputs)))
       return failure();
   }

@@ -34,9 +34,7 @@ public:
   static mlir::FailureOr<ShardingPropagation>
   run(mlir::func::FuncOp func, const FactorAnalysis &factors, dist::MeshAttr mesh);
 
-  const ValueSharding &get(mlir::Value value) const {
-    return getState(value).sharding;
-  }
+  const ValueSharding &get(mlir::Value value) const { return getState(value).sharding; }
   mlir::ArrayRef<Conflict> getConflicts() const { return conflicts; }
 
 private:

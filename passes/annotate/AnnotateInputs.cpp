@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
-#include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/AsmParser/AsmParser.h"
@@ -133,8 +133,8 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
           if (llvm::none_of(names, [&](StringRef known) { return rule.matches(known); }))
             continue;
           matched[i] = true;
-          std::string text = "#dist.sharding<@" + meshOp->getSymName().str() + ", " +
-                             rule.sharding + ">";
+          std::string text =
+              "#dist.sharding<@" + meshOp->getSymName().str() + ", " + rule.sharding + ">";
           auto attr = dyn_cast_or_null<ShardingAttr>(parseAttribute(text, &getContext()));
           if (!attr) {
             module.emitError() << "rule \"" << rule.pattern << "\": '" << rule.sharding
@@ -142,8 +142,8 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
             return signalPassFailure();
           }
           auto complain = [&]() {
-            return emitError(arg.getLoc()) << "rule \"" << rule.pattern << "\" on parameter '"
-                                           << name.getValue() << "': ";
+            return emitError(arg.getLoc())
+                   << "rule \"" << rule.pattern << "\" on parameter '" << name.getValue() << "': ";
           };
           if (failed(readSharding(attr, arg, *factors, meshOp->getMesh(), complain)))
             return signalPassFailure();
@@ -159,7 +159,8 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
   }
 };
 
-struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase<AnnotateDataParallelPass> {
+struct AnnotateDataParallelPass
+    : meshwright::impl::AnnotateDataParallelPassBase<AnnotateDataParallelPass> {
   using AnnotateDataParallelPassBase::AnnotateDataParallelPassBase;
   void runOnOperation() override {
     markAnalysesPreserved<SharedFactorAnalysis>();
@@ -181,8 +182,7 @@ struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase
       int64_t batch = -1;
       SmallVector<Attribute> attrs(func.getNumArguments());
       for (BlockArgument arg : func.getArguments()) {
-        if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) ||
-            getShardingAttr(arg))
+        if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || getShardingAttr(arg))
           continue;
         ValueSharding sharding = ValueSharding::getReplicated(factors->getLeaves(arg));
         auto type = cast<RankedTensorType>(arg.getType());
@@ -204,18 +204,16 @@ struct AnnotateDataParallelPass : meshwright::impl::AnnotateDataParallelPassBase
                     {{"batch", double(batch)}, {"ranks", double(shards)}});
           else if (isFirst && shards > 1)
             log.add("annotate-data-parallel", Outcome::Applied, arg.getLoc(),
-                    llvm::formatv("a batch of {0} is split over {1} ranks of \"{2}\"{3}", batch,
-                                  shards, axis,
-                                  batch % shards
-                                      ? llvm::formatv(", padded to {0}",
-                                                      llvm::alignTo(batch, shards))
-                                            .str()
-                                      : std::string())
+                    llvm::formatv(
+                        "a batch of {0} is split over {1} ranks of \"{2}\"{3}", batch, shards, axis,
+                        batch % shards
+                            ? llvm::formatv(", padded to {0}", llvm::alignTo(batch, shards)).str()
+                            : std::string())
                         .str(),
                     {{"batch", double(batch)}, {"ranks", double(shards)}});
         }
-        attrs[arg.getArgNumber()] = writeSharding(sharding, arg, *factors, mesh,
-                                                  FlatSymbolRefAttr::get(*meshOp));
+        attrs[arg.getArgNumber()] =
+            writeSharding(sharding, arg, *factors, mesh, FlatSymbolRefAttr::get(*meshOp));
       }
       setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
     }

@@ -266,7 +266,8 @@ void ScatterModes::annotate() {
                          writeSharding(shardings.get(value), value, factors, mesh, symbol));
 }
 
-struct AnnotateScatterModesPass : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
+struct AnnotateScatterModesPass
+    : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
   using AnnotateScatterModesPassBase::AnnotateScatterModesPassBase;
   void runOnOperation() override {
     markAnalysesPreserved<SharedFactorAnalysis>();

@@ -155,7 +155,8 @@ LogicalResult TensorParallel::collect() {
       if (isa<BlockArgument>(operand))
         visit(operand);
       if (!fromParameters.contains(operand) || allFromParameters ||
-          !isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) || (isa<nn::LinearOp>(op) && i == 2))
+          !isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) ||
+          (isa<nn::LinearOp>(op) && i == 2))
         continue;
       bool isNew = counted.insert(operand).second;
       for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
@@ -229,8 +230,8 @@ void TensorParallel::choose() {
   for (int leaf : candidates) {
     if (chosen.count(leaf))
       continue;
-    bool isFree = llvm::none_of(classes[leaf].neighbours,
-                                [&](int other) { return chosen.count(other); });
+    bool isFree =
+        llvm::none_of(classes[leaf].neighbours, [&](int other) { return chosen.count(other); });
     if (isFree)
       place(leaf);
   }
@@ -239,8 +240,7 @@ void TensorParallel::choose() {
 void TensorParallel::annotate() {
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
-    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr) ||
-        getShardingAttr(arg))
+    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr) || getShardingAttr(arg))
       continue;
     ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(arg));
     AxisList used;
@@ -279,10 +279,11 @@ void TensorParallel::report() {
         features = factor.size;
       }
     if (role) {
-      log.add("annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
-              llvm::formatv("{0} over \"{1}\": {2} features on {3} ranks", role, name, features, size)
-                  .str(),
-              {{"features", double(features)}, {"ranks", double(size)}});
+      log.add(
+          "annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
+          llvm::formatv("{0} over \"{1}\": {2} features on {3} ranks", role, name, features, size)
+              .str(),
+          {{"features", double(features)}, {"ranks", double(size)}});
       continue;
     }
     log.add("annotate-tensor-parallel", Outcome::Declined, op.getLoc(),

@@ -17,8 +17,7 @@ namespace {
 /// Builds arithmetic on values of one element type.
 class Arithmetic {
 public:
-  Arithmetic(Operation *op, Type element)
-      : builder(op), loc(op->getLoc()), element(element) {}
+  Arithmetic(Operation *op, Type element) : builder(op), loc(op->getLoc()), element(element) {}
 
   Value constant(double number) {
     auto type = RankedTensorType::get({}, element);
@@ -32,13 +31,11 @@ public:
       return value;
     return nn::CastOp::create(builder, loc, type.clone(element), value);
   }
-  template <typename Op>
-  Value unary(Value value) {
+  template <typename Op> Value unary(Value value) {
     return Op::create(builder, loc, value.getType(), value);
   }
   /// The left operand has the result's shape.
-  template <typename Op>
-  Value binary(Value lhs, Value rhs) {
+  template <typename Op> Value binary(Value lhs, Value rhs) {
     return Op::create(builder, loc, lhs.getType(), lhs, rhs);
   }
   /// The sum over the last dimension, which stays with size 1, over `count`.

@@ -143,8 +143,8 @@ struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<Split
         return it->second;
       auto type = cast<RankedTensorType>(arg.getType());
       SmallVector<int64_t> shape(type.getShape()), offsets(type.getRank(), 0);
-      if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(
-              arg.getArgNumber(), nn::NnDialect::kParameterOffsetsAttr))
+      if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(arg.getArgNumber(),
+                                                              nn::NnDialect::kParameterOffsetsAttr))
         offsets.assign(old.asArrayRef().begin(), old.asArrayRef().end());
       shape[dim] = size;
       offsets[dim] += start;
@@ -158,8 +158,7 @@ struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<Split
     };
 
     for (auto linear : llvm::to_vector(func.getOps<nn::LinearOp>())) {
-      if (!isParameter(linear.getWeight()) ||
-          (linear.getBias() && !isParameter(linear.getBias())))
+      if (!isParameter(linear.getWeight()) || (linear.getBias() && !isParameter(linear.getBias())))
         continue;
       // An annotated weight has been decided about as a whole.
       if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),

@@ -24,15 +24,14 @@ const Layout *Partitioner::derive(Value local) {
       derived.try_emplace(arg, std::move(layout));
     }
   // Everything written since the last time, in order.
-  Operation *op = derivedTo ? derivedTo->getNextNode()
-                            : (block->empty() ? nullptr : &block->front());
+  Operation *op =
+      derivedTo ? derivedTo->getNextNode() : (block->empty() ? nullptr : &block->front());
   for (; op; op = op->getNextNode()) {
     SmallVector<Layout, 3> operands;
     for (Value operand : op->getOperands())
       operands.push_back(derived.find(operand)->second);
     SmallVector<Layout, 1> readings;
-    auto results = transfer(
-        op, operands, mesh, [&] { return op->emitOpError(); }, &readings);
+    auto results = transfer(op, operands, mesh, [&] { return op->emitOpError(); }, &readings);
     if (failed(results))
       return nullptr;
     // A reshape may be read in several ways: the one that was meant counts.
@@ -65,11 +64,10 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
     value = nn::ReshapeOp::create(builder, loc, split, value);
   for (auto [i, factor] : llvm::enumerate(factors.factors))
     if (factor.isPadded())
-      value = MaskPaddingOp::create(builder, loc, value.getType(), value,
-                                    getAxesAttr(builder.getContext(), factor.axes, mesh),
-                                    builder.getI64IntegerAttr(dim + i),
-                                    builder.getI64IntegerAttr(factor.size),
-                                    builder.getF64FloatAttr(0.0));
+      value = MaskPaddingOp::create(
+          builder, loc, value.getType(), value,
+          getAxesAttr(builder.getContext(), factor.axes, mesh), builder.getI64IntegerAttr(dim + i),
+          builder.getI64IntegerAttr(factor.size), builder.getF64FloatAttr(0.0));
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, type, value);
   return value;
@@ -97,8 +95,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands)))
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim) {
-        if (i >= operands.size() ||
-            opFactors.rule.factors[factor].kind != FactorKind::Contracted)
+        if (i >= operands.size() || opFactors.rule.factors[factor].kind != FactorKind::Contracted)
           continue;
         const Layout *layout = derive(operands[i]);
         if (!layout)

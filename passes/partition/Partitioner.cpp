@@ -28,8 +28,8 @@ LogicalResult Partitioner::readTargets() {
       return emitError(value.getLoc())
              << "value has no 'dist.sharding': expected every value to carry one (see "
                 "--propagate-shardings)";
-    auto sharding = readSharding(attr, value, factors, mesh,
-                                 [&] { return emitError(value.getLoc()); });
+    auto sharding =
+        readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
     if (failed(sharding))
       return failure();
     State state;
@@ -253,8 +253,8 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   Layout target = getLayout(global, to);
   auto moved = resharder.reshard(builder, loc, from.value, source, target);
   if (failed(moved))
-    return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh)
-                                        << " to " << toString(target, mesh));
+    return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
+                                        << toString(target, mesh));
   return moved;
 }
 
@@ -403,10 +403,10 @@ void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) 
   auto missing = subtract(axes, local.unreduced);
   if (!missing || missing->empty() || anyOverlap(local.sharding.getAxes(), *missing))
     return;
-  local.value = PartialOp::create(builder, loc, TypeRange{local.value.getType()},
-                                  ValueRange{local.value},
-                                  getAxesAttr(builder.getContext(), *missing, mesh))
-                    ->getResult(0);
+  local.value =
+      PartialOp::create(builder, loc, TypeRange{local.value.getType()}, ValueRange{local.value},
+                        getAxesAttr(builder.getContext(), *missing, mesh))
+          ->getResult(0);
   local.unreduced.assign(axes.begin(), axes.end());
 }
 
@@ -432,8 +432,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
     widenPartial(sum, other.unreduced, op.getLoc());
     widenPartial(other, sum.unreduced, op.getLoc());
     if (other.unreduced == sum.unreduced && other.sharding == sum.sharding) {
-      sum.value = nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value,
-                                    other.value);
+      sum.value =
+          nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, other.value);
       rest.append(second.rest.begin(), second.rest.end());
     } else {
       others.push_back(partials[1]);
@@ -445,8 +445,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
     if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
         !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
       continue;
-    sum.value = nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value,
-                                  state.local.value);
+    sum.value =
+        nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, state.local.value);
     other = {};
   }
   for (Value other : others)
@@ -520,9 +520,9 @@ LogicalResult Partitioner::partition(Operation *op) {
       return failure();
     AxisList unreduced = getState(result).unreduced;
     if (!unreduced.empty()) {
-      value = resharder.reshard(builder, op->getLoc(), *value,
-                                getLayout(constrain.getInput(), target),
-                                getLayout(result, target, unreduced));
+      value =
+          resharder.reshard(builder, op->getLoc(), *value, getLayout(constrain.getInput(), target),
+                            getLayout(result, target, unreduced));
       if (failed(value))
         return failure();
     }

@@ -46,7 +46,8 @@ static void reportConflicts(ArrayRef<ShardingPropagation::Conflict> conflicts, M
 }
 
 namespace {
-struct PropagateShardingsPass : meshwright::impl::PropagateShardingsPassBase<PropagateShardingsPass> {
+struct PropagateShardingsPass
+    : meshwright::impl::PropagateShardingsPassBase<PropagateShardingsPass> {
   void runOnOperation() override {
     markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();

@@ -68,7 +68,7 @@ class Program:
         names = [self.input(x) for x in operands]
         result = f"%r{len(self.outputs)}"
         types = ", ".join(type_of(x) for x in operands)
-        if text.startswith("nn.constant") or text.startswith("nn.iota"):
+        if text.startswith(("nn.constant", "nn.iota")):
             line = f"{result} = {text} : {type_of(expected)}"
         elif between == "same":
             line = f"{result} = {text.format(*names)} : {type_of(expected)}"

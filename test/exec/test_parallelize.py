@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from harness import assert_close, launch, run_module
+from harness import launch
 from safetensors.torch import load_file, save_file
 
 BLOCK = """func.func @main(%x: tensor<2x7x24xf32> {nn.input = "x"},

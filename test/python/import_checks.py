@@ -7,9 +7,8 @@ import os
 import shutil
 import subprocess
 
-import torch
-
 import nn_reference
+import torch
 from meshwright.importer import import_module
 
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")

@@ -3,7 +3,6 @@
 """The importer's graph, run by PyTorch: what each nn operation means, said once more."""
 import torch
 import torch.nn.functional as F
-
 from meshwright.importer.graph import TORCH_DTYPES
 
 _BINARY = {

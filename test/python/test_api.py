@@ -8,13 +8,12 @@ import os
 import shutil
 import subprocess
 
+import meshwright as mw
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import nn
-
-import meshwright as mw
 
 
 class Mlp(nn.Module):

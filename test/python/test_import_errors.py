@@ -3,9 +3,8 @@
 """What cannot be imported says so, all of it at once, and leaves the module as it was."""
 import pytest
 import torch
-from torch import nn
-
 from meshwright.importer import ImportFailed, import_module
+from torch import nn
 
 
 class Uncovered(nn.Module):

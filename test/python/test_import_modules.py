@@ -6,9 +6,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from import_checks import count, same
+from torch import nn
 
 
 def random(*shape, seed=5):

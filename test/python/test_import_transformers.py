@@ -3,7 +3,6 @@
 """Models of transformers, as their classes build them."""
 import pytest
 import torch
-
 from import_checks import count, same
 
 tf = pytest.importorskip("transformers")

@@ -14,10 +14,8 @@ import sys
 
 import pytest
 import torch
-
-from test_import_transformers import MODELS, ids
-
 from meshwright import importer
+from test_import_transformers import MODELS, ids
 
 TOOL = shutil.which("sharding-opt")
 PLUGIN = TOOL and os.path.join(os.path.dirname(os.path.dirname(TOOL)), "test", "lib",
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.skipif(not PLUGIN or not os.path.exists(PLUGIN),
 LINE = re.compile(r"^\S+ (\S+): (\d+) of (\d+) caught, (\d+) make another program")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def source(name):
     torch.manual_seed(1)
     return importer.import_module(MODELS[name]().eval(), (ids(2, 17),)).mlir

@@ -18,10 +18,9 @@ import sys
 import time
 
 import numpy as np
-from random_programs import Argument, generate
-
 from meshwright import Error, Model, _core
 from meshwright.errors import unwrap
+from random_programs import Argument, generate
 
 TOLERANCE = 1e-4
 TIMEOUT = 60

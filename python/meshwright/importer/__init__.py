@@ -8,11 +8,12 @@
     imported.flatten(args, kwargs)   # the program's inputs, in order
 """
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from . import ops_elementwise, ops_layers, ops_shape  # noqa: F401 (they register handlers)
 from .convert import Convert
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
@@ -22,7 +23,6 @@ from .lift import lift
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
 from .share import separate_chunks, share
 from .simplify import simplify
-from . import ops_elementwise, ops_layers, ops_shape  # noqa: F401 (they register handlers)
 
 __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
 
@@ -45,7 +45,7 @@ class ImportedProgram:
     #: The graph that was printed.
     graph: Graph
     _in_spec: Any
-    _leaves: list[Optional[str]]
+    _leaves: list[str | None]
     _fixed: list[Any]
 
     def flatten(self, args=(), kwargs=None) -> list[Any]:

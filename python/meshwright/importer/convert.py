@@ -6,7 +6,8 @@ Each ATen operation has a handler (registered by `aten` under its name, with or 
 Before a handler is asked, an operation on values known at import time is folded (forms.py).
 """
 import operator
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ class Convert:
         dtype = self.fx.meta["val"].dtype
         return element_type(dtype.to_real() if dtype.is_complex else dtype)
 
-    def operand(self, x, dtype: Optional[str] = None) -> Node:
+    def operand(self, x, dtype: str | None = None) -> Node:
         """A node for a tensor or a Python number, of the given element type."""
         if isinstance(x, Node):
             return self.build.cast(x, dtype or x.dtype)
@@ -235,7 +236,7 @@ class Convert:
         result.recipe = lambda: self._unfolded(node, target, name, args, kwargs, loc, position)
         return result
 
-    def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Optional[Node]:
+    def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Node | None:
         """The operation itself, for a value that is better computed by the program."""
         self.fx, self.build.loc, self.build.position = node, loc, position
         try:

@@ -1,14 +1,14 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How an import fails."""
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 
 class Diagnostic(NamedTuple):
     message: str
     severity: str = "error"
-    file: Optional[str] = None
-    line: Optional[int] = None
+    file: str | None = None
+    line: int | None = None
 
 
 class ImportFailed(Exception):

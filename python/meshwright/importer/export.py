@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -84,7 +84,7 @@ def _distinct(tree):
 class Exported:
     program: Any
     #: One entry per leaf of (args, kwargs): the input's name, or None where it is not a tensor.
-    leaves: list[Optional[str]]
+    leaves: list[str | None]
     #: Values of the leaves that are not tensors (None, numbers, flags): part of the program.
     fixed: list[Any]
     in_spec: Any
@@ -263,8 +263,7 @@ def _output_names(program, specs) -> list[tuple[str, str]]:
 
 
 def is_model_file(path: str) -> bool:
-    if path.startswith(_TORCH) or path.startswith("<") or "/contextlib.py" in path or \
-            os.path.dirname(os.path.abspath(__file__)) in path:
+    if path.startswith((_TORCH, "<")) or "/contextlib.py" in path or os.path.dirname(os.path.abspath(__file__)) in path:
         return False
     return not ("/transformers/" in path and "/transformers/models/" not in path)
 
@@ -276,9 +275,9 @@ class Locations:
     """Where each exported operation stands in the model."""
 
     def __init__(self):
-        self._frames: dict[str, Optional[tuple[str, int]]] = {}
+        self._frames: dict[str, tuple[str, int] | None] = {}
 
-    def frame(self, trace: str) -> Optional[tuple[str, int]]:
+    def frame(self, trace: str) -> tuple[str, int] | None:
         """The innermost frame of the model's own code, else the innermost outside PyTorch."""
         if trace not in self._frames:
             frames = [(f, int(n)) for f, n in _FRAME.findall(trace)]

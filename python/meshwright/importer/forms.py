@@ -12,7 +12,6 @@ An operation on forms is run by PyTorch itself on the tensor or the table. Where
 neither, `fold` returns None and the operation becomes part of the program.
 """
 from dataclasses import dataclass
-from typing import Optional, Union
 
 import torch
 
@@ -41,7 +40,7 @@ class Diagonal:
     table: torch.Tensor
 
 
-Form = Union[Dense, Diagonal]
+Form = Dense | Diagonal
 
 
 def affordable(shape) -> bool:
@@ -63,7 +62,7 @@ def compress(tensor: torch.Tensor) -> Dense:
     return Dense(tensor)
 
 
-def written_out(form: Form, shape) -> Optional[torch.Tensor]:
+def written_out(form: Form, shape) -> torch.Tensor | None:
     """The value itself, if it is small enough to write out."""
     if not affordable(shape):
         return None
@@ -76,7 +75,7 @@ def written_out(form: Form, shape) -> Optional[torch.Tensor]:
     return form.table[index]
 
 
-def as_affine(form: Form) -> Optional[tuple[int, int, int]]:
+def as_affine(form: Form) -> tuple[int, int, int] | None:
     """(dimension, step, start) of an integer value that grows evenly along a single dimension."""
     if not isinstance(form, Dense) or form.tensor.dtype not in (torch.int64, torch.int32) \
             or form.tensor.device.type == "meta":
@@ -102,7 +101,7 @@ def diagonal(shape, coefficients, offset: int, dtype=torch.int64) -> Diagonal:
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 
-def fold_pointwise(target, name: str, args, kwargs, shape, forms) -> Optional[Form]:
+def fold_pointwise(target, name: str, args, kwargs, shape, forms) -> Form | None:
     """Folds an elementwise operation; `forms` maps positions of `args` to (form, shape)."""
     def run(replacements):
         return target(*[replacements.get(i, a) for i, a in enumerate(args)], **kwargs)
@@ -161,7 +160,7 @@ def fold_pointwise(target, name: str, args, kwargs, shape, forms) -> Optional[Fo
     return Diagonal(reference.coefficients, reference.low, table)
 
 
-def triangle(form: Form, shape, keep_upper: bool, offset: int) -> Optional[Form]:
+def triangle(form: Form, shape, keep_upper: bool, offset: int) -> Form | None:
     """triu and tril on the last two dimensions."""
     rank = len(shape)
     coefficients = (0,) * (rank - 2) + (-1, 1)
@@ -221,7 +220,7 @@ def form_expand(form: Form, shape, target) -> Form:
     return Diagonal((0,) * missing + form.coefficients, form.low, form.table)
 
 
-def form_reshape(form: Form, shape, target) -> Optional[Form]:
+def form_reshape(form: Form, shape, target) -> Form | None:
     """A reshape: of a uniform value, by dimensions of size 1, or of a small tensor."""
     if isinstance(form, Dense) and form.tensor.numel() == 1:
         return Dense(form.tensor.reshape((1,) * len(target)))

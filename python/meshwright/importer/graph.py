@@ -10,8 +10,9 @@ understood).
 import heapq
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -45,14 +46,14 @@ class Node:
     attrs: dict[str, Any]
     shape: tuple[int, ...]
     dtype: str
-    loc: Optional[Location] = None
+    loc: Location | None = None
     position: float = 0
     #: What is known of a `static` node's value.
     form: Any = None
     #: For a `static` node: how the program computes the value, where it is not written out.
-    recipe: Optional[Callable[[], Optional["Node"]]] = None
+    recipe: Callable[[], Optional["Node"]] | None = None
     #: How to compute the value from constants (for buffers, whose values may be inspected only).
-    thunk: Optional[Callable[[], torch.Tensor]] = None
+    thunk: Callable[[], torch.Tensor] | None = None
     #: Order of creation, which breaks ties of `position`.
     serial: int = field(default_factory=lambda: next(_SERIAL))
 
@@ -106,7 +107,7 @@ class Graph:
             uses.setdefault(id(output), []).append(None)
         return uses
 
-    def rewrite(self, pattern: Callable[[Node], Optional[Node]]) -> bool:
+    def rewrite(self, pattern: Callable[[Node], Node | None]) -> bool:
         """Visits each operation once, operands first, and replaces it by what `pattern` returns."""
         replaced: dict[int, Node] = {}
         keep = self.nodes()
@@ -125,7 +126,7 @@ class Builder:
     New nodes get the location and position of `at`: the operation that they stand for.
     """
 
-    def __init__(self, loc: Optional[Location] = None, position: float = 0):
+    def __init__(self, loc: Location | None = None, position: float = 0):
         self.loc, self.position = loc, position
 
     def at(self, node: Node) -> "Builder":
@@ -178,7 +179,7 @@ class Builder:
         return self._moved(x, "reshape", shape, {}, "form_reshape", x.shape, shape) or \
             self.make("reshape", [x], shape, x.dtype)
 
-    def _moved(self, x: Node, op: str, shape, attrs, how: str, *arguments) -> Optional[Node]:
+    def _moved(self, x: Node, op: str, shape, attrs, how: str, *arguments) -> Node | None:
         """A view of a known value is a known value."""
         if x.op != "static":
             return None
@@ -275,7 +276,7 @@ class Builder:
         return self.make("matmul", [lhs, rhs], (*batch, rows, columns), lhs.dtype,
                          transpose_lhs=transpose_lhs, transpose_rhs=transpose_rhs)
 
-    def linear(self, x: Node, weight: Node, bias: Optional[Node] = None, in_out=False) -> Node:
+    def linear(self, x: Node, weight: Node, bias: Node | None = None, in_out=False) -> Node:
         out = weight.shape[1] if in_out else weight.shape[0]
         return self.make("linear", [x, weight] + ([bias] if bias else []), (*x.shape[:-1], out),
                          x.dtype, in_out=in_out)
@@ -295,7 +296,7 @@ def numel(shape) -> int:
     return math.prod(shape)
 
 
-def reshape_groups(source, target) -> Optional[list[tuple[range, range]]]:
+def reshape_groups(source, target) -> list[tuple[range, range]] | None:
     """Pairs of dimension ranges with equal products, as short as can be; None for empty tensors."""
     if 0 in source or 0 in target:
         return None

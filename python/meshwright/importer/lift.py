@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Recognises, by meaning, what exporters take apart."""
 from .graph import Graph
-from .lift_attention import lift_attention
 from .lift_activation import lift_activations
+from .lift_attention import lift_attention
 from .lift_norm import lift_norms
 from .lift_rotary import lift_rotary
 from .share import share

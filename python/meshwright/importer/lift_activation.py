@@ -5,7 +5,6 @@
 An expression of one variable and constants is a function of one variable. It is evaluated at
 sample points: where it equals a known activation, it is that activation, however it is spelt.
 """
-from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +39,7 @@ def lift_activations(graph: Graph):
     def function_of(node: Node):
         return functions.get(id(node))
 
-    def pattern(node: Node) -> Optional[Node]:
+    def pattern(node: Node) -> Node | None:
         keep.append(node)
         if node.op == "cast" and node.dtype in FLOATS and node.operands[0].dtype in FLOATS:
             if function_of(node.operands[0]):

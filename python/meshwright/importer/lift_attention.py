@@ -6,7 +6,6 @@ What is not recognised stays matmul and softmax, which is the same function.
 """
 import math
 from dataclasses import dataclass
-from typing import Optional
 
 from .forms import Dense, Diagonal
 from .graph import Builder, Graph, Node, numel
@@ -18,7 +17,7 @@ def lift_attention(graph: Graph):
     uses = graph.uses()
     build = Builder()
 
-    def pattern(node: Node) -> Optional[Node]:
+    def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op == "sdpa":
             return _from_sdpa(build, node)
@@ -47,9 +46,8 @@ def without_repeats(x: Node) -> Node:
     return x
 
 
-def _from_sdpa(build: Builder, node: Node) -> Optional[Node]:
+def _from_sdpa(build: Builder, node: Node) -> Node | None:
     q, k, v, *masks = node.operands
-    shape = node.shape[:-1] + (k.shape[-2],)
     if masks and masks[0].rank > node.rank:
         return _written(build, node)
     four = _four_dimensions(build, q, k, v, node.rank)
@@ -184,10 +182,10 @@ class _Scores:
     """scores = factor * q k^T, then what the mask adds, cap * tanh(. / cap) in between."""
     product: Node
     factor: float
-    soft_cap: Optional[float]
+    soft_cap: float | None
 
 
-def _from_softmax(build: Builder, node: Node, uses) -> Optional[Node]:
+def _from_softmax(build: Builder, node: Node, uses) -> Node | None:
     if node.attrs["transpose_lhs"] or node.rank not in (2, 3, 4, 5):
         return None
     weights = node.operands[0]

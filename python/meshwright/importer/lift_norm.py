@@ -8,7 +8,6 @@ Three rules, applied operands first, make up for the many spellings:
 2. a norm times a vector is a norm with that weight (1 + w: Gemma's), plus a vector, with that bias;
 3. a norm of a widened value, narrowed again, is the norm of the value: norms compute in f32.
 """
-from typing import Optional
 
 from .graph import Builder, Graph, Node
 from .match import constant_of, same, scalar_operand, strip_casts
@@ -17,7 +16,7 @@ from .match import constant_of, same, scalar_operand, strip_casts
 def lift_norms(graph: Graph):
     build = Builder()
 
-    def pattern(node: Node) -> Optional[Node]:
+    def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op in ("mul", "div"):
             return _normalised(build, node) or (_weighted(build, node) if node.op == "mul"
@@ -31,7 +30,7 @@ def lift_norms(graph: Graph):
     graph.rewrite(pattern)
 
 
-def _mean_square(node: Node) -> Optional[tuple[Node, float]]:
+def _mean_square(node: Node) -> tuple[Node, float] | None:
     """(y, eps) of mean(y^2) + eps over the last dimension."""
     eps = 0.0
     found = scalar_operand(node, "add")
@@ -47,12 +46,12 @@ def _mean_square(node: Node) -> Optional[tuple[Node, float]]:
     return None
 
 
-def _root_mean_square(node: Node) -> Optional[tuple[Node, float]]:
+def _root_mean_square(node: Node) -> tuple[Node, float] | None:
     node = strip_casts(node)
     return _mean_square(node.operands[0]) if node.op == "sqrt" else None
 
 
-def _inverse_root(node: Node) -> Optional[tuple[Node, float]]:
+def _inverse_root(node: Node) -> tuple[Node, float] | None:
     node = strip_casts(node)
     if node.op == "rsqrt":
         return _mean_square(node.operands[0])
@@ -63,7 +62,7 @@ def _inverse_root(node: Node) -> Optional[tuple[Node, float]]:
     return None
 
 
-def _normalised(build: Builder, node: Node) -> Optional[Node]:
+def _normalised(build: Builder, node: Node) -> Node | None:
     if node.op == "div":
         pairs, root = [(node.operands[0], node.operands[1])], _root_mean_square
     else:
@@ -87,7 +86,7 @@ def _normalised(build: Builder, node: Node) -> Optional[Node]:
     return None
 
 
-def _centred(y: Node) -> Optional[Node]:
+def _centred(y: Node) -> Node | None:
     """x of x - mean(x)."""
     y = strip_casts(y)
     if y.op != "sub":
@@ -101,14 +100,14 @@ def _centred(y: Node) -> Optional[Node]:
     return None
 
 
-def _vector(node: Node, size: int) -> Optional[Node]:
+def _vector(node: Node, size: int) -> Node | None:
     """A weight of the last dimension: [size], leading dimensions of size 1 left out."""
     if node.shape[-1:] != (size,) or any(n != 1 for n in node.shape[:-1]) or size == 1:
         return None
     return node
 
 
-def _weighted(build: Builder, node: Node) -> Optional[Node]:
+def _weighted(build: Builder, node: Node) -> Node | None:
     for norm, weight in (node.operands, node.operands[::-1]):
         if norm.op not in ("rms_norm", "layer_norm") or norm.shape != node.shape or \
                 _has_weight(norm) or norm.attrs.get("has_bias"):
@@ -133,7 +132,7 @@ def _has_weight(norm: Node) -> bool:
     return len(norm.operands) > 1 if norm.op == "rms_norm" else norm.attrs["has_weight"]
 
 
-def _biased(build: Builder, node: Node) -> Optional[Node]:
+def _biased(build: Builder, node: Node) -> Node | None:
     for norm, bias in (node.operands, node.operands[::-1]):
         if norm.op != "layer_norm" or norm.attrs["has_bias"] or norm.shape != node.shape:
             continue
@@ -146,7 +145,7 @@ def _biased(build: Builder, node: Node) -> Optional[Node]:
     return None
 
 
-def _narrowed(build: Builder, node: Node) -> Optional[Node]:
+def _narrowed(build: Builder, node: Node) -> Node | None:
     norm = node.operands[0]
     if norm.op not in ("rms_norm", "layer_norm"):
         return None

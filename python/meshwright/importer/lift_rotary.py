@@ -1,7 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Rotary position embedding: y * cos + rotate(y) * sin, on all of a head or its first part."""
-from typing import Optional
 
 from .graph import Builder, Graph, Node, broadcast_shapes
 
@@ -9,7 +8,7 @@ from .graph import Builder, Graph, Node, broadcast_shapes
 def lift_rotary(graph: Graph):
     build = Builder()
 
-    def pattern(node: Node) -> Optional[Node]:
+    def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op == "add":
             return _rotated_sum(build, node)
@@ -22,7 +21,7 @@ def lift_rotary(graph: Graph):
     graph.rewrite(pattern)
 
 
-def _last_slice(node: Node) -> Optional[tuple[Node, int, int, int]]:
+def _last_slice(node: Node) -> tuple[Node, int, int, int] | None:
     """(x, start, size, stride) of a slice of the last dimension alone."""
     if node.op != "slice":
         return None
@@ -38,7 +37,7 @@ def _part(node: Node):
     return _last_slice(node) or (node, 0, node.shape[-1], 1)
 
 
-def _rotate_halves(node: Node) -> Optional[tuple]:
+def _rotate_halves(node: Node) -> tuple | None:
     """The value whose halves (a, b) are (-b, a) in `node`: (x, start, size) of a part of x."""
     if node.op != "concat" or node.attrs["dim"] != node.rank - 1 or len(node.operands) != 2:
         return None
@@ -52,7 +51,7 @@ def _rotate_halves(node: Node) -> Optional[tuple]:
     return None
 
 
-def _rotate_pairs(node: Node) -> Optional[tuple]:
+def _rotate_pairs(node: Node) -> tuple | None:
     """The same for neighbours (a, b): stack([-x[1::2], x[0::2]], -1).flatten(-2)."""
     if node.op != "reshape":
         return None
@@ -75,7 +74,7 @@ def _rotate_pairs(node: Node) -> Optional[tuple]:
     return a[0], a[1], 2 * a[2]
 
 
-def _rotated_sum(build: Builder, node: Node) -> Optional[Node]:
+def _rotated_sum(build: Builder, node: Node) -> Node | None:
     if any(o.op != "mul" for o in node.operands):
         return None
     for plain, turned in (node.operands, node.operands[::-1]):
@@ -94,7 +93,7 @@ def _rotated_sum(build: Builder, node: Node) -> Optional[Node]:
     return None
 
 
-def _rotary(build: Builder, x: Node, cos: Node, sin: Node, interleaved: bool) -> Optional[Node]:
+def _rotary(build: Builder, x: Node, cos: Node, sin: Node, interleaved: bool) -> Node | None:
     for table in (cos, sin):
         if table.shape[-1:] != x.shape[-1:] or x.shape[-1] % 2 or \
                 broadcast_shapes(table.shape, x.shape) != x.shape:
@@ -102,7 +101,7 @@ def _rotary(build: Builder, x: Node, cos: Node, sin: Node, interleaved: bool) ->
     return build.make("rotary", [x, cos, sin], x.shape, x.dtype, interleaved=interleaved)
 
 
-def _halves(build: Builder, node: Node) -> Optional[Node]:
+def _halves(build: Builder, node: Node) -> Node | None:
     """cat([a cos - b sin, b cos + a sin]) for the halves a, b of a value."""
     if node.attrs["dim"] != node.rank - 1 or len(node.operands) != 2:
         return None
@@ -130,7 +129,7 @@ def _halves(build: Builder, node: Node) -> Optional[Node]:
     return None
 
 
-def _pairs(build: Builder, node: Node) -> Optional[Node]:
+def _pairs(build: Builder, node: Node) -> Node | None:
     """stack([a cos - b sin, b cos + a sin], -1).flatten(-2) for the pairs (a, b) of a value."""
     joined = node.operands[0]
     if joined.op != "concat" or joined.shape[-1] != 2 or len(joined.operands) != 2 or \
@@ -182,7 +181,7 @@ def _is_product(node: Node, a: Node, b: Node) -> bool:
     return {id(o) for o in node.operands} == {id(a), id(b)}
 
 
-def _partial(build: Builder, node: Node) -> Optional[Node]:
+def _partial(build: Builder, node: Node) -> Node | None:
     """cat([rotary(x[..., :r]), x[..., r:]]) is a rotary on part of x."""
     if node.attrs["dim"] != node.rank - 1 or len(node.operands) != 2:
         return None

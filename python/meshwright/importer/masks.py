@@ -8,7 +8,6 @@ neither, and then it stays a bias.
 """
 import math
 from dataclasses import dataclass, field
-from typing import Optional
 
 import torch
 
@@ -86,7 +85,7 @@ class MaskReader:
         mask.interval(*interval)
         return True
 
-    def _row_of_keys(self, node: Node) -> Optional[Node]:
+    def _row_of_keys(self, node: Node) -> Node | None:
         shape = (1,) * (4 - node.rank) + node.shape
         if len(shape) != 4 or shape[1] != 1 or shape[2] != 1 or shape[3] != self.shape[3]:
             return None
@@ -108,7 +107,7 @@ class MaskReader:
         except (RuntimeError, NotImplementedError, TypeError):
             return None
 
-    def _difference(self, form) -> Optional[tuple[int, torch.Tensor]]:
+    def _difference(self, form) -> tuple[int, torch.Tensor] | None:
         """The value as a function of key - query: (lowest difference, table)."""
         if isinstance(form, Diagonal):
             *rest, query, key = form.coefficients
@@ -159,7 +158,7 @@ class MaskReader:
             return self.additive(mask, inner)
         mask.bias.append(node)
 
-    def _through_reshape(self, node: Node) -> Optional[Node]:
+    def _through_reshape(self, node: Node) -> Node | None:
         """reshape(f(x, ...)) by dimensions of size 1, as f(reshape(x), ...)."""
         if node.op != "reshape" or node.operands[0].op not in POINTWISE:
             return None
@@ -176,7 +175,7 @@ class MaskReader:
         return Node(inner.op, operands, inner.attrs, node.shape, node.dtype, node.loc,
                     node.position)
 
-    def _indicator(self, node: Node) -> Optional[tuple[Node, bool]]:
+    def _indicator(self, node: Node) -> tuple[Node, bool] | None:
         """(b, s) where the number is 1 if b == s, else 0."""
         if node.op == "cast" and node.operands[0].dtype == "i1":
             return node.operands[0], True
@@ -224,7 +223,7 @@ class MaskReader:
         return True
 
 
-def _interval(table: torch.Tensor, low: int, shape) -> Optional[tuple[float, float]]:
+def _interval(table: torch.Tensor, low: int, shape) -> tuple[float, float] | None:
     """The differences at which a table is true, where they are one interval."""
     queries, keys = shape[-2:]
     positions = torch.nonzero(table).reshape(-1)

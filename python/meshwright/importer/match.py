@@ -1,13 +1,12 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Small questions about nodes that the lifting patterns share."""
-from typing import Optional
 
 from .forms import Dense
 from .graph import FLOATS, Node
 
 
-def constant_of(node: Node) -> Optional[float]:
+def constant_of(node: Node) -> float | None:
     """The value of a constant that is the same everywhere."""
     node = strip_casts(node)
     if node.op == "broadcast":
@@ -28,7 +27,7 @@ def same(a: Node, b: Node) -> bool:
     return a is b
 
 
-def scalar_operand(node: Node, op: str) -> Optional[tuple[Node, float]]:
+def scalar_operand(node: Node, op: str) -> tuple[Node, float] | None:
     """(x, c) of op(x, c), or of op(c, x) where op commutes."""
     if node.op != op:
         return None

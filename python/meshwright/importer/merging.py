@@ -1,7 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Reshapes that merge dimensions: which they are, and what they merge."""
-from typing import Optional
 
 from .graph import Builder, Node, reshape_groups
 
@@ -12,7 +11,7 @@ def merges(source, target) -> bool:
     return groups is not None and any(sum(source[d] != 1 for d in g) > 1 for g in groups)
 
 
-def merge_source(build: Builder, x: Node) -> Optional[Node]:
+def merge_source(build: Builder, x: Node) -> Node | None:
     """y, where x is a reshape of y that only merges dimensions (and really merges some).
 
     A reshape that splits some dimensions and merges others is taken as two.
@@ -53,7 +52,7 @@ def tight(source, target) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def merged_dims(source, target) -> Optional[list[range]]:
+def merged_dims(source, target) -> list[range] | None:
     """For each target dimension the source dimensions that it merges; None where one is split."""
     groups = reshape_groups(source, target)
     if groups is None:

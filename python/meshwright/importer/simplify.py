@@ -8,7 +8,6 @@
 - slices move up through transposes and reshapes, to the projection that they cut;
 - broadcasts that an operation does by itself go, and so do repeated key and value heads.
 """
-from typing import Optional
 
 from .graph import POINTWISE, Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
 from .merging import merge_source, merged_dims, merges, tight
@@ -25,7 +24,7 @@ class _Simplify:
     def __init__(self, graph: Graph):
         self.build = Builder()
 
-    def pattern(self, node: Node) -> Optional[Node]:
+    def pattern(self, node: Node) -> Node | None:
         handler = getattr(self, f"_{node.op}", None)
         if node.op in POINTWISE:
             handler = self._pointwise
@@ -336,7 +335,7 @@ class _Simplify:
         inner = Node(node.op, operands, node.attrs, wide, node.dtype, node.loc, node.position)
         return self.build.reshape(inner, node.shape)
 
-    def _widened(self, operand: Node, groups, wide, rank) -> Optional[Node]:
+    def _widened(self, operand: Node, groups, wide, rank) -> Node | None:
         """An operand as it reads with the merged dimensions apart, if that needs no new split."""
         source = merge_source(self.build, operand) if operand.rank == rank else None
         if source is not None and \
@@ -397,7 +396,6 @@ class _Simplify:
         return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
 
     def _softmax(self, node: Node):
-        x = node.operands[0]
         if node.attrs["dim"] != node.rank - 1:
             return None
         moved = self._unmerge_leading(node, 1)

@@ -14,8 +14,7 @@
 
 using namespace meshwright;
 
-template <typename T>
-static bool failed(const Result<T> &result) {
+template <typename T> static bool failed(const Result<T> &result) {
   for (const Diagnostic &diagnostic : result.getDiagnostics())
     std::fprintf(stderr, "%s\n", diagnostic.message.c_str());
   return !result;
