@@ -82,9 +82,11 @@ LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout 
     return f.uniform || (f.size == 1 && f.padded == 1);
   });
   if (uniform) {
+    // A single element, of which there is one in all, is not one of a chunk.
+    bool any = llvm::any_of(layout.factors, [](const LayoutFactor &f) { return f.uniform; });
     for (int factor : factors) {
       LayoutFactor piece =
-          makeFactor(rule.factors[factor].size, /*uniform=*/true, layout.factors.front().padding);
+          makeFactor(rule.factors[factor].size, any, layout.factors.front().padding);
       if (failed(unify(factor, piece, operand, dim)))
         return failure();
     }
