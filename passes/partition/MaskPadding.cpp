@@ -12,6 +12,66 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+/// Readings of an op's operands, or of its result, that are looked at.
+static constexpr size_t kMaxReadings = 32;
+
+/// A reshape may be read in several ways. Those that what follows cannot bear
+/// are dropped, and where it is known what was meant, all others.
+LogicalResult Partitioner::deriveOp(Operation *op) {
+  std::vector<SmallVector<Layout, 3>> combinations(1);
+  for (Value operand : op->getOperands()) {
+    std::vector<SmallVector<Layout, 3>> longer;
+    for (const Layout &reading : derived.find(operand)->second)
+      for (const auto &prefix : combinations) {
+        if (longer.size() == kMaxReadings)
+          break;
+        longer.push_back(prefix);
+        longer.back().push_back(reading);
+      }
+    combinations = std::move(longer);
+  }
+  bool isOnly = combinations.size() == 1;
+  auto emit = [&] {
+    InFlightDiagnostic diag = op->emitOpError();
+    if (!isOnly)
+      diag.abandon();
+    return diag;
+  };
+  auto add = [&](Value result, Layout layout) {
+    std::vector<Layout> &readings = derived[result];
+    if (readings.size() < kMaxReadings &&
+        llvm::none_of(readings, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+      readings.push_back(std::move(layout));
+  };
+  bool any = false;
+  for (const auto &operands : combinations) {
+    SmallVector<Layout, 1> alternatives;
+    auto results = transfer(op, operands, mesh, emit, &alternatives);
+    if (failed(results))
+      continue;
+    any = true;
+    for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
+      add(result, std::move(layout));
+    for (Layout &layout : alternatives)
+      add(op->getResult(0), std::move(layout));
+  }
+  if (!any) {
+    if (!isOnly)
+      (void)transfer(op, combinations.front(), mesh, [&] { return op->emitOpError(); });
+    return failure();
+  }
+  for (Value result : op->getResults()) {
+    auto meant = known.find(result);
+    std::vector<Layout> &readings = derived[result];
+    if (meant == known.end() || readings.size() == 1)
+      continue;
+    auto fits = [&](const Layout &reading) { return isLayout(reading, meant->second, mesh); };
+    if (llvm::any_of(readings, fits))
+      llvm::erase_if(readings, [&](const Layout &reading) { return !fits(reading); });
+  }
+  return success();
+}
+
 const Layout *Partitioner::derive(Value local) {
   Block *block = builder.getInsertionBlock();
   if (derived.empty())
@@ -21,33 +81,18 @@ const Layout *Partitioner::derive(Value local) {
       for (DimLayout &dim : layout.dims)
         for (LayoutFactor &factor : dim.factors)
           factor.padding = Padding::Zero;
-      derived.try_emplace(arg, std::move(layout));
+      derived[arg].push_back(std::move(layout));
     }
   // Everything written since the last time, in order.
   Operation *op =
       derivedTo ? derivedTo->getNextNode() : (block->empty() ? nullptr : &block->front());
   for (; op; op = op->getNextNode()) {
-    SmallVector<Layout, 3> operands;
-    for (Value operand : op->getOperands())
-      operands.push_back(derived.find(operand)->second);
-    SmallVector<Layout, 1> readings;
-    auto results = transfer(op, operands, mesh, [&] { return op->emitOpError(); }, &readings);
-    if (failed(results))
+    if (failed(deriveOp(op)))
       return nullptr;
-    // A reshape may be read in several ways: the one that was meant counts.
-    if (auto meant = known.find(op->getNumResults() ? op->getResult(0) : Value());
-        meant != known.end() && !isLayout((*results)[0], meant->second, mesh))
-      for (Layout &reading : readings)
-        if (isLayout(reading, meant->second, mesh)) {
-          (*results)[0] = reading;
-          break;
-        }
-    for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
-      derived[result] = std::move(layout);
     derivedTo = op;
   }
   auto it = derived.find(local);
-  return it == derived.end() ? nullptr : &it->second;
+  return it == derived.end() ? nullptr : &it->second.front();
 }
 
 Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc) {

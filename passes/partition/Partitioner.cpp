@@ -255,6 +255,8 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
                                         << toString(target, mesh));
+  if (*moved != from.value)
+    known[*moved] = std::move(target);
   return moved;
 }
 

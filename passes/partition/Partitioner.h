@@ -86,6 +86,7 @@ private:
   /// The layout of a local value with what stands in its padding; null, after an
   /// error, where the program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
+  mlir::LogicalResult deriveOp(mlir::Operation *op);
   /// Zeroes what a contraction over a padded factor must not read.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);
@@ -117,9 +118,9 @@ private:
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
   /// Layouts of local values, derived as far as `derivedTo` and only where
   /// padding is in question.
-  llvm::DenseMap<mlir::Value, dist::Layout> derived;
+  llvm::DenseMap<mlir::Value, std::vector<dist::Layout>> derived;
   mlir::Operation *derivedTo = nullptr;
-  /// What local reshapes were meant to make.
+  /// What local reshapes, and moves between layouts, were meant to make.
   llvm::DenseMap<mlir::Value, dist::Layout> known;
   /// Shardings that the signature gives the results.
   mlir::SmallVector<ValueSharding, 2> resultTargets;
