@@ -62,3 +62,46 @@ func.func @main(%ids: tensor<3xi64> {nn.input = "ids", dist.sharding = #dist.sha
   %y = nn.embedding %ids, %w {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<3xi64>, tensor<7x8xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
 }
+
+// -----
+
+// The results' shardings count for the padding of their dimensions.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: -> (tensor<2xf32>
+// CHECK: dist.slice
+dist.mesh @mesh = <["x"=4]>
+func.func @main(%x: tensor<7xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<7xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x"}]>}) {
+  return %x : tensor<7xf32>
+}
+
+// -----
+
+// Parts of an axis that do not fit (6 = 2 x 3 and 3 x 2): by way of a layout
+// without them.
+
+// CHECK-LABEL: func.func @main
+// CHECK: dist.all_gather %{{.*}} axes ["x":(1)2] dims [0]
+// CHECK: dist.slice %{{.*}} axes ["x":(3)2] dims [0]
+dist.mesh @mesh = <["x"=6]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}]>})
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x":(3)2}]>}) {
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+// A constant is made in each layout, not moved.
+
+// CHECK-LABEL: func.func @main
+// CHECK: nn.constant dense<-5.000000e-01> : tensor<2xf32>
+// CHECK-NOT: = dist.
+// CHECK: return
+dist.mesh @mesh = <["x"=2]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"x"}]>})
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x"}]>}) {
+  %c = nn.constant {dist.sharding = #dist.sharding<@mesh, [{}]>} dense<-0.5> : tensor<4xf32>
+  %y = nn.add %x, %c {dist.sharding = #dist.sharding<@mesh, [{"x"}]>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}

@@ -18,6 +18,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from meshwright import Error, Model, _core
 from meshwright.errors import unwrap
 from random_programs import Argument, generate
@@ -219,6 +220,7 @@ def campaign(first, count, length, budget=float("inf"), smaller=True):
     return counts, bugs
 
 
+@pytest.mark.slow
 def test_random_programs():
     counts, bugs = campaign(first=1, count=150, length=9, budget=75)
     assert not bugs, f"{len(bugs)} programs fail: {counts}"
