@@ -78,7 +78,8 @@ lit_stage() {
   if [[ $1 == slow ]]; then "${lit[@]}" --filter="$slow.*$filter"
   else "${lit[@]}" --filter-out="$slow" --filter="$filter"; fi
 }
-# `pip install .`, into a folder; the same objects as before, from ccache.
+# `pip install .`, into a folder. It takes the compiler that Python was built with,
+# which is gcc where Python is Debian's: the tree is built by both.
 wheel_stage() {
   local dir=$BUILD/wheel
   rm -rf "$dir" && mkdir -p "$dir/site" "$dir/elsewhere"
