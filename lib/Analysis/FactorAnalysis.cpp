@@ -267,6 +267,14 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
   return getSharding(layout, symbol, mesh);
 }
 
+SmallVector<func::FuncOp> meshwright::getGlobalFunctions(ModuleOp module) {
+  SmallVector<func::FuncOp> functions;
+  for (auto func : module.getOps<func::FuncOp>())
+    if (!func.isExternal() && !func->hasAttr(DistDialect::kSpmdAttr))
+      functions.push_back(func);
+  return functions;
+}
+
 ShardingAttr meshwright::getShardingAttr(Value value) {
   if (auto arg = dyn_cast<BlockArgument>(value)) {
     auto func = cast<func::FuncOp>(arg.getOwner()->getParentOp());

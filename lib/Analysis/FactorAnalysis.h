@@ -93,6 +93,10 @@ dist::ShardingAttr writeSharding(const ValueSharding &sharding, mlir::Value valu
                                  const FactorAnalysis &factors, dist::MeshAttr mesh,
                                  mlir::FlatSymbolRefAttr symbol);
 
+/// The functions of a module that are global programs: those that policies
+/// annotate and the partitioner rewrites.
+mlir::SmallVector<mlir::func::FuncOp> getGlobalFunctions(mlir::ModuleOp module);
+
 /// The `dist.sharding` of a value (on its defining op or as argument attribute),
 /// or null.
 dist::ShardingAttr getShardingAttr(mlir::Value value);

@@ -32,13 +32,6 @@ static FailureOr<ParallelizeOptions> parseOptions(Operation *op, const Twine &te
   });
 }
 
-/// The functions that policies annotate: global programs.
-static auto getGlobalFunctions(ModuleOp module) {
-  return llvm::make_filter_range(module.getOps<func::FuncOp>(), [](func::FuncOp func) {
-    return !func.isExternal() && !func->hasAttr(DistDialect::kSpmdAttr);
-  });
-}
-
 namespace {
 
 struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> {

@@ -23,11 +23,6 @@ namespace meshwright {
 
 namespace {
 
-int64_t getBytes(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
-}
-
 class ScatterModes {
 public:
   ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
@@ -136,9 +131,9 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
     }
     if (usesAxis(other.getResult()) || isReduced(other))
       return false;
-    together += getBytes(other.getResult());
+    together += getTensorBytes(other.getResult().getType());
   }
-  return together <= getBytes(from);
+  return together <= getTensorBytes(from.getType());
 }
 
 void ScatterModes::find() {
@@ -190,10 +185,10 @@ void ScatterModes::shareGathers() {
       });
       if (stream.count(result) && !isReduced(user) && hasReader && ends(result)) {
         leaves.push_back(result);
-        bytes += getBytes(result);
+        bytes += getTensorBytes(result.getType());
       }
     }
-    if (leaves.size() > 1 && bytes > getBytes(value))
+    if (leaves.size() > 1 && bytes > getTensorBytes(value.getType()))
       dropped.insert(leaves.begin(), leaves.end());
   }
   stream.remove_if([&](const auto &entry) { return dropped.contains(entry.first); });
@@ -207,15 +202,15 @@ bool ScatterModes::isProfitable() {
     Operation *op = value.getDefiningOp();
     if (llvm::is_contained(reduced, op))
       continue;
-    double bytes = getBytes(value);
+    double bytes = getTensorBytes(value.getType());
     for (Value operand : op->getOperands())
       if (!isa<BlockArgument>(operand))
-        bytes += getBytes(operand);
+        bytes += getTensorBytes(operand.getType());
     saved += cost.getMemoryTime(bytes) * 1e-12 * (1 - 1 / k);
   }
   int64_t bytes = 0;
   for (Operation *op : reduced) {
-    int64_t size = getBytes(op->getResult(0));
+    int64_t size = getTensorBytes(op->getResult(0).getType());
     int64_t n = factors.getSize(stream.find(op->getResult(0))->second);
     int64_t padded = size / n * llvm::alignTo(n, axis.size);
     bytes += size;
@@ -291,9 +286,7 @@ struct AnnotateScatterModesPass
     if (mode == "off" || mesh.getAxes()[index].getSize() == 1)
       return;
     DecisionLog &log = DistDialect::getDecisionLog(&getContext());
-    for (auto func : module.getOps<func::FuncOp>()) {
-      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
-        continue;
+    for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -26,11 +27,6 @@ namespace {
 /// An embedding's rows are sharded from this many a rank on: fewer save nothing
 /// worth a partial sum.
 constexpr int64_t kMinTableRows = 8;
-
-int64_t getBytes(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
-}
 
 /// What is known of a class of tied factors.
 struct ClassInfo {
@@ -130,13 +126,13 @@ LogicalResult TensorParallel::collect() {
       for (int leaf : leaves) {
         if (factor.kind == FactorKind::Special) {
           if (isNorm && leaves.size() > 1)
-            classes[leaf].partialBytes += getBytes(op.getResult(0)) / factor.size;
+            classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
           else
             classes[leaf].isSpecial = true;
         }
         if (factor.kind == FactorKind::Contracted) {
           classes[leaf].isContracted = true;
-          classes[leaf].partialBytes += getBytes(op.getResult(0));
+          classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType());
         }
       }
     auto visit = [&](Value value) {
@@ -165,7 +161,7 @@ LogicalResult TensorParallel::collect() {
           for (auto [j, leaf] : llvm::enumerate(leaves)) {
             ClassInfo &info = classes[leaf];
             if (isNew)
-              info.weightBytes += getBytes(operand);
+              info.weightBytes += getTensorBytes(operand.getType());
             if (opFactors.rule.factors[factor].kind == FactorKind::Parallel)
               info.isOutput = true;
             if (isa<nn::EmbeddingOp>(op) && d == 0)
@@ -290,7 +286,7 @@ void TensorParallel::report() {
             llvm::formatv("left whole: its features are read whole elsewhere (a norm, a slice) "
                           "or belong to a cheaper choice; a rule on its weight would shard it")
                 .str(),
-            {{"weight bytes", double(getBytes(op.getOperand(1)))}});
+            {{"weight bytes", double(getTensorBytes(op.getOperand(1).getType()))}});
   }
 }
 
@@ -338,9 +334,7 @@ struct AnnotateTensorParallelPass
     if (mesh.getAxes()[index].getSize() == 1)
       return;
     bool rewritten = false;
-    for (auto func : module.getOps<func::FuncOp>()) {
-      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
-        continue;
+    for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Analysis/FactorAnalysis.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -24,9 +24,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
     auto mesh = dist::getOnlyMesh(module);
     if (failed(mesh))
       return signalPassFailure();
-    for (auto func : llvm::to_vector(module.getOps<func::FuncOp>())) {
-      if (func.isExternal() || func->hasAttr(dist::DistDialect::kSpmdAttr))
-        continue;
+    for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();

@@ -56,9 +56,7 @@ struct PropagateShardingsPass
       return signalPassFailure();
     MeshAttr mesh = meshOp->getMesh();
     auto symbol = FlatSymbolRefAttr::get(*meshOp);
-    for (auto func : module.getOps<func::FuncOp>()) {
-      if (func.isExternal() || func->hasAttr(DistDialect::kSpmdAttr))
-        continue;
+    for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
