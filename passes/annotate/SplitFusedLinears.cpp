@@ -121,9 +121,8 @@ SmallVector<Part> getParts(nn::LinearOp linear) {
 struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {
   void runOnOperation() override {
     bool changed = false;
-    for (auto func : getOperation().getOps<func::FuncOp>())
-      if (!func.isExternal() && !func->hasAttr(dist::DistDialect::kSpmdAttr))
-        changed |= split(func);
+    for (func::FuncOp func : getGlobalFunctions(getOperation()))
+      changed |= split(func);
     if (!changed)
       markAllAnalysesPreserved();
   }
