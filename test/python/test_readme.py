@@ -10,7 +10,8 @@ import torch
 README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
-def test_snippet(capsys):
+def test_snippet(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     module = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
     args, kwargs = (torch.randn(2, 9, 64),), {}
@@ -18,4 +19,5 @@ def test_snippet(capsys):
     names = {"module": module, "args": args, "kwargs": kwargs}
     exec(compile(snippet, str(README), "exec"), names)
     assert "func.func @main" in capsys.readouterr().out
+    assert (tmp_path / "bundle" / "program.mlir").exists()
     torch.testing.assert_close(names["outs"][0], module(*args), rtol=1e-4, atol=1e-5)
