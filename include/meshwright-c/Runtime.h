@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Changes whenever anything below does. */
-#define MW_RT_ABI_VERSION 1
+#define MW_RT_ABI_VERSION 2
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -38,11 +38,55 @@ enum {
 /* A rank of a run. */
 typedef struct mw_rt_context mw_rt_context;
 
-/* A program's entry. `arena` holds its temporaries; `arguments`, `constants`
- * and `results` point to one local buffer each; the program writes `results`.
- * Returns 0, or the status of the call that failed. */
+/* A program's entry: the rank's compute stream. `arena` holds its temporaries;
+ * `arguments`, `prepared`, `constants` and `results` point to one local buffer
+ * each: arguments as they lie, parameters as they were packed at load, arrays
+ * of the program; the program writes `results`. Returns 0, or the status of the
+ * call that failed. */
 typedef int32_t (*mw_rt_entry)(mw_rt_context *context, char *arena, const void *const *arguments,
-                               const void *const *constants, const void **results);
+                               const void *const *prepared, const void *const *constants,
+                               const void **results);
+
+/*===----------------------------------------------------------------------===*\
+|* Kernels                                                                      *|
+\*===----------------------------------------------------------------------===*/
+
+/* A compiled kernel: does the items begin .. end of its work on `buffers`
+ * (inputs, then outputs; null where an optional one is absent). Items may be done
+ * in any order and by several threads at once, and what one computes does not
+ * depend on how they are cut into calls. `workspace` belongs to the calling
+ * thread for the time of the call; it is aligned to 64 bytes. */
+typedef void (*mw_rt_kernel)(void *const *buffers, int64_t begin, int64_t end, void *workspace);
+
+/* Kernel classes, as reports and traces name them. */
+enum {
+  MW_RT_ROWS = 0, /* elementwise ops and row reductions */
+  MW_RT_GEMM = 1,
+  MW_RT_ATTENTION = 2,
+  MW_RT_MOVE = 3, /* only moves elements */
+};
+
+/* How a kernel is launched. `items` are cut into tasks of whole multiples of
+ * `grain` (the last may be shorter); `workspace` is in bytes, for each thread.
+ * `flops` and `bytes` are what the launch computes and moves at least, for
+ * reports. Behind the inputs, `buffers` has the outputs; `--check-finite` reads
+ * them as `dtype` and `count` say. */
+typedef struct mw_rt_launch {
+  int64_t kind, items, grain, workspace, flops, bytes;
+  int64_t num_inputs, num_outputs;
+  struct {
+    int64_t dtype, count;
+  } outputs[1];
+} mw_rt_launch;
+
+/* How a parameter is stored for the kernels that read it: a matrix of k x n
+ * (stored as n x k where `transposed`), in column panels of `panel` columns:
+ * [ceil(n / panel)][ceil(k / group)][panel][group], zeros where there is
+ * nothing. `group` consecutive k lie together (2 for dot products of bf16
+ * pairs). */
+typedef struct mw_rt_packing {
+  int64_t dtype, k, n, transposed, panel, group;
+} mw_rt_packing;
 
 /* Axes of a mesh, major to minor. A rank's coordinate along one of them is
  * (rank / stride) % size, also where the axis is a part of a mesh axis. */
@@ -147,8 +191,21 @@ typedef struct mw_rt_axis_index {
 /* The calls. `op` is an index into the program's table of op names, for
  * errors. All return 0, or 1 once an error has been recorded: the program then
  * returns at once. */
+int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
+                         mw_rt_kernel kernel, void *const *buffers);
+/* A collective on the compute stream: returns when the outputs are there. */
 int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                              const void *const *inputs, void *const *outputs);
+/* Hands a collective to communication stream `stream` (1, 2, ...), behind what
+ * the compute stream has done so far and what that stream was handed before.
+ * `ticket` names it to its wait: each start of a program has its own. The
+ * arrays of pointers are copied; inputs must stay and outputs be left alone
+ * until the wait. */
+int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                    int64_t stream, int64_t ticket, const void *const *inputs,
+                    void *const *outputs);
+/* Returns when it is done. */
+int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
                        const void *b, const void *bias, void *c);
 int32_t mw_rt_run_attention(mw_rt_context *context, int64_t op, const mw_rt_attention *what,

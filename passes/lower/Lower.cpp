@@ -378,7 +378,7 @@ Value EntryEmitter::getPointer(Value value) {
   if (place.kind == Place::Arena)
     return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), entry.getArgument(1),
                                ArrayRef<LLVM::GEPArg>{getConstant(place.index)});
-  Value table = entry.getArgument(place.kind == Place::Argument ? 2 : 3);
+  Value table = entry.getArgument(place.kind == Place::Argument ? 2 : 4);
   return LLVM::LoadOp::create(builder, pointer, getElement(table, place.index));
 }
 
@@ -459,7 +459,7 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   builder.setInsertionPointToEnd(module.getBody());
   entry = LLVM::LLVMFuncOp::create(
       builder, LoweredProgram::kEntry,
-      LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer}));
+      LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer, pointer}));
   // A list of calls has nothing to optimise, but is long.
   entry.setPassthroughAttr(builder.getStrArrayAttr({"noinline", "optnone"}));
   Block *block = entry.addEntryBlock(builder);
@@ -482,7 +482,7 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   for (const Step &step : steps)
     emitStep(step);
   for (auto [i, result] : llvm::enumerate(results))
-    LLVM::StoreOp::create(builder, getPointer(result), getElement(entry.getArgument(4), i));
+    LLVM::StoreOp::create(builder, getPointer(result), getElement(entry.getArgument(5), i));
   LLVM::ReturnOp::create(
       builder, LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0)).getResult());
 }

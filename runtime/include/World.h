@@ -27,6 +27,8 @@ class World;
 struct RankBuffers {
   char *arena = nullptr;
   std::vector<const void *> arguments;
+  /// Parameters as packed at load.
+  std::vector<const void *> prepared;
   std::vector<const void *> constants;
   /// Written by the program.
   std::vector<const void *> results;

@@ -69,7 +69,7 @@ bool World::run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, double tim
   auto runRank = [&](int64_t rank) {
     setThreadsOfLibraries(1);
     RankBuffers &mine = buffers[rank];
-    if (entry(contexts[rank].get(), mine.arena, mine.arguments.data(), mine.constants.data(),
+    if (entry(contexts[rank].get(), mine.arena, mine.arguments.data(), mine.prepared.data(), mine.constants.data(),
               mine.results.data()) != 0)
       fail(rank, -1, "the program failed without an error");
   };

@@ -1,0 +1,43 @@
+//===- Target.h - the processor that kernels are made for -------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_LOWER_TARGET_H
+#define MESHWRIGHT_PASSES_LOWER_TARGET_H
+
+#include "mlir/Support/LLVM.h"
+#include "llvm/Support/Error.h"
+
+#include <string>
+
+namespace meshwright {
+
+/// What kernels need to know of a processor.
+struct Target {
+  /// As LLVM spells them: "znver5", "+avx512f,+avx512bf16,...".
+  std::string cpu, features;
+  /// Of the widest vector registers.
+  int64_t vectorBytes = 16;
+  int64_t numVectorRegisters = 16;
+  /// Dot products of pairs of bf16, summed in f32 (vdpbf16ps on 512 bits).
+  bool hasBf16Dot = false;
+  /// Conversion from f32 to bf16 in one instruction.
+  bool hasBf16Conversion = false;
+  int64_t l1Bytes = 32 << 10, l2Bytes = 1 << 20;
+
+  /// f32 elements of a vector register.
+  int64_t getLanes() const { return vectorBytes / 4; }
+
+  /// This machine.
+  static const Target &host();
+  /// A processor by LLVM's name ("haswell", "x86-64-v3"), or "host"; an error for
+  /// names that LLVM does not know.
+  static llvm::Expected<Target> get(llvm::StringRef cpu);
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_LOWER_TARGET_H

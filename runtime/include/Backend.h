@@ -1,0 +1,72 @@
+//===- Backend.h - what moves data between ranks ----------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A backend knows how ranks reach each other. `local`, whose ranks are threads of
+// one process, is part of the runtime; others are shared objects beside it,
+// `libMeshwrightBackend_<name>.so`, opened when they are asked for.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H
+
+#include "meshwright-c/Runtime.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace meshwright::rt {
+
+class World;
+
+/// Who asks for a collective: one rank's stream, 0 for its compute stream.
+struct Caller {
+  int64_t rank;
+  int64_t stream;
+  /// For errors.
+  int64_t op;
+};
+
+class Backend {
+public:
+  virtual ~Backend() = default;
+
+  /// The ranks whose threads live in this process, in order.
+  virtual std::vector<int64_t> getLocalRanks() const = 0;
+
+  /// Before a run: forgets what a failed run left behind. False, with an error,
+  /// where ranks can no longer meet.
+  virtual bool reset(std::string &error) = 0;
+  /// After a failure on a rank of this process: wakes those who wait, and tells
+  /// other processes, whose ranks end with the same error.
+  virtual void fail(const std::string &message) = 0;
+
+  /// Performs a collective that communicates, and returns when the caller's
+  /// outputs are written and its inputs may change; false after `World::fail`.
+  /// Calls from one stream come in order; streams of a rank call at once, each
+  /// from its own thread.
+  virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+                   void *const *outputs) = 0;
+
+  /// After a run: makes `bytes` bytes at `data`, which rank `from` holds, known to
+  /// every process. All processes call this in the same order.
+  virtual bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) = 0;
+};
+
+/// The backend whose ranks are threads of this process.
+std::unique_ptr<Backend> createLocalBackend(World &world);
+
+/// What a backend's shared object exports, as `mw_rt_create_backend`: null, with
+/// an error, where the backend cannot work here. `version` is
+/// MW_RT_ABI_VERSION of the caller.
+using BackendFactory = Backend *(*)(int64_t version, World &world, std::string &error);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H
