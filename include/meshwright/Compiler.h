@@ -84,12 +84,24 @@ struct HostArray {
   const void *data = nullptr;
 };
 
+struct Connection;
+struct Stage;
+
 /// A model: one MLIR module with a function `main`.
 class Program {
 public:
   /// `name` stands for the text in diagnostics.
   static Result<Program> parse(std::string_view text, std::string_view name = "<text>");
   static Result<Program> parseFile(std::string_view path);
+
+  /// Joins programs for one device into one: the stages run in the order given,
+  /// those of `loop` (neighbours) `steps` times. What no connection feeds is an
+  /// input of the result, "<stage>.<input>"; so is, for the first step, what is
+  /// fed from the same or a later stage of the loop. Parameters are
+  /// "<stage>.<parameter>", outputs are those of the last stage.
+  static Result<Program> compose(const std::vector<Stage> &stages,
+                                 const std::vector<Connection> &connections,
+                                 const std::vector<std::string> &loop = {}, int64_t steps = 1);
 
   /// MLIR, with source locations where asked for.
   std::string str(bool locations = false) const;
@@ -101,10 +113,22 @@ public:
   const std::vector<Port> &getOutputs() const;
 
   struct State;
+  const State &getState() const { return *state; }
 
 private:
   friend class Plan;
   std::shared_ptr<const State> state;
+};
+
+/// A program in a composition.
+struct Stage {
+  std::string name;
+  Program program;
+};
+
+/// "<stage>.<input>" is fed by "<stage>.<position of an output>".
+struct Connection {
+  std::string input, output;
 };
 
 /// What a plan looks like on the way.

@@ -96,6 +96,20 @@ NB_MODULE(_core, m) {
       .def_static(
           "parse_file", [](std::string_view path) { return toPython(Program::parseFile(path)); },
           nb::call_guard<nb::gil_scoped_release>())
+      .def_static(
+          "compose",
+          [](const std::vector<std::pair<std::string, Program>> &models,
+             const std::vector<std::pair<std::string, std::string>> &connect,
+             const std::vector<std::string> &loop, int64_t steps) {
+            std::vector<Stage> stages;
+            for (const auto &[name, program] : models)
+              stages.push_back({name, program});
+            std::vector<Connection> connections;
+            for (const auto &[input, output] : connect)
+              connections.push_back({input, output});
+            return toPython(Program::compose(stages, connections, loop, steps));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("str", &Program::str, nb::arg("locations") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("inputs", &Program::getInputs)

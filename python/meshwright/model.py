@@ -192,5 +192,30 @@ def load(program, parameters=None) -> Model:
 
 
 def compose(models, connect, loop=(), steps=1) -> Model:
-    """Joins models into one. Not supported yet."""
-    raise Error("compose is not supported yet")
+    """Joins models into one.
+
+    models: {"encoder": model, ...}, stages in the order in which they run.
+    connect: {"stage.input": "stage.output position"}; what is not connected is an input of the
+    pipeline under "stage.input". Outputs are those of the last stage.
+    loop: names of stages, neighbours, that run `steps` times. An input that is fed from the same
+    or a later stage of the loop starts with the pipeline's own input of that name.
+
+    Weights are referenced, under "stage.name".
+    """
+    for name, model in models.items():
+        if not isinstance(model, Model):
+            raise InputError(f"models['{name}'] is a {type(model).__name__}: expected a Model")
+    program = unwrap(
+        _core.Program.compose(
+            [(name, model._program) for name, model in models.items()],
+            [(str(to), str(source)) for to, source in connect.items()],
+            [loop] if isinstance(loop, str) else list(loop),
+            steps,
+        )
+    )
+    parameters = {
+        f"{stage}.{name}": value
+        for stage, model in models.items()
+        for name, value in model._parameters.items()
+    }
+    return Model(program, parameters)

@@ -69,8 +69,8 @@ bool World::run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, double tim
   auto runRank = [&](int64_t rank) {
     setThreadsOfLibraries(1);
     RankBuffers &mine = buffers[rank];
-    if (entry(contexts[rank].get(), mine.arena, mine.arguments.data(), mine.prepared.data(), mine.constants.data(),
-              mine.results.data()) != 0)
+    if (entry(contexts[rank].get(), mine.arena, mine.arguments.data(), mine.prepared.data(),
+              mine.constants.data(), mine.results.data()) != 0)
       fail(rank, -1, "the program failed without an error");
   };
   // Also a single rank gets a thread of its own: the libraries' settings are

@@ -378,11 +378,6 @@ def test_weights_are_referenced(module, x):
     assert model.parameters["up.weight"].data_ptr() == module.up.weight.data_ptr()
 
 
-def test_not_yet():
-    with pytest.raises(mw.Error, match="not supported yet"):
-        mw.compose({}, {})
-
-
 def test_import_errors_are_ours(x):
     class Odd(nn.Module):
         def forward(self, x):
