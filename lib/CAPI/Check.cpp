@@ -69,8 +69,8 @@ struct Outputs {
   std::vector<std::vector<char>> arrays;
   std::vector<void *> addresses;
 
-  explicit Outputs(const std::vector<ProgramValue> &values) {
-    for (const ProgramValue &value : values)
+  explicit Outputs(const std::vector<rt::ProgramValue> &values) {
+    for (const rt::ProgramValue &value : values)
       arrays.emplace_back(rt::countOf(value.shape) * rt::sizeOf(value.type));
     for (std::vector<char> &array : arrays)
       addresses.push_back(array.data());
@@ -103,7 +103,8 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
   auto reference = state.compile(PlanPhase::Global, probing, diagnostics);
   if (failed(plan) || failed(reference))
     return mlir::failure();
-  Outputs actual((*plan)->getOutputs()), expected((*reference)->getOutputs());
+  Outputs actual((*plan)->getDescription().outputs),
+      expected((*reference)->getDescription().outputs);
   if (failed(state.run(**plan, inputs, actual.addresses, diagnostics)) ||
       failed(state.run(**reference, inputs, expected.addresses, diagnostics)))
     return mlir::failure();
@@ -163,8 +164,8 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   auto reference = state->compile(PlanPhase::Global, {}, diagnostics);
   if (failed(reference))
     return diagnostics;
-  const std::vector<ProgramValue> &values = (*plan)->getOutputs();
-  Outputs actual(values), expected((*reference)->getOutputs());
+  const std::vector<rt::ProgramValue> &values = (*plan)->getDescription().outputs;
+  Outputs actual(values), expected((*reference)->getDescription().outputs);
   if (failed(state->run(**plan, inputs, actual.addresses, diagnostics)) ||
       failed(state->run(**reference, inputs, expected.addresses, diagnostics)))
     return diagnostics;

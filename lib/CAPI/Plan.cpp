@@ -146,7 +146,7 @@ static rt::DType getRuntimeType(ElementType type) {
   return rt::DType::F32;
 }
 
-static HostTensor toHostTensor(const HostArray &array) {
+static rt::HostTensor toHostTensor(const HostArray &array) {
   return {getRuntimeType(array.type), array.shape, array.data};
 }
 
@@ -186,10 +186,12 @@ Plan::State::compile(PlanPhase phase, const CompileOptions &options,
   FailureOr<std::unique_ptr<Executable>> executable = Executable::compile(module, options);
   if (failed(executable))
     return fail(collector.take());
+  rt::Program &compiled = (*executable)->getProgram();
+  std::string error;
   for (auto &[name, array] : parameters)
-    if (llvm::Error error = (*executable)->setParameter(name, toHostTensor(array)))
-      return fail({makeError(llvm::toString(std::move(error)))});
-  if (std::vector<std::string> missing = (*executable)->getMissingParameters(); !missing.empty())
+    if (!compiled.setParameter(name, toHostTensor(array), error))
+      return fail({makeError(error)});
+  if (std::vector<std::string> missing = compiled.getMissingParameters(); !missing.empty())
     return fail({makeError("parameter '" + missing.front() + "' has no value" +
                            (missing.size() > 1
                                 ? ", nor have " + std::to_string(missing.size() - 1) + " others"
@@ -201,14 +203,15 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
                                const std::vector<void *> &outputs,
                                std::vector<Diagnostic> &diagnostics) const {
   const std::vector<Port> &ports = program->ports.inputs;
-  if (inputs.size() != ports.size() || outputs.size() != executable.getOutputs().size()) {
+  if (inputs.size() != ports.size() ||
+      outputs.size() != executable.getDescription().outputs.size()) {
     diagnostics.push_back(makeError(std::to_string(inputs.size()) + " inputs and " +
                                     std::to_string(outputs.size()) + " outputs: expected " +
                                     std::to_string(ports.size()) + " and " +
-                                    std::to_string(executable.getOutputs().size())));
+                                    std::to_string(executable.getDescription().outputs.size())));
     return failure();
   }
-  std::vector<HostTensor> tensors;
+  std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].type != ports[i].type || inputs[i].shape != ports[i].shape) {
       diagnostics.push_back(makeError("input '" + ports[i].name + "' is " +
@@ -218,8 +221,8 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
     }
     tensors.push_back(toHostTensor(inputs[i]));
   }
-  if (llvm::Error error = executable.run(tensors, outputs)) {
-    diagnostics.push_back(makeError(llvm::toString(std::move(error))));
+  if (std::string error; !executable.getProgram().run(tensors, outputs, {}, error)) {
+    diagnostics.push_back(makeError(error));
     return failure();
   }
   return success();

@@ -8,11 +8,11 @@
 #include "meshwright-c/Run.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/IndexBound.h"
 #include "meshwright/lib/CAPI/State.h"
 #include "meshwright/lib/Execute/Executable.h"
 #include "meshwright/lib/Report/Report.h"
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Parser/Parser.h"
 #include "llvm/Support/MemoryBuffer.h"
 
@@ -101,43 +101,6 @@ static ElementType typeOf(int64_t code) {
   default:
     return ElementType::F32;
   }
-}
-
-/// Rows that a value's elements may name: the smallest table that it indexes,
-/// seen through casts and moves; 0 if it indexes none.
-static int64_t getIndexBound(mlir::Value value, int depth = 0) {
-  int64_t bound = 0;
-  auto add = [&](int64_t rows) { bound = bound == 0 || rows < bound ? rows : bound; };
-  for (mlir::OpOperand &use : value.getUses()) {
-    mlir::Operation *user = use.getOwner();
-    auto rowsOf = [](mlir::Value table, int64_t dim) {
-      // A table that is sharded by rows has more of them than a rank sees.
-      if (auto argument = mlir::dyn_cast<mlir::BlockArgument>(table))
-        if (auto main = mlir::dyn_cast<mlir::func::FuncOp>(argument.getOwner()->getParentOp()))
-          if (auto global = main.getArgAttrOfType<mlir::TypeAttr>(argument.getArgNumber(),
-                                                                  dist::DistDialect::kGlobalAttr))
-            return mlir::cast<mlir::RankedTensorType>(global.getValue()).getDimSize(dim);
-      return mlir::cast<mlir::RankedTensorType>(table.getType()).getDimSize(dim);
-    };
-    if (auto embedding = mlir::dyn_cast<nn::EmbeddingOp>(user)) {
-      if (use.get() == embedding.getIds())
-        add(rowsOf(embedding.getTable(), 0));
-    } else if (auto gather = mlir::dyn_cast<nn::GatherOp>(user)) {
-      if (use.get() == gather.getIndices())
-        add(rowsOf(gather.getData(), gather.getDim()));
-    } else if (auto take = mlir::dyn_cast<nn::TakeAlongOp>(user)) {
-      if (use.get() == take.getIndices())
-        add(rowsOf(take.getData(), take.getDim()));
-    } else if (depth < 8 &&
-               (mlir::isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp, nn::BroadcastOp>(
-                    user) ||
-                user->getName().getDialectNamespace() == "dist")) {
-      for (mlir::Value result : user->getResults())
-        if (int64_t rows = getIndexBound(result, depth + 1))
-          add(rows);
-    }
-  }
-  return bound;
 }
 
 static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
@@ -245,7 +208,7 @@ static HostArray toArray(const mw_tensor &tensor) {
   return {typeOf(tensor.dtype), shapeOf(tensor), tensor.data};
 }
 
-static HostTensor toHostTensor(const mw_tensor &tensor) {
+static rt::HostTensor toHostTensor(const mw_tensor &tensor) {
   return {rt::DType(tensor.dtype), shapeOf(tensor), tensor.data};
 }
 
@@ -255,8 +218,9 @@ int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
-  if (llvm::Error error = program->executable->setParameter(name, toHostTensor(*tensor)))
-    return program->fail(llvm::toString(std::move(error)));
+  std::string error;
+  if (!program->executable->getProgram().setParameter(name, toHostTensor(*tensor), error))
+    return program->fail(error);
   return 0;
 }
 
@@ -274,11 +238,12 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
-  std::vector<HostTensor> tensors;
+  std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
     tensors.push_back(toHostTensor(inputs[i]));
-  if (llvm::Error error = program->executable->run(tensors, results))
-    return program->fail(llvm::toString(std::move(error)));
+  std::string error;
+  if (!program->executable->getProgram().run(tensors, results, {}, error))
+    return program->fail(error);
   return 0;
 }
 

@@ -8,11 +8,10 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 #define MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 
-#include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/Program.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Support/LLVM.h"
-#include "llvm/Support/Error.h"
 
 #include <memory>
 #include <string>
@@ -20,40 +19,10 @@
 
 namespace meshwright {
 
-/// A dense row-major array of the host, not owned. i1 is stored as bytes.
-struct HostTensor {
-  rt::DType type = rt::DType::F32;
-  std::vector<int64_t> shape;
-  const void *data = nullptr;
-};
-
-/// An argument or a result of a program, as the host sees it: global.
-struct ProgramValue {
-  /// `nn.input`, `nn.parameter` or `nn.output`.
-  std::string name;
-  rt::DType type = rt::DType::F32;
-  std::vector<int64_t> shape;
-  /// A rank's part, padding included.
-  std::vector<int64_t> localShape;
-  /// Parameters only: other names of the same weight.
-  std::vector<std::string> aliases;
-  /// Parameters only: where the value begins in the stored tensor
-  /// (`nn.parameter_offsets`); empty where it is all of it.
-  std::vector<int64_t> offsets;
-  /// Its layout, printed; empty in a global program.
-  std::string sharding;
-};
-
 struct CompileOptions {
   std::string backend = "local";
   /// Keep every value with an `nn.id`, so that `probe` can read it.
   bool probes = false;
-};
-
-struct RunOptions {
-  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or
-  /// 30.
-  double timeout = 0;
 };
 
 /// A program compiled to machine code: an SPMD program, on the ranks of its
@@ -65,26 +34,9 @@ public:
                                                               const CompileOptions &options = {});
   ~Executable();
 
-  /// In the order of the program's arguments and results.
-  const std::vector<ProgramValue> &getInputs() const;
-  const std::vector<ProgramValue> &getParameters() const;
-  const std::vector<ProgramValue> &getOutputs() const;
-  int64_t getNumRanks() const;
-  /// Bytes that a rank allocates for temporaries.
-  int64_t getArenaBytes() const;
-
-  /// Gives a parameter its stored tensor, by name or alias. Not copied: the
-  /// array must live, unchanged, until the executable is destroyed (parameters
-  /// that need no sharding are read where they are).
-  llvm::Error setParameter(mlir::StringRef name, const HostTensor &tensor);
-  /// Names of parameters that have no tensor yet.
-  std::vector<std::string> getMissingParameters() const;
-
-  /// Runs the program once: `inputs` in the order of `getInputs`; `outputs`
-  /// point to arrays of the sizes that `getOutputs` states, which are filled.
-  /// Runs wait for one another.
-  llvm::Error run(mlir::ArrayRef<HostTensor> inputs, mlir::ArrayRef<void *> outputs,
-                  const RunOptions &options = {});
+  /// Takes parameters and runs.
+  rt::Program &getProgram();
+  const rt::ProgramDescription &getDescription() const;
 
   /// After compile with `probes` and a run: the value with that `nn.id`, as the
   /// ranks held it (one array of local shape a rank).

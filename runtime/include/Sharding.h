@@ -31,8 +31,6 @@ struct ShardedLayout {
   std::vector<int64_t> getLocalShape() const;
   /// Whether every rank's buffer is the global array.
   bool isReplicated() const;
-  /// Whether no rank below holds the same part as this one.
-  bool isFirstHolder(int64_t rank) const;
 };
 
 /// Fills a rank's local buffer from the global array, padding with zeros. The

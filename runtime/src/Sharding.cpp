@@ -43,17 +43,6 @@ bool ShardedLayout::isReplicated() const {
   return true;
 }
 
-bool ShardedLayout::isFirstHolder(int64_t rank) const {
-  int64_t rest = rank;
-  for (const auto &dim : dims)
-    for (const ShardedFactor &factor : dim)
-      for (int64_t i = 0; i < factor.axes.count; ++i) {
-        const auto &axis = factor.axes.axes[i];
-        rest -= rank / axis.stride % axis.size * axis.stride;
-      }
-  return rest == 0;
-}
-
 namespace {
 /// A rank's part of a global array, factor by factor.
 struct Part {

@@ -1,0 +1,35 @@
+//===- Memory.h - large arrays --------------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_MEMORY_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_MEMORY_H
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace meshwright::rt {
+
+/// Buffers of programs are aligned to this, in bytes: a cache line, and any
+/// vector.
+constexpr int64_t kAlignment = 64;
+
+struct FreeMemory {
+  void operator()(char *data) const;
+};
+using Memory = std::unique_ptr<char, FreeMemory>;
+
+/// Memory aligned to `kAlignment`, in huge pages where it is large and the system
+/// has them. Null where there is none.
+Memory allocate(int64_t bytes);
+
+/// "1.5 GiB".
+std::string formatBytes(int64_t bytes);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_MEMORY_H

@@ -1,0 +1,197 @@
+//===- Program.h - a compiled program, ready to run -------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A compiled program is code and a description of it: what it takes, gives and
+// needs. The compiler makes both; a bundle keeps them on disk. Here they meet
+// ranks, weights and inputs.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
+
+#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Sharding.h"
+#include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace meshwright::rt {
+
+/// A dense row-major array of the host, not owned. i1 is stored as bytes.
+struct HostTensor {
+  DType type = DType::F32;
+  std::vector<int64_t> shape;
+  const void *data = nullptr;
+};
+
+/// Bytes that may be part of something larger, which lives as long as they do.
+struct Bytes {
+  std::shared_ptr<const void> data;
+  int64_t size = 0;
+};
+
+/// An input, a parameter or a result of a program.
+struct ProgramValue {
+  /// `nn.input`, `nn.parameter` or `nn.output`.
+  std::string name;
+  DType type = DType::F32;
+  /// As the host sees it: global.
+  std::vector<int64_t> shape;
+  /// A rank's part, padding included.
+  std::vector<int64_t> localShape;
+  /// Parameters only: other names of the same weight.
+  std::vector<std::string> aliases;
+  /// Parameters only: where the value begins in the stored tensor
+  /// (`nn.parameter_offsets`); empty where it is all of it.
+  std::vector<int64_t> offsets;
+  /// Inputs that the program reads as indices: they must be below it; 0 for others.
+  int64_t indexBound = 0;
+  /// Its layout, printed; empty in a global program.
+  std::string sharding;
+  ShardedLayout layout;
+  /// Inputs and parameters that are partial sums over these axes: the first rank
+  /// along them holds all of the sum, others zeros.
+  mw_rt_axes unreduced = {};
+
+  int64_t getLocalBytes() const { return countOf(localShape) * sizeOf(type); }
+  /// The first of the ranks that hold the same part as this one.
+  int64_t getHolder(int64_t rank) const;
+};
+
+/// What a program's entry gets as one of its `arguments`.
+struct ProgramArgument {
+  bool isParameter = false;
+  /// In the list of inputs, or that of parameters.
+  int64_t index = 0;
+  /// Whether the entry reads it as it lies; else null is passed.
+  bool isRead = true;
+};
+
+/// What an entry gets as one of its `prepared`: an argument, a parameter, in
+/// another order of elements.
+struct PreparedParameter {
+  int64_t argument = 0;
+  mw_rt_packing packing = {};
+};
+
+/// All there is to know of a program beside its code.
+struct ProgramDescription {
+  int64_t numRanks = 1;
+  /// Bytes of temporaries of a rank.
+  int64_t arenaBytes = 0;
+  std::vector<ProgramValue> inputs, parameters, outputs;
+  /// In the entry's order; outputs have one order only.
+  std::vector<ProgramArgument> arguments;
+  std::vector<PreparedParameter> prepared;
+  std::vector<Bytes> constants;
+  /// Names of ops, for errors and traces.
+  std::vector<std::string> ops;
+  /// The processor it was compiled for, and what of it the code uses, as LLVM
+  /// spells them.
+  std::string targetCpu;
+  std::vector<std::string> targetFeatures;
+
+  const ProgramValue &getValue(const ProgramArgument &argument) const {
+    return (argument.isParameter ? parameters : inputs)[argument.index];
+  }
+};
+
+struct RunOptions {
+  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or 30.
+  double timeout = 0;
+};
+
+/// Bytes that a packed parameter takes.
+int64_t sizeOfPacked(const mw_rt_packing &packing);
+/// Fills them from a rank's part of the parameter.
+void pack(const mw_rt_packing &packing, const void *local, void *packed);
+
+/// A rank's part of an input or a parameter, from the stored tensor.
+void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
+
+/// An empty string, or what is wrong with a tensor for a parameter.
+std::string checkParameter(const ProgramValue &parameter, const HostTensor &tensor);
+
+/// A program on its ranks, those of them that live in this process.
+class Program {
+public:
+  /// Null, with an error, where there is no such backend. `code` keeps the entry
+  /// loaded.
+  static std::unique_ptr<Program> create(ProgramDescription description, mw_rt_entry entry,
+                                         std::shared_ptr<void> code, const std::string &backend,
+                                         std::string &error);
+  ~Program();
+
+  const ProgramDescription &getDescription() const { return description; }
+  World &getWorld() { return *world; }
+
+  /// Gives a parameter its stored tensor, by name or alias. Not copied: the array
+  /// must live, unchanged, until the program is destroyed (parameters that need
+  /// no sharding are read where they are).
+  bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
+  /// Gives a rank of this process its part of a parameter, as it lies (an index in
+  /// the description's `arguments`) or packed (in `prepared`).
+  void setPlaced(int64_t argument, int64_t rank, Bytes part);
+  void setPrepared(int64_t prepared, int64_t rank, Bytes part);
+  /// Names of parameters that have no value yet.
+  std::vector<std::string> getMissingParameters() const;
+
+  /// Runs once: `inputs` in the order of the description's; `outputs` point to
+  /// arrays of the sizes that it states, which are filled. Runs wait for one
+  /// another.
+  bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
+           const RunOptions &options, std::string &error);
+
+private:
+  Program() = default;
+
+  /// What the ranks of this process hold of an argument or a packed parameter.
+  struct Part {
+    std::shared_ptr<const void> data;
+    /// Where it is ours to fill again.
+    char *writable = nullptr;
+  };
+  /// One a rank of this process; empty before the first run.
+  using Parts = std::vector<Part>;
+
+  bool checkRun(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
+                std::string &error) const;
+  bool readsInPlace(const ProgramValue &value, const HostTensor &tensor) const;
+  int64_t missingBytes(const std::vector<HostTensor> &inputs) const;
+  int64_t countHolders(const ProgramValue &value) const;
+  bool allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const;
+  bool placeArguments(const std::vector<HostTensor> &inputs);
+  bool prepareParameters();
+  void collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs);
+  size_t getPosition(int64_t rank) const;
+  bool isFirstHere(const ProgramValue &value, size_t position) const;
+
+  ProgramDescription description;
+  std::shared_ptr<void> code;
+  mw_rt_entry entry = nullptr;
+  std::unique_ptr<World> world;
+  /// Ranks of this process; what follows has one entry each.
+  std::vector<int64_t> ranks;
+  std::vector<Memory> arenas;
+
+  /// By parameter: the stored tensor, and whether there is a value.
+  std::vector<HostTensor> stored;
+  std::vector<bool> given;
+  /// By argument and by packed parameter.
+  std::vector<Parts> placed, prepared;
+  /// Held by a run.
+  std::mutex running;
+};
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
