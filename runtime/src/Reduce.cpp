@@ -69,4 +69,30 @@ void reduce(DType type, int64_t kind, const std::vector<const void *> &sources, 
   }
 }
 
+void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &arrivals,
+                 const std::vector<ChunkSource> &sources, void *result) {
+  int64_t dim = what.tensors[tensor].dim, size = arrivals.elementSize;
+  if (arrivals.clears)
+    std::memset(result, 0, countOf(arrivals.outShape) * size);
+  if (arrivals.moves.empty())
+    return;
+  // All boxes are the same rows of `dim`: runs of elements, one for each index of
+  // the dimensions before it.
+  const Move &box = arrivals.moves.front();
+  int64_t outer = 1, inner = 1;
+  for (int64_t d = 0; d < int64_t(box.extents.size()); ++d)
+    (d < dim ? outer : inner) *= d == dim ? 1 : box.extents[d];
+  int64_t count = box.extents[dim] * inner;
+  std::vector<const void *> runs(sources.size());
+  for (int64_t o = 0; o < outer; ++o) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      int64_t first =
+          sources[i].isBox ? o * count : (o * arrivals.inShape[dim] + box.source[dim]) * inner;
+      runs[i] = static_cast<const char *>(sources[i].data) + first * size;
+    }
+    reduce(DType(what.tensors[tensor].dtype), what.reduction, runs,
+           static_cast<char *>(result) + o * arrivals.outShape[dim] * inner * size, count);
+  }
+}
+
 } // namespace meshwright::rt

@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_REDUCE_H
 #define MESHWRIGHT_RUNTIME_SRC_REDUCE_H
 
+#include "Moves.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <vector>
@@ -18,6 +19,18 @@ namespace meshwright::rt {
 /// bf16 and f16 are added in f32 and rounded once.
 void reduce(DType type, int64_t kind, const std::vector<const void *> &sources, void *result,
             int64_t count);
+
+/// A member's part of a sum: its whole input, or the receiver's box of it alone,
+/// dense.
+struct ChunkSource {
+  const void *data;
+  bool isBox;
+};
+
+/// What a rank does in a reduce-scatter: combines the members' boxes, in the order
+/// of the sources, into its output, with zeros where `arrivals` has nothing.
+void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &arrivals,
+                 const std::vector<ChunkSource> &sources, void *result);
 
 } // namespace meshwright::rt
 

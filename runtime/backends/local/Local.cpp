@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Moves.h"
 #include "Reduce.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Types.h"
@@ -49,9 +50,12 @@ struct Group {
   std::vector<char> present;
 };
 
+/// A rank's part in a collective.
 struct Member {
   Group *group;
   int64_t self;
+  /// For each tensor; none for an all-reduce.
+  std::vector<Arrivals> arrivals;
 };
 
 class LocalBackend : public Backend {
@@ -77,15 +81,12 @@ public:
            const void *const *inputs, void *const *outputs) override;
 
 private:
-  Member join(const mw_rt_context &context, const mw_rt_collective &what);
+  const Member &join(const mw_rt_context &context, const mw_rt_collective &what);
   bool wait(Group &group, const mw_rt_context &context, int64_t self, int64_t op);
-  void allReduce(Member member, const mw_rt_collective &what, int64_t tensor);
-  void collectReduced(Member member, const mw_rt_collective &what, int64_t tensor);
-  void reduceScatter(Member member, const mw_rt_collective &what, int64_t tensor);
-  void allGather(Member member, const mw_rt_collective &what, int64_t tensor);
-  void allToAll(Member member, const mw_rt_collective &what, int64_t tensor);
-  void permute(Member member, const mw_rt_collective &what, int64_t tensor);
-  void redistribute(Member member, int64_t rank, const mw_rt_collective &what, int64_t tensor);
+  void allReduce(const Member &member, const mw_rt_collective &what, int64_t tensor);
+  void collectReduced(const Member &member, const mw_rt_collective &what, int64_t tensor);
+  void reduceScatter(const Member &member, const mw_rt_collective &what, int64_t tensor);
+  void fetch(const Member &member, int64_t tensor);
 
   World &world;
   std::mutex groupsMutex;
@@ -94,25 +95,9 @@ private:
   std::vector<std::map<const mw_rt_collective *, Member>> members;
 };
 
-std::vector<int64_t> shapeOf(const int64_t *sizes, int64_t rank) {
-  return std::vector<int64_t>(sizes, sizes + rank);
-}
-
-int64_t product(const int64_t *sizes, int64_t begin, int64_t end) {
-  int64_t count = 1;
-  for (int64_t i = begin; i < end; ++i)
-    count *= sizes[i];
-  return count;
-}
-
-/// The part of `count` items that the group's member `self` of `size` works on.
-std::pair<int64_t, int64_t> share(int64_t count, int64_t self, int64_t size) {
-  return {count * self / size, count * (self + 1) / size};
-}
-
 } // namespace
 
-Member LocalBackend::join(const mw_rt_context &context, const mw_rt_collective &what) {
+const Member &LocalBackend::join(const mw_rt_context &context, const mw_rt_collective &what) {
   auto &known = members[context.rank];
   if (auto found = known.find(&what); found != known.end())
     return found->second;
@@ -131,9 +116,11 @@ Member LocalBackend::join(const mw_rt_context &context, const mw_rt_collective &
     group->present.assign(ranks.size(), 0);
     group->ranks = std::move(ranks);
   }
-  Member member{group.get(), self};
-  known.emplace(&what, member);
-  return member;
+  Member member{group.get(), self, {}};
+  if (what.kind != MW_RT_ALL_REDUCE)
+    for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
+      member.arrivals.push_back(arrivalsOf(what, tensor, context.rank));
+  return known.emplace(&what, std::move(member)).first->second;
 }
 
 /// Waits for the whole group; false after a failure.
@@ -177,7 +164,7 @@ bool LocalBackend::wait(Group &group, const mw_rt_context &context, int64_t self
 
 bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collective &what,
                        const void *const *inputs, void *const *outputs) {
-  Member member = join(context, what);
+  const Member &member = join(context, what);
   Group &group = *member.group;
   group.slots[member.self] = {&what, op, inputs, outputs};
   if (!wait(group, context, member.self, op))
@@ -198,16 +185,10 @@ bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collectiv
       reduceScatter(member, what, tensor);
       break;
     case MW_RT_ALL_GATHER:
-      allGather(member, what, tensor);
-      break;
     case MW_RT_ALL_TO_ALL:
-      allToAll(member, what, tensor);
-      break;
     case MW_RT_PERMUTE:
-      permute(member, what, tensor);
-      break;
     case MW_RT_REDISTRIBUTE:
-      redistribute(member, context.rank, what, tensor);
+      fetch(member, tensor);
       break;
     default:
       world.fail(context.rank, op, "unknown collective " + std::to_string(what.kind));
@@ -223,11 +204,10 @@ bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collectiv
 }
 
 /// First half: each member reduces its share into its own result.
-void LocalBackend::allReduce(Member member, const mw_rt_collective &what, int64_t tensor) {
+void LocalBackend::allReduce(const Member &member, const mw_rt_collective &what, int64_t tensor) {
   const mw_rt_moved_tensor &moved = what.tensors[tensor];
   Group &group = *member.group;
-  auto [begin, end] =
-      share(product(moved.in_shape, 0, moved.rank), member.self, group.ranks.size());
+  auto [begin, end] = shareOf(countBefore(moved), member.self, group.ranks.size());
   DType type = DType(moved.dtype);
   std::vector<const void *> sources;
   for (int64_t from : group.byRank)
@@ -239,155 +219,40 @@ void LocalBackend::allReduce(Member member, const mw_rt_collective &what, int64_
 }
 
 /// Second half: it fetches the other shares.
-void LocalBackend::collectReduced(Member member, const mw_rt_collective &what, int64_t tensor) {
+void LocalBackend::collectReduced(const Member &member, const mw_rt_collective &what,
+                                  int64_t tensor) {
   const mw_rt_moved_tensor &moved = what.tensors[tensor];
   Group &group = *member.group;
-  int64_t count = product(moved.in_shape, 0, moved.rank), size = sizeOf(DType(moved.dtype));
+  int64_t count = countBefore(moved), size = sizeOf(DType(moved.dtype));
   for (int64_t from = 0; from < int64_t(group.ranks.size()); ++from) {
     if (from == member.self)
       continue;
-    auto [begin, end] = share(count, from, group.ranks.size());
+    auto [begin, end] = shareOf(count, from, group.ranks.size());
     std::memcpy(static_cast<char *>(group.slots[member.self].outputs[tensor]) + begin * size,
                 static_cast<const char *>(group.slots[from].outputs[tensor]) + begin * size,
                 (end - begin) * size);
   }
 }
 
-void LocalBackend::reduceScatter(Member member, const mw_rt_collective &what, int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
+void LocalBackend::reduceScatter(const Member &member, const mw_rt_collective &what,
+                                 int64_t tensor) {
   Group &group = *member.group;
-  int64_t outer = product(moved.in_shape, 0, moved.dim);
-  int64_t inner = product(moved.in_shape, moved.dim + 1, moved.rank);
-  int64_t rows = moved.in_shape[moved.dim], chunk = moved.out_shape[moved.dim];
-  int64_t size = sizeOf(DType(moved.dtype));
-  int64_t valid = std::clamp<int64_t>(rows - member.self * chunk, 0, chunk);
-  char *result = static_cast<char *>(group.slots[member.self].outputs[tensor]);
-  if (valid < chunk)
-    std::memset(result, 0, outer * chunk * inner * size);
-  std::vector<const void *> sources(group.ranks.size());
-  for (int64_t o = 0; o < outer; ++o) {
-    int64_t offset = (o * rows + member.self * chunk) * inner * size;
-    for (size_t i = 0; i < sources.size(); ++i)
-      sources[i] = static_cast<const char *>(group.slots[group.byRank[i]].inputs[tensor]) + offset;
-    reduce(DType(moved.dtype), what.reduction, sources, result + o * chunk * inner * size,
-           valid * inner);
-  }
+  std::vector<ChunkSource> sources;
+  for (int64_t from : group.byRank)
+    sources.push_back({group.slots[from].inputs[tensor], /*isBox=*/false});
+  reduceChunk(what, tensor, member.arrivals[tensor], sources,
+              group.slots[member.self].outputs[tensor]);
 }
 
-void LocalBackend::allGather(Member member, const mw_rt_collective &what, int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
+void LocalBackend::fetch(const Member &member, int64_t tensor) {
   Group &group = *member.group;
-  std::vector<int64_t> in = shapeOf(moved.in_shape, moved.rank);
-  std::vector<int64_t> out = shapeOf(moved.out_shape, moved.rank);
-  std::vector<int64_t> origin(moved.rank, 0), offset(moved.rank, 0), extents = in;
-  for (int64_t from = 0; from < int64_t(group.ranks.size()); ++from) {
-    offset[moved.dim] = from * in[moved.dim];
-    extents[moved.dim] = std::clamp<int64_t>(out[moved.dim] - offset[moved.dim], 0, in[moved.dim]);
-    copyBox(group.slots[from].inputs[tensor], in, origin, group.slots[member.self].outputs[tensor],
-            out, offset, extents, sizeOf(DType(moved.dtype)));
-  }
-}
-
-void LocalBackend::allToAll(Member member, const mw_rt_collective &what, int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
-  Group &group = *member.group;
-  std::vector<int64_t> in = shapeOf(moved.in_shape, moved.rank);
-  std::vector<int64_t> out = shapeOf(moved.out_shape, moved.rank);
-  std::vector<int64_t> source(moved.rank, 0), destination(moved.rank, 0), extents = in;
-  int64_t from = moved.dim, to = moved.to_dim;
-  extents[to] = out[to];
-  source[to] = member.self * out[to];
-  for (int64_t peer = 0; peer < int64_t(group.ranks.size()); ++peer) {
-    destination[from] = peer * in[from];
-    copyBox(group.slots[peer].inputs[tensor], in, source, group.slots[member.self].outputs[tensor],
-            out, destination, extents, sizeOf(DType(moved.dtype)));
-  }
-}
-
-void LocalBackend::permute(Member member, const mw_rt_collective &what, int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
-  Group &group = *member.group;
-  int64_t from = reinterpret_cast<const int64_t *>(&what)[what.extra + member.self];
-  int64_t bytes = product(moved.in_shape, 0, moved.rank) * sizeOf(DType(moved.dtype));
+  const Arrivals &arrivals = member.arrivals[tensor];
   void *result = group.slots[member.self].outputs[tensor];
-  if (from < 0)
-    std::memset(result, 0, bytes);
-  else
-    std::memcpy(result, group.slots[from].inputs[tensor], bytes);
-}
-
-/// Each dimension is cut both ways; every overlap of my chunk with an old one
-/// is fetched from the rank that differs from me only in where that chunk lies.
-void LocalBackend::redistribute(Member member, int64_t rank, const mw_rt_collective &what,
-                                int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
-  Group &group = *member.group;
-  std::vector<int64_t> in = shapeOf(moved.in_shape, moved.rank);
-  std::vector<int64_t> out = shapeOf(moved.out_shape, moved.rank);
-  const int64_t *cursor = reinterpret_cast<const int64_t *>(&what) + moved.layouts;
-  auto readAxes = [&cursor] {
-    mw_rt_axes axes;
-    axes.count = *cursor++;
-    for (int64_t i = 0; i < axes.count; ++i) {
-      axes.axes[i].stride = *cursor++;
-      axes.axes[i].size = *cursor++;
-    }
-    return axes;
-  };
-  /// An overlap along one dimension, and what it adds to the holder's rank.
-  struct Piece {
-    int64_t source, destination, extent, rankDelta;
-  };
-  std::vector<std::vector<Piece>> pieces(moved.rank);
-  bool covered = true;
-  for (int64_t d = 0; d < moved.rank; ++d) {
-    mw_rt_axes before = readAxes(), after = readAxes();
-    int64_t begin = coordinateOf(after, rank) * out[d], end = begin + out[d];
-    int64_t own = coordinateOf(before, rank), chunks = sizeOfGroup(before), filled = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      int64_t low = std::max(begin, chunk * in[d]), high = std::min(end, (chunk + 1) * in[d]);
-      if (low >= high)
-        continue;
-      int64_t delta = 0, theirs = chunk, mine = own;
-      for (int64_t i = before.count; i-- > 0;) {
-        delta +=
-            (theirs % before.axes[i].size - mine % before.axes[i].size) * before.axes[i].stride;
-        theirs /= before.axes[i].size;
-        mine /= before.axes[i].size;
-      }
-      pieces[d].push_back({low - chunk * in[d], low - begin, high - low, delta});
-      filled += high - low;
-    }
-    covered &= filled == out[d];
-  }
-  void *result = group.slots[member.self].outputs[tensor];
-  if (!covered)
-    std::memset(result, 0, product(moved.out_shape, 0, moved.rank) * sizeOf(DType(moved.dtype)));
-  std::vector<size_t> choice(moved.rank, 0);
-  for (const std::vector<Piece> &list : pieces)
-    if (list.empty())
-      return;
-  std::vector<int64_t> source(moved.rank), destination(moved.rank), extents(moved.rank);
-  while (true) {
-    int64_t holder = rank;
-    for (int64_t d = 0; d < moved.rank; ++d) {
-      const Piece &piece = pieces[d][choice[d]];
-      source[d] = piece.source;
-      destination[d] = piece.destination;
-      extents[d] = piece.extent;
-      holder += piece.rankDelta;
-    }
-    copyBox(group.slots[coordinateOf(what.group, holder)].inputs[tensor], in, source, result, out,
-            destination, extents, sizeOf(DType(moved.dtype)));
-    int64_t d = moved.rank - 1;
-    for (; d >= 0; --d) {
-      if (++choice[d] < pieces[d].size())
-        break;
-      choice[d] = 0;
-    }
-    if (d < 0)
-      return;
-  }
+  if (arrivals.clears)
+    std::memset(result, 0, countOf(arrivals.outShape) * arrivals.elementSize);
+  for (const Move &move : arrivals.moves)
+    copyBox(group.slots[move.from].inputs[tensor], arrivals.inShape, move.source, result,
+            arrivals.outShape, move.destination, move.extents, arrivals.elementSize);
 }
 
 std::unique_ptr<Backend> meshwright::rt::createLocalBackend(World &world) {

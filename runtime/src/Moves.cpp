@@ -1,0 +1,218 @@
+//===- Moves.cpp - which elements a collective sends where ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Moves.h"
+
+#include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <algorithm>
+#include <set>
+
+namespace meshwright::rt {
+
+static std::vector<int64_t> shapeOf(const int64_t *sizes, int64_t rank) {
+  return std::vector<int64_t>(sizes, sizes + rank);
+}
+
+int64_t countBefore(const mw_rt_moved_tensor &moved) {
+  return countOf(shapeOf(moved.in_shape, moved.rank));
+}
+
+int64_t countAfter(const mw_rt_moved_tensor &moved) {
+  return countOf(shapeOf(moved.out_shape, moved.rank));
+}
+
+/// Every member's part in order along a dimension; what would lie behind the end
+/// of the output is padding, and stays away.
+static void moveAllGather(const mw_rt_moved_tensor &moved, int64_t members, Arrivals &result) {
+  int64_t dim = moved.dim, chunk = result.inShape[dim];
+  for (int64_t from = 0; from < members; ++from) {
+    Move move{from, std::vector<int64_t>(moved.rank, 0), std::vector<int64_t>(moved.rank, 0),
+              result.inShape};
+    move.destination[dim] = from * chunk;
+    move.extents[dim] = std::clamp<int64_t>(result.outShape[dim] - from * chunk, 0, chunk);
+    result.moves.push_back(std::move(move));
+  }
+}
+
+/// The rank's chunk of everybody's value, zeros behind its end.
+static void moveReduceScatter(const mw_rt_moved_tensor &moved, int64_t members, int64_t self,
+                              Arrivals &result) {
+  int64_t dim = moved.dim, chunk = result.outShape[dim];
+  int64_t valid = std::clamp<int64_t>(result.inShape[dim] - self * chunk, 0, chunk);
+  result.clears = valid < chunk;
+  for (int64_t from = 0; from < members; ++from) {
+    Move move{from, std::vector<int64_t>(moved.rank, 0), std::vector<int64_t>(moved.rank, 0),
+              result.outShape};
+    move.source[dim] = self * chunk;
+    move.extents[dim] = valid;
+    result.moves.push_back(std::move(move));
+  }
+}
+
+static void moveAllToAll(const mw_rt_moved_tensor &moved, int64_t members, int64_t self,
+                         Arrivals &result) {
+  for (int64_t from = 0; from < members; ++from) {
+    Move move{from, std::vector<int64_t>(moved.rank, 0), std::vector<int64_t>(moved.rank, 0),
+              result.inShape};
+    move.extents[moved.to_dim] = result.outShape[moved.to_dim];
+    move.source[moved.to_dim] = self * result.outShape[moved.to_dim];
+    move.destination[moved.dim] = from * result.inShape[moved.dim];
+    result.moves.push_back(std::move(move));
+  }
+}
+
+/// Each dimension is cut both ways; every overlap of the rank's chunk with an old
+/// one comes from the rank that differs from it only in where that chunk lies.
+static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_tensor &moved,
+                             int64_t rank, Arrivals &result) {
+  const int64_t *cursor = reinterpret_cast<const int64_t *>(&what) + moved.layouts;
+  auto readAxes = [&cursor] {
+    mw_rt_axes axes;
+    axes.count = *cursor++;
+    for (int64_t i = 0; i < axes.count; ++i) {
+      axes.axes[i].stride = *cursor++;
+      axes.axes[i].size = *cursor++;
+    }
+    return axes;
+  };
+  /// An overlap along one dimension, and what it adds to the holder's rank.
+  struct Piece {
+    int64_t source, destination, extent, rankDelta;
+  };
+  std::vector<std::vector<Piece>> pieces(moved.rank);
+  for (int64_t d = 0; d < moved.rank; ++d) {
+    mw_rt_axes before = readAxes(), after = readAxes();
+    int64_t in = result.inShape[d], out = result.outShape[d];
+    int64_t begin = coordinateOf(after, rank) * out, end = begin + out;
+    int64_t own = coordinateOf(before, rank), chunks = sizeOfGroup(before), filled = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      int64_t low = std::max(begin, chunk * in), high = std::min(end, (chunk + 1) * in);
+      if (low >= high)
+        continue;
+      int64_t delta = 0, theirs = chunk, mine = own;
+      for (int64_t i = before.count; i-- > 0;) {
+        delta +=
+            (theirs % before.axes[i].size - mine % before.axes[i].size) * before.axes[i].stride;
+        theirs /= before.axes[i].size;
+        mine /= before.axes[i].size;
+      }
+      pieces[d].push_back({low - chunk * in, low - begin, high - low, delta});
+      filled += high - low;
+    }
+    result.clears |= filled != out;
+  }
+  for (const std::vector<Piece> &list : pieces)
+    if (list.empty())
+      return;
+  std::vector<size_t> choice(moved.rank, 0);
+  while (true) {
+    Move move;
+    int64_t holder = rank;
+    for (int64_t d = 0; d < moved.rank; ++d) {
+      const Piece &piece = pieces[d][choice[d]];
+      move.source.push_back(piece.source);
+      move.destination.push_back(piece.destination);
+      move.extents.push_back(piece.extent);
+      holder += piece.rankDelta;
+    }
+    move.from = coordinateOf(what.group, holder);
+    result.moves.push_back(std::move(move));
+    int64_t d = moved.rank - 1;
+    for (; d >= 0; --d) {
+      if (++choice[d] < pieces[d].size())
+        break;
+      choice[d] = 0;
+    }
+    if (d < 0)
+      return;
+  }
+}
+
+Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank) {
+  const mw_rt_moved_tensor &moved = what.tensors[tensor];
+  Arrivals result;
+  result.inShape = shapeOf(moved.in_shape, moved.rank);
+  result.outShape = shapeOf(moved.out_shape, moved.rank);
+  result.elementSize = sizeOf(DType(moved.dtype));
+  int64_t members = sizeOfGroup(what.group), self = coordinateOf(what.group, rank);
+  switch (what.kind) {
+  case MW_RT_ALL_GATHER:
+    moveAllGather(moved, members, result);
+    break;
+  case MW_RT_REDUCE_SCATTER:
+    moveReduceScatter(moved, members, self, result);
+    break;
+  case MW_RT_ALL_TO_ALL:
+    moveAllToAll(moved, members, self, result);
+    break;
+  case MW_RT_PERMUTE: {
+    int64_t from = reinterpret_cast<const int64_t *>(&what)[what.extra + self];
+    result.clears = from < 0;
+    std::vector<int64_t> origin(moved.rank, 0);
+    if (from >= 0)
+      result.moves.push_back({from, origin, origin, result.inShape});
+    break;
+  }
+  case MW_RT_REDISTRIBUTE:
+    moveRedistribute(what, moved, rank, result);
+    break;
+  }
+  auto isEmpty = [](const Move &move) { return countOf(move.extents) == 0; };
+  result.moves.erase(std::remove_if(result.moves.begin(), result.moves.end(), isEmpty),
+                     result.moves.end());
+  return result;
+}
+
+Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
+  Traffic traffic;
+  int64_t members = sizeOfGroup(what.group);
+  if (members <= 1)
+    return traffic;
+  for (int64_t i = 0; i < what.num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what.tensors[i];
+    int64_t bytes = std::max(countBefore(moved), countAfter(moved)) * sizeOf(DType(moved.dtype));
+    int64_t part = (bytes * (members - 1) + members - 1) / members;
+    switch (what.kind) {
+    case MW_RT_ALL_REDUCE:
+      traffic.bytes += (2 * bytes * (members - 1) + members - 1) / members;
+      traffic.steps = 2 * (members - 1);
+      break;
+    case MW_RT_REDUCE_SCATTER:
+    case MW_RT_ALL_GATHER:
+    case MW_RT_ALL_TO_ALL:
+      traffic.bytes += part;
+      traffic.steps = members - 1;
+      break;
+    case MW_RT_PERMUTE: {
+      const int64_t *from = reinterpret_cast<const int64_t *>(&what) + what.extra;
+      bool keepsAll = true;
+      for (int64_t member = 0; member < members; ++member)
+        keepsAll &= from[member] == member;
+      traffic.bytes += keepsAll ? 0 : bytes;
+      traffic.steps = 1;
+      break;
+    }
+    case MW_RT_REDISTRIBUTE: {
+      Arrivals arrivals = arrivalsOf(what, i, rank);
+      std::set<int64_t> peers;
+      for (const Move &move : arrivals.moves) {
+        if (move.from == coordinateOf(what.group, rank))
+          continue;
+        traffic.bytes += countOf(move.extents) * arrivals.elementSize;
+        peers.insert(move.from);
+      }
+      traffic.steps = std::max<int64_t>(traffic.steps, peers.size());
+      break;
+    }
+    }
+  }
+  return traffic;
+}
+
+} // namespace meshwright::rt
