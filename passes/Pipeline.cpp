@@ -43,13 +43,22 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   data.optional = options.dataParallel.kind == AxisChoice::Default;
   pm.addPass(createAnnotateDataParallelPass(data));
 
-  if (options.tensorParallel.kind == AxisChoice::None)
-    return;
-  pm.addPass(createSplitFusedLinearsPass());
+  bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
   AnnotateTensorParallelPassOptions tensor;
-  tensor.axis = options.tensorParallel.getName("tp").str();
-  tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
-  pm.addPass(createAnnotateTensorParallelPass(tensor));
+  if (isTensorParallel) {
+    pm.addPass(createSplitFusedLinearsPass());
+    tensor.axis = options.tensorParallel.getName("tp").str();
+    tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
+    pm.addPass(createAnnotateTensorParallelPass(tensor));
+  }
+  if (options.contextParallel.isWanted()) {
+    AnnotateContextParallelPassOptions context;
+    context.ulysses = options.contextParallel.ulysses;
+    context.ring = options.contextParallel.ring;
+    pm.addPass(createAnnotateContextParallelPass(context));
+  }
+  if (!isTensorParallel)
+    return;
   AnnotateScatterModesPassOptions scatter;
   scatter.axis = tensor.axis;
   scatter.optional = tensor.optional;

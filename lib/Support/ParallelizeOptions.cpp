@@ -58,6 +58,8 @@ static constexpr OptionDescription descriptions[] = {
      "splits linears and attention over an axis; 'tp' where the mesh has it"},
     {"sequence-parallel", "on | off | auto",
      "shards the residual stream by token along the tensor-parallel axis"},
+    {"context-parallel", "\"ulysses=axis ring=axis order=contiguous | zigzag | striped | auto\"",
+     "shards the sequence over both axes; attention moves heads along one, keys along the other"},
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins"},
     {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
@@ -66,8 +68,8 @@ static constexpr OptionDescription descriptions[] = {
 };
 
 /// Named so that their users get more than "unknown option".
-static constexpr StringRef laterOptions[] = {"context-parallel", "fold", "data-parallel-attention",
-                                             "expert-parallel", "gtp"};
+static constexpr StringRef laterOptions[] = {"fold", "data-parallel-attention", "expert-parallel",
+                                             "gtp"};
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
   return descriptions;
@@ -178,6 +180,17 @@ struct Parser {
     return error("sequence-parallel is '" + value + "': expected on, off or auto");
   }
 
+  LogicalResult parseContext(StringRef value) {
+    // Braces, where a table is within other options.
+    if (value.consume_front("{") && !value.consume_back("}"))
+      return error("context-parallel: a brace stays open");
+    FailureOr<ContextParallel> context = parseContextParallel(value, error);
+    if (failed(context))
+      return failure();
+    options.contextParallel = std::move(*context);
+    return success();
+  }
+
   LogicalResult parseShardings(StringRef value) {
     StringRef rest = value.trim();
     auto malformed = [&](const Twine &what) {
@@ -240,6 +253,8 @@ struct Parser {
       return parseAxis(key, value, options.tensorParallel);
     if (key == "sequence-parallel")
       return parseSequenceParallel(value);
+    if (key == "context-parallel")
+      return parseContext(value);
     if (key == "shardings")
       return parseShardings(value);
     if (key == "device") {
@@ -265,6 +280,57 @@ struct Parser {
 };
 
 } // namespace
+
+FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
+                                                            OptionErrorHandler error) {
+  ContextParallel context;
+  text = text.trim();
+  if (text == "auto") {
+    context.isAuto = true;
+    return context;
+  }
+  SmallVector<StringRef> pairs;
+  llvm::SplitString(text, pairs);
+  for (StringRef pair : pairs) {
+    auto [key, value] = pair.split('=');
+    if (key == "ulysses" && !value.empty()) {
+      context.ulysses = value.str();
+    } else if (key == "ring" && !value.empty()) {
+      context.ring = value.str();
+    } else if (key == "order" && (value == "contiguous" || value == "zigzag" ||
+                                  value == "striped" || value == "auto")) {
+      context.order = value.str();
+    } else {
+      return error("context-parallel: cannot read '" + pair +
+                   "': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or "
+                   "auto, or auto alone");
+    }
+  }
+  if (context.ulysses == "auto" && (context.ring == "auto" || context.ring.empty()))
+    context.isAuto = true;
+  if (context.isAuto)
+    context.ulysses = context.ring = "";
+  if (!context.isWanted())
+    return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
+  if (context.ulysses == context.ring && !context.isAuto)
+    return error("context-parallel: ulysses and ring are both '" + context.ulysses +
+                 "': expected two axes");
+  return context;
+}
+
+std::string ContextParallel::str() const {
+  std::string text = isAuto ? "ulysses=auto ring=auto" : "";
+  auto add = [&](StringRef key, StringRef value) {
+    if (!value.empty())
+      text += (text.empty() ? "" : " ") + (key + "=" + value).str();
+  };
+  if (!isAuto) {
+    add("ulysses", ulysses);
+    add("ring", ring);
+  }
+  add("order", order);
+  return text;
+}
 
 FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text,
                                                                   OptionErrorHandler error) {
@@ -308,6 +374,8 @@ std::string ParallelizeOptions::str() const {
   printAxis("data-parallel", dataParallel);
   printAxis("tensor-parallel", tensorParallel);
   os << space << "sequence-parallel=" << stringify(sequenceParallel);
+  if (contextParallel.isWanted())
+    os << space << "context-parallel={" << contextParallel.str() << "}";
   if (!shardings.empty()) {
     os << space << "shardings={";
     llvm::interleave(

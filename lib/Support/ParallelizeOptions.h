@@ -65,6 +65,20 @@ struct AxisChoice {
   }
 };
 
+/// How attention over a sharded sequence is computed: heads move along one axis
+/// (Ulysses), keys and values travel along the other (ring).
+struct ContextParallel {
+  /// Axes of the mesh; both empty where not asked for.
+  std::string ulysses, ring;
+  /// Choose the axes by cost.
+  bool isAuto = false;
+  /// contiguous, zigzag, striped or auto.
+  std::string order = "auto";
+
+  bool isWanted() const { return isAuto || !ulysses.empty() || !ring.empty(); }
+  std::string str() const;
+};
+
 struct ParallelizeOptions {
   /// Major to minor; empty: the IR's own mesh.
   std::vector<MeshAxisOption> mesh;
@@ -73,6 +87,7 @@ struct ParallelizeOptions {
   /// Usual name "tp".
   AxisChoice tensorParallel;
   SequenceParallel sequenceParallel = SequenceParallel::Auto;
+  ContextParallel contextParallel;
   /// In the order given: the first match wins.
   std::vector<ShardingRule> shardings;
   /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or
@@ -87,6 +102,10 @@ struct ParallelizeOptions {
 
 /// Takes an error's text; returns failure.
 using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
+
+/// Reads `ulysses=AXIS ring=AXIS order=ORDER`, or `auto`.
+llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
+                                                      OptionErrorHandler error);
 
 /// Parses `key=value` pairs separated by white space; a value may hold white
 /// space within brackets, braces or quotes. Underscores in keys read as dashes.

@@ -151,4 +151,31 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
   ];
 }
 
+def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
+  let summary = "shard the sequence, and move heads where attention mixes it";
+  let description = [{
+    The sequences that self-attention mixes are sharded over `ring` and `ulysses`,
+    from the inputs to the results. Around attention, `dist.constrain` moves
+    `ulysses` from the sequence to the heads and back: the resharder writes
+    all-to-alls. Key/value heads that are fewer than the axis take a part of it
+    and the queries of a group the rest; heads that do not divide are padded.
+
+    Before:
+    ```mlir
+    %o = nn.attention %q, %k, %v scale 0.25 : (tensor<1x4x8x16xf32>, ...) -> tensor<1x4x8x16xf32>
+    ```
+    After:
+    ```mlir
+    %q1 = dist.constrain %q <@mesh, [{}, {"ulysses"}, {"ring"}, {} ]> : tensor<1x4x8x16xf32>
+    ... // %k1 and %v1 likewise
+    %o1 = nn.attention %q1, %k1, %v1 scale 0.25 : (tensor<1x4x8x16xf32>, ...) -> tensor<1x4x8x16xf32>
+    %o = dist.constrain %o1 <@mesh, [{}, {}, {"ring", "ulysses"}, {} ]> : tensor<1x4x8x16xf32>
+    ```
+  }];
+  let options = [
+    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis that heads move along">,
+    Option<"ring", "ring", "std::string", "\"\"", "mesh axis that keys and values move along">,
+  ];
+}
+
 #endif

@@ -30,7 +30,7 @@ def _value(key, value):
                 )
             rules.append(f"{json.dumps(pattern, ensure_ascii=False)}: {json.dumps(sharding)}")
         return "{" + ", ".join(rules) + "}"
-    if key == "device" and isinstance(value, Mapping):
+    if key in ("device", "context_parallel") and isinstance(value, Mapping):
         return "{" + " ".join(f"{name}={number}" for name, number in value.items()) + "}"
     if isinstance(value, bool):
         return "on" if value else "off"

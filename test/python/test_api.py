@@ -140,8 +140,8 @@ def test_options(module, x):
     model = mw.from_torch(module, (x,))
     with pytest.raises(mw.Error, match="unknown option 'pipeline-parallel'; supported are mesh, "):
         model.parallelize(mesh={"tp": 2}, pipeline_parallel="pp")
-    with pytest.raises(mw.Error, match="option 'context-parallel' is not supported yet"):
-        model.parallelize(mesh={"cp": 2}, context_parallel={"ulysses": "cp"})
+    with pytest.raises(mw.Error, match="option 'gtp' is not supported yet"):
+        model.parallelize(mesh={"cp": 2}, gtp="cp")
     with pytest.raises(mw.Error, match="sequence-parallel is 'often': expected on, off or auto"):
         model.parallelize(mesh={"tp": 2}, sequence_parallel="often")
     with pytest.raises(mw.Error, match="axis 'tp' has size 0"):
