@@ -85,6 +85,8 @@ function(meshwright_link_library)
   target_include_directories(Meshwright SYSTEM PUBLIC
     ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
   target_compile_features(Meshwright PUBLIC cxx_std_17)
+  # Compiled kernels are kept on disk by it.
+  target_link_options(Meshwright PRIVATE "LINKER:--build-id=sha1")
   meshwright_install_library(Meshwright)
 endfunction()
 

@@ -7,6 +7,7 @@
 
 #include "Executable.h"
 
+#include "Compile.h"
 #include "Jit.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
@@ -184,13 +185,17 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
     return failure();
   LowerOptions lowering;
   lowering.probes = options.probes;
-  lowering.expandBf16 = !hostConvertsBf16();
+  const Target &target = Target::host();
+  lowering.expandBf16 = !target.hasBf16Conversion;
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);
   if (failed(lowered))
     return failure();
-  auto code = CompiledCode::compile(*lowered->module, LoweredProgram::kEntry);
+  auto objects = compileObjects(*lowered, target, lowering);
+  if (!objects)
+    return emitError(main.getLoc()) << llvm::toString(objects.takeError());
+  auto code = LoadedCode::load(*objects);
   if (!code)
-    return emitError(main.getLoc(), "cannot be compiled: ") << llvm::toString(code.takeError());
+    return emitError(main.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
   description.arenaBytes = lowered->arenaBytes;
   description.ops = std::move(lowered->ops);
   for (std::vector<char> &constant : lowered->constants)

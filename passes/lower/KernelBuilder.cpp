@@ -13,6 +13,8 @@
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/IR/AffineExpr.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/xxhash.h"
 
 using namespace mlir;
 
@@ -28,13 +30,13 @@ std::string describeOp(Operation *op) {
   return text;
 }
 
-KernelBuilder::KernelBuilder(ModuleOp module) : module(module) {}
+KernelBuilder::KernelBuilder(MLIRContext *context)
+    : module(ModuleOp::create(UnknownLoc::get(context))) {}
 
 func::FuncOp KernelBuilder::begin(Location loc, ArrayRef<Type> types) {
-  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+  OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
   auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
                                      builder.getFunctionType(types, {}));
-  kernel.setPrivate();
   Block *entry = kernel.addEntryBlock();
   // Inputs are only read, and nothing else points to the output.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
@@ -43,18 +45,24 @@ func::FuncOp KernelBuilder::begin(Location loc, ArrayRef<Type> types) {
   return kernel;
 }
 
-std::string KernelBuilder::finish(func::FuncOp kernel) {
-  OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
-  func::ReturnOp::create(builder, builder.getUnknownLoc());
+static std::string print(func::FuncOp kernel) {
   std::string text;
   llvm::raw_string_ostream os(text);
   kernel->print(os, OpPrintingFlags().useLocalScope());
-  auto [known, isNew] = kernels.try_emplace(text, "kernel_" + std::to_string(kernels.size()));
-  if (isNew)
-    kernel.setName(known->second);
-  else
-    kernel.erase();
-  return known->second;
+  return text;
+}
+
+std::string KernelBuilder::finish(func::FuncOp kernel) {
+  OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
+  func::ReturnOp::create(builder, builder.getUnknownLoc());
+  // Named by what it is: also in another program.
+  std::string name = "kernel_" + llvm::utohexstr(llvm::xxh3_64bits(print(kernel)), true, 16);
+  if (names.insert(name).second) {
+    kernel.setName(name);
+    sources.push_back({name, print(kernel)});
+  }
+  kernel.erase();
+  return name;
 }
 
 //===----------------------------------------------------------------------===//

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Kernels are functions on buffers of static shape, one per group of ops;
-// equal kernels are one. A buffer may be declared in any shape that its dense
+// equal kernels have one name. A buffer may be declared in any shape that its dense
 // elements have, so kernels see collapsed dimensions. i1 is i8 in buffers.
 //
 //===----------------------------------------------------------------------===//
@@ -14,12 +14,14 @@
 #ifndef MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H
 #define MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H
 
+#include "Lower.h"
+
 #include "meshwright/dialects/Nn/Nn.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
-#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
 
 namespace meshwright::lower {
 
@@ -65,10 +67,10 @@ struct KernelCall {
   llvm::SmallVector<mlir::Value> inputs;
 };
 
-/// Builds kernels into a module.
+/// Builds kernels, each compiled by itself.
 class KernelBuilder {
 public:
-  explicit KernelBuilder(mlir::ModuleOp module);
+  explicit KernelBuilder(mlir::MLIRContext *context);
 
   KernelCall buildCluster(const Cluster &cluster);
   /// One of the ops of `hasKernel`.
@@ -79,6 +81,9 @@ public:
   /// Ops other than elementwise ones that are kernels.
   static bool hasKernel(mlir::Operation *op);
 
+  /// What has been built, in the order of first use.
+  std::vector<KernelSource> takeSources() { return std::move(sources); }
+
 private:
   friend class KernelScope;
   /// Starts a kernel on buffers of these types.
@@ -86,8 +91,10 @@ private:
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 
-  mlir::ModuleOp module;
-  llvm::StringMap<std::string> kernels;
+  /// Holds the kernel that is being built.
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  std::vector<KernelSource> sources;
+  llvm::StringSet<> names;
 };
 
 } // namespace meshwright::lower

@@ -16,14 +16,7 @@
 #include "KernelBuilder.h"
 #include "Step.h"
 
-#include "mlir/Dialect/Affine/IR/AffineOps.h"
-#include "mlir/Dialect/Arith/IR/Arith.h"
-#include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
-#include "mlir/Dialect/Linalg/IR/Linalg.h"
-#include "mlir/Dialect/Math/IR/Math.h"
-#include "mlir/Dialect/MemRef/IR/MemRef.h"
-#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "llvm/ADT/MapVector.h"
 
@@ -279,7 +272,7 @@ LogicalResult ProgramLowering::makeSteps() {
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
   }
   Grouping grouping(main, options.probes);
-  KernelBuilder kernels(*program.module);
+  KernelBuilder kernels(context);
   for (Operation &op : main.getBody().front().without_terminator()) {
     if (!grouping.live.contains(&op) || grouping.fused.contains(&op))
       continue;
@@ -291,6 +284,7 @@ LogicalResult ProgramLowering::makeSteps() {
     if (failed(addStep(&op, grouping, kernels)))
       return failure();
   }
+  program.kernels = kernels.takeSources();
   return success();
 }
 
@@ -335,6 +329,7 @@ public:
     pointer = LLVM::LLVMPointerType::get(module.getContext());
     i32 = builder.getI32Type();
     i64 = builder.getI64Type();
+    voidType = LLVM::LLVMVoidType::get(module.getContext());
   }
 
   void emit(ArrayRef<Step> steps, ValueRange results);
@@ -353,7 +348,8 @@ private:
   Value getDescriptor(ArrayRef<int64_t> fields);
   /// An array of the values' pointers, on the stack.
   Value getArray(ValueRange values, Value array);
-  LLVM::LLVMFuncOp getRuntimeFunction(StringRef name, ValueRange arguments);
+  /// One of the runtime's or a kernel.
+  LLVM::LLVMFuncOp getFunction(StringRef name, ValueRange arguments, Type result);
 
   ModuleOp module;
   LoweredProgram &program;
@@ -361,7 +357,7 @@ private:
   SymbolTable symbols;
   ImplicitLocOpBuilder builder;
   LLVM::LLVMPointerType pointer;
-  Type i32, i64;
+  Type i32, i64, voidType;
   LLVM::LLVMFuncOp entry;
   Block *failure = nullptr;
   Value inputArray, outputArray, null;
@@ -403,13 +399,14 @@ Value EntryEmitter::getArray(ValueRange values, Value array) {
   return array;
 }
 
-LLVM::LLVMFuncOp EntryEmitter::getRuntimeFunction(StringRef name, ValueRange arguments) {
+LLVM::LLVMFuncOp EntryEmitter::getFunction(StringRef name, ValueRange arguments, Type result) {
   if (auto known = symbols.lookup<LLVM::LLVMFuncOp>(name))
     return known;
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointToStart(module.getBody());
   SmallVector<Type> types(arguments.getTypes());
-  auto function = LLVM::LLVMFuncOp::create(builder, name, LLVM::LLVMFunctionType::get(i32, types));
+  auto function =
+      LLVM::LLVMFuncOp::create(builder, name, LLVM::LLVMFunctionType::get(result, types));
   symbols.insert(function);
   return function;
 }
@@ -421,7 +418,7 @@ void EntryEmitter::emitStep(const Step &step) {
       arguments.push_back(getPointer(input));
     for (Value output : step.outputs)
       arguments.push_back(getPointer(output));
-    LLVM::CallOp::create(builder, symbols.lookup<LLVM::LLVMFuncOp>(step.callee), arguments);
+    LLVM::CallOp::create(builder, getFunction(step.callee, arguments, voidType), arguments);
     return;
   }
   auto [number, isNew] = opNumbers.try_emplace(step.op, program.ops.size());
@@ -443,10 +440,9 @@ void EntryEmitter::emitStep(const Step &step) {
   }
   if (!step.kernelArgument.empty())
     arguments.push_back(
-        LLVM::AddressOfOp::create(builder, symbols.lookup<LLVM::LLVMFuncOp>(step.kernelArgument)));
-  Value status =
-      LLVM::CallOp::create(builder, getRuntimeFunction(step.callee, arguments), arguments)
-          .getResult();
+        LLVM::AddressOfOp::create(builder, getFunction(step.kernelArgument, {}, voidType)));
+  Value status = LLVM::CallOp::create(builder, getFunction(step.callee, arguments, i32), arguments)
+                     .getResult();
   Value zero = LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0));
   Value isFine = LLVM::ICmpOp::create(builder, LLVM::ICmpPredicate::eq, status, zero);
   Block *next = new Block();
@@ -488,13 +484,6 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
 }
 
 void ProgramLowering::emitEntry() {
-  // Kernels stay functions: one place to look at, and short to compile.
-  for (auto kernel : program.module->getOps<LLVM::LLVMFuncOp>()) {
-    if (kernel.isExternal())
-      continue;
-    kernel.setLinkage(LLVM::Linkage::Internal);
-    kernel.setPassthroughAttr(ArrayAttr::get(context, {StringAttr::get(context, "noinline")}));
-  }
   EntryEmitter emitter(*program.module, program, places);
   SmallVector<Value> results;
   for (Value result : main.getBody().front().getTerminator()->getOperands())
@@ -507,8 +496,6 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
   if (failed(makeSteps()))
     return failure();
   assignPlaces();
-  if (failed(lowerKernels(*program.module, options.expandBf16)))
-    return failure();
   emitEntry();
   return std::move(program);
 }
@@ -518,10 +505,7 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
 FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &options) {
   if (main.isExternal())
     return emitError(main.getLoc(), "'main' has no body");
-  main.getContext()
-      ->loadDialect<affine::AffineDialect, arith::ArithDialect, cf::ControlFlowDialect,
-                    linalg::LinalgDialect, LLVM::LLVMDialect, math::MathDialect,
-                    memref::MemRefDialect, scf::SCFDialect>();
+  loadKernelDialects(*main.getContext());
   return lower::ProgramLowering(main, options).run();
 }
 

@@ -30,12 +30,22 @@ struct ProbedOp {
   std::vector<int64_t> shape;
 };
 
+/// A kernel, to be compiled by itself: whoever needs the same one needs the same
+/// name and text.
+struct KernelSource {
+  std::string name;
+  /// MLIR: the function of that name, before `lowerKernel`.
+  std::string text;
+};
+
 /// A program as LLVM IR for one rank, the same for all ranks: a function
-/// `mw_main` of type `mw_rt_entry`, kernels, and calls into the runtime.
+/// `mw_main` of type `mw_rt_entry`, which calls kernels and the runtime.
 struct LoweredProgram {
   static constexpr llvm::StringLiteral kEntry = "mw_main";
 
   mlir::OwningOpRef<mlir::ModuleOp> module;
+  /// What it calls beside the runtime, each once.
+  std::vector<KernelSource> kernels;
   /// Size of the temporaries' arena; buffers in it are aligned to 64 bytes.
   int64_t arenaBytes = 0;
   /// The arrays that the program reads as `constants`.
@@ -58,6 +68,11 @@ struct LowerOptions {
 /// become calls. Fails after an error diagnostic that names the op.
 mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
                                              const LowerOptions &options = {});
+
+/// Loads the dialects that kernels are written in and lowered through.
+void loadKernelDialects(mlir::MLIRContext &context);
+/// Lowers a module with a kernel to the LLVM dialect.
+mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const LowerOptions &options);
 
 /// The type code (`mw_rt`) of an element type, or -1.
 int64_t getTypeCode(mlir::Type type);

@@ -5,15 +5,19 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Step.h"
+#include "Lower.h"
 
 #include "mlir/Conversion/AffineToStandard/AffineToStandard.h"
 #include "mlir/Conversion/Passes.h"
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/Transforms/Passes.h"
+#include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Linalg/Passes.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Math/Transforms/Passes.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -51,13 +55,20 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
 };
 } // namespace
 
-LogicalResult meshwright::lower::lowerKernels(ModuleOp module, bool expandBf16) {
+void meshwright::loadKernelDialects(MLIRContext &context) {
+  context
+      .loadDialect<affine::AffineDialect, arith::ArithDialect, cf::ControlFlowDialect,
+                   func::FuncDialect, linalg::LinalgDialect, LLVM::LLVMDialect, math::MathDialect,
+                   memref::MemRefDialect, scf::SCFDialect, vector::VectorDialect>();
+}
+
+LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &options) {
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
   kernels.addPass(createConvertLinalgToLoopsPass());
   kernels.addPass(createLowerAffinePass());
-  kernels.addPass(std::make_unique<ApproximateMath>(expandBf16));
+  kernels.addPass(std::make_unique<ApproximateMath>(options.expandBf16));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
   kernels.addPass(createConvertMathToLLVMPass());
@@ -70,5 +81,11 @@ LogicalResult meshwright::lower::lowerKernels(ModuleOp module, bool expandBf16) 
   manager.addPass(createArithToLLVMConversionPass());
   manager.addPass(createConvertControlFlowToLLVMPass());
   manager.addPass(createReconcileUnrealizedCastsPass());
-  return manager.run(module);
+  if (failed(manager.run(module)))
+    return failure();
+  // Called from the program's entry, and by nobody outside the program.
+  for (auto kernel : module.getOps<LLVM::LLVMFuncOp>())
+    if (!kernel.isExternal())
+      kernel.setVisibility_(LLVM::Visibility::Hidden);
+  return success();
 }

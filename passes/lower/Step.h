@@ -41,9 +41,6 @@ mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op, KernelBuilder &kernels
 /// Whether there is one.
 bool isRuntimeCall(mlir::Operation *op);
 
-/// Lowers the kernels of a module to the LLVM dialect.
-mlir::LogicalResult lowerKernels(mlir::ModuleOp module, bool expandBf16);
-
 } // namespace meshwright::lower
 
 #endif // MESHWRIGHT_PASSES_LOWER_STEP_H

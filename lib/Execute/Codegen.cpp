@@ -1,0 +1,129 @@
+//===- Codegen.cpp - LLVM dialect to object code --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Codegen.h"
+
+#include "meshwright-c/Runtime.h"
+
+#include "mlir/Parser/Parser.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Export.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Target/TargetMachine.h"
+#include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/Triple.h"
+
+#include <mutex>
+
+using namespace llvm;
+
+namespace meshwright {
+
+CodeGenerator::~CodeGenerator() = default;
+
+Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Target &target) {
+  static std::once_flag initialized;
+  std::call_once(initialized, [] {
+    InitializeNativeTarget();
+    InitializeNativeTargetAsmPrinter();
+  });
+  Triple triple(sys::getDefaultTargetTriple());
+  std::string error;
+  const llvm::Target *registered = TargetRegistry::lookupTarget(triple, error);
+  if (!registered)
+    return createStringError("no code generator: " + error);
+  std::unique_ptr<CodeGenerator> generator(new CodeGenerator());
+  generator->target = target;
+  // Position-independent: objects are loaded into this process or linked into a
+  // shared object.
+  generator->machine.reset(registered->createTargetMachine(triple, target.cpu, target.features, {},
+                                                           Reloc::PIC_, std::nullopt,
+                                                           CodeGenOptLevel::Default));
+  if (!generator->machine)
+    return createStringError("no code generator for " + target.cpu);
+  return generator;
+}
+
+static void optimize(Module &module, TargetMachine &machine) {
+  LoopAnalysisManager loops;
+  FunctionAnalysisManager functions;
+  CGSCCAnalysisManager components;
+  ModuleAnalysisManager modules;
+  PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(components);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, components, modules);
+  builder.buildPerModuleDefaultPipeline(OptimizationLevel::O2).run(module, modules);
+}
+
+Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry) {
+  mlir::registerBuiltinDialectTranslation(*module->getContext());
+  mlir::registerLLVMDialectTranslation(*module->getContext());
+  LLVMContext llvmContext;
+  std::unique_ptr<Module> translated = mlir::translateModuleToLLVMIR(module, llvmContext);
+  if (!translated)
+    return createStringError("no translation to LLVM IR");
+  translated->setTargetTriple(machine->getTargetTriple());
+  translated->setDataLayout(machine->createDataLayout());
+  for (Function &function : *translated)
+    if (!function.isDeclaration()) {
+      function.addFnAttr("target-cpu", target.cpu);
+      function.addFnAttr("target-features", target.features);
+    }
+  if (isEntry) {
+    // For whoever loads it.
+    Type *type = Type::getInt64Ty(llvmContext);
+    new GlobalVariable(*translated, type, /*isConstant=*/true, GlobalValue::ExternalLinkage,
+                       ConstantInt::get(type, MW_RT_ABI_VERSION), "mw_abi_version");
+  } else {
+    optimize(*translated, *machine);
+  }
+  SmallString<0> object;
+  raw_svector_ostream os(object);
+  legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, os, nullptr, CodeGenFileType::ObjectFile))
+    return createStringError("no object files for " + target.cpu);
+  passes.run(*translated);
+  return object.str().str();
+}
+
+Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel,
+                                                  const LowerOptions &options) {
+  if (!context) {
+    context = std::make_unique<mlir::MLIRContext>(mlir::MLIRContext::Threading::DISABLED);
+    loadKernelDialects(*context);
+  }
+  std::string diagnostics;
+  mlir::ScopedDiagnosticHandler handler(
+      context.get(), [&](mlir::Diagnostic &diagnostic) { diagnostics += ": " + diagnostic.str(); });
+  auto fail = [&](StringRef what) {
+    return createStringError("kernel '" + kernel.name + "' " + what.str() + diagnostics);
+  };
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(
+      kernel.text, mlir::ParserConfig(context.get(), /*verifyAfterParse=*/false));
+  if (!module)
+    return fail("cannot be read");
+  if (failed(lowerKernel(*module, options)))
+    return fail("cannot be lowered");
+  Expected<ObjectCode> object = compile(*module, /*isEntry=*/false);
+  if (!object)
+    return fail("cannot be compiled: " + toString(object.takeError()));
+  return object;
+}
+
+Expected<ObjectCode> CodeGenerator::compileEntry(mlir::ModuleOp module) {
+  return compile(module, /*isEntry=*/true);
+}
+
+} // namespace meshwright

@@ -1,0 +1,52 @@
+//===- Codegen.h - LLVM dialect to object code ------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_EXECUTE_CODEGEN_H
+#define MESHWRIGHT_LIB_EXECUTE_CODEGEN_H
+
+#include "meshwright/passes/lower/Lower.h"
+#include "meshwright/passes/lower/Target.h"
+
+#include "llvm/Support/Error.h"
+
+#include <memory>
+#include <string>
+
+namespace llvm {
+class TargetMachine;
+}
+
+namespace meshwright {
+
+/// An object file in memory.
+using ObjectCode = std::string;
+
+/// Makes object code for a processor. Used by one thread at a time.
+class CodeGenerator {
+public:
+  static llvm::Expected<std::unique_ptr<CodeGenerator>> create(const Target &target);
+  ~CodeGenerator();
+
+  /// A kernel, from its source.
+  llvm::Expected<ObjectCode> compileKernel(const KernelSource &kernel, const LowerOptions &options);
+  /// A program's entry, in the LLVM dialect.
+  llvm::Expected<ObjectCode> compileEntry(mlir::ModuleOp module);
+
+private:
+  CodeGenerator() = default;
+  llvm::Expected<ObjectCode> compile(mlir::ModuleOp module, bool isEntry);
+
+  Target target;
+  std::unique_ptr<llvm::TargetMachine> machine;
+  /// Kernels are lowered here, apart from the program's context, so that several
+  /// generators work at once.
+  std::unique_ptr<mlir::MLIRContext> context;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_EXECUTE_CODEGEN_H

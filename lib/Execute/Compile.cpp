@@ -1,0 +1,140 @@
+//===- Compile.cpp - lowered programs to object code ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Compile.h"
+
+#include "KernelCache.h"
+
+#include "meshwright/runtime/include/Progress.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <sched.h>
+#include <thread>
+
+using namespace llvm;
+
+namespace meshwright {
+
+static double getMilliseconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since)
+      .count();
+}
+
+/// Processors that this process may run on.
+static size_t countProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0)
+    return std::max(CPU_COUNT(&set), 1);
+  return std::max(std::thread::hardware_concurrency(), 1u);
+}
+
+namespace {
+
+/// The kernels of a program, taken one by one by any number of threads.
+class KernelQueue {
+public:
+  KernelQueue(ArrayRef<KernelSource> kernels, const Target &target, const LowerOptions &options)
+      : kernels(kernels), target(target), options(options), objects(kernels.size()) {}
+
+  Error compile(CompileStatistics *statistics);
+  std::vector<ObjectCode> take() { return std::move(objects); }
+
+private:
+  void work(rt::Progress &progress);
+  void fail(const std::string &message) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (firstError.empty())
+      firstError = message;
+    next = missing.size();
+  }
+
+  ArrayRef<KernelSource> kernels;
+  const Target &target;
+  const LowerOptions &options;
+  KernelCache cache;
+  std::vector<ObjectCode> objects;
+  /// Indices of those that are not on disk, and what they are stored under.
+  std::vector<std::pair<size_t, std::string>> missing;
+  std::vector<double> milliseconds;
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::string firstError;
+};
+
+} // namespace
+
+void KernelQueue::work(rt::Progress &progress) {
+  auto generator = CodeGenerator::create(target);
+  if (!generator)
+    return fail(toString(generator.takeError()));
+  for (size_t i = next++; i < missing.size(); i = next++) {
+    const auto &[index, key] = missing[i];
+    auto start = std::chrono::steady_clock::now();
+    Expected<ObjectCode> object = (*generator)->compileKernel(kernels[index], options);
+    if (!object)
+      return fail(toString(object.takeError()));
+    milliseconds[i] = getMilliseconds(start);
+    cache.insert(key, *object);
+    objects[index] = std::move(*object);
+    progress.step();
+  }
+}
+
+Error KernelQueue::compile(CompileStatistics *statistics) {
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    std::string key = cache.isOn() ? KernelCache::getKey(kernels[i], target, options) : "";
+    if (std::optional<ObjectCode> found = cache.find(key))
+      objects[i] = std::move(*found);
+    else
+      missing.emplace_back(i, std::move(key));
+  }
+  milliseconds.resize(missing.size());
+  if (!missing.empty()) {
+    rt::Progress progress("compiling kernels", missing.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < std::min(countProcessors(), missing.size()); ++i)
+      threads.emplace_back([&] { work(progress); });
+    work(progress);
+    for (std::thread &thread : threads)
+      thread.join();
+    cache.prune();
+  }
+  if (statistics) {
+    statistics->kernels = kernels.size();
+    statistics->cached = kernels.size() - missing.size();
+    for (size_t i = 0; i < missing.size(); ++i)
+      statistics->milliseconds.emplace_back(kernels[missing[i].first].name, milliseconds[i]);
+  }
+  if (!firstError.empty())
+    return createStringError(firstError);
+  return Error::success();
+}
+
+Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
+                                                 const Target &target, const LowerOptions &options,
+                                                 CompileStatistics *statistics) {
+  KernelQueue queue(program.kernels, target, options);
+  if (Error error = queue.compile(statistics))
+    return std::move(error);
+  std::vector<ObjectCode> objects = queue.take();
+  auto start = std::chrono::steady_clock::now();
+  auto generator = CodeGenerator::create(target);
+  if (!generator)
+    return generator.takeError();
+  Expected<ObjectCode> entry = (*generator)->compileEntry(*program.module);
+  if (!entry)
+    return entry.takeError();
+  objects.push_back(std::move(*entry));
+  if (statistics)
+    statistics->entryMilliseconds = getMilliseconds(start);
+  return objects;
+}
+
+} // namespace meshwright

@@ -1,0 +1,77 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Compiled kernels are kept on disk, each once, and not believed blindly."""
+import concurrent.futures
+
+import torch
+from harness import assert_close, run_module
+
+MODULE = """
+func.func @main(%x: tensor<8x64xf32> {nn.input = "x"}) -> (tensor<8x64xf32> {nn.output = "y"}) {
+  %0 = nn.softmax %x dim 1 : tensor<8x64xf32>
+  %1 = nn.sigmoid %0 : tensor<8x64xf32>
+  %2 = nn.softmax %1 dim 1 : tensor<8x64xf32>
+  return %2 : tensor<8x64xf32>
+}
+"""
+
+
+def run(folder, cache):
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    x = torch.randn(8, 64)
+    y = run_module(folder, MODULE, {"x": x}, env={"MESHWRIGHT_CACHE": str(cache)})["y"]
+    assert_close(y, x.softmax(1).sigmoid().softmax(1), 1e-5)
+    return y
+
+
+def kernels(cache):
+    return sorted(path for path in cache.iterdir() if path.name != "llvmcache.timestamp")
+
+
+def test_kept_and_found(tmp_path):
+    cache = tmp_path / "made" / "on the way"
+    first = run(tmp_path, cache)
+    files = kernels(cache)
+    # Equal kernels are one file.
+    assert len(files) == 2
+    inodes = [path.stat().st_ino for path in files]
+    assert torch.equal(run(tmp_path, cache), first)
+    # Read, not written again.
+    assert kernels(cache) == files and [path.stat().st_ino for path in files] == inodes
+
+
+def test_damaged_files_are_replaced(tmp_path):
+    cache = tmp_path / "cache"
+    first = run(tmp_path, cache)
+    contents = [path.read_bytes() for path in kernels(cache)]
+    cut, changed = kernels(cache)
+    cut.write_bytes(contents[0][: len(contents[0]) // 2])
+    changed.write_bytes(contents[1][:100] + bytes([contents[1][100] ^ 1]) + contents[1][101:])
+    assert torch.equal(run(tmp_path, cache), first)
+    assert [path.read_bytes() for path in kernels(cache)] == contents
+
+
+def test_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    run(tmp_path, "off")
+    assert not (tmp_path / "caches").exists()
+
+
+def test_default_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    run(tmp_path, "")
+    assert len(kernels(tmp_path / "caches" / "meshwright" / "kernels")) == 2
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    run(tmp_path, tmp_path / "file" / "cache")
+
+
+def test_several_writers(tmp_path):
+    cache = tmp_path / "cache"
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda i: run(tmp_path / str(i), cache), range(4)))
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert len(kernels(cache)) == 2
