@@ -197,6 +197,10 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
   if (!code)
     return emitError(main.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
   description.arenaBytes = lowered->arenaBytes;
+  for (const PreparedParameter &prepared : lowered->prepared)
+    description.prepared.push_back({prepared.argument, prepared.packing});
+  for (auto [argument, isRead] : llvm::zip_equal(description.arguments, lowered->isRead))
+    argument.isRead = isRead;
   description.ops = std::move(lowered->ops);
   for (std::vector<char> &constant : lowered->constants)
     description.constants.push_back(own(std::move(constant)));

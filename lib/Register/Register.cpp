@@ -9,12 +9,14 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/annotate/Passes.h"
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
@@ -26,8 +28,8 @@
 using namespace mlir;
 
 void meshwright::registerAllDialects(DialectRegistry &registry) {
-  registry.insert<dist::DistDialect, nn::NnDialect, func::FuncDialect, arith::ArithDialect,
-                  scf::SCFDialect, tensor::TensorDialect>();
+  registry.insert<dist::DistDialect, nn::NnDialect, rt::RtDialect, func::FuncDialect,
+                  arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
   func::registerAllExtensions(registry);
 }
 
@@ -36,6 +38,7 @@ void meshwright::registerAllPasses() {
   registerPropagatePasses();
   registerPartitionPasses();
   registerOptimisePasses();
+  registerSchedulePasses();
   registerReportPasses();
   registerVerifyPasses();
   registerPipelines();

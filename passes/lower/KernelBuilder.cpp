@@ -14,6 +14,7 @@
 #include "mlir/IR/AffineExpr.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/xxhash.h"
 
 using namespace mlir;
@@ -33,12 +34,21 @@ std::string describeOp(Operation *op) {
 KernelBuilder::KernelBuilder(MLIRContext *context)
     : module(ModuleOp::create(UnknownLoc::get(context))) {}
 
-func::FuncOp KernelBuilder::begin(Location loc, ArrayRef<Type> types) {
+func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
+  OpBuilder builder(module->getContext());
+  SmallVector<Type> all(types);
+  all.append(2, builder.getIndexType());
+  all.push_back(MemRefType::get(workspaceBytes, builder.getI8Type()));
+  return beginFunction(all);
+}
+
+func::FuncOp KernelBuilder::beginFunction(ArrayRef<Type> types) {
   OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
   auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
                                      builder.getFunctionType(types, {}));
   Block *entry = kernel.addEntryBlock();
-  // Inputs are only read, and nothing else points to the output.
+  // Inputs are only read, and nothing else points to the outputs, unless a result
+  // lies over an operand: then each element is written by what read it.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
     if (isa<MemRefType>(types[i]))
       kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
@@ -225,7 +235,7 @@ static MemRefType getLeafType(const Leaf &leaf, ArrayRef<int64_t> space) {
                          StridedLayoutAttr::get(dense.getContext(), offset, strides));
 }
 
-KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
+KernelInfo KernelScope::buildCluster(const Cluster &cluster) {
   Operation *root = cluster.root;
   MLIRContext *context = root->getContext();
   auto type = cast<RankedTensorType>(root->getResult(0).getType());
@@ -259,50 +269,64 @@ KernelCall KernelBuilder::buildCluster(const Cluster &cluster) {
   types.push_back(getBufferType(root->getResult(0), space));
   maps.push_back(AffineMap::getMultiDimIdentityMap(space.size(), context));
 
-  func::FuncOp kernel = begin(root->getLoc(), types);
-  ImplicitLocOpBuilder builder = KernelScope::getBuilder(kernel);
-  Block &entry = kernel.getBody().front();
+  func::FuncOp kernel = begin(root, types);
+  ImplicitLocOpBuilder builder = getBuilder(kernel);
+  ValueRange buffers = kernel.getArguments().take_front(types.size());
   SmallVector<utils::IteratorType> iterators(space.size(), utils::IteratorType::parallel);
-  linalg::GenericOp::create(builder, ValueRange(entry.getArguments().drop_back()),
-                            ValueRange(entry.getArguments().back()), maps, iterators,
+  linalg::GenericOp::create(builder, buffers.drop_back(), buffers.back(), maps, iterators,
                             [&](OpBuilder &nested, Location loc, ValueRange elements) {
                               ImplicitLocOpBuilder body(loc, nested);
                               PointEmitter emitter(body, reads, elements);
                               Value value = emitter.emit(root->getResult(0), identity);
                               linalg::YieldOp::create(body, toStorage(body, value));
                             });
-  KernelCall call{finish(kernel), {}};
+  KernelInfo info{finish(kernel), {}};
   for (const Leaf &leaf : reads.leaves)
-    call.inputs.push_back(leaf.value);
-  return call;
+    info.inputs.push_back(leaf.value);
+  return info;
 }
 
 //===----------------------------------------------------------------------===//
 // Kernels of single ops
 //===----------------------------------------------------------------------===//
 
-bool KernelBuilder::hasKernel(Operation *op) {
-  return isa<nn::ConcatOp, dist::PadOp, nn::RotaryOp, nn::RmsNormOp, nn::LayerNormOp, nn::SoftmaxOp,
-             nn::ReduceOp, nn::CumsumOp>(op);
+std::optional<KernelInfo> KernelScope::buildElements(rt::KernelOp launch) {
+  if (launch.getNumResults() != 1 ||
+      !llvm::all_of(launch.getOps(), [](Operation &op) { return isElementwise(&op); }))
+    return std::nullopt;
+  Cluster cluster;
+  cluster.root = launch.getYielded().front().getDefiningOp();
+  for (Operation &op : launch.getOps())
+    cluster.members.insert(&op);
+  return buildCluster(cluster);
 }
 
-KernelCall KernelBuilder::build(Operation *op) {
+std::optional<KernelInfo> KernelScope::buildSingle(rt::KernelOp launch) {
+  auto ops = launch.getOps();
+  if (std::distance(ops.begin(), ops.end()) != 1)
+    return std::nullopt;
+  return llvm::TypeSwitch<Operation *, std::optional<KernelInfo>>(&*ops.begin())
+      .Case([&](nn::ConcatOp op) { return buildConcat(op); })
+      .Case([&](dist::PadOp op) { return buildPad(op); })
+      .Case([&](nn::RotaryOp op) { return buildRotary(op); })
+      .Case([&](nn::RmsNormOp op) { return buildRmsNorm(op); })
+      .Case([&](nn::LayerNormOp op) { return buildLayerNorm(op); })
+      .Case([&](nn::SoftmaxOp op) { return buildSoftmax(op); })
+      .Case([&](nn::ReduceOp op) { return buildReduce(op); })
+      .Case([&](nn::CumsumOp op) { return buildCumsum(op); })
+      .Default([](Operation *) { return std::nullopt; });
+}
+
+std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
+  // Those for one kind of launch first. Each looks at the ops in the region and
+  // declines, before it has begun a kernel, what it is not for.
+  using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
+  constexpr Emitter emitters[] = {&KernelScope::buildSingle, &KernelScope::buildElements};
   KernelScope scope(*this);
-  if (auto concat = dyn_cast<nn::ConcatOp>(op))
-    return scope.buildConcat(concat);
-  if (auto pad = dyn_cast<dist::PadOp>(op))
-    return scope.buildPad(pad);
-  if (auto rotary = dyn_cast<nn::RotaryOp>(op))
-    return scope.buildRotary(rotary);
-  if (auto norm = dyn_cast<nn::RmsNormOp>(op))
-    return scope.buildRmsNorm(norm);
-  if (auto norm = dyn_cast<nn::LayerNormOp>(op))
-    return scope.buildLayerNorm(norm);
-  if (auto softmax = dyn_cast<nn::SoftmaxOp>(op))
-    return scope.buildSoftmax(softmax);
-  if (auto reduce = dyn_cast<nn::ReduceOp>(op))
-    return scope.buildReduce(reduce);
-  return scope.buildCumsum(cast<nn::CumsumOp>(op));
+  for (Emitter emitter : emitters)
+    if (std::optional<KernelInfo> info = (scope.*emitter)(launch))
+      return info;
+  return std::nullopt;
 }
 
 std::string KernelBuilder::buildAttentionKernel(nn::AttentionOp op) {

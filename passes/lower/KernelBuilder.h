@@ -16,7 +16,9 @@
 
 #include "Lower.h"
 
+#include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -60,34 +62,51 @@ mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, d
 mlir::Value fromStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
 mlir::Value toStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value);
 
-/// A call of a kernel: its name and the values whose buffers it reads, in the
-/// order of its arguments; the buffer it writes comes last.
-struct KernelCall {
+/// A kernel that computes a launch, and how the runtime is to launch it.
+struct KernelInfo {
+  /// The kernel's function.
   std::string name;
+  /// The values of the launch's region whose buffers it reads, in the order of
+  /// its arguments: arguments of the region. Those of the results follow, in the
+  /// order in which they are yielded.
   llvm::SmallVector<mlir::Value> inputs;
+  /// The rest is as in `mw_rt_launch`. With one item, all is done in one call.
+  int64_t kind = MW_RT_ROWS;
+  int64_t items = 1, grain = 1;
+  /// For each thread.
+  int64_t workspaceBytes = 0;
+  int64_t flops = 0;
+  /// Negative: all inputs and outputs once.
+  int64_t bytes = -1;
 };
 
-/// Builds kernels, each compiled by itself.
+/// Builds kernels, each compiled by itself: functions
+///
+///   @kernel(%input0: memref<...>, ..., %output0: memref<...>, ...,
+///           %begin: index, %end: index, %workspace: memref<Nxi8>)
+///
+/// that do the items %begin .. %end, buffers in the order of `KernelInfo`. Lowered,
+/// they are of type `mw_rt_kernel`.
 class KernelBuilder {
 public:
   explicit KernelBuilder(mlir::MLIRContext *context);
 
-  KernelCall buildCluster(const Cluster &cluster);
-  /// One of the ops of `hasKernel`.
-  KernelCall build(mlir::Operation *op);
+  /// The kernel of a launch, or none where there is none for what it computes:
+  /// the runtime then has to do it.
+  std::optional<KernelInfo> build(rt::KernelOp launch);
   /// The compiled part of attention (`mw_rt_attention_kernel`).
   std::string buildAttentionKernel(nn::AttentionOp op);
-
-  /// Ops other than elementwise ones that are kernels.
-  static bool hasKernel(mlir::Operation *op);
 
   /// What has been built, in the order of first use.
   std::vector<KernelSource> takeSources() { return std::move(sources); }
 
 private:
   friend class KernelScope;
-  /// Starts a kernel on buffers of these types.
-  mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types);
+  /// Starts a kernel on buffers of these types, with workspace as stated.
+  mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types,
+                           int64_t workspaceBytes = 0);
+  /// Starts a function of these types and no others.
+  mlir::func::FuncOp beginFunction(mlir::ArrayRef<mlir::Type> types);
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 

@@ -29,14 +29,19 @@ class KernelScope {
 public:
   explicit KernelScope(KernelBuilder &kernels) : kernels(kernels) {}
 
-  KernelCall buildConcat(nn::ConcatOp op);
-  KernelCall buildPad(dist::PadOp op);
-  KernelCall buildRotary(nn::RotaryOp op);
-  KernelCall buildRmsNorm(nn::RmsNormOp op);
-  KernelCall buildLayerNorm(nn::LayerNormOp op);
-  KernelCall buildSoftmax(nn::SoftmaxOp op);
-  KernelCall buildReduce(nn::ReduceOp op);
-  KernelCall buildCumsum(nn::CumsumOp op);
+  /// Launches of elementwise ops, and of one op of those below; none for others.
+  std::optional<KernelInfo> buildElements(rt::KernelOp launch);
+  std::optional<KernelInfo> buildSingle(rt::KernelOp launch);
+
+  KernelInfo buildCluster(const Cluster &cluster);
+  KernelInfo buildConcat(nn::ConcatOp op);
+  KernelInfo buildPad(dist::PadOp op);
+  KernelInfo buildRotary(nn::RotaryOp op);
+  KernelInfo buildRmsNorm(nn::RmsNormOp op);
+  KernelInfo buildLayerNorm(nn::LayerNormOp op);
+  KernelInfo buildSoftmax(nn::SoftmaxOp op);
+  KernelInfo buildReduce(nn::ReduceOp op);
+  KernelInfo buildCumsum(nn::CumsumOp op);
   std::string buildAttention(nn::AttentionOp op);
 
   static mlir::ImplicitLocOpBuilder getBuilder(mlir::func::FuncOp kernel) {

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A program becomes a list of steps, each a call of a kernel or of the runtime.
-// Every value between steps has a place in an arena, chosen here for the whole
-// run, or is an argument or a constant. The entry function is the list.
+// A planned rt program becomes a list of steps, each a call of the runtime that
+// launches a kernel, moves data between ranks or performs an op. Where values lie
+// is known: in the arena where their launches say, or with the arguments, the
+// packed parameters or the constants.
 //
 //===----------------------------------------------------------------------===//
 
@@ -16,189 +17,121 @@
 #include "KernelBuilder.h"
 #include "Step.h"
 
-#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "meshwright/passes/schedule/Schedule.h"
+
 #include "mlir/IR/DialectResourceBlobManager.h"
-#include "llvm/ADT/MapVector.h"
+#include "mlir/Pass/PassManager.h"
 
 using namespace mlir;
 
 namespace meshwright {
 namespace lower {
 
-//===----------------------------------------------------------------------===//
-// Grouping
-//===----------------------------------------------------------------------===//
+namespace {
 
-/// Elementwise ops in one kernel, at most: code grows with them, and so does
-/// the time to compile it.
-static constexpr int64_t kMaxClusterOps = 48;
+class ProgramLowering {
+public:
+  ProgramLowering(func::FuncOp main, const LowerOptions &options) : main(main), options(options) {}
+
+  FailureOr<LoweredProgram> run();
+
+private:
+  LogicalResult addArguments();
+  LogicalResult addConstant(nn::ConstantOp op);
+  LogicalResult addPrepared(rt::PrepareOp op);
+  LogicalResult addKernel(rt::KernelOp launch);
+  LogicalResult addStart(rt::StartOp start);
+  void addWait(rt::WaitOp wait);
+  LogicalResult addOp(Operation *op);
+  /// Hands a result to whoever watches the run, where it has an identity.
+  void addProbe(Value result, Value yielded);
+  /// The places of a launch's results, also as the region knows them.
+  LogicalResult placeResults(Operation *launch, std::optional<ArrayRef<int64_t>> offsets,
+                             ValueRange results, ValueRange yielded);
+  LogicalResult checkPlaced(const Step &step) const;
+
+  /// The value whose buffer a value is: through views and regions.
+  static Value resolve(Value value) {
+    for (Value last; last != value;) {
+      last = value;
+      value = rt::getBuffer(rt::getOuterValue(value));
+    }
+    return value;
+  }
+  Place getPlace(Value value) const { return places.lookup(resolve(value)); }
+
+  func::FuncOp main;
+  LowerOptions options;
+  LoweredProgram program;
+  std::optional<KernelBuilder> kernels;
+  std::vector<Step> steps;
+  llvm::DenseMap<Value, Place> places;
+  /// The starts whose waits are still to come, by their tickets.
+  llvm::DenseMap<Operation *, int64_t> tickets;
+  int64_t numTickets = 0;
+};
+
+} // namespace
 
 static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// Whether computing the op again for each of several points is no loss.
-static bool isCheap(Operation *op) {
-  return isMovement(op) || isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp,
-                               nn::MulOp, nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp,
-                               nn::XorOp, nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
+/// The op that a launch is named by: the one that costs most, or the last.
+static Operation *getNamedOp(rt::KernelOp launch) {
+  for (Operation &op : launch.getOps())
+    if (isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp>(op))
+      return &op;
+  return launch.getYielded().front().getDefiningOp();
 }
 
-namespace {
-
-/// Which ops run, and which are computed inside the kernel of a user.
-struct Grouping {
-  llvm::DenseSet<Operation *> live;
-  llvm::DenseSet<Operation *> fused;
-
-  Grouping(func::FuncOp main, bool keepProbed);
-
-  Cluster getCluster(Operation *root) const {
-    Cluster cluster;
-    cluster.root = root;
-    add(cluster, root);
-    return cluster;
-  }
-
-private:
-  void add(Cluster &cluster, Operation *op) const {
-    if (!cluster.members.insert(op).second)
-      return;
-    for (Value operand : op->getOperands())
-      if (Operation *producer = operand.getDefiningOp(); producer && fused.contains(producer))
-        add(cluster, producer);
-  }
-};
-
-} // namespace
-
-Grouping::Grouping(func::FuncOp main, bool keepProbed) {
-  Block &body = main.getBody().front();
-  /// How often a fused op is evaluated, and how many ops are in the kernel it
-  /// is part of.
-  llvm::DenseMap<Operation *, int64_t> points, sizes;
-  llvm::DenseMap<Operation *, Operation *> roots;
-  for (Operation &op : llvm::reverse(body)) {
-    bool isProbed = keepProbed && op.hasAttr(nn::NnDialect::kIdAttr);
-    if (op.hasTrait<OpTrait::IsTerminator>() || isProbed ||
-        llvm::any_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
-      live.insert(&op);
-    if (!live.contains(&op) || !isElementwise(&op))
-      continue;
-    points[&op] = countOf(op.getResult(0));
-    roots[&op] = &op;
-    sizes[&op] = 1;
-    if (isProbed)
-      continue;
-    // Ops that compute follow a single user; ops that cost nothing follow all.
-    llvm::SmallDenseSet<Operation *> users;
-    for (Operation *user : op.getUsers())
-      if (live.contains(user))
-        users.insert(user);
-    bool follows = llvm::all_of(users, isElementwise);
-    if (!isFree(&op) && !isMovement(&op))
-      follows &= users.size() == 1;
-    int64_t evaluated = 0;
-    for (Operation *user : users)
-      evaluated += isElementwise(user) ? points[user] : 0;
-    if (!isFree(&op) && !isCheap(&op))
-      follows &= evaluated <= points[&op];
-    if (!follows)
-      continue;
-    Operation *root = roots[*users.begin()];
-    for (Operation *user : users)
-      follows &= sizes[roots[user]] < kMaxClusterOps;
-    if (!follows)
-      continue;
-    for (Operation *user : users)
-      ++sizes[roots[user]];
-    fused.insert(&op);
-    points[&op] = evaluated;
-    roots[&op] = root;
-  }
-}
-
-//===----------------------------------------------------------------------===//
-// Places
-//===----------------------------------------------------------------------===//
-
-namespace {
-
-/// Where a value lies.
-struct Place {
-  enum Kind { Arena, Argument, Constant } kind;
-  /// Offset in the arena, or index.
-  int64_t index;
-};
-
-/// Offsets in an arena for buffers that come and go: each takes the first gap
-/// that it fits.
-class Arena {
-public:
-  static constexpr int64_t kAlignment = 64;
-
-  int64_t allocate(int64_t bytes) {
-    bytes = llvm::alignTo(std::max<int64_t>(bytes, 1), kAlignment);
-    int64_t offset = 0;
-    auto next = blocks.begin();
-    for (; next != blocks.end(); ++next) {
-      if (next->first - offset >= bytes)
-        break;
-      offset = next->first + next->second;
+/// Additions, multiplications and the like.
+static int64_t countFlops(rt::KernelOp launch) {
+  int64_t flops = 0;
+  for (Operation &op : launch.getOps()) {
+    if (auto linear = dyn_cast<nn::LinearOp>(op)) {
+      auto input = cast<RankedTensorType>(linear.getInput().getType());
+      flops += 2 * countOf(linear.getResult()) * input.getShape().back();
+    } else if (auto matmul = dyn_cast<nn::MatmulOp>(op)) {
+      auto shape = cast<RankedTensorType>(matmul.getLhs().getType()).getShape();
+      flops += 2 * countOf(matmul.getResult()) *
+               shape[shape.size() - (matmul.getTransposeLhs() ? 2 : 1)];
+    } else if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+      auto query = cast<RankedTensorType>(attention.getQuery().getType()).getShape();
+      auto value = cast<RankedTensorType>(attention.getValue().getType()).getShape();
+      flops += 2 * query[0] * query[1] * query[2] * value[2] * (query[3] + value[3]);
+    } else if (!isMovement(&op) && !isFree(&op) && !isa<nn::ReshapeOp>(op)) {
+      int64_t most = 0;
+      for (Value operand : op.getOperands())
+        most = std::max(most, countOf(operand));
+      flops += std::max(most, countOf(op.getResult(0)));
     }
-    blocks.emplace(offset, bytes);
-    peak = std::max(peak, offset + bytes);
-    return offset;
   }
-  void release(int64_t offset) { blocks.erase(offset); }
-  int64_t getPeak() const { return peak; }
+  return flops;
+}
 
-private:
-  std::map<int64_t, int64_t> blocks;
-  int64_t peak = 0;
-};
+//===----------------------------------------------------------------------===//
+// Values that are there
+//===----------------------------------------------------------------------===//
 
-class ProgramLowering {
-public:
-  ProgramLowering(func::FuncOp main, const LowerOptions &options)
-      : main(main), options(options), context(main.getContext()) {}
-
-  FailureOr<LoweredProgram> run();
-
-private:
-  LogicalResult makeSteps();
-  LogicalResult addStep(Operation *op, const Grouping &grouping, KernelBuilder &kernels);
-  LogicalResult addConstant(nn::ConstantOp op);
-  void assignPlaces();
-  void emitEntry();
-
-  /// Whether the op's result is its operand's buffer.
-  static bool isView(Operation *op) { return isa<nn::ReshapeOp, dist::ConstrainOp>(op); }
-  /// The value whose buffer a value is.
-  Value resolve(Value value) const {
-    while (value && value.getDefiningOp() && isView(value.getDefiningOp()))
-      value = value.getDefiningOp()->getOperand(0);
-    return value;
+LogicalResult ProgramLowering::addArguments() {
+  for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
+      return emitError(main.getLoc(), "argument ")
+             << i << " of '" << main.getName() << "' is of type " << type
+             << ", expected a tensor of static shape";
+    places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
+    program.isRead.push_back(llvm::any_of(
+        main.getArgument(i).getUsers(), [](Operation *user) { return !isa<rt::PrepareOp>(user); }));
   }
-
-  func::FuncOp main;
-  LowerOptions options;
-  MLIRContext *context;
-  LoweredProgram program;
-  std::vector<Step> steps;
-  llvm::DenseMap<Value, Place> places;
-};
-
-} // namespace
-
-static int64_t bytesOf(Value value) {
-  Type type = getStorageType(getElementTypeOrSelf(value.getType()));
-  return countOf(value) * (type.getIntOrFloatBitWidth() / 8);
+  return success();
 }
 
 /// The elements of a constant as they lie in memory.
 LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
   auto type = cast<RankedTensorType>(op.getResult().getType());
+  int64_t bytes = rt::getBufferBytes(type);
   std::vector<char> data;
   if (auto resource = dyn_cast<DenseResourceElementsAttr>(op.getValue())) {
     AsmResourceBlob *blob = resource.getRawHandle().getBlob();
@@ -212,291 +145,185 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
     else
       data.assign(elements.getRawData().begin(), elements.getRawData().end());
     int64_t size = data.size();
-    if (elements.isSplat() && size > 0 && size < bytesOf(op.getResult()))
-      for (int64_t i = size; i < bytesOf(op.getResult()); ++i)
+    if (elements.isSplat() && size > 0 && size < bytes)
+      for (int64_t i = size; i < bytes; ++i)
         data.push_back(data[i - size]);
   } else {
     return op.emitOpError("has a value of a kind that cannot be compiled");
   }
-  if (int64_t(data.size()) != bytesOf(op.getResult()))
-    return op.emitOpError("has ") << data.size() << " bytes of data, expected "
-                                  << bytesOf(op.getResult());
+  if (int64_t(data.size()) != bytes)
+    return op.emitOpError("has ") << data.size() << " bytes of data, expected " << bytes;
   places[op.getResult()] = {Place::Constant, int64_t(program.constants.size())};
   program.constants.push_back(std::move(data));
   return success();
 }
 
-LogicalResult ProgramLowering::addStep(Operation *op, const Grouping &grouping,
-                                       KernelBuilder &kernels) {
-  if (isView(op))
-    return success();
-  if (auto constant = dyn_cast<nn::ConstantOp>(op); constant && !isFree(op))
-    return addConstant(constant);
-  if (isRuntimeCall(op)) {
-    FailureOr<Step> step = getRuntimeCall(op, kernels);
-    if (failed(step))
-      return failure();
-    steps.push_back(std::move(*step));
-  } else if (isElementwise(op) || KernelBuilder::hasKernel(op)) {
-    KernelCall call =
-        isElementwise(op) ? kernels.buildCluster(grouping.getCluster(op)) : kernels.build(op);
-    Step step(op, call.name, /*isKernel=*/true);
-    step.inputs = call.inputs;
-    step.outputs = {op->getResult(0)};
+LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
+  auto argument = cast<BlockArgument>(op.getParameter());
+  rt::PackingAttr packing = op.getPacking();
+  places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
+  program.prepared.push_back(
+      {argument.getArgNumber(),
+       {getTypeCode(getElementTypeOrSelf(argument.getType())), packing.getK(), packing.getN(),
+        packing.getTransposed(), packing.getPanel(), packing.getGroup()}});
+  return success();
+}
+
+LogicalResult ProgramLowering::placeResults(Operation *launch,
+                                            std::optional<ArrayRef<int64_t>> offsets,
+                                            ValueRange results, ValueRange yielded) {
+  if (!offsets)
+    return launch->emitOpError(
+        "has no offsets in the arena: expected '--plan-buffers' to have run");
+  for (auto [result, inside, offset] : llvm::zip_equal(results, yielded, *offsets)) {
+    if (getTypeCode(getElementTypeOrSelf(result.getType())) < 0)
+      return inside.getDefiningOp()->emitOpError("has a result of type ")
+             << result.getType() << ", which cannot be compiled";
+    places[result] = places[inside] = {Place::Arena, offset};
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Steps
+//===----------------------------------------------------------------------===//
+
+LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
+  for (const auto *values : {&step.inputs, &step.outputs})
+    for (Value value : *values)
+      if (value && !places.contains(resolve(value)))
+        return step.op->emitOpError("cannot be compiled for execution with the ops around it");
+  return success();
+}
+
+void ProgramLowering::addProbe(Value result, Value yielded) {
+  Operation *op = yielded.getDefiningOp();
+  auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
+  if (!options.probes || !id || op->getNumResults() != 1)
+    return;
+  auto type = cast<RankedTensorType>(result.getType());
+  Step probe(op, "mw_rt_run_probe");
+  probe.inputs = {result};
+  probe.numbers = {int64_t(program.probes.size())};
+  program.probes.push_back({id.getInt(), describeOp(op), getTypeCode(type.getElementType()),
+                            std::vector<int64_t>(type.getShape())});
+  steps.push_back(std::move(probe));
+}
+
+LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
+  if (failed(placeResults(launch, launch.getOffsets(), launch.getResults(), launch.getYielded())))
+    return failure();
+  Operation *op = getNamedOp(launch);
+  std::optional<KernelInfo> info = kernels->build(launch);
+  if (info) {
+    Step step(op, "mw_rt_run_kernel");
+    step.passing = Step::Kernel;
+    step.kernel = info->name;
+    step.inputs = info->inputs;
+    step.outputs.assign(launch->result_begin(), launch->result_end());
+    if (info->flops == 0)
+      info->flops = countFlops(launch);
+    if (info->bytes < 0) {
+      info->bytes = 0;
+      for (TypeRange types :
+           {TypeRange(launch->getOperandTypes()), TypeRange(launch->getResultTypes())})
+        for (Type type : types)
+          info->bytes += rt::getBufferBytes(type);
+    }
+    program.workspaceBytes = std::max(program.workspaceBytes, info->workspaceBytes);
+    step.descriptor = {info->kind,
+                       info->items,
+                       info->grain,
+                       info->workspaceBytes,
+                       info->flops,
+                       info->bytes,
+                       int64_t(step.inputs.size()),
+                       int64_t(step.outputs.size())};
+    for (Value output : step.outputs)
+      step.descriptor.append(
+          {getTypeCode(getElementTypeOrSelf(output.getType())), countOf(output)});
     steps.push_back(std::move(step));
   } else {
-    return op->emitOpError("cannot be compiled for execution");
-  }
-  auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
-  if (options.probes && id && op->getNumResults() == 1) {
-    auto type = cast<RankedTensorType>(op->getResult(0).getType());
-    Step probe(op, "mw_rt_run_probe");
-    probe.inputs = {op->getResult(0)};
-    probe.probe = program.probes.size();
-    program.probes.push_back({id.getInt(), describeOp(op), getTypeCode(type.getElementType()),
-                              std::vector<int64_t>(type.getShape())});
-    steps.push_back(std::move(probe));
-  }
-  return success();
-}
-
-LogicalResult ProgramLowering::makeSteps() {
-  if (!main.getBody().hasOneBlock())
-    return emitError(main.getLoc(), "'main' has ")
-           << main.getBody().getBlocks().size() << " blocks, expected one";
-  for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
-    auto tensor = dyn_cast<RankedTensorType>(type);
-    if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-      return emitError(main.getLoc(), "argument ")
-             << i << " of 'main' is of type " << type << ", expected a tensor of static shape";
-    places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
-  }
-  Grouping grouping(main, options.probes);
-  KernelBuilder kernels(context);
-  for (Operation &op : main.getBody().front().without_terminator()) {
-    if (!grouping.live.contains(&op) || grouping.fused.contains(&op))
-      continue;
-    for (Type type : op.getResultTypes()) {
-      auto tensor = dyn_cast<RankedTensorType>(type);
-      if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-        return op.emitOpError("has a result of type ") << type << ", which cannot be compiled";
-    }
-    if (failed(addStep(&op, grouping, kernels)))
+    // What is left is for the runtime, one op at a time.
+    auto ops = launch.getOps();
+    if (std::distance(ops.begin(), ops.end()) != 1 || !isRuntimeCall(op))
+      return op->emitOpError("cannot be compiled for execution");
+    FailureOr<Step> step = getRuntimeCall(op, *kernels);
+    if (failed(step))
       return failure();
+    for (Value input : step->inputs)
+      if (input && isa_and_nonnull<rt::PrepareOp>(resolve(input).getDefiningOp()))
+        return op->emitOpError("reads a packed parameter, and no kernel for that is known");
+    steps.push_back(std::move(*step));
   }
-  program.kernels = kernels.takeSources();
+  if (failed(checkPlaced(steps.back())))
+    return failure();
+  for (auto [result, yielded] : llvm::zip_equal(launch.getResults(), launch.getYielded()))
+    addProbe(result, yielded);
   return success();
 }
 
-void ProgramLowering::assignPlaces() {
-  llvm::DenseMap<Value, size_t> lastUse;
-  for (auto [i, step] : llvm::enumerate(steps)) {
-    for (Value &input : step.inputs) {
-      input = resolve(input);
-      if (input)
-        lastUse[input] = i;
-    }
+LogicalResult ProgramLowering::addStart(rt::StartOp start) {
+  auto wait = dyn_cast<rt::WaitOp>(*start.getFuture().getUsers().begin());
+  if (failed(placeResults(start, start.getOffsets(), wait.getResults(), start.getYielded())))
+    return failure();
+  FailureOr<Step> step = getRuntimeCall(start.getCollective(), *kernels);
+  if (failed(step))
+    return failure();
+  // Nothing to overlap with, and nothing in flight that must come first: the
+  // compute stream does it itself.
+  if (!tickets.empty() || start->getNextNode() != wait) {
+    step->callee = "mw_rt_start";
+    step->numbers = {int64_t(start.getStream()), numTickets};
+    tickets[start] = numTickets++;
   }
-  for (Value result : main.getBody().front().getTerminator()->getOperands())
-    lastUse[resolve(result)] = steps.size();
-  Arena arena;
-  std::vector<SmallVector<int64_t>> ends(steps.size() + 1);
-  for (auto [i, step] : llvm::enumerate(steps)) {
-    for (Value output : step.outputs) {
-      int64_t offset = arena.allocate(bytesOf(output));
-      places[output] = {Place::Arena, offset};
-      // What nobody reads is written all the same.
-      size_t end = std::max<size_t>(lastUse.lookup(output), i);
-      ends[end].push_back(offset);
-    }
-    for (int64_t offset : ends[i])
-      arena.release(offset);
-  }
-  program.arenaBytes = arena.getPeak();
+  steps.push_back(std::move(*step));
+  return checkPlaced(steps.back());
 }
 
-//===----------------------------------------------------------------------===//
-// The entry
-//===----------------------------------------------------------------------===//
-
-namespace {
-
-class EntryEmitter {
-public:
-  EntryEmitter(ModuleOp module, LoweredProgram &program, const llvm::DenseMap<Value, Place> &places)
-      : module(module), program(program), places(places), symbols(module),
-        builder(UnknownLoc::get(module.getContext()), module.getContext()) {
-    pointer = LLVM::LLVMPointerType::get(module.getContext());
-    i32 = builder.getI32Type();
-    i64 = builder.getI64Type();
-    voidType = LLVM::LLVMVoidType::get(module.getContext());
+void ProgramLowering::addWait(rt::WaitOp wait) {
+  rt::StartOp start = wait.getStart();
+  if (auto ticket = tickets.find(start); ticket != tickets.end()) {
+    Step step(start.getCollective(), "mw_rt_wait");
+    step.numbers = {ticket->second};
+    tickets.erase(ticket);
+    steps.push_back(std::move(step));
   }
-
-  void emit(ArrayRef<Step> steps, ValueRange results);
-
-private:
-  void emitStep(const Step &step);
-  Value getConstant(int64_t value) {
-    return LLVM::ConstantOp::create(builder, i64, builder.getI64IntegerAttr(value));
-  }
-  /// The i-th pointer of an array of pointers.
-  Value getElement(Value array, int64_t i) {
-    return LLVM::GEPOp::create(builder, pointer, pointer, array,
-                               ArrayRef<LLVM::GEPArg>{getConstant(i)});
-  }
-  Value getPointer(Value value);
-  Value getDescriptor(ArrayRef<int64_t> fields);
-  /// An array of the values' pointers, on the stack.
-  Value getArray(ValueRange values, Value array);
-  /// One of the runtime's or a kernel.
-  LLVM::LLVMFuncOp getFunction(StringRef name, ValueRange arguments, Type result);
-
-  ModuleOp module;
-  LoweredProgram &program;
-  const llvm::DenseMap<Value, Place> &places;
-  SymbolTable symbols;
-  ImplicitLocOpBuilder builder;
-  LLVM::LLVMPointerType pointer;
-  Type i32, i64, voidType;
-  LLVM::LLVMFuncOp entry;
-  Block *failure = nullptr;
-  Value inputArray, outputArray, null;
-  std::map<std::vector<int64_t>, LLVM::GlobalOp> descriptors;
-  llvm::DenseMap<Operation *, int64_t> opNumbers;
-};
-
-} // namespace
-
-Value EntryEmitter::getPointer(Value value) {
-  if (!value)
-    return null;
-  Place place = places.lookup(value);
-  if (place.kind == Place::Arena)
-    return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), entry.getArgument(1),
-                               ArrayRef<LLVM::GEPArg>{getConstant(place.index)});
-  Value table = entry.getArgument(place.kind == Place::Argument ? 2 : 4);
-  return LLVM::LoadOp::create(builder, pointer, getElement(table, place.index));
+  for (auto [result, yielded] : llvm::zip_equal(wait.getResults(), start.getYielded()))
+    addProbe(result, yielded);
 }
 
-Value EntryEmitter::getDescriptor(ArrayRef<int64_t> fields) {
-  std::vector<int64_t> key(fields);
-  LLVM::GlobalOp &global = descriptors[key];
-  if (!global) {
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPointToStart(module.getBody());
-    auto type = LLVM::LLVMArrayType::get(i64, fields.size());
-    auto data = DenseElementsAttr::get(RankedTensorType::get(fields.size(), i64), fields);
-    global = LLVM::GlobalOp::create(builder, type, /*isConstant=*/true, LLVM::Linkage::Internal,
-                                    "descriptor_" + std::to_string(descriptors.size()), data,
-                                    /*alignment=*/8);
+LogicalResult ProgramLowering::addOp(Operation *op) {
+  if (rt::isView(op))
+    return success();
+  if (auto constant = dyn_cast<nn::ConstantOp>(op))
+    return addConstant(constant);
+  if (auto prepare = dyn_cast<rt::PrepareOp>(op))
+    return addPrepared(prepare);
+  if (auto kernel = dyn_cast<rt::KernelOp>(op))
+    return addKernel(kernel);
+  if (auto start = dyn_cast<rt::StartOp>(op))
+    return addStart(start);
+  if (auto wait = dyn_cast<rt::WaitOp>(op)) {
+    addWait(wait);
+    return success();
   }
-  return LLVM::AddressOfOp::create(builder, global);
-}
-
-Value EntryEmitter::getArray(ValueRange values, Value array) {
-  for (auto [i, value] : llvm::enumerate(values))
-    LLVM::StoreOp::create(builder, getPointer(value), getElement(array, i));
-  return array;
-}
-
-LLVM::LLVMFuncOp EntryEmitter::getFunction(StringRef name, ValueRange arguments, Type result) {
-  if (auto known = symbols.lookup<LLVM::LLVMFuncOp>(name))
-    return known;
-  OpBuilder::InsertionGuard guard(builder);
-  builder.setInsertionPointToStart(module.getBody());
-  SmallVector<Type> types(arguments.getTypes());
-  auto function =
-      LLVM::LLVMFuncOp::create(builder, name, LLVM::LLVMFunctionType::get(result, types));
-  symbols.insert(function);
-  return function;
-}
-
-void EntryEmitter::emitStep(const Step &step) {
-  if (step.isKernel) {
-    SmallVector<Value> arguments;
-    for (Value input : step.inputs)
-      arguments.push_back(getPointer(input));
-    for (Value output : step.outputs)
-      arguments.push_back(getPointer(output));
-    LLVM::CallOp::create(builder, getFunction(step.callee, arguments, voidType), arguments);
-    return;
-  }
-  auto [number, isNew] = opNumbers.try_emplace(step.op, program.ops.size());
-  if (isNew)
-    program.ops.push_back(describeOp(step.op));
-  SmallVector<Value> arguments{entry.getArgument(0), getConstant(number->second)};
-  if (step.probe >= 0)
-    arguments.push_back(getConstant(step.probe));
-  else
-    arguments.push_back(getDescriptor(step.descriptor));
-  if (step.asArrays) {
-    arguments.push_back(getArray(step.inputs, inputArray));
-    arguments.push_back(getArray(step.outputs, outputArray));
-  } else {
-    for (Value input : step.inputs)
-      arguments.push_back(getPointer(input));
-    for (Value output : step.outputs)
-      arguments.push_back(getPointer(output));
-  }
-  if (!step.kernelArgument.empty())
-    arguments.push_back(
-        LLVM::AddressOfOp::create(builder, getFunction(step.kernelArgument, {}, voidType)));
-  Value status = LLVM::CallOp::create(builder, getFunction(step.callee, arguments, i32), arguments)
-                     .getResult();
-  Value zero = LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0));
-  Value isFine = LLVM::ICmpOp::create(builder, LLVM::ICmpPredicate::eq, status, zero);
-  Block *next = new Block();
-  entry.getBody().push_back(next);
-  LLVM::CondBrOp::create(builder, isFine, next, ValueRange(), failure, ValueRange(status));
-  builder.setInsertionPointToEnd(next);
-}
-
-void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
-  builder.setInsertionPointToEnd(module.getBody());
-  entry = LLVM::LLVMFuncOp::create(
-      builder, LoweredProgram::kEntry,
-      LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer, pointer}));
-  // A list of calls has nothing to optimise, but is long.
-  entry.setPassthroughAttr(builder.getStrArrayAttr({"noinline", "optnone"}));
-  Block *block = entry.addEntryBlock(builder);
-  failure = new Block();
-  entry.getBody().push_back(failure);
-  failure->addArgument(i32, builder.getLoc());
-  builder.setInsertionPointToEnd(failure);
-  LLVM::ReturnOp::create(builder, failure->getArgument(0));
-
-  builder.setInsertionPointToEnd(block);
-  size_t mostInputs = 1, mostOutputs = 1;
-  for (const Step &step : steps)
-    if (step.asArrays) {
-      mostInputs = std::max(mostInputs, step.inputs.size());
-      mostOutputs = std::max(mostOutputs, step.outputs.size());
-    }
-  inputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(mostInputs));
-  outputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(mostOutputs));
-  null = LLVM::ZeroOp::create(builder, pointer);
-  for (const Step &step : steps)
-    emitStep(step);
-  for (auto [i, result] : llvm::enumerate(results))
-    LLVM::StoreOp::create(builder, getPointer(result), getElement(entry.getArgument(5), i));
-  LLVM::ReturnOp::create(
-      builder, LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0)).getResult());
-}
-
-void ProgramLowering::emitEntry() {
-  EntryEmitter emitter(*program.module, program, places);
-  SmallVector<Value> results;
-  for (Value result : main.getBody().front().getTerminator()->getOperands())
-    results.push_back(resolve(result));
-  emitter.emit(steps, results);
+  return op->emitOpError("is not in a launch: expected '--form-kernels' to have run");
 }
 
 FailureOr<LoweredProgram> ProgramLowering::run() {
   program.module = ModuleOp::create(main.getLoc());
-  if (failed(makeSteps()))
+  kernels.emplace(main.getContext());
+  program.arenaBytes = main->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
+  if (failed(addArguments()))
     return failure();
-  assignPlaces();
-  emitEntry();
+  Block &body = main.getBody().front();
+  for (Operation &op : body.without_terminator())
+    if (failed(addOp(&op)))
+      return failure();
+  program.kernels = kernels->takeSources();
+  emitEntry(program, steps, body.getTerminator()->getOperands(),
+            [&](Value value) { return getPlace(value); });
   return std::move(program);
 }
 
@@ -506,7 +333,20 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   if (main.isExternal())
     return emitError(main.getLoc(), "'main' has no body");
   loadKernelDialects(*main.getContext());
-  return lower::ProgramLowering(main, options).run();
+  if (isPlanned(main))
+    return lower::ProgramLowering(main, options).run();
+  // On a copy: the caller's program stays as it is.
+  OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
+  for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
+    if (other.getName() != main.getName())
+      other.erase();
+  PassManager manager(main.getContext(), ModuleOp::getOperationName());
+  ScheduleOptions schedule;
+  schedule.keepProbed = options.probes;
+  buildSchedule(manager, schedule);
+  if (failed(manager.run(*module)))
+    return failure();
+  return lower::ProgramLowering(module->lookupSymbol<func::FuncOp>(main.getName()), options).run();
 }
 
 } // namespace meshwright

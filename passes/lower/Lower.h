@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_LOWER_LOWER_H
 #define MESHWRIGHT_PASSES_LOWER_LOWER_H
 
+#include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -38,6 +39,13 @@ struct KernelSource {
   std::string text;
 };
 
+/// A parameter that kernels read in another form.
+struct PreparedParameter {
+  /// Which argument of the entry it is.
+  int64_t argument;
+  mw_rt_packing packing;
+};
+
 /// A program as LLVM IR for one rank, the same for all ranks: a function
 /// `mw_main` of type `mw_rt_entry`, which calls kernels and the runtime.
 struct LoweredProgram {
@@ -48,6 +56,12 @@ struct LoweredProgram {
   std::vector<KernelSource> kernels;
   /// Size of the temporaries' arena; buffers in it are aligned to 64 bytes.
   int64_t arenaBytes = 0;
+  /// The most that a kernel needs for each thread, in bytes.
+  int64_t workspaceBytes = 0;
+  /// For each argument whether the program reads it as it lies.
+  std::vector<bool> isRead;
+  /// What the program reads as `prepared`.
+  std::vector<PreparedParameter> prepared;
   /// The arrays that the program reads as `constants`.
   std::vector<std::vector<char>> constants;
   /// Names of the ops that call the runtime.
@@ -63,9 +77,10 @@ struct LowerOptions {
   bool expandBf16 = false;
 };
 
-/// Lowers an SPMD function, or a global one without `dist` ops. Groups of
-/// elementwise ops become one kernel each; matrix products and collectives
-/// become calls. Fails after an error diagnostic that names the op.
+/// Lowers a planned rt program, or an SPMD function or a global one without
+/// collectives, which is scheduled first. Each launch becomes a call of the
+/// runtime, equal kernels are one. Fails after an error diagnostic that names the
+/// op.
 mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
                                              const LowerOptions &options = {});
 

@@ -23,6 +23,7 @@
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "mlir/Transforms/Passes.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 
@@ -62,7 +63,48 @@ void meshwright::loadKernelDialects(MLIRContext &context) {
                    memref::MemRefDialect, scf::SCFDialect, vector::VectorDialect>();
 }
 
+/// Whether a kernel is one that the runtime launches: its last arguments are what
+/// to do and its workspace.
+static bool isLaunched(func::FuncOp kernel) {
+  ArrayRef<Type> types = kernel.getArgumentTypes();
+  if (types.size() < 3)
+    return false;
+  auto workspace = dyn_cast<MemRefType>(types.back());
+  return workspace && workspace.getElementType().isInteger(8) &&
+         types[types.size() - 2].isIndex() && types[types.size() - 3].isIndex();
+}
+
+/// Gives the name of a lowered kernel to a function that takes its buffers as an
+/// array (`mw_rt_kernel`).
+static void addLaunched(LLVM::LLVMFuncOp kernel) {
+  OpBuilder builder(kernel);
+  Location loc = kernel.getLoc();
+  auto pointer = LLVM::LLVMPointerType::get(kernel.getContext());
+  auto launched = LLVM::LLVMFuncOp::create(
+      builder, loc, kernel.getName(),
+      LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(kernel.getContext()),
+                                  {pointer, builder.getI64Type(), builder.getI64Type(), pointer}));
+  kernel.setName((kernel.getName() + "_body").str());
+  kernel.setLinkage(LLVM::Linkage::Internal);
+  Block *block = launched.addEntryBlock(builder);
+  builder.setInsertionPointToEnd(block);
+  SmallVector<Value> arguments;
+  for (int32_t i = 0; i + 3 < int32_t(kernel.getNumArguments()); ++i) {
+    Value at = LLVM::GEPOp::create(builder, loc, pointer, pointer, block->getArgument(0),
+                                   ArrayRef<LLVM::GEPArg>{i});
+    arguments.push_back(LLVM::LoadOp::create(builder, loc, pointer, at));
+  }
+  for (unsigned i : {1, 2, 3})
+    arguments.push_back(block->getArgument(i));
+  LLVM::CallOp::create(builder, loc, kernel, arguments);
+  LLVM::ReturnOp::create(builder, loc, ValueRange());
+}
+
 LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &options) {
+  llvm::StringSet<> launched;
+  for (auto kernel : module.getOps<func::FuncOp>())
+    if (!kernel.isExternal() && isLaunched(kernel))
+      launched.insert(kernel.getName());
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
@@ -83,9 +125,12 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   manager.addPass(createReconcileUnrealizedCastsPass());
   if (failed(manager.run(module)))
     return failure();
+  for (auto kernel : llvm::to_vector(module.getOps<LLVM::LLVMFuncOp>()))
+    if (launched.contains(kernel.getName()))
+      addLaunched(kernel);
   // Called from the program's entry, and by nobody outside the program.
   for (auto kernel : module.getOps<LLVM::LLVMFuncOp>())
-    if (!kernel.isExternal())
+    if (!kernel.isExternal() && kernel.getLinkage() == LLVM::Linkage::External)
       kernel.setVisibility_(LLVM::Visibility::Hidden);
   return success();
 }

@@ -11,7 +11,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-KernelCall KernelScope::buildConcat(nn::ConcatOp op) {
+KernelInfo KernelScope::buildConcat(nn::ConcatOp op) {
   auto type = cast<RankedTensorType>(op.getResult().getType());
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < type.getRank(); ++d)
@@ -27,7 +27,7 @@ KernelCall KernelScope::buildConcat(nn::ConcatOp op) {
   }
   types.push_back(getBufferType(op.getResult(), {outer, total}));
   func::FuncOp kernel = begin(op, types);
-  Value out = kernel.getArguments().back();
+  Value out = kernel.getArgument(types.size() - 1);
   Builder builder = getBuilder(kernel);
   emitLoop(builder, outer, [&](Builder &b, Value row) {
     int64_t offset = 0;
@@ -43,7 +43,7 @@ KernelCall KernelScope::buildConcat(nn::ConcatOp op) {
   return {finish(kernel), SmallVector<Value>(op.getInputs())};
 }
 
-KernelCall KernelScope::buildPad(dist::PadOp op) {
+KernelInfo KernelScope::buildPad(dist::PadOp op) {
   auto from = cast<RankedTensorType>(op.getInput().getType());
   auto to = cast<RankedTensorType>(op.getResult().getType());
   func::FuncOp kernel = begin(op, {getBufferType(op.getInput()), getBufferType(op.getResult())});
@@ -62,7 +62,7 @@ KernelCall KernelScope::buildPad(dist::PadOp op) {
 
 /// The features that rotate are pairs (a, b) in dimensions [.., 2, r/2], or
 /// [.., r/2, 2] where they are interleaved. cos and sin broadcast.
-KernelCall KernelScope::buildRotary(nn::RotaryOp op) {
+KernelInfo KernelScope::buildRotary(nn::RotaryOp op) {
   auto type = cast<RankedTensorType>(op.getInput().getType());
   ArrayRef<int64_t> shape = type.getShape();
   int64_t rank = type.getRank(), features = shape.back();

@@ -124,7 +124,7 @@ static Value emitInverseRoot(Builder &b, Value sum, int64_t count, double eps) {
   return arith::DivFOp::create(b, emitConstant(b, type, 1), math::SqrtOp::create(b, shifted));
 }
 
-KernelCall KernelScope::buildRmsNorm(nn::RmsNormOp op) {
+KernelInfo KernelScope::buildRmsNorm(nn::RmsNormOp op) {
   auto [rows, columns] = getRows(op.getInput());
   Type type = getComputeType(getElementTypeOrSelf(op.getInput().getType()));
   SmallVector<Type> types{getBufferType(op.getInput(), {rows, columns})};
@@ -132,7 +132,7 @@ KernelCall KernelScope::buildRmsNorm(nn::RmsNormOp op) {
     types.push_back(getBufferType(op.getWeight()));
   types.push_back(getBufferType(op.getResult(), {rows, columns}));
   func::FuncOp kernel = begin(op, types);
-  Value x = kernel.getArgument(0), out = kernel.getArguments().back();
+  Value x = kernel.getArgument(0), out = kernel.getArgument(types.size() - 1);
   Builder builder = getBuilder(kernel);
   int64_t count = columns;
   emitLoop(builder, rows, [&](Builder &b, Value row) {
@@ -152,13 +152,13 @@ KernelCall KernelScope::buildRmsNorm(nn::RmsNormOp op) {
       emitStore(inner, value, out, {row, i});
     });
   });
-  KernelCall call{finish(kernel), {op.getInput()}};
+  KernelInfo call{finish(kernel), {op.getInput()}};
   if (op.getWeight())
     call.inputs.push_back(op.getWeight());
   return call;
 }
 
-KernelCall KernelScope::buildLayerNorm(nn::LayerNormOp op) {
+KernelInfo KernelScope::buildLayerNorm(nn::LayerNormOp op) {
   auto [rows, columns] = getRows(op.getInput());
   Type type = getComputeType(getElementTypeOrSelf(op.getInput().getType()));
   SmallVector<Type> types{getBufferType(op.getInput(), {rows, columns})};
@@ -168,7 +168,7 @@ KernelCall KernelScope::buildLayerNorm(nn::LayerNormOp op) {
     types.push_back(getBufferType(op.getBias()));
   types.push_back(getBufferType(op.getResult(), {rows, columns}));
   func::FuncOp kernel = begin(op, types);
-  Value x = kernel.getArgument(0), out = kernel.getArguments().back();
+  Value x = kernel.getArgument(0), out = kernel.getArgument(types.size() - 1);
   Value weight = op.getWeight() ? kernel.getArgument(1) : Value();
   Value bias = op.getBias() ? kernel.getArgument(types.size() - 2) : Value();
   Builder builder = getBuilder(kernel);
@@ -196,7 +196,7 @@ KernelCall KernelScope::buildLayerNorm(nn::LayerNormOp op) {
       emitStore(inner, value, out, {row, i});
     });
   });
-  KernelCall call{finish(kernel), {op.getInput()}};
+  KernelInfo call{finish(kernel), {op.getInput()}};
   if (op.getWeight())
     call.inputs.push_back(op.getWeight());
   if (op.getBias())
@@ -244,7 +244,7 @@ static SmallVector<int64_t> splitAround(RankedTensorType type, int64_t dim) {
   return sizes;
 }
 
-KernelCall KernelScope::buildSoftmax(nn::SoftmaxOp op) {
+KernelInfo KernelScope::buildSoftmax(nn::SoftmaxOp op) {
   auto inputType = cast<RankedTensorType>(op.getInput().getType());
   SmallVector<int64_t> sizes = splitAround(inputType, op.getDim());
   Type type = getComputeType(inputType.getElementType());
@@ -301,10 +301,10 @@ std::string KernelScope::buildAttention(nn::AttentionOp op) {
   Type biasType = op.getBias() ? getStorageType(getElementTypeOrSelf(op.getBias().getType()))
                                : Type(types.getF32Type());
   // All pointers are always passed; the kernel reads those that are there.
-  func::FuncOp kernel =
-      begin(op, {MemRefType::get({queries, keys}, type), MemRefType::get({keys}, types.getI8Type()),
-                 MemRefType::get(biasShape, biasType), types.getI64Type(), types.getI64Type(),
-                 MemRefType::get({queries, keys}, type)});
+  func::FuncOp kernel = kernels.beginFunction(
+      {MemRefType::get({queries, keys}, type), MemRefType::get({keys}, types.getI8Type()),
+       MemRefType::get(biasShape, biasType), types.getI64Type(), types.getI64Type(),
+       MemRefType::get({queries, keys}, type)});
   Value products = kernel.getArgument(0), padding = kernel.getArgument(1);
   Value bias = kernel.getArgument(2), out = kernel.getArgument(5);
   Builder builder = getBuilder(kernel);
@@ -383,7 +383,7 @@ static Value emitNeutral(Builder &b, nn::ReduceKind kind, Type type) {
   return arith::ConstantOp::create(b, b.getIntegerAttr(type, extreme));
 }
 
-KernelCall KernelScope::buildReduce(nn::ReduceOp op) {
+KernelInfo KernelScope::buildReduce(nn::ReduceOp op) {
   auto inputType = cast<RankedTensorType>(op.getInput().getType());
   Type type = getComputeType(inputType.getElementType());
   // Adjacent dimensions of one kind are one.
@@ -439,7 +439,7 @@ KernelCall KernelScope::buildReduce(nn::ReduceOp op) {
   return {finish(kernel), {op.getInput()}};
 }
 
-KernelCall KernelScope::buildCumsum(nn::CumsumOp op) {
+KernelInfo KernelScope::buildCumsum(nn::CumsumOp op) {
   auto inputType = cast<RankedTensorType>(op.getInput().getType());
   SmallVector<int64_t> sizes = splitAround(inputType, op.getDim());
   Type type = getComputeType(inputType.getElementType());

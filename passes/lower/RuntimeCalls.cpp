@@ -164,7 +164,7 @@ static Step getAttention(nn::AttentionOp op, KernelBuilder &kernels) {
                      codeOfOptional(op.getBias()),
                      biasBatch,
                      biasHead};
-  step.kernelArgument = kernels.buildAttentionKernel(op);
+  step.kernel = kernels.buildAttentionKernel(op);
   return step;
 }
 
@@ -267,7 +267,7 @@ static FailureOr<Step> getCollective(Operation *op, int64_t kind, ArrayAttr axes
   if (failed(mesh))
     return failure();
   Step step(op, "mw_rt_run_collective");
-  step.asArrays = true;
+  step.passing = Step::TwoArrays;
   step.inputs.assign(op->operand_begin(), op->operand_end());
   Descriptor &descriptor = step.descriptor;
   descriptor = {kind, reduction == dist::ReductionKind::Sum ? MW_RT_SUM : MW_RT_MAX};
@@ -399,7 +399,7 @@ static FailureOr<Step> getRedistribute(dist::RedistributeOp op) {
       group.push_back({int(i), 1, mesh->getAxes()[i].getSize()});
 
   Step step(op, "mw_rt_run_collective");
-  step.asArrays = true;
+  step.passing = Step::TwoArrays;
   step.inputs.assign(op->operand_begin(), op->operand_end());
   Descriptor &descriptor = step.descriptor;
   descriptor = {MW_RT_REDISTRIBUTE, MW_RT_SUM};

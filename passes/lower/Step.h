@@ -11,28 +11,34 @@
 #include "KernelBuilder.h"
 #include "Lower.h"
 
+#include <map>
+
 namespace meshwright::lower {
 
-/// A call of a kernel, or of the runtime.
+/// A call into the runtime: `callee(context, op, descriptor, numbers..., buffers)`.
 struct Step {
-  Step(mlir::Operation *op, std::string callee, bool isKernel = false)
-      : op(op), callee(std::move(callee)), isKernel(isKernel) {}
+  Step(mlir::Operation *op, std::string callee) : op(op), callee(std::move(callee)) {}
 
+  /// Named in errors and traces.
   mlir::Operation *op;
-  /// A kernel's name, or that of a runtime function.
   std::string callee;
-  bool isKernel;
+  /// Passed by address, where there is one.
+  llvm::SmallVector<int64_t> descriptor;
+  llvm::SmallVector<int64_t> numbers;
   /// Null where an optional operand is absent.
   llvm::SmallVector<mlir::Value> inputs;
   llvm::SmallVector<mlir::Value> outputs;
-  /// Runtime calls only.
-  llvm::SmallVector<int64_t> descriptor;
-  /// Pass inputs and outputs as two arrays.
-  bool asArrays = false;
-  /// A kernel that the runtime calls.
-  std::string kernelArgument;
-  /// For probes: the number passed.
-  int64_t probe = -1;
+  enum Passing {
+    /// A pointer each.
+    Single,
+    /// Inputs and outputs as two arrays.
+    TwoArrays,
+    /// The kernel, and inputs and outputs as one array.
+    Kernel,
+  } passing = Single;
+  /// A kernel that the runtime calls: for a launch, or the last argument of
+  /// another call.
+  std::string kernel = {};
 };
 
 /// The runtime call that performs an op; `kernels` builds what it calls back.
@@ -40,6 +46,18 @@ struct Step {
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op, KernelBuilder &kernels);
 /// Whether there is one.
 bool isRuntimeCall(mlir::Operation *op);
+
+/// Where a value lies.
+struct Place {
+  enum Kind { Arena, Argument, Prepared, Constant } kind;
+  /// Offset in the arena, or index.
+  int64_t index;
+};
+
+/// Adds the entry, a list of the steps, to the program's module.
+/// `getPlace` has a place for every value that steps and results name.
+void emitEntry(LoweredProgram &program, llvm::ArrayRef<Step> steps, mlir::ValueRange results,
+               llvm::function_ref<Place(mlir::Value)> getPlace);
 
 } // namespace meshwright::lower
 

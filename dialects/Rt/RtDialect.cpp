@@ -1,0 +1,78 @@
+//===- RtDialect.cpp - the rt dialect -------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Rt/Rt.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace meshwright::rt;
+
+#include "meshwright/dialects/Rt/RtDialect.cpp.inc"
+
+#define GET_TYPEDEF_CLASSES
+#include "meshwright/dialects/Rt/RtTypes.cpp.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "meshwright/dialects/Rt/RtAttrs.cpp.inc"
+
+void RtDialect::registerTypes() {
+  addTypes<
+#define GET_TYPEDEF_LIST
+#include "meshwright/dialects/Rt/RtTypes.cpp.inc"
+      >();
+}
+
+void RtDialect::registerAttributes() {
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "meshwright/dialects/Rt/RtAttrs.cpp.inc"
+      >();
+}
+
+void RtDialect::initialize() {
+  registerTypes();
+  registerAttributes();
+  addOperations<
+#define GET_OP_LIST
+#include "meshwright/dialects/Rt/RtOps.cpp.inc"
+      >();
+}
+
+LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
+  StringRef name = attribute.getName();
+  if (name != kArenaAttr && name != kLiveAttr)
+    return op->emitOpError() << "unknown attribute '" << name << "'";
+  auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());
+  if (!isa<FunctionOpInterface>(op) || !bytes || !bytes.getType().isInteger(64) ||
+      bytes.getInt() < 0)
+    return op->emitOpError() << "'" << name << "': expected a number of bytes (i64) on a function, "
+                             << "got " << attribute.getValue();
+  return success();
+}
+
+LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
+                                 ArrayRef<Type> types) {
+  for (Type type : types) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    if (!tensor || !tensor.hasStaticShape())
+      return emitError() << "expected tensors of static shape, got " << type;
+  }
+  return success();
+}
+
+LogicalResult PackingAttr::verify(function_ref<InFlightDiagnostic()> emitError, int64_t k,
+                                  int64_t n, bool transposed, int64_t panel, int64_t group) {
+  for (auto [name, value] :
+       {std::pair<const char *, int64_t>("k", k), {"n", n}, {"panel", panel}, {"group", group}})
+    if (value < 1)
+      return emitError() << "expected " << name << " of at least 1, got " << value;
+  return success();
+}

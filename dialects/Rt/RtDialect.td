@@ -1,0 +1,43 @@
+//===- RtDialect.td - how a program runs -------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_RT_RTDIALECT_TD
+#define MESHWRIGHT_DIALECTS_RT_RTDIALECT_TD
+
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/OpBase.td"
+
+def Rt_Dialect : Dialect {
+  let name = "rt";
+  let cppNamespace = "::meshwright::rt";
+  let summary = "how a program runs";
+  let description = [{
+    What one rank does, launch by launch: kernels on its compute stream,
+    collectives that start on a communication stream and are waited for, and
+    where in the rank's arena their results lie. Values stay tensors; a result
+    gets its place by an attribute.
+  }];
+  let useDefaultAttributePrinterParser = 1;
+  let useDefaultTypePrinterParser = 1;
+  let hasOperationAttrVerify = 1;
+  let extraClassDeclaration = [{
+    /// On a function: bytes of its arena (i64). Every kernel and collective then
+    /// has the offsets of its results.
+    static constexpr llvm::StringLiteral kArenaAttr = "rt.arena";
+    /// On a function: bytes of the largest set of buffers that are needed at
+    /// once (i64). No plan has a smaller arena.
+    static constexpr llvm::StringLiteral kLiveAttr = "rt.live";
+
+  private:
+    void registerAttributes();
+    void registerTypes();
+
+  public:
+  }];
+}
+
+#endif

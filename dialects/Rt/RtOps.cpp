@@ -1,0 +1,183 @@
+//===- RtOps.cpp - launches, streams and buffers --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::rt;
+
+#define GET_OP_CLASSES
+#include "meshwright/dialects/Rt/RtOps.cpp.inc"
+
+int64_t rt::getBufferBytes(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  unsigned bits = tensor.getElementType().getIntOrFloatBitWidth();
+  return tensor.getNumElements() * std::max(bits / 8, 1u);
+}
+
+Value rt::getOuterValue(Value value) {
+  while (auto argument = dyn_cast<BlockArgument>(value)) {
+    Operation *parent = argument.getOwner()->getParentOp();
+    if (!isa_and_nonnull<KernelOp, StartOp>(parent))
+      break;
+    value = parent->getOperand(argument.getArgNumber());
+  }
+  return value;
+}
+
+bool rt::isView(Operation *op) { return isa<nn::ReshapeOp, dist::ConstrainOp>(op); }
+
+Value rt::getBuffer(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (!isView(op))
+      break;
+    value = op->getOperand(0);
+  }
+  return value;
+}
+
+bool rt::isCollective(Operation *op) {
+  return isa<dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
+             dist::PermuteOp, dist::RedistributeOp>(op);
+}
+
+//===----------------------------------------------------------------------===//
+// Invariants
+//===----------------------------------------------------------------------===//
+
+/// The region of a launch:
+/// - its arguments have the operands' types;
+/// - it ends with a yield of the results' types;
+/// - each result is made in the region, and yielded once.
+static LogicalResult verifyLaunch(Operation *op, Block &block, TypeRange results) {
+  if (block.getArgumentTypes() != op->getOperandTypes())
+    return op->emitOpError() << "has a region with arguments of types (" << block.getArgumentTypes()
+                             << "), expected those of the operands, (" << op->getOperandTypes()
+                             << ")";
+  auto yield = dyn_cast<YieldOp>(block.getTerminator());
+  if (!yield)
+    return op->emitOpError() << "expected a region that ends with rt.yield";
+  if (yield.getOperandTypes() != results)
+    return yield.emitOpError() << "yields (" << yield.getOperandTypes() << "), expected ("
+                               << results << ")";
+  llvm::SmallPtrSet<void *, 4> seen;
+  for (auto [i, value] : llvm::enumerate(yield.getValues())) {
+    if (isa<BlockArgument>(value))
+      return yield.emitOpError() << "operand " << i
+                                 << " is an operand of the launch, expected a value made in it";
+    if (!seen.insert(value.getAsOpaquePointer()).second)
+      return yield.emitOpError() << "operand " << i << " is yielded twice";
+  }
+  return success();
+}
+
+/// Offsets: one for each result, aligned.
+static LogicalResult verifyOffsets(Operation *op, std::optional<ArrayRef<int64_t>> offsets,
+                                   size_t count) {
+  if (!offsets)
+    return success();
+  if (offsets->size() != count)
+    return op->emitOpError() << "has " << offsets->size() << " offsets, expected " << count
+                             << ", one for each result";
+  for (int64_t offset : *offsets)
+    if (offset < 0 || offset % kAlignment != 0)
+      return op->emitOpError() << "has offset " << offset << ", expected a multiple of "
+                               << kAlignment;
+  return success();
+}
+
+LogicalResult KernelOp::verify() {
+  if (getNumResults() == 0)
+    return emitOpError() << "has no results";
+  return verifyOffsets(*this, getOffsets(), getNumResults());
+}
+
+LogicalResult KernelOp::verifyRegions() {
+  for (Operation &op : getOps())
+    if (isCollective(&op) || isa<RtDialect>(op.getDialect())) {
+      InFlightDiagnostic diagnostic = op.emitOpError()
+                                      << "is in a kernel, expected it "
+                                      << (isCollective(&op) ? "in an rt.start" : "outside");
+      diagnostic.attachNote(getLoc()) << "the kernel";
+      return diagnostic;
+    }
+  return verifyLaunch(*this, getBlock(), getResultTypes());
+}
+
+LogicalResult StartOp::verify() {
+  if (getStream() < 1)
+    return emitOpError() << "has stream " << getStream()
+                         << ", expected 1 or more: 0 is the compute stream";
+  return verifyOffsets(*this, getOffsets(), getFuture().getType().getTypes().size());
+}
+
+/// - the region holds one collective, which moves data between ranks;
+/// - its operands are the start's, its results what is yielded, in order.
+LogicalResult StartOp::verifyRegions() {
+  if (failed(verifyLaunch(*this, getBlock(), TypeRange(getFuture().getType().getTypes()))))
+    return failure();
+  auto ops = getBlock().without_terminator();
+  if (std::distance(ops.begin(), ops.end()) != 1 || !isCollective(getCollective()))
+    return emitOpError() << "expected a region of one collective";
+  Operation *collective = getCollective();
+  if (!llvm::equal(collective->getOperands(), getBlock().getArguments()) ||
+      !llvm::equal(collective->getResults(), getYielded()))
+    return emitOpError()
+           << "expected a collective of the start's operands whose results it yields, "
+              "in order";
+  return success();
+}
+
+LogicalResult WaitOp::inferReturnTypes(MLIRContext *, std::optional<Location>,
+                                       WaitOp::Adaptor adaptor, SmallVectorImpl<Type> &types) {
+  auto future = dyn_cast<FutureType>(adaptor.getFuture().getType());
+  if (!future)
+    return failure();
+  types.append(future.getTypes().begin(), future.getTypes().end());
+  return success();
+}
+
+LogicalResult WaitOp::verify() {
+  if (!getStart())
+    return emitOpError() << "waits for a value that is not the result of an rt.start";
+  if (!llvm::equal(getResultTypes(), getFuture().getType().getTypes()))
+    return emitOpError() << "has results of types (" << getResultTypes() << "), expected those of "
+                         << getFuture().getType();
+  return success();
+}
+
+/// - a parameter of the function, packed once at load;
+/// - as many elements as the packing says, in the shape it says;
+/// - read by kernels only.
+LogicalResult PrepareOp::verify() {
+  auto argument = dyn_cast<BlockArgument>(getParameter());
+  auto function = argument
+                      ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
+                      : nullptr;
+  if (!function || !function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+    return emitOpError() << "prepares a value that is not a parameter of the function";
+  auto type = cast<RankedTensorType>(getParameter().getType());
+  PackingAttr packing = getPacking();
+  int64_t rows = packing.getTransposed() ? packing.getN() : packing.getK();
+  int64_t columns = packing.getTransposed() ? packing.getK() : packing.getN();
+  if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
+    return emitOpError() << "has a packing of " << rows << "x" << columns
+                         << ", expected the parameter's shape, " << type;
+  for (Operation *user : getResult().getUsers())
+    if (!isa<KernelOp>(user)) {
+      InFlightDiagnostic diagnostic = emitOpError() << "is read by '" << user->getName()
+                                                    << "', expected only rt.kernel";
+      diagnostic.attachNote(user->getLoc()) << "the reader";
+      return diagnostic;
+    }
+  return success();
+}

@@ -1,0 +1,159 @@
+//===- RtOps.td - launches, streams and buffers -------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_RT_RTOPS_TD
+#define MESHWRIGHT_DIALECTS_RT_RTOPS_TD
+
+include "meshwright/dialects/Rt/RtDialect.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Rt_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Rt_Dialect, mnemonic, traits>;
+
+def Rt_Tensor : StaticShapeTensorOf<[AnyType]>;
+
+def Rt_FutureType : TypeDef<Rt_Dialect, "Future"> {
+  let mnemonic = "future";
+  let summary = "the results of a collective that has started";
+  let description = [{
+    ```mlir
+    !rt.future<tensor<4x32xf32>, tensor<4xf32>>
+    ```
+  }];
+  let parameters = (ins ArrayRefParameter<"::mlir::Type">:$types);
+  let assemblyFormat = "`<` $types `>`";
+  let genVerifyDecl = 1;
+}
+
+def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
+  let mnemonic = "packing";
+  let summary = "how a parameter is stored for the kernels that read it";
+  let description = [{
+    A matrix of `k` x `n`, which the parameter holds as n x k where it is
+    `transposed`, in panels of `panel` columns, `group` consecutive rows
+    together (`mw_rt_packing`).
+
+    ```mlir
+    #rt.packing<k = 64, n = 96, transposed = true, panel = 32, group = 2>
+    ```
+  }];
+  let parameters = (ins "int64_t":$k, "int64_t":$n, DefaultValuedParameter<"bool", "false">:$transposed,
+                        "int64_t":$panel, DefaultValuedParameter<"int64_t", "1">:$group);
+  let assemblyFormat = "`<` struct(params) `>`";
+  let genVerifyDecl = 1;
+}
+
+def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["parameter", "result"]>]> {
+  let summary = "a parameter in the form its kernels read, packed once at load";
+  let description = [{
+    The same value in another order in memory. Only kernels that know the form
+    may read it.
+
+    ```mlir
+    %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> : tensor<96x64xf32>
+    ```
+  }];
+  let arguments = (ins Rt_Tensor:$parameter, Rt_PackingAttr:$packing);
+  let results = (outs Rt_Tensor:$result);
+  let assemblyFormat = "$parameter $packing attr-dict `:` type($parameter)";
+  let hasVerifier = 1;
+}
+
+def Rt_KernelOp : Rt_Op<"kernel", [IsolatedFromAbove, SingleBlock, RecursiveMemoryEffects]> {
+  let summary = "one launch on the compute stream";
+  let description = [{
+    The region says what is computed: ops on tensors that become one kernel, or a
+    single op that the runtime performs. Its arguments are the operands.
+
+    `at` has the offset in the arena of each result, in bytes. A result may lie
+    where an operand lies that is not needed any more (see `--plan-buffers`).
+
+    ```mlir
+    %1 = rt.kernel %0, %x at [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32> {
+    ^bb0(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>):
+      %2 = nn.add %a, %b : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+      %3 = nn.relu %2 : tensor<4x8xf32>
+      rt.yield %3 : tensor<4x8xf32>
+    }
+    ```
+  }];
+  let arguments = (ins Variadic<Rt_Tensor>:$inputs, OptionalAttr<DenseI64ArrayAttr>:$offsets);
+  let results = (outs Variadic<Rt_Tensor>:$outputs);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "($inputs^)? (`at` $offsets^)? attr-dict-with-keyword `:` functional-type($inputs, $outputs) $body";
+  let hasVerifier = 1;
+  let hasRegionVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::Block &getBlock() { return getBody().front(); }
+    /// What the results are, in the region.
+    ::mlir::OperandRange getYielded() { return getBlock().getTerminator()->getOperands(); }
+    /// The ops, without the terminator.
+    auto getOps() { return getBlock().without_terminator(); }
+  }];
+}
+
+def Rt_StartOp : Rt_Op<"start", [IsolatedFromAbove, SingleBlock]> {
+  let summary = "hands a collective to a communication stream";
+  let description = [{
+    The region holds the one collective. From here to its `rt.wait` the operands
+    must stay and the results, at `at` in the arena, be left alone. Streams count
+    from 1; collectives of one stream run in order.
+
+    ```mlir
+    %f = rt.start %0 stream 1 at [128] : (tensor<4x8xf32>) -> !rt.future<tensor<4x32xf32>> {
+    ^bb0(%a: tensor<4x8xf32>):
+      %2 = dist.all_gather %a axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x32xf32>
+      rt.yield %2 : tensor<4x32xf32>
+    }
+    %1 = rt.wait %f : !rt.future<tensor<4x32xf32>>
+    ```
+  }];
+  let arguments = (ins Variadic<Rt_Tensor>:$inputs, I64Attr:$stream,
+                       OptionalAttr<DenseI64ArrayAttr>:$offsets);
+  let results = (outs Rt_FutureType:$future);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "($inputs^)? `stream` $stream (`at` $offsets^)? attr-dict-with-keyword `:` functional-type($inputs, $future) $body";
+  let hasVerifier = 1;
+  let hasRegionVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::Block &getBlock() { return getBody().front(); }
+    ::mlir::OperandRange getYielded() { return getBlock().getTerminator()->getOperands(); }
+    ::mlir::Operation *getCollective() { return &getBlock().front(); }
+  }];
+}
+
+def Rt_WaitOp : Rt_Op<"wait", [InferTypeOpAdaptor]> {
+  let summary = "waits for a collective and gives its results";
+  let description = [{
+    Each start has exactly one wait.
+
+    ```mlir
+    %1 = rt.wait %f : !rt.future<tensor<4x32xf32>>
+    ```
+  }];
+  let arguments = (ins Rt_FutureType:$future);
+  let results = (outs Variadic<Rt_Tensor>:$outputs);
+  let assemblyFormat = "$future attr-dict `:` qualified(type($future))";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    StartOp getStart() { return getFuture().getDefiningOp<StartOp>(); }
+  }];
+}
+
+def Rt_YieldOp : Rt_Op<"yield", [Pure, Terminator, ParentOneOf<["KernelOp", "StartOp"]>]> {
+  let summary = "ends a launch's region with its results";
+  let description = [{
+    ```mlir
+    rt.yield %1, %2 : tensor<4x8xf32>, tensor<4xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<Rt_Tensor>:$values);
+  let assemblyFormat = "attr-dict ($values^ `:` type($values))?";
+}
+
+#endif

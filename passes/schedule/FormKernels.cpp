@@ -1,0 +1,272 @@
+//===- FormKernels.cpp - ops to launches ----------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Kernels are groups of ops (Grouping.h). The function's body is written anew:
+// each group, collective, view and constant once what it reads is there, else in
+// program order.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Analysis/Groups.h"
+#include "meshwright/passes/schedule/Grouping.h"
+#include "meshwright/passes/schedule/Passes.h"
+
+#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/EquivalenceClasses.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_FORMKERNELS
+#include "meshwright/passes/schedule/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace {
+
+/// Something that is emitted at once: a group, or an op on its own.
+struct Unit {
+  KernelGroup group;
+  /// Values from outside that it reads.
+  SmallVector<Value> inputs;
+  bool isKernel = false;
+  bool isEmitted = false;
+};
+
+class Former {
+public:
+  Former(func::FuncOp func, bool keepProbed)
+      : func(func), body(func.getBody().front()), keepProbed(keepProbed), builder(func) {}
+
+  LogicalResult run();
+
+private:
+  void collectUnits();
+  void assignStreams();
+  LogicalResult emit(size_t unit);
+  void emitKernel(Unit &unit);
+  void emitCollective(Operation *op);
+  SmallVector<Value> map(ValueRange values) const {
+    SmallVector<Value> mapped;
+    for (Value value : values)
+      mapped.push_back(mapping.lookupOrDefault(value));
+    return mapped;
+  }
+
+  func::FuncOp func;
+  Block &body;
+  bool keepProbed;
+  OpBuilder builder;
+  std::vector<Unit> units;
+  /// The unit that makes a value.
+  DenseMap<Value, size_t> makers;
+  DenseMap<Operation *, int64_t> streams;
+  IRMapping mapping;
+};
+
+} // namespace
+
+/// The units, in the program order of their last ops.
+void Former::collectUnits() {
+  std::vector<KernelGroup> groups = groupKernels(func, {keepProbed});
+  DenseSet<Value> needed;
+  for (Value value : body.getTerminator()->getOperands())
+    needed.insert(value);
+  DenseMap<Operation *, SmallVector<size_t, 1>> groupsAt;
+  for (auto [i, group] : llvm::enumerate(groups))
+    groupsAt[group.ops.back()].push_back(i);
+  auto add = [&](KernelGroup group, bool isKernel) {
+    Unit unit;
+    llvm::SmallDenseSet<Operation *> members(group.ops.begin(), group.ops.end());
+    llvm::SmallSetVector<Value, 8> inputs;
+    for (Operation *op : group.ops)
+      for (Value operand : op->getOperands())
+        if (Operation *producer = operand.getDefiningOp(); !producer || !members.contains(producer))
+          inputs.insert(operand);
+    unit.inputs = inputs.takeVector();
+    needed.insert(unit.inputs.begin(), unit.inputs.end());
+    unit.group = std::move(group);
+    unit.isKernel = isKernel;
+    units.push_back(std::move(unit));
+  };
+  // Backward, to see what is needed of the rest.
+  for (Operation &op : llvm::reverse(body.without_terminator())) {
+    for (size_t i : llvm::reverse(groupsAt.lookup(&op)))
+      add(std::move(groups[i]), /*isKernel=*/true);
+    bool isOwn = rt::isView(&op) || rt::isCollective(&op) || isa<nn::ConstantOp>(op);
+    if (isOwn && !groupsAt.contains(&op) &&
+        llvm::any_of(op.getResults(), [&](Value value) { return needed.contains(value); }))
+      add({{&op}, llvm::to_vector_of<Value>(op.getResults())}, /*isKernel=*/false);
+  }
+  std::reverse(units.begin(), units.end());
+  for (auto [i, unit] : llvm::enumerate(units))
+    for (Value result : unit.group.results)
+      makers[result] = i;
+}
+
+/// Streams: collectives whose groups may share two ranks are in one.
+void Former::assignStreams() {
+  dist::MeshAttr mesh = dist::getSpmdMesh(func);
+  SmallVector<dist::AxisList> sets;
+  SmallVector<int64_t> setOf;
+  SmallVector<Operation *> collectives;
+  for (Unit &unit : units) {
+    if (unit.isKernel || !rt::isCollective(unit.group.ops.front()))
+      continue;
+    collectives.push_back(unit.group.ops.front());
+    dist::AxisList axes = getGroupAxes(collectives.back(), mesh);
+    auto known = llvm::find(sets, axes);
+    setOf.push_back(known - sets.begin());
+    if (known == sets.end())
+      sets.push_back(axes);
+  }
+  llvm::EquivalenceClasses<int64_t> classes;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    classes.insert(i);
+    for (size_t j = 0; j < i; ++j)
+      if (dist::anyOverlap(sets[i], sets[j]))
+        classes.unionSets(i, j);
+  }
+  DenseMap<int64_t, int64_t> numbers;
+  for (auto [op, set] : llvm::zip_equal(collectives, setOf))
+    streams[op] =
+        numbers.try_emplace(classes.getLeaderValue(set), numbers.size() + 1).first->second;
+}
+
+void Former::emitKernel(Unit &unit) {
+  const KernelGroup &group = unit.group;
+  SmallVector<Type> types;
+  for (Value result : group.results)
+    types.push_back(result.getType());
+  auto kernel = rt::KernelOp::create(builder, group.results.front().getLoc(), types,
+                                     map(unit.inputs), /*offsets=*/nullptr);
+  OpBuilder::InsertionGuard guard(builder);
+  Block *block = builder.createBlock(&kernel.getBody());
+  IRMapping inside;
+  for (Value input : unit.inputs)
+    inside.map(input, block->addArgument(input.getType(), input.getLoc()));
+  for (Operation *op : group.ops)
+    builder.clone(*op, inside);
+  SmallVector<Value> yielded;
+  for (auto [result, outside] : llvm::zip_equal(group.results, kernel.getResults())) {
+    yielded.push_back(inside.lookup(result));
+    mapping.map(result, outside);
+  }
+  rt::YieldOp::create(builder, kernel.getLoc(), yielded);
+}
+
+void Former::emitCollective(Operation *op) {
+  auto future = rt::FutureType::get(op->getContext(), llvm::to_vector(op->getResultTypes()));
+  auto start = rt::StartOp::create(builder, op->getLoc(), future, map(op->getOperands()),
+                                   builder.getI64IntegerAttr(streams.lookup(op)),
+                                   /*offsets=*/nullptr);
+  {
+    OpBuilder::InsertionGuard guard(builder);
+    Block *block = builder.createBlock(&start.getBody());
+    Operation *inner = builder.clone(*op);
+    for (OpOperand &operand : inner->getOpOperands())
+      operand.set(block->addArgument(operand.get().getType(), operand.get().getLoc()));
+    rt::YieldOp::create(builder, op->getLoc(), inner->getResults());
+  }
+  auto wait = rt::WaitOp::create(builder, op->getLoc(), start.getFuture());
+  mapping.map(op->getResults(), wait.getResults());
+}
+
+LogicalResult Former::emit(size_t index) {
+  Unit &unit = units[index];
+  if (unit.isEmitted)
+    return success();
+  unit.isEmitted = true;
+  for (Value input : unit.inputs) {
+    auto maker = makers.find(input);
+    if (maker != makers.end()) {
+      if (failed(emit(maker->second)))
+        return failure();
+    } else if (Operation *op = input.getDefiningOp()) {
+      return op->emitOpError("cannot be compiled for execution");
+    }
+    if (input.getDefiningOp() && !mapping.contains(input))
+      return unit.group.ops.back()->emitOpError(
+          "is grouped into a kernel that needs its own results");
+  }
+  if (unit.isKernel) {
+    emitKernel(unit);
+    return success();
+  }
+  Operation *op = unit.group.ops.front();
+  if (rt::isCollective(op))
+    emitCollective(op);
+  else
+    builder.clone(*op, mapping);
+  return success();
+}
+
+LogicalResult Former::run() {
+  if (!func.getBody().hasOneBlock())
+    return emitError(func.getLoc(), "'")
+           << func.getName() << "' has " << func.getBody().getBlocks().size()
+           << " blocks, expected one";
+  auto isTensor = [](Type type) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    return tensor && tensor.hasStaticShape();
+  };
+  for (auto [i, type] : llvm::enumerate(func.getArgumentTypes()))
+    if (!isTensor(type))
+      return emitError(func.getLoc(), "argument ")
+             << i << " of '" << func.getName() << "' is of type " << type
+             << ", expected a tensor of static shape";
+  for (Operation &op : body.without_terminator()) {
+    for (Type type : op.getResultTypes())
+      if (!isTensor(type))
+        return op.emitOpError("has a result of type ") << type << ", which cannot be compiled";
+    if (op.getNumRegions() != 0)
+      return op.emitOpError("cannot be compiled for execution");
+  }
+  collectUnits();
+  assignStreams();
+  Operation *terminator = body.getTerminator();
+  SmallVector<Operation *> old;
+  for (Operation &op : body.without_terminator())
+    old.push_back(&op);
+  builder.setInsertionPoint(terminator);
+  for (size_t i = 0; i < units.size(); ++i)
+    if (failed(emit(i)))
+      return failure();
+  for (OpOperand &operand : terminator->getOpOperands()) {
+    if (!operand.get().getDefiningOp())
+      continue;
+    Value mapped = mapping.lookupOrNull(operand.get());
+    if (!mapped)
+      return operand.get().getDefiningOp()->emitOpError("cannot be compiled for execution");
+    operand.set(mapped);
+  }
+  for (Operation *op : llvm::reverse(old))
+    op->erase();
+  return success();
+}
+
+namespace {
+
+struct FormKernelsPass : meshwright::impl::FormKernelsBase<FormKernelsPass> {
+  using FormKernelsBase::FormKernelsBase;
+
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    if (func.isExternal())
+      return;
+    for (Operation &op : func.getBody().front())
+      if (isa<rt::RtDialect>(op.getDialect()))
+        return;
+    if (failed(Former(func, keepProbed).run()))
+      signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,35 @@
+//===- Grouping.h - which ops are one kernel --------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
+#define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright {
+
+/// What one launch computes.
+struct KernelGroup {
+  /// In program order. An op may be in several groups: it is then computed in
+  /// each.
+  llvm::SmallVector<mlir::Operation *> ops;
+  /// What ops outside read of it.
+  llvm::SmallVector<mlir::Value> results;
+};
+
+struct GroupingOptions {
+  /// Every value that has an `nn.id` is a result of its group.
+  bool keepProbed = false;
+};
+
+/// The kernels of a function, without an order. Ops that nobody needs are in
+/// none; neither are collectives, views and constants that are arrays.
+std::vector<KernelGroup> groupKernels(mlir::func::FuncOp func, const GroupingOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H

@@ -1,0 +1,23 @@
+//===- Schedule.cpp - the schedule phase ----------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/Schedule.h"
+
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/schedule/Passes.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options) {
+  FormKernelsOptions kernels;
+  kernels.keepProbed = options.keepProbed;
+  pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
+  pm.addNestedPass<func::FuncOp>(createPlanBuffers());
+}
+
+bool meshwright::isPlanned(func::FuncOp func) { return func->hasAttr(rt::RtDialect::kArenaAttr); }

@@ -1,0 +1,30 @@
+//===- Schedule.h - the schedule phase --------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H
+#define MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/PassManager.h"
+
+namespace meshwright {
+
+struct ScheduleOptions {
+  /// Keep every value that has an `nn.id` between kernels, where it can be
+  /// looked at.
+  bool keepProbed = false;
+};
+
+/// Adds the passes from an SPMD or a global program to a planned rt program.
+void buildSchedule(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+
+/// Whether the function is a planned rt program.
+bool isPlanned(mlir::func::FuncOp func);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H

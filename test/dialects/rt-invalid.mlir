@@ -1,0 +1,207 @@
+// RUN: sharding-opt %s -split-input-file -verify-diagnostics -o %t
+
+func.func @no_results(%x: tensor<4xf32>) {
+  // expected-error@+1 {{'rt.kernel' op has no results}}
+  rt.kernel %x : (tensor<4xf32>) -> () {
+  ^bb0(%a: tensor<4xf32>):
+    rt.yield
+  }
+  return
+}
+
+// -----
+
+func.func @argument_types(%x: tensor<4xf32>) {
+  // expected-error@+1 {{has a region with arguments of types ('tensor<8xf32>'), expected those of the operands, ('tensor<4xf32>')}}
+  %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<8xf32> {
+  ^bb0(%a: tensor<8xf32>):
+    %1 = nn.neg %a : tensor<8xf32>
+    rt.yield %1 : tensor<8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @yield_types(%x: tensor<4xf32>) {
+  %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<8xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    // expected-error@+1 {{yields ('tensor<4xf32>'), expected ('tensor<8xf32>')}}
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @yields_operand(%x: tensor<4xf32>) {
+  %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    // expected-error@+1 {{operand 0 is an operand of the launch, expected a value made in it}}
+    rt.yield %a : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @yields_twice(%x: tensor<4xf32>) {
+  %0:2 = rt.kernel %x : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    // expected-error@+1 {{operand 1 is yielded twice}}
+    rt.yield %1, %1 : tensor<4xf32>, tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @number_of_offsets(%x: tensor<4xf32>) {
+  // expected-error@+1 {{has 2 offsets, expected 1, one for each result}}
+  %0 = rt.kernel %x at [0, 64] : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @alignment(%x: tensor<4xf32>) {
+  // expected-error@+1 {{has offset 16, expected a multiple of 64}}
+  %0 = rt.kernel %x at [16] : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @collective_in_kernel(%x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-note@+1 {{the kernel}}
+  %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    // expected-error@+1 {{is in a kernel, expected it in an rt.start}}
+    %1 = dist.all_reduce sum %a axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @outside(%x: tensor<4xf32>) {
+  // expected-note@+1 {{required by region isolation constraints}}
+  %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    // expected-error@+1 {{using value defined outside the region}}
+    %1 = nn.neg %x : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @compute_stream(%x: tensor<4xf32>) {
+  // expected-error@+1 {{has stream 0, expected 1 or more: 0 is the compute stream}}
+  %0 = rt.start %x stream 0 : (tensor<4xf32>) -> !rt.future<tensor<4xf32>> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = dist.all_reduce sum %a axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @starts_kernel(%x: tensor<4xf32>) {
+  // expected-error@+1 {{expected a region of one collective}}
+  %0 = rt.start %x stream 1 : (tensor<4xf32>) -> !rt.future<tensor<4xf32>> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @other_order(%x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>}, %y: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{expected a collective of the start's operands whose results it yields, in order}}
+  %0 = rt.start %x, %y stream 1 : (tensor<4xf32>, tensor<4xf32>) -> !rt.future<tensor<4xf32>, tensor<4xf32>> {
+  ^bb0(%a: tensor<4xf32>, %b: tensor<4xf32>):
+    %1:2 = dist.all_reduce sum %b, %a axes ["tp"] : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+    rt.yield %1#0, %1#1 : tensor<4xf32>, tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected tensors of static shape, got 'tensor<?xf32>'}}
+func.func @future(%f: !rt.future<tensor<?xf32>>) {
+  return
+}
+
+// -----
+
+func.func @waits_for_argument(%f: !rt.future<tensor<4xf32>>) {
+  // expected-error@+1 {{waits for a value that is not the result of an rt.start}}
+  %0 = rt.wait %f : !rt.future<tensor<4xf32>>
+  return
+}
+
+// -----
+
+func.func @prepares_input(%x: tensor<4x8xf32> {nn.input = "x"}) {
+  // expected-error@+1 {{prepares a value that is not a parameter of the function}}
+  %0 = rt.prepare %x <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{has a packing of 8x4, expected the parameter's shape, 'tensor<4x8xf32>'}}
+  %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @panel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{expected panel of at least 1, got 0}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 0> : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8xf32> {
+  // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  // expected-note@+1 {{the reader}}
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+// expected-error@+1 {{'rt.arena': expected a number of bytes (i64) on a function, got "big"}}
+func.func @arena() attributes {rt.arena = "big"} {
+  return
+}
+
+// -----
+
+// expected-error@+1 {{unknown attribute 'rt.size'}}
+func.func @unknown() attributes {rt.size = 1 : i64} {
+  return
+}

@@ -1,0 +1,67 @@
+// RUN: sharding-opt %s --verify-roundtrip -split-input-file | FileCheck %s
+// RUN: sharding-opt %s -split-input-file --mlir-print-op-generic | sharding-opt -split-input-file | FileCheck %s
+
+// CHECK-LABEL: func.func @kernels
+// CHECK-SAME: attributes {rt.arena = 256 : i64, rt.live = 256 : i64}
+func.func @kernels(%x: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) attributes {rt.arena = 256 : i64, rt.live = 256 : i64} {
+  // CHECK: %[[PAIR:.*]]:2 = rt.kernel %{{.*}} at [0, 128] : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  // CHECK-NEXT: ^bb0(%[[A:.*]]: tensor<4x8xf32>):
+  // CHECK-NEXT: %[[NEG:.*]] = nn.neg %[[A]]
+  // CHECK-NEXT: %[[EXP:.*]] = nn.exp %[[A]]
+  // CHECK-NEXT: rt.yield %[[EXP]], %[[NEG]] : tensor<4x8xf32>, tensor<4x8xf32>
+  %0:2 = rt.kernel %x at [0, 128] : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  ^bb0(%a: tensor<4x8xf32>):
+    %1 = nn.neg %a : tensor<4x8xf32>
+    %2 = nn.exp %a : tensor<4x8xf32>
+    rt.yield %2, %1 : tensor<4x8xf32>, tensor<4x8xf32>
+  }
+  return %0#0, %0#1 : tensor<4x8xf32>, tensor<4x8xf32>
+}
+
+// -----
+
+// Without operands, and with an attribute of another dialect.
+// CHECK-LABEL: func.func @nothing
+func.func @nothing() -> tensor<8xi64> {
+  // CHECK: rt.kernel attributes {test.note} : () -> tensor<8xi64> {
+  // CHECK-NEXT: nn.iota
+  %0 = rt.kernel attributes {test.note} : () -> tensor<8xi64> {
+    %1 = nn.iota dim 0 : tensor<8xi64>
+    rt.yield %1 : tensor<8xi64>
+  }
+  return %0 : tensor<8xi64>
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// CHECK-LABEL: func.func @collectives
+func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<4x8xf32>},
+                       %y: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>},
+        tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // CHECK: %[[F:.*]] = rt.start %{{.*}}, %{{.*}} stream 2 at [0, 128] : (tensor<4x8xf32>, tensor<4xf32>) -> !rt.future<tensor<4x8xf32>, tensor<4xf32>> {
+  // CHECK-NEXT: ^bb0
+  // CHECK-NEXT: %[[SUM:.*]]:2 = dist.all_reduce
+  // CHECK-NEXT: rt.yield %[[SUM]]#0, %[[SUM]]#1
+  %f = rt.start %x, %y stream 2 at [0, 128] : (tensor<4x8xf32>, tensor<4xf32>) -> !rt.future<tensor<4x8xf32>, tensor<4xf32>> {
+  ^bb0(%a: tensor<4x8xf32>, %b: tensor<4xf32>):
+    %0:2 = dist.all_reduce sum %a, %b axes ["tp"] : (tensor<4x8xf32>, tensor<4xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
+    rt.yield %0#0, %0#1 : tensor<4x8xf32>, tensor<4xf32>
+  }
+  // CHECK: %[[G:.*]]:2 = rt.wait %[[F]] : !rt.future<tensor<4x8xf32>, tensor<4xf32>>
+  %g:2 = rt.wait %f : !rt.future<tensor<4x8xf32>, tensor<4xf32>>
+  // CHECK: return %[[G]]#0, %[[G]]#1
+  return %g#0, %g#1 : tensor<4x8xf32>, tensor<4xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @prepared
+func.func @prepared(%w: tensor<96x64xbf16> {nn.parameter = "w"}, %v: tensor<64x96xf32> {nn.parameter = "v"}) {
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, transposed = true, panel = 32, group = 2> : tensor<96x64xbf16>
+  %0 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32, group = 2> : tensor<96x64xbf16>
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, panel = 16> : tensor<64x96xf32>
+  %1 = rt.prepare %v <k = 64, n = 96, panel = 16> : tensor<64x96xf32>
+  return
+}

@@ -1,0 +1,19 @@
+// RUN: sharding-opt %s --form-kernels -split-input-file -verify-diagnostics -o %t
+
+// expected-error@+1 {{argument 0 of 'scalar' is of type 'f32', expected a tensor of static shape}}
+func.func @scalar(%x: f32) -> f32 {
+  return %x : f32
+}
+
+// -----
+
+func.func @index(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@+1 {{has a result of type 'i1', which cannot be compiled}}
+  %c = arith.constant true
+  %0 = scf.if %c -> tensor<4xf32> {
+    scf.yield %x : tensor<4xf32>
+  } else {
+    scf.yield %x : tensor<4xf32>
+  }
+  return %0 : tensor<4xf32>
+}
