@@ -334,8 +334,17 @@ static MaybeLayouts transferSlice(const TransferContext &context) {
     if (failed(checkIndexed(context, 0, d)))
       return failure();
     DimLayout &dim = layout.dims[d];
-    int64_t size = dim.getGlobalSize();
-    int64_t last = to[d] == 0 ? 0 : op.getStarts()[d] + (to[d] - 1) * op.getStrides()[d] + 1;
+    collapse(dim);
+    int64_t size = dim.getGlobalSize(), start = op.getStarts()[d];
+    int64_t last = to[d] == 0 ? 0 : start + (to[d] - 1) * op.getStrides()[d] + 1;
+    if (last > size && start < size && op.getStrides()[d] == 1 && op.getLimits()[d] == from[d]) {
+      // The last chunk of the rows, with all padding there is.
+      LayoutFactor tail = dim.factors.front();
+      tail.size = size - start;
+      tail.padded = to[d];
+      dim = DimLayout(tail);
+      continue;
+    }
     if (last > size)
       return LogicalResult(report(context,
                                   "reads up to row " + Twine(last) + " of dimension " + Twine(d) +

@@ -101,3 +101,20 @@ func.func @embedding(
   %s = nn.add %2, %r : (tensor<1x4x16xf32>, tensor<1x4x16xf32>) -> tensor<1x4x16xf32>
   return %s : tensor<1x4x16xf32>
 }
+
+// -----
+
+// Chunks of rows with padding at their tail, cut and joined again.
+// CHECK-LABEL: func.func @chunks
+dist.mesh @mesh = <["tp"=4]>
+func.func @chunks(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<13x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<13x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = nn.slice %0 starts [0, 0] limits [8, 8] strides [1, 1] : (tensor<16x8xf32>) -> tensor<8x8xf32>
+  %2 = nn.slice %0 starts [8, 0] limits [16, 8] strides [1, 1] : (tensor<16x8xf32>) -> tensor<8x8xf32>
+  %3 = nn.concat %1, %2 dim 0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+  %4 = dist.slice %3 axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
+  return %4 : tensor<4x8xf32>
+}
