@@ -126,6 +126,9 @@ CostModel::CostModel(MeshAttr mesh) : mesh(mesh) {
     Link link;
     link.bandwidth = isNetwork ? device.networkBandwidth : device.linkBandwidth;
     link.latency = toPicoseconds(isNetwork ? device.networkLatency : device.linkLatency);
+    // A link of its own is not the device's memory.
+    link.overlaps =
+        isNetwork || device.overlap != 0 || axis.getBandwidth() > 0 || axis.getLatency() > 0;
     if (axis.getBandwidth() > 0)
       link.bandwidth = axis.getBandwidth();
     if (axis.getLatency() > 0)
@@ -142,6 +145,10 @@ int64_t CostModel::getTime(ArrayRef<Axis> axes, int64_t bytes, int64_t steps) co
     latency = std::max(latency, link.latency);
   }
   return saturate(__int128(launch) + __int128(steps) * latency + transfer);
+}
+
+bool CostModel::runsBeside(ArrayRef<Axis> axes) const {
+  return llvm::any_of(axes, [&](const Axis &axis) { return links[axis.axis].overlaps; });
 }
 
 int64_t CostModel::getLeastTime(int64_t bytes) const {

@@ -59,6 +59,10 @@ struct Device {
   double networkBandwidth = 0, networkLatency = 0;
   /// Seconds to start a kernel or collective.
   double launch = 0;
+  /// Whether the links between devices of one host move bytes while the devices
+  /// compute (1), or take their time (0), as cores that exchange through shared
+  /// memory do.
+  double overlap = 1;
 
   double getFlops(mlir::Type elementType) const;
 };
@@ -138,6 +142,12 @@ public:
   /// Picoseconds of `flops` in `elementType`; 0 where the mesh names no device.
   int64_t getComputeTime(double flops, mlir::Type elementType) const;
 
+  /// Picoseconds to start a kernel or collective.
+  int64_t getLaunchTime() const { return launch; }
+
+  /// Whether collectives over these axes run beside the device's own work.
+  bool runsBeside(llvm::ArrayRef<dist::Axis> axes) const;
+
   /// A collective whose larger side is `bytes` on a rank. `packedSides` (0 to 2)
   /// is on how many sides the dimension is not the outermost of the local
   /// value, so that messages are packed or unpacked.
@@ -155,6 +165,7 @@ private:
   struct Link {
     double bandwidth = 0; // 0 is one byte a picosecond
     int64_t latency = 0;  // picoseconds
+    bool overlaps = true;
   };
   dist::MeshAttr mesh;
   Device device;

@@ -32,7 +32,8 @@ const Preset presets[] = {
     {"a100", {19.5e12, 312e12, 312e12, 2.039e12, 80'000'000'000, 300e9, 1e-6, 25e9, 5e-6, 4e-6}},
     {"a800", {19.5e12, 312e12, 312e12, 2.039e12, 80'000'000'000, 200e9, 1e-6, 25e9, 5e-6, 4e-6}},
     // One core of a server CPU a rank; ranks exchange through shared memory.
-    {"cpu", {100e9, 200e9, 50e9, 30e9, 16'000'000'000, 10e9, 1e-6, 1.25e9, 50e-6, 5e-6}},
+    {"cpu",
+     {100e9, 200e9, 50e9, 30e9, 16'000'000'000, 10e9, 1e-6, 1.25e9, 50e-6, 5e-6, /*overlap=*/0}},
 };
 
 const llvm::StringLiteral presetNames[] = {"h100", "h200", "a100", "a800", "cpu"};
@@ -86,6 +87,7 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
         {"network_bandwidth", &Device::networkBandwidth},
         {"network_latency", &Device::networkLatency},
         {"launch", &Device::launch},
+        {"overlap", &Device::overlap},
     };
     if (key == "memory_size") {
       if (number > 9e18)
