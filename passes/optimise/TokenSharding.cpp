@@ -37,15 +37,8 @@ std::optional<TokenDim> meshwright::chooseTokens(RankedTensorType type, AxisList
 // Matching
 //===----------------------------------------------------------------------===//
 
-/// Tokens within one factor of a dimension: what lies above and below them
-/// inside the factor.
-struct TokenFactor {
-  int factor;
-  int64_t outer, inner;
-};
-
-static std::optional<TokenFactor> findFactor(const FactorRule &rule, ArrayRef<int> factors,
-                                             const TokenDim &token) {
+std::optional<TokenFactor> meshwright::findTokens(const FactorRule &rule, ArrayRef<int> factors,
+                                                  const TokenDim &token) {
   int64_t total = token.outer * token.size * token.inner, above = 1;
   for (int factor : factors) {
     int64_t size = rule.factors[factor].size;
@@ -60,9 +53,9 @@ static std::optional<TokenFactor> findFactor(const FactorRule &rule, ArrayRef<in
   return std::nullopt;
 }
 
-/// The tokens in a value with these factors; none where it has not the factor.
-static std::optional<TokenDim> place(const FactorRule &rule, const FactorRule::ValueFactors &dims,
-                                     const TokenFactor &where, const TokenDim &token) {
+std::optional<TokenDim> meshwright::placeTokens(const FactorRule &rule,
+                                                const FactorRule::ValueFactors &dims,
+                                                const TokenFactor &where, const TokenDim &token) {
   for (auto [d, factors] : llvm::enumerate(dims)) {
     int64_t above = 1, below = 1;
     bool found = false;
@@ -144,14 +137,14 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
         return std::nullopt;
     }
   FactorRule rule = interface.getFactorRule();
-  std::optional<TokenFactor> where = findFactor(rule, rule.operands[operand][token.dim], token);
+  std::optional<TokenFactor> where = findTokens(rule, rule.operands[operand][token.dim], token);
   if (!where || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
   for (auto [i, dims] : llvm::enumerate(rule.operands))
     if (i != operand)
-      how.operands[i] = place(rule, dims, *where, token);
+      how.operands[i] = placeTokens(rule, dims, *where, token);
   for (const FactorRule::ValueFactors &dims : rule.results) {
-    std::optional<TokenDim> result = place(rule, dims, *where, token);
+    std::optional<TokenDim> result = placeTokens(rule, dims, *where, token);
     if (!result)
       return std::nullopt;
     how.results.push_back(*result);
@@ -259,6 +252,20 @@ Cost TokenSharding::getGatherCost(Value whole, const TokenDim &token) const {
   return cost;
 }
 
+double meshwright::getFlops(Operation *op) {
+  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
+    RankedTensorType input = getType(op->getOperand(0));
+    auto matmul = dyn_cast<nn::MatmulOp>(op);
+    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
+                                                       : input.getShape().back();
+    return 2.0 * getType(op->getResult(0)).getNumElements() * depth;
+  }
+  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+    return 4.0 * getType(attention.getResult()).getNumElements() *
+           getType(attention.getKey()).getDimSize(2);
+  return 0;
+}
+
 int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
   int64_t bytes = 0;
   for (Value value : op->getOperands())
@@ -266,19 +273,8 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
   for (Value value : op->getResults())
     bytes += getTensorBytes(value.getType());
   int64_t time = model.getMemoryTime(bytes);
-  double flops = 0;
-  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
-    RankedTensorType input = getType(op->getOperand(0)), result = getType(op->getResult(0));
-    auto matmul = dyn_cast<nn::MatmulOp>(op);
-    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
-                                                       : input.getShape().back();
-    flops = 2.0 * result.getNumElements() * depth;
-    time = std::max(time, model.getComputeTime(flops, result.getElementType()));
-  } else if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
-    RankedTensorType result = getType(attention.getResult());
-    flops = 4.0 * result.getNumElements() * getType(attention.getKey()).getDimSize(2);
-    time = std::max(time, model.getComputeTime(flops, result.getElementType()));
-  }
+  if (double flops = getFlops(op))
+    time = std::max(time, model.getComputeTime(flops, getType(op->getResult(0)).getElementType()));
   return time;
 }
 

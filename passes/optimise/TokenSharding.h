@@ -13,6 +13,7 @@
 #ifndef MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
 #define MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
 
+#include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 
@@ -35,6 +36,22 @@ struct TokenDim {
            padded == other.padded && axes == other.axes;
   }
 };
+
+/// Tokens within one factor of an op's rule: what lies above and below them inside
+/// the factor.
+struct TokenFactor {
+  int factor;
+  int64_t outer, inner;
+};
+
+/// The factor, of those of the tokens' dimension, that has the tokens.
+std::optional<TokenFactor> findTokens(const dist::FactorRule &rule, llvm::ArrayRef<int> factors,
+                                      const TokenDim &token);
+
+/// The tokens in a value with these factors; none where it has not the factor.
+std::optional<TokenDim> placeTokens(const dist::FactorRule &rule,
+                                    const dist::FactorRule::ValueFactors &dims,
+                                    const TokenFactor &where, const TokenDim &token);
 
 /// How an op runs on a shard.
 struct TokenOp {
@@ -82,6 +99,9 @@ private:
   const CostModel &model;
   dist::MeshAttr mesh;
 };
+
+/// Operations of a product (linear, matmul, attention); 0 for other ops.
+double getFlops(mlir::Operation *op);
 
 /// Picoseconds of a local op: its memory traffic or arithmetic, whichever takes
 /// longer.
