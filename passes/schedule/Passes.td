@@ -10,6 +10,49 @@
 
 include "mlir/Pass/PassBase.td"
 
+def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
+  let summary = "cuts collectives and the products around them into chunks that overlap";
+  let description = [{
+    Requires an SPMD function (passes over others); guarantees the same results
+    in the same layouts.
+
+    From each collective on, the ops that compute each row (token, or sequence
+    of a batch) on its own are found through their factor rules, up to those
+    that mix rows (attention). Where the cost model says that it saves time they
+    run in chunks of the rows: while one chunk is on the links, another one is
+    computed. Rows that a reduce-scatter hands out are those of its chunk, so
+    that in between each rank has a part of each chunk, not a chunk of its own.
+    At the ends chunks are slices and concats of whole rows.
+
+    What it costs: weights are read once for each chunk, and each chunk is a
+    launch. Chunks are as many as take least time when the program is played
+    with the model's times; the decision log has the numbers.
+
+    ```mlir
+    %0 = nn.linear %x, %w : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
+    %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x16xf32>) -> tensor<32x16xf32>
+    %2 = nn.linear %1, %v : (tensor<32x16xf32>, tensor<8x16xf32>) -> tensor<32x8xf32>
+    ```
+    becomes
+    ```mlir
+    %x0 = nn.slice %x starts [0, 0] limits [16, 8] strides [1, 1] : (tensor<32x8xf32>) -> tensor<16x8xf32>
+    %3 = nn.linear %x0, %w : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
+    %4 = dist.all_reduce sum %3 axes ["tp"] : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %x1 = nn.slice %x starts [16, 0] limits [32, 8] strides [1, 1] : (tensor<32x8xf32>) -> tensor<16x8xf32>
+    %5 = nn.linear %x1, %w : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
+    %6 = dist.all_reduce sum %5 axes ["tp"] : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %7 = nn.linear %4, %v : (tensor<16x16xf32>, tensor<8x16xf32>) -> tensor<16x8xf32>
+    %8 = nn.linear %6, %v : (tensor<16x16xf32>, tensor<8x16xf32>) -> tensor<16x8xf32>
+    %2 = nn.concat %7, %8 dim 0 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<32x8xf32>
+    ```
+  }];
+  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
+                        "auto: where it pays by the cost model; always: wherever it can be done">,
+                 Option<"chunks", "chunks", "int64_t", /*default=*/"0",
+                        "how many; 0: as many as take least time">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
   let summary = "groups the ops of a program into launches";
   let description = [{

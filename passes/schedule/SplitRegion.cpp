@@ -1,0 +1,421 @@
+//===- SplitRegion.cpp - what can run in chunks ---------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/SplitRegion.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+bool meshwright::isHeavy(Operation *op) {
+  return isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp>(op);
+}
+
+bool meshwright::isCollective(Operation *op) {
+  std::optional<CollectiveKind> kind = getCollectiveKind(op);
+  return kind && isLaunch(*kind);
+}
+
+//===----------------------------------------------------------------------===//
+// Chunks
+//===----------------------------------------------------------------------===//
+
+bool SplitRegion::cut(int64_t count) {
+  // Products like full blocks of rows.
+  constexpr int64_t kBlock = 16;
+  int64_t unit = multiple;
+  if (rows >= 4 * count * std::lcm(multiple, kBlock))
+    unit = std::lcm(multiple, kBlock);
+  // The last chunk has at least one true row.
+  int64_t units = llvm::divideCeil(rows, unit);
+  if (units < count)
+    return false;
+  bounds.clear();
+  for (int64_t i = 0; i < count; ++i)
+    bounds.push_back(i * units / count * unit);
+  return true;
+}
+
+int64_t SplitRegion::getSize(const TokenDim &place, unsigned i) const {
+  int64_t end = i + 1 < bounds.size() ? bounds[i + 1] : getRows(place);
+  return (end - bounds[i]) / getNumShards(place.axes);
+}
+
+//===----------------------------------------------------------------------===//
+// Matching
+//===----------------------------------------------------------------------===//
+
+static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
+
+static int64_t getIndex(DenseI64ArrayAttr dims, int64_t dim) {
+  return llvm::is_contained(dims.asArrayRef(), dim) ? dim : -1;
+}
+
+/// An op that hands rows on to other ranks, or changes how many there are of
+/// them: collectives, padding, and the slice that takes padding off.
+std::optional<ChunkOp> SplitRegionFinder::matchMove(Operation *op, bool isResult,
+                                                    const TokenDim &place) const {
+  if (op->getNumOperands() != 1 || op->getNumResults() != 1)
+    return std::nullopt;
+  RankedTensorType from = getType(op->getOperand(0)), to = getType(op->getResult(0));
+  int64_t dim = place.dim;
+  // What becomes of the axes along which the rows are scattered.
+  AxisList gained, lost;
+  bool resized = false;
+  auto getOwnAxes = [&] { return getCollectiveAxes(op, mesh); };
+  if (isa<AllReduceOp, PartialOp>(op)) {
+  } else if (isa<PermuteOp>(op)) {
+    // Whole chunks change ranks: what was a rank's rows would be another's.
+    if (anyOverlap(getOwnAxes(), place.axes))
+      return std::nullopt;
+  } else if (auto scatter = dyn_cast<ReduceScatterOp>(op)) {
+    if (getIndex(scatter.getDimsAttr(), dim) >= 0)
+      gained = getOwnAxes();
+  } else if (auto slice = dyn_cast<dist::SliceOp>(op)) {
+    if (getIndex(slice.getDimsAttr(), dim) >= 0)
+      gained = getOwnAxes();
+  } else if (auto gather = dyn_cast<AllGatherOp>(op)) {
+    if (getIndex(gather.getDimsAttr(), dim) >= 0)
+      lost = getOwnAxes();
+  } else if (auto exchange = dyn_cast<AllToAllOp>(op)) {
+    if (getIndex(exchange.getFromAttr(), dim) >= 0)
+      lost = getOwnAxes();
+    if (getIndex(exchange.getToAttr(), dim) >= 0)
+      gained = getOwnAxes();
+  } else if (auto pad = dyn_cast<PadOp>(op)) {
+    resized = getIndex(pad.getDimsAttr(), dim) >= 0;
+  } else if (auto mask = dyn_cast<MaskPaddingOp>(op)) {
+    if (mask.getDim() == uint64_t(dim) && (place.inner != 1 || getOwnAxes() != place.axes ||
+                                           getRows(place) < int64_t(mask.getSize())))
+      return std::nullopt;
+  } else if (auto strip = dyn_cast<nn::SliceOp>(op)) {
+    if (strip.getStarts()[dim] != 0 || strip.getStrides()[dim] != 1)
+      return std::nullopt;
+    resized = from.getDimSize(dim) != to.getDimSize(dim);
+  } else {
+    return std::nullopt;
+  }
+  // A strip or padding of rows that lie on several ranks is not at one's tail.
+  if (resized && !place.axes.empty())
+    return std::nullopt;
+  if ((resized || !gained.empty() || !lost.empty()) && place.inner != 1)
+    return std::nullopt;
+  TokenDim other = place;
+  const AxisList &removed = isResult ? gained : lost, &added = isResult ? lost : gained;
+  if (removed.size() > other.axes.size() ||
+      !llvm::equal(removed, ArrayRef<Axis>(other.axes).take_back(removed.size())))
+    return std::nullopt;
+  other.axes.truncate(other.axes.size() - removed.size());
+  other.axes.append(added.begin(), added.end());
+  int64_t size = (isResult ? from : to).getDimSize(dim);
+  if (size % other.inner != 0)
+    return std::nullopt;
+  other.size = size / other.inner;
+  ChunkOp how;
+  how.op = op;
+  how.operands.push_back(isResult ? other : place);
+  how.results.push_back(isResult ? place : other);
+  return how;
+}
+
+std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, unsigned number,
+                                                const TokenDim &place) const {
+  if (op->getNumRegions() != 0 || op->getNumResults() == 0 || op->hasTrait<OpTrait::ConstantLike>())
+    return std::nullopt;
+  if (std::optional<ChunkOp> how = matchMove(op, isResult, place))
+    return how;
+  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
+  if (!interface || isa<DistDialect>(op->getDialect()))
+    return std::nullopt;
+  FactorRule rule = interface.getFactorRule();
+  const FactorRule::ValueFactors &dims = isResult ? rule.results[number] : rule.operands[number];
+  std::optional<TokenFactor> where = findTokens(rule, dims[place.dim], place);
+  if (!where || where->outer != 1 || rule.factors[where->factor].kind != FactorKind::Parallel)
+    return std::nullopt;
+  ChunkOp how;
+  how.op = op;
+  for (const FactorRule::ValueFactors &factors : rule.operands)
+    how.operands.push_back(placeTokens(rule, factors, *where, place));
+  for (const FactorRule::ValueFactors &factors : rule.results) {
+    std::optional<TokenDim> result = placeTokens(rule, factors, *where, place);
+    if (!result)
+      return std::nullopt;
+    how.results.push_back(*result);
+  }
+  // Rows within other rows would be cut out of each of these.
+  for (const std::optional<TokenDim> &operand : how.operands)
+    if (operand && operand->outer != 1)
+      return std::nullopt;
+  for (const TokenDim &result : how.results)
+    if (result.outer != 1)
+      return std::nullopt;
+  return how;
+}
+
+//===----------------------------------------------------------------------===//
+// Growing
+//===----------------------------------------------------------------------===//
+
+/// All that the rows reach.
+struct SplitRegionFinder::Growth {
+  DenseMap<Value, TokenDim> places;
+  DenseMap<Operation *, ChunkOp> ops;
+};
+
+void SplitRegionFinder::grow(Value seed, const TokenDim &place, Growth &growth) const {
+  SmallVector<Value> worklist{seed};
+  growth.places[seed] = place;
+  auto agrees = [&](Value value, const TokenDim &place) {
+    auto it = growth.places.find(value);
+    return it == growth.places.end() || it->second == place;
+  };
+  auto visit = [&](Operation *op, bool isResult, unsigned number, const TokenDim &place) {
+    if (op->getBlock() != &block || growth.ops.contains(op) || claimed.contains(op))
+      return;
+    std::optional<ChunkOp> how = match(op, isResult, number, place);
+    if (!how)
+      return;
+    for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
+      if (own && !agrees(operand, *own))
+        return;
+    for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
+      if (!agrees(result, own))
+        return;
+    auto add = [&](Value value, const TokenDim &own) {
+      if (growth.places.insert({value, own}).second)
+        worklist.push_back(value);
+    };
+    for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
+      if (own)
+        add(operand, *own);
+    for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
+      add(result, own);
+    growth.ops[op] = std::move(*how);
+  };
+  while (!worklist.empty()) {
+    Value value = worklist.pop_back_val();
+    TokenDim own = growth.places.lookup(value);
+    if (Operation *producer = value.getDefiningOp())
+      visit(producer, true, cast<OpResult>(value).getResultNumber(), own);
+    for (OpOperand &use : value.getUses())
+      visit(use.getOwner(), false, use.getOperandNumber(), own);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Trimming
+//===----------------------------------------------------------------------===//
+
+int64_t SplitRegionFinder::getTrueRows(Value value, const TokenDim &place) const {
+  const Layout *layout = placement.lookup(value);
+  if (!layout || !layout->dims[place.dim].isPadded())
+    return getRows(place);
+  const DimLayout &dim = layout->dims[place.dim];
+  // Padding at the tail of the rows, or somewhere within.
+  if (dim.factors.size() != 1 || dim.factors.front().axes != place.axes)
+    return 0;
+  return dim.getGlobalSize() / place.inner;
+}
+
+/// Whether a value may be cut into chunks, or joined from them: where its rows
+/// are whole on each rank, or are a rank's own for good.
+bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitRegion &region,
+                                    std::string &reason) const {
+  if (!place.axes.empty()) {
+    reason = "rows that are scattered over " + toString(place.axes, mesh) +
+             " leave the ops that can run in chunks";
+    return false;
+  }
+  const Layout *layout = placement.lookup(value);
+  if (!layout)
+    return false;
+  const DimLayout &dim = layout->dims[place.dim];
+  if (!dim.isSharded())
+    return true;
+  if (dim.isPadded() || dim.factors.size() != 1) {
+    reason = "the rows are sharded over " + toString(dim.getAxes(), mesh) +
+             " with padding where the ops that can run in chunks end";
+    return false;
+  }
+  region.sharded.insert(value);
+  return true;
+}
+
+bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::string &reason) const {
+  SmallVector<Operation *, 0> order;
+  for (auto &entry : growth.ops)
+    order.push_back(entry.first);
+  llvm::sort(order, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+
+  struct Flags {
+    /// A collective of the region is before, or behind.
+    bool before = false, behind = false;
+    /// A path to (from) the ops between collectives without a product on it.
+    bool leads = false, trails = false;
+    /// A product at or before (behind) it on such a path.
+    bool product = false;
+    bool kept = false;
+  };
+  DenseMap<Operation *, Flags> flags;
+  auto getFlags = [&](Operation *op) -> Flags & { return flags.find(op)->second; };
+  for (Operation *op : order)
+    flags[op] = {};
+  auto forProducers = [&](Operation *op, auto &&callback) {
+    const ChunkOp &how = growth.ops.find(op)->second;
+    for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
+      if (Operation *producer = place ? operand.getDefiningOp() : nullptr)
+        if (growth.ops.contains(producer))
+          callback(producer);
+  };
+  for (Operation *op : order)
+    forProducers(op, [&](Operation *producer) {
+      getFlags(op).before |= getFlags(producer).before || isCollective(producer);
+    });
+  for (Operation *op : llvm::reverse(order)) {
+    Flags &own = getFlags(op);
+    forProducers(op, [&](Operation *producer) {
+      getFlags(producer).behind |= own.behind || isCollective(op);
+    });
+  }
+  // A collective waits for the product before it, and what is behind it for the
+  // product that follows: these run in chunks too, others at the ends stay whole.
+  for (Operation *op : llvm::reverse(order)) {
+    Flags &own = getFlags(op);
+    bool leads = isCollective(op) || (own.leads && !own.before && !isHeavy(op));
+    if (leads)
+      forProducers(op, [&](Operation *producer) { getFlags(producer).leads = true; });
+  }
+  for (Operation *op : order) {
+    Flags &own = getFlags(op);
+    forProducers(op, [&](Operation *producer) {
+      const Flags &theirs = getFlags(producer);
+      own.trails |= isCollective(producer) || (theirs.before && theirs.behind) ||
+                    (theirs.trails && !isHeavy(producer));
+    });
+    if (!own.before && own.leads) {
+      own.product |= isHeavy(op);
+      forProducers(op, [&](Operation *producer) { own.product |= getFlags(producer).product; });
+    }
+  }
+  for (Operation *op : llvm::reverse(order)) {
+    Flags &own = getFlags(op);
+    auto isTrailing = [](const Flags &flags) {
+      return flags.before && !flags.behind && flags.trails;
+    };
+    if (!isTrailing(own))
+      continue;
+    own.product |= isHeavy(op);
+    if (own.product)
+      forProducers(op, [&](Operation *producer) {
+        Flags &theirs = getFlags(producer);
+        theirs.product |= isTrailing(theirs) && !isHeavy(producer);
+      });
+  }
+  auto touchesScattered = [&](Operation *op) {
+    const ChunkOp &how = growth.ops.find(op)->second;
+    return llvm::any_of(how.operands,
+                        [](const auto &place) { return place && !place->axes.empty(); }) ||
+           llvm::any_of(how.results, [](const TokenDim &place) { return !place.axes.empty(); });
+  };
+  bool anyCollective = false, anyHeavy = false;
+  for (Operation *op : order) {
+    Flags &own = getFlags(op);
+    own.kept = isCollective(op) || (own.before && own.behind) || touchesScattered(op) ||
+               (own.product && ((!own.before && own.leads) || (!own.behind && own.trails)));
+    if (!own.kept)
+      continue;
+    anyCollective |= isCollective(op);
+    anyHeavy |= isHeavy(op);
+    region.index[op] = region.ops.size();
+    region.ops.push_back(growth.ops.find(op)->second);
+  }
+  if (!anyCollective || !anyHeavy) {
+    reason = "no product of the same rows is next to it";
+    return false;
+  }
+
+  region.rows = std::numeric_limits<int64_t>::max();
+  auto add = [&](Value value, const TokenDim &place) {
+    region.places[value] = place;
+    region.multiple = std::lcm(region.multiple, getNumShards(place.axes));
+    region.rows = std::min(region.rows, getTrueRows(value, place));
+  };
+  for (const ChunkOp &how : region.ops) {
+    for (auto [operand, place] : llvm::zip_equal(how.op->getOperands(), how.operands)) {
+      if (!place)
+        continue;
+      Operation *producer = operand.getDefiningOp();
+      if (!(producer && region.index.contains(producer)) &&
+          !addBoundary(operand, *place, region, reason))
+        return false;
+      add(operand, *place);
+    }
+    for (auto [result, place] : llvm::zip_equal(how.op->getResults(), how.results)) {
+      add(result, place);
+      for (OpOperand &use : result.getUses())
+        if (!region.readsChunk(use) && !addBoundary(result, place, region, reason))
+          return false;
+    }
+  }
+  if (region.rows < 2 * region.multiple) {
+    reason = "there are only " + std::to_string(region.rows) + " rows";
+    return false;
+  }
+  return true;
+}
+
+SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::string &reason) {
+  SmallVector<SplitRegion, 2> regions;
+  if (collective->getNumOperands() != 1) {
+    reason = "it is one launch of several values";
+    return regions;
+  }
+  if (isa<RedistributeOp>(collective)) {
+    reason = "its rows change their order";
+    return regions;
+  }
+  int64_t rank = getType(collective->getOperand(0)).getRank();
+  bool anyRows = false;
+  // The last dimension's rows would be cut out of all others.
+  for (int64_t dim = 0; dim + 1 < rank; ++dim) {
+    // From the side on which the rows are whole.
+    bool gathers = false;
+    if (auto gather = dyn_cast<AllGatherOp>(collective))
+      gathers = gather.getDims()[0] == dim;
+    if (auto exchange = dyn_cast<AllToAllOp>(collective))
+      gathers = exchange.getFrom()[0] == dim;
+    Value seed = gathers ? collective->getResult(0) : collective->getOperand(0);
+    if (getType(seed).getDimSize(dim) < 2)
+      continue;
+    anyRows = true;
+    if (!tried.insert({collective, dim}).second)
+      continue;
+    TokenDim place;
+    place.dim = dim;
+    place.size = place.padded = getType(seed).getDimSize(dim);
+    Growth growth;
+    grow(seed, place, growth);
+    for (auto &[op, how] : growth.ops)
+      if (isCollective(op) && how.operands[0])
+        tried.insert({op, how.operands[0]->dim});
+    SplitRegion region;
+    if (trim(growth, region, reason))
+      regions.push_back(std::move(region));
+  }
+  if (!anyRows)
+    reason = "it has less than two rows";
+  return regions;
+}
+
+void SplitRegionFinder::claim(const SplitRegion &region) {
+  for (const ChunkOp &how : region.ops)
+    claimed.insert(how.op);
+}

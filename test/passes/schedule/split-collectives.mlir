@@ -1,0 +1,159 @@
+// RUN: sharding-opt %s --split-input-file --split-collectives="when=always chunks=2" --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --split-collectives --report-decisions 2>&1 -o /dev/null | FileCheck %s --check-prefix=LOG
+
+// The products on either side of an all-reduce: one chunk is summed while the
+// other is computed. On this mesh a rank computes much slower than it sends.
+
+// CHECK-LABEL: func.func @all_reduce
+// CHECK: %[[X0:.*]] = nn.slice %arg0 starts [0, 0] limits [16, 8] strides [1, 1]
+// CHECK: %[[A0:.*]] = nn.linear %[[X0]], %arg1
+// CHECK: %[[R0:.*]] = dist.all_reduce sum %[[A0]] axes ["tp"] : (tensor<16x16xf32>)
+// CHECK: %[[X1:.*]] = nn.slice %arg0 starts [16, 0] limits [32, 8] strides [1, 1]
+// CHECK: %[[A1:.*]] = nn.linear %[[X1]], %arg1
+// CHECK: %[[R1:.*]] = dist.all_reduce sum %[[A1]] axes ["tp"] : (tensor<16x16xf32>)
+// CHECK: %[[S0:.*]] = nn.relu %[[R0]]
+// CHECK: %[[B0:.*]] = nn.linear %[[S0]], %arg2
+// CHECK: %[[S1:.*]] = nn.relu %[[R1]]
+// CHECK: %[[B1:.*]] = nn.linear %[[S1]], %arg2
+// CHECK: %[[Y:.*]] = nn.concat %[[B0]], %[[B1]] dim 0
+// CHECK: return %[[Y]]
+// LOG: applied: collectives and the products around them run in chunks of their rows
+// LOG-SAME: exposed_before_seconds
+dist.mesh @mesh = <["tp"=4], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @all_reduce(
+    %x: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<32x32xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>, nn.parameter = "w"},
+    %v: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>, nn.parameter = "v"})
+    -> (tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<32x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x16xf32>) -> tensor<32x16xf32>
+  %2 = nn.relu %1 : tensor<32x16xf32>
+  %3 = nn.linear %2, %v : (tensor<32x16xf32>, tensor<8x16xf32>) -> tensor<32x8xf32>
+  return %3 : tensor<32x8xf32>
+}
+
+// -----
+
+// 13 tokens on 4 ranks: chunks of 8 and of 5 rows, the latter padded to 8. In
+// between each rank has a part of each chunk.
+
+// CHECK-LABEL: func.func @reduce_scatter
+// CHECK-NOT: dist.pad
+// CHECK: dist.reduce_scatter {{.*}} : (tensor<8x16xf32>) -> tensor<2x16xf32>
+// CHECK: nn.slice %arg0 starts [8, 0] limits [13, 8]
+// CHECK: dist.pad {{.*}} : (tensor<5x16xf32>) -> tensor<8x16xf32>
+// CHECK: dist.reduce_scatter {{.*}} : (tensor<8x16xf32>) -> tensor<2x16xf32>
+// CHECK: nn.rms_norm {{.*}} -> tensor<2x16xf32>
+// CHECK: %[[G0:.*]] = dist.all_gather {{.*}} : (tensor<2x16xf32>) -> tensor<8x16xf32>
+// CHECK: %[[G1:.*]] = dist.all_gather {{.*}} : (tensor<2x16xf32>) -> tensor<8x16xf32>
+// CHECK: nn.linear %[[G0]]
+// CHECK: %[[T:.*]] = nn.slice %[[G1]] starts [0, 0] limits [5, 16]
+// CHECK: nn.linear %[[T]]
+// CHECK: nn.concat {{.*}} dim 0 : (tensor<8x8xf32>, tensor<5x8xf32>) -> tensor<13x8xf32>
+dist.mesh @mesh = <["tp"=4]>
+func.func @reduce_scatter(
+    %x: tensor<13x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<13x32xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>, nn.parameter = "w"},
+    %v: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>, nn.parameter = "v"})
+    -> (tensor<13x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<13x32xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<13x8xf32>, tensor<16x8xf32>) -> tensor<13x16xf32>
+  %1 = dist.pad %0 dims [0] : (tensor<13x16xf32>) -> tensor<16x16xf32>
+  %2 = dist.reduce_scatter sum %1 axes ["tp"] dims [0] : (tensor<16x16xf32>) -> tensor<4x16xf32>
+  %3 = nn.rms_norm %2 eps 1.0e-6 : (tensor<4x16xf32>) -> tensor<4x16xf32>
+  %4 = dist.all_gather %3 axes ["tp"] dims [0] : (tensor<4x16xf32>) -> tensor<16x16xf32>
+  %5 = nn.slice %4 starts [0, 0] limits [13, 16] strides [1, 1] : (tensor<16x16xf32>) -> tensor<13x16xf32>
+  %6 = nn.linear %5, %v : (tensor<13x16xf32>, tensor<8x16xf32>) -> tensor<13x8xf32>
+  return %6 : tensor<13x8xf32>
+}
+
+// -----
+
+// A batch that lies on the ranks of another axis: each cuts its own. Its single
+// tokens cannot be cut.
+
+// CHECK-LABEL: func.func @batch
+// CHECK: %[[X:.*]] = nn.reshape %arg0 : (tensor<4x1x8xf32>) -> tensor<1x4x1x8xf32>
+// CHECK: nn.slice %[[X]] starts [0, 0, 0, 0] limits [1, 2, 1, 8]
+// CHECK: dist.all_reduce {{.*}} : (tensor<2x1x16xf32>)
+// CHECK: nn.concat {{.*}} dim 1 : (tensor<1x2x1x16xf32>, tensor<1x2x1x16xf32>) -> tensor<1x4x1x16xf32>
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @batch(
+    %x: tensor<4x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {"tp"}]>, dist.global = tensor<8x1x32xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>, nn.parameter = "w"})
+    -> (tensor<4x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<8x1x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<4x1x8xf32>, tensor<16x8xf32>) -> tensor<4x1x16xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x1x16xf32>) -> tensor<4x1x16xf32>
+  return %1 : tensor<4x1x16xf32>
+}
+
+// -----
+
+// The result promises each rank a chunk of its own.
+// CHECK-LABEL: func.func @scattered
+// CHECK: dist.reduce_scatter {{.*}} : (tensor<16x16xf32>) -> tensor<4x16xf32>
+// LOG: declined: dist.reduce_scatter stays whole: rows that are scattered over {"tp"} leave the ops that can run in chunks
+dist.mesh @mesh = <["tp"=4], device = "h100">
+func.func @scattered(
+    %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>, nn.parameter = "w"})
+    -> (tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
+  %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<16x16xf32>) -> tensor<4x16xf32>
+  return %1 : tensor<4x16xf32>
+}
+
+// -----
+
+// Few rows: reading the weights twice takes longer than the sum.
+// LOG: declined: collectives stay whole: chunks take longer
+// LOG-SAME: chunks = 2
+dist.mesh @mesh = <["tp"=4], device = "h100">
+func.func @small(
+    %x: tensor<32x512xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<32x2048xf32>},
+    %w: tensor<2048x512xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<2048x2048xf32>, nn.parameter = "w"})
+    -> (tensor<32x2048xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<32x2048xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<32x512xf32>, tensor<2048x512xf32>) -> tensor<32x2048xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x2048xf32>) -> tensor<32x2048xf32>
+  return %1 : tensor<32x2048xf32>
+}
+
+// -----
+
+// Cores that exchange through shared memory do nothing beside it.
+// LOG: declined: collectives stay whole: nothing runs beside them on this device
+dist.mesh @mesh = <["tp"=4], device = "cpu">
+func.func @cores(
+    %x: tensor<512x512xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<512x2048xf32>},
+    %w: tensor<2048x512xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<2048x2048xf32>, nn.parameter = "w"})
+    -> (tensor<512x2048xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<512x2048xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<512x512xf32>, tensor<2048x512xf32>) -> tensor<512x2048xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<512x2048xf32>) -> tensor<512x2048xf32>
+  return %1 : tensor<512x2048xf32>
+}
+
+// -----
+
+// A weight that is gathered is no row of what flows through; neither is a sum
+// over the rows next to a product of them.
+// CHECK-LABEL: func.func @others
+// CHECK: dist.all_gather %arg1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+// CHECK: dist.all_reduce {{.*}} : (tensor<16xf32>)
+// LOG-NOT: applied
+dist.mesh @mesh = <["tp"=4]>
+func.func @others(
+    %x: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<128x8xf32>},
+    %w: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>, nn.parameter = "w"})
+    -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %g = dist.all_gather %w axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %0 = nn.linear %x, %g : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
+  %1 = nn.reduce sum %0 dims [0] : (tensor<32x16xf32>) -> tensor<16xf32>
+  %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16xf32>) -> tensor<16xf32>
+  return %2 : tensor<16xf32>
+}
