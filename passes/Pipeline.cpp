@@ -43,18 +43,39 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   data.optional = options.dataParallel.kind == AxisChoice::Default;
   pm.addPass(createAnnotateDataParallelPass(data));
 
+  // Stages that are laid out for themselves, and those that are not as the others.
+  std::string folded, apart;
+  auto append = [](std::string &list, const std::string &stage) {
+    list += (list.empty() ? "" : ",") + stage;
+  };
+  for (const FoldRule &rule : options.fold) {
+    append(apart, rule.stage);
+    if (rule.mode == "none")
+      continue;
+    append(folded, rule.stage);
+    pm.addPass(createSplitFusedLinearsPass());
+    FoldEncoderPassOptions fold;
+    fold.stage = rule.stage;
+    fold.mode = rule.mode;
+    fold.ulysses = options.contextParallel.ulysses;
+    fold.ring = options.contextParallel.ring;
+    fold.data = data.axis;
+    pm.addPass(createFoldEncoderPass(fold));
+  }
   bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
   AnnotateTensorParallelPassOptions tensor;
   if (isTensorParallel) {
     pm.addPass(createSplitFusedLinearsPass());
     tensor.axis = options.tensorParallel.getName("tp").str();
     tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
+    tensor.exceptStages = folded;
     pm.addPass(createAnnotateTensorParallelPass(tensor));
   }
   if (options.contextParallel.isWanted()) {
     AnnotateContextParallelPassOptions context;
     context.ulysses = options.contextParallel.ulysses;
     context.ring = options.contextParallel.ring;
+    context.exceptStages = apart;
     pm.addPass(createAnnotateContextParallelPass(context));
   }
   if (!isTensorParallel)

@@ -17,7 +17,7 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$ROOT} CCACHE_NOHASHDIR=1
 # What the Python side needs. torch comes first: what depends on it must not
 # pull in another one.
 PYTHON_TORCH="torch==2.13.0"
-PYTHON_PACKAGES=("transformers==5.23.0" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
+PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -27,7 +27,7 @@ python_has_packages() {
   "$1" - <<'PY' 2>/dev/null
 import importlib.util, sys
 from importlib.metadata import version
-names = ["torch", "transformers", "safetensors", "nanobind", "ml_dtypes", "numpy", "pytest", "lit"]
+names = ["torch", "transformers", "diffusers", "safetensors", "nanobind", "ml_dtypes", "numpy", "pytest", "lit"]
 ok = (3, 11) <= sys.version_info[:2] <= (3, 12)
 ok = ok and all(importlib.util.find_spec(n) for n in names)
 ok = ok and version("torch").split("+")[0] == "2.13.0" and version("transformers") == "5.23.0"

@@ -13,6 +13,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/Stages.h"
 #include "meshwright/lib/CAPI/State.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -242,9 +243,12 @@ void Composer::runStage(StageState &stage, bool isFirstStep) {
                 fromOutside ? stage.arguments[i] : stages[source].results[result]);
   }
   mlir::Block &body = stage.main.getBody().front();
-  for (mlir::Operation &op : body.without_terminator())
+  for (mlir::Operation &op : body.without_terminator()) {
+    mlir::Operation *copy = builder.clone(op, mapping);
     // Numbers are given anew where they are needed.
-    builder.clone(op, mapping)->removeAttr(NnDialect::kIdAttr);
+    copy->removeAttr(NnDialect::kIdAttr);
+    copy->setAttr(kStageAttr, builder.getStringAttr(stage.name));
+  }
   stage.results.clear();
   for (Value result : body.getTerminator()->getOperands())
     stage.results.push_back(mapping.lookup(result));

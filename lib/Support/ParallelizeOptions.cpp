@@ -60,6 +60,8 @@ static constexpr OptionDescription descriptions[] = {
      "shards the residual stream by token along the tensor-parallel axis"},
     {"context-parallel", "\"ulysses=axis ring=axis order=contiguous | zigzag | striped | auto\"",
      "shards the sequence over both axes; attention moves heads along one, keys along the other"},
+    {"fold", "{stage: sp | ulysses | ring | replica | batch | none, ...}",
+     "shards a stage of a composed program over the axes of context-parallel"},
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins"},
     {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
@@ -68,8 +70,7 @@ static constexpr OptionDescription descriptions[] = {
 };
 
 /// Named so that their users get more than "unknown option".
-static constexpr StringRef laterOptions[] = {"fold", "data-parallel-attention", "expert-parallel",
-                                             "gtp"};
+static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel", "gtp"};
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
   return descriptions;
@@ -191,6 +192,30 @@ struct Parser {
     return success();
   }
 
+  LogicalResult parseFold(StringRef value) {
+    StringRef rest = value.trim();
+    if (!rest.consume_front("{") || !rest.consume_back("}"))
+      return error("fold is '" + value + "': expected {stage: mode, ...}");
+    SmallVector<StringRef> rules;
+    rest.split(rules, ',', -1, /*KeepEmpty=*/false);
+    for (StringRef text : rules) {
+      auto [stage, mode] = text.split(':');
+      FoldRule rule{unquote(stage), unquote(mode)};
+      // As JSON spells Python's None.
+      if (rule.mode == "null")
+        rule.mode = "none";
+      bool isKnown = llvm::is_contained({"sp", "ulysses", "ring", "replica", "batch", "none"},
+                                        StringRef(rule.mode));
+      if (rule.stage.empty() || !isKnown)
+        return error("fold: cannot read '" + text.trim() +
+                     "': expected a stage and one of sp, ulysses, ring, replica, batch, none");
+      if (llvm::any_of(options.fold, [&](auto &other) { return other.stage == rule.stage; }))
+        return error("fold: stage '" + rule.stage + "' is given twice");
+      options.fold.push_back(std::move(rule));
+    }
+    return success();
+  }
+
   LogicalResult parseShardings(StringRef value) {
     StringRef rest = value.trim();
     auto malformed = [&](const Twine &what) {
@@ -255,6 +280,8 @@ struct Parser {
       return parseSequenceParallel(value);
     if (key == "context-parallel")
       return parseContext(value);
+    if (key == "fold")
+      return parseFold(value);
     if (key == "shardings")
       return parseShardings(value);
     if (key == "device") {
@@ -376,6 +403,12 @@ std::string ParallelizeOptions::str() const {
   os << space << "sequence-parallel=" << stringify(sequenceParallel);
   if (contextParallel.isWanted())
     os << space << "context-parallel={" << contextParallel.str() << "}";
+  if (!fold.empty()) {
+    os << space << "fold={";
+    llvm::interleaveComma(fold, os,
+                          [&](const FoldRule &rule) { os << rule.stage << ": " << rule.mode; });
+    os << "}";
+  }
   if (!shardings.empty()) {
     os << space << "shardings={";
     llvm::interleave(

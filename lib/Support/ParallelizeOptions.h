@@ -79,6 +79,13 @@ struct ContextParallel {
   std::string str() const;
 };
 
+/// How a stage of a composed program lies on the axes of context parallelism.
+struct FoldRule {
+  std::string stage;
+  /// sp, ulysses, ring, replica, batch or none.
+  std::string mode;
+};
+
 struct ParallelizeOptions {
   /// Major to minor; empty: the IR's own mesh.
   std::vector<MeshAxisOption> mesh;
@@ -88,6 +95,7 @@ struct ParallelizeOptions {
   AxisChoice tensorParallel;
   SequenceParallel sequenceParallel = SequenceParallel::Auto;
   ContextParallel contextParallel;
+  std::vector<FoldRule> fold;
   /// In the order given: the first match wins.
   std::vector<ShardingRule> shardings;
   /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or

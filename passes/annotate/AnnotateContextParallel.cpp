@@ -6,10 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/ShardingPropagation.h"
-#include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
+
+#include <numeric>
 
 using namespace mlir;
 using namespace meshwright;
@@ -25,21 +28,17 @@ namespace {
 class ContextParallelPolicy {
 public:
   ContextParallelPolicy(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
-                        AxisList ring, AxisList ulysses)
+                        AxisList ring, AxisList ulysses, const StageFilter &stages)
       : func(func), factors(factors), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), ring(std::move(ring)), ulysses(std::move(ulysses)) {
-  }
+        symbol(FlatSymbolRefAttr::get(meshOp)), ring(std::move(ring)), ulysses(std::move(ulysses)),
+        stages(stages) {}
 
   LogicalResult run();
 
 private:
-  /// The leaves of one factor of an op that come first: what is sharded of it.
-  int getLeaf(nn::AttentionOp op, unsigned operand, unsigned dim) const {
-    const FactorAnalysis::Leaves &leaves = factors.getLeaves(op->getOperand(operand))[dim];
-    return leaves.empty() ? -1 : leaves.front();
-  }
-  bool isToken(int leaf) const { return llvm::is_contained(tokens, leaf); }
+  bool isToken(int leaf) const { return tokens.count(leaf); }
   void findTokens();
+  void placeTokens(const FactorAnalysis::Leaves &leaves);
   bool onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const;
   LogicalResult annotateInputs();
   void annotateAttention(nn::AttentionOp op, const ShardingPropagation &shardings);
@@ -54,16 +53,51 @@ private:
   FlatSymbolRefAttr symbol;
   /// At most one axis each; empty where it is not used.
   AxisList ring, ulysses;
-  /// Leaves that self-attention mixes: the sequences that are sharded.
-  SmallVector<int, 2> tokens;
+  const StageFilter &stages;
+  /// Factors of the sequences that self-attention mixes, and their axes. A sequence
+  /// may be a product: frames, rows and columns.
+  llvm::SmallDenseMap<int, AxisList> tokens;
+  SmallVector<int64_t, 2> lengths;
 };
 
 void ContextParallelPolicy::findTokens() {
   func.walk([&](nn::AttentionOp op) {
-    int queries = getLeaf(op, 0, 2), keys = getLeaf(op, 1, 2);
-    if (queries >= 0 && queries == keys && !isToken(queries))
-      tokens.push_back(queries);
+    const FactorAnalysis::Leaves &queries = factors.getLeaves(op.getQuery())[2];
+    const FactorAnalysis::Leaves &keys = factors.getLeaves(op.getKey())[2];
+    bool isKnown = llvm::any_of(queries, [&](int leaf) { return isToken(leaf); });
+    if (stages.contains(op) && !queries.empty() && queries == keys && !isKnown) {
+      placeTokens(queries);
+      lengths.push_back(op.getQuery().getType().getDimSize(2));
+    }
   });
+}
+
+/// Gives the axes, major to minor, to the sequence's factors: each takes as much
+/// as divides it, so that nothing is padded where the product divides.
+void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
+  AxisList rest = ring;
+  rest.append(ulysses.begin(), ulysses.end());
+  llvm::SmallDenseMap<int, AxisList> placed;
+  for (int leaf : leaves) {
+    int64_t shards = std::gcd(factors.getSize(leaf), getNumShards(rest));
+    auto own = getPart(rest, 1, shards);
+    auto behind = getPart(rest, shards, getNumShards(rest) / shards);
+    // Of axes that do not split so nothing is taken here.
+    if (!own || !behind)
+      continue;
+    placed[leaf] = *own;
+    rest = *behind;
+  }
+  if (!rest.empty()) {
+    // Padded, and then the largest factor is padded least.
+    placed.clear();
+    int largest = *llvm::max_element(
+        leaves, [&](int a, int b) { return factors.getSize(a) < factors.getSize(b); });
+    placed[largest] = ring;
+    placed[largest].append(ulysses.begin(), ulysses.end());
+  }
+  for (int leaf : leaves)
+    tokens[leaf] = placed.lookup(leaf);
 }
 
 /// Whether a value ends in masks of attention and nowhere else: every rank needs
@@ -97,11 +131,13 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
     if (anyOverlap(sharding.getAxes(), sequence) || onlyMasks(arg, seen))
       continue;
     bool found = false;
+    AxisList used = sharding.getAxes();
     for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
-        if (isToken(leaf) && axes.empty() && !found) {
-          axes = sequence;
-          found = true;
+        if (isToken(leaf) && axes.empty() && !anyOverlap(used, tokens[leaf])) {
+          axes = tokens[leaf];
+          used.append(axes.begin(), axes.end());
+          found |= !axes.empty();
         }
     if (found)
       attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
@@ -121,7 +157,8 @@ ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation 
     placed[leaf] = axes;
   if (ulysses.empty() || leaves.empty())
     return placed;
-  int kv = getLeaf(op, 1, 1);
+  const FactorAnalysis::Leaves &kvLeaves = factors.getLeaves(op.getKey())[1];
+  int kv = kvLeaves.empty() ? -1 : kvLeaves.front();
   int group = -1;
   for (int leaf : leaves)
     if (leaf != kv && group < 0)
@@ -151,8 +188,7 @@ Value ContextParallelPolicy::constrain(OpBuilder &builder, Value value,
 
 void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
                                               const ShardingPropagation &shardings) {
-  int queries = getLeaf(op, 0, 2);
-  if (!isToken(queries))
+  if (llvm::none_of(factors.getLeaves(op.getQuery())[2], [&](int leaf) { return isToken(leaf); }))
     return;
   llvm::SmallDenseMap<int, AxisList> heads = placeHeads(op, shardings);
   OpBuilder builder(op);
@@ -162,7 +198,8 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
     for (auto [d, dim] : llvm::enumerate(sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(value)[d], dim)) {
         if (isToken(leaf))
-          axes = ring;
+          axes = llvm::to_vector_of<Axis, 2>(llvm::make_filter_range(
+              tokens[leaf], [&](const Axis &axis) { return anyOverlap(axis, ring); }));
         else if (d == 1 && heads.count(leaf))
           axes = heads[leaf];
       }
@@ -176,10 +213,8 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   ValueSharding outside = shardings.get(output);
   for (auto [d, dim] : llvm::enumerate(outside.dims))
     for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(output)[d], dim))
-      if (isToken(leaf)) {
-        axes = ring;
-        axes.append(ulysses.begin(), ulysses.end());
-      }
+      if (isToken(leaf))
+        axes = tokens[leaf];
   Value whole = constrain(builder, output, outside);
   output.replaceAllUsesExcept(whole, whole.getDefiningOp());
   setShardingAttr(output, writeSharding(inside(output), output, factors, mesh, symbol));
@@ -202,11 +237,11 @@ LogicalResult ContextParallelPolicy::run() {
   func.walk([&](nn::AttentionOp op) { attentions.push_back(op); });
   for (nn::AttentionOp op : attentions)
     annotateAttention(op, *shardings);
-  for (int leaf : tokens)
+  for (int64_t length : lengths)
     log.add("annotate-context-parallel", Outcome::Applied, func.getLoc(),
             llvm::formatv("a sequence of {0} is sharded over {1} ranks (ring {2}, ulysses {3})",
-                          factors.getSize(leaf), getNumShards(ring) * getNumShards(ulysses),
-                          getNumShards(ring), getNumShards(ulysses))
+                          length, getNumShards(ring) * getNumShards(ulysses), getNumShards(ring),
+                          getNumShards(ulysses))
                 .str());
   return success();
 }
@@ -243,10 +278,14 @@ struct AnnotateContextParallelPass
                                "only Ulysses is";
       return signalPassFailure();
     }
+    StageFilter stages;
+    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
-      if (failed(factors) ||
-          failed(ContextParallelPolicy(func, *factors, *meshOp, ringAxes, ulyssesAxes).run()))
+      if (failed(factors))
+        return signalPassFailure();
+      ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes, stages);
+      if (failed(policy.run()))
         return signalPassFailure();
     }
   }

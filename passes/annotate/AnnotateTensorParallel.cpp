@@ -5,8 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/passes/annotate/AnnotateTensorParallel.h"
+
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -50,9 +52,9 @@ struct ClassInfo {
 class TensorParallel {
 public:
   TensorParallel(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
-                 FlatSymbolRefAttr symbol, int axis)
-      : func(func), factors(factors), mesh(mesh), symbol(symbol), axis(axis),
-        size(mesh.getAxes()[axis].getSize()), classes(factors.getNumClasses()) {}
+                 FlatSymbolRefAttr symbol, AxisList axes, const StageFilter &stages)
+      : func(func), factors(factors), mesh(mesh), symbol(symbol), group(std::move(axes)),
+        size(getNumShards(group)), stages(stages), classes(factors.getNumClasses()) {}
 
   LogicalResult run() {
     if (failed(collect()))
@@ -80,8 +82,10 @@ private:
   const FactorAnalysis &factors;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  int axis;
+  /// The axes to shard over, major to minor, and the product of their sizes.
+  AxisList group;
   int64_t size;
+  const StageFilter &stages;
   std::vector<ClassInfo> classes;
   llvm::DenseMap<int, AxisList> chosen;
   bool rewritten = false;
@@ -102,8 +106,7 @@ LogicalResult TensorParallel::collect() {
       return failure();
     for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(arg)))
       for (auto [leaf, axes] : llvm::zip_equal(leaves, sharding->dims[d])) {
-        bool uses = llvm::any_of(axes, [&](const Axis &a) { return a.axis == axis; });
-        if (uses) {
+        if (anyOverlap(axes, group)) {
           classes[leaf].isForced = true;
           chosen[leaf] = axes;
         } else if (!attr.getDims()[d].getIsOpen()) {
@@ -114,6 +117,13 @@ LogicalResult TensorParallel::collect() {
   llvm::DenseSet<Value> counted;
   for (Operation &op : block.without_terminator()) {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
+    if (!stages.contains(&op)) {
+      // What another stage has too is not this one's to shard.
+      for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+        for (int leaf : leaves)
+          classes[leaf].isForbidden = true;
+      continue;
+    }
     bool allFromParameters =
         op.getNumOperands() > 0 &&
         llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
@@ -177,20 +187,22 @@ LogicalResult TensorParallel::collect() {
 
 bool TensorParallel::place(int leaf) {
   int64_t n = factors.getSize(leaf);
-  auto part = [&](int64_t pre, int64_t k) { return AxisList{{axis, pre, k}}; };
-  if (n >= size || size % n != 0) {
+  bool fits = n < size && size % n == 0;
+  std::optional<AxisList> own = fits ? getPart(group, 1, n) : std::nullopt;
+  std::optional<AxisList> rest = own ? getPart(group, n, size / n) : std::nullopt;
+  if (!rest) {
     // Fewer than half a factor's element a rank would compute mostly padding.
     if (2 * n <= size)
       return false;
-    chosen[leaf] = part(1, size);
+    chosen[leaf] = group;
     return true;
   }
-  // The factor takes a part of the axis; the one below it, the query heads of a
+  // The factor takes a part of the axes; the one below it, the query heads of a
   // group, takes the rest, or the values are replicated over it.
-  chosen[leaf] = part(1, n);
+  chosen[leaf] = *own;
   for (int below : classes[leaf].below)
     if (!classes[below].isSpecial && !classes[below].isForbidden && !chosen.count(below)) {
-      chosen[below] = part(n, size / n);
+      chosen[below] = *rest;
       break;
     }
   return true;
@@ -256,10 +268,9 @@ void TensorParallel::annotate() {
 
 void TensorParallel::report() {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
-  StringRef name = mesh.getAxes()[axis].getName();
-  llvm::SmallDenseSet<int> said;
+  std::string name = StringRef(toString(group, mesh)).drop_front().drop_back().str();
   for (Operation &op : func.getBody().front().without_terminator()) {
-    if (!isa<nn::LinearOp, nn::EmbeddingOp>(op))
+    if (!isa<nn::LinearOp, nn::EmbeddingOp>(op) || !stages.contains(&op))
       continue;
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     const char *role = nullptr;
@@ -275,11 +286,10 @@ void TensorParallel::report() {
         features = factor.size;
       }
     if (role) {
-      log.add(
-          "annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
-          llvm::formatv("{0} over \"{1}\": {2} features on {3} ranks", role, name, features, size)
-              .str(),
-          {{"features", double(features)}, {"ranks", double(size)}});
+      log.add("annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
+              llvm::formatv("{0} over {1}: {2} features on {3} ranks", role, name, features, size)
+                  .str(),
+              {{"features", double(features)}, {"ranks", double(size)}});
       continue;
     }
     log.add("annotate-tensor-parallel", Outcome::Declined, op.getLoc(),
@@ -307,13 +317,28 @@ void TensorParallel::expandNorms() {
   for (Operation *op : norms) {
     DistDialect::getDecisionLog(func.getContext())
         .add("annotate-tensor-parallel", Outcome::Applied, op->getLoc(),
-             llvm::formatv("a norm over features on several ranks of \"{0}\" exchanges the sums "
+             llvm::formatv("a norm over features on several ranks of {0} exchanges the sums "
                            "of its rows",
-                           mesh.getAxes()[axis].getName())
+                           toString(group, mesh))
                  .str());
     expandNorm(op);
   }
 }
+
+} // namespace
+
+LogicalResult meshwright::annotateTensorParallel(func::FuncOp func, const FactorAnalysis &factors,
+                                                 MeshOp meshOp, ArrayRef<Axis> axes,
+                                                 const StageFilter &stages, bool &rewritten) {
+  TensorParallel policy(func, factors, meshOp.getMesh(), FlatSymbolRefAttr::get(meshOp),
+                        AxisList(axes), stages);
+  if (failed(policy.run()))
+    return failure();
+  rewritten |= policy.hasRewritten();
+  return success();
+}
+
+namespace {
 
 struct AnnotateTensorParallelPass
     : meshwright::impl::AnnotateTensorParallelPassBase<AnnotateTensorParallelPass> {
@@ -324,24 +349,32 @@ struct AnnotateTensorParallelPass
     if (failed(meshOp))
       return signalPassFailure();
     MeshAttr mesh = meshOp->getMesh();
-    int index = mesh.getAxisIndex(axis);
-    if (index < 0 && optional)
-      return;
-    if (index < 0) {
-      meshOp->emitOpError() << "has no axis \"" << axis << "\" for tensor parallelism";
-      return signalPassFailure();
+    AxisList axes;
+    SmallVector<StringRef> names;
+    StringRef(axis).split(names, ',');
+    for (StringRef name : names) {
+      int index = mesh.getAxisIndex(name);
+      if (index < 0 && optional)
+        return;
+      if (index < 0) {
+        meshOp->emitOpError() << "has no axis \"" << name << "\" for tensor parallelism";
+        return signalPassFailure();
+      }
+      if (int64_t size = mesh.getAxes()[index].getSize(); size > 1)
+        axes.push_back({index, 1, size});
     }
-    if (mesh.getAxes()[index].getSize() == 1)
+    if (axes.empty())
       return;
+    StageFilter stages;
+    StringRef(onlyStages).split(stages.only, ',', -1, /*KeepEmpty=*/false);
+    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
     bool rewritten = false;
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
-      TensorParallel policy(func, *factors, mesh, FlatSymbolRefAttr::get(*meshOp), index);
-      if (failed(policy.run()))
+      if (failed(annotateTensorParallel(func, *factors, *meshOp, axes, stages, rewritten)))
         return signalPassFailure();
-      rewritten |= policy.hasRewritten();
     }
     if (!rewritten)
       markAnalysesPreserved<SharedFactorAnalysis>();

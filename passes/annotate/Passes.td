@@ -120,8 +120,10 @@ def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
     After: `%up` carries `[{"tp"}, {} ]`, `%down` `[{}, {"tp"} ]`.
   }];
   let options = [
-    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis">,
+    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis, or several, major to minor: ring,ulysses">,
     Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
+    Option<"onlyStages", "stages", "std::string", "\"\"", "stages of a composed program; all where empty">,
+    Option<"exceptStages", "except", "std::string", "\"\"", "stages to leave alone">,
   ];
 }
 
@@ -175,6 +177,43 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
   let options = [
     Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis that heads move along">,
     Option<"ring", "ring", "std::string", "\"\"", "mesh axis that keys and values move along">,
+    Option<"exceptStages", "except", "std::string", "\"\"",
+           "stages of a composed program whose sequences stay whole">,
+  ];
+}
+
+def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
+  let summary = "shard a stage's weights over axes that other stages split sequences over";
+  let description = [{
+    A text encoder before a denoiser whose sequence is sharded would be held and
+    computed whole by every rank. Folded, its weights are sharded over the axes of
+    `mode`, found by structure as for tensor parallelism:
+    - sp: ring and ulysses; ulysses; ring;
+    - replica: all axes but that of data parallelism;
+    - batch: weights whole, the batch split over ring and ulysses instead.
+
+    Over axes that a mode does not name the stage is replicated. What other stages
+    read of it is whole again on every rank. Features that do not divide are
+    padded, or take a part of the axes; a group of one leaves a remark.
+
+    Before:
+    ```mlir
+    func.func @main(%ids: tensor<1x7xi64> {nn.input = "encoder.ids"},
+        %w: tensor<64x32xf32> {nn.parameter = "encoder.wi.weight"}) -> ...
+    ```
+    After `stage=encoder mode=ulysses`:
+    ```mlir
+    func.func @main(%ids: tensor<1x7xi64> {nn.input = "encoder.ids"},
+        %w: tensor<64x32xf32> {nn.parameter = "encoder.wi.weight",
+            dist.sharding = #dist.sharding<@mesh, [{"ulysses"}, {} ]>}) -> ...
+    ```
+  }];
+  let options = [
+    Option<"stage", "stage", "std::string", "", "a stage of a composed program">,
+    Option<"mode", "mode", "std::string", "\"sp\"", "sp, ulysses, ring, replica or batch">,
+    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis">,
+    Option<"ring", "ring", "std::string", "\"\"", "mesh axis">,
+    Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
   ];
 }
 

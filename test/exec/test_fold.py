@@ -1,0 +1,163 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""A text encoder folded onto the axes of a diffusion transformer: results, memory, refusals."""
+
+import copy
+
+import diffusers
+import pytest
+import torch
+import transformers as tf
+from torch import nn
+
+import meshwright as mw
+
+STEPS = 2
+CONNECT = {
+    "denoiser.encoder_hidden_states": "encoder.0",
+    "update.noise": "denoiser.0",
+    "denoiser.hidden_states": "update.0",
+    "update.x": "update.0",
+}
+CONTEXT = {"ulysses": "ulysses", "ring": "ring"}
+
+
+class Update(nn.Module):
+    def forward(self, x, noise):
+        return x - 0.1 * noise
+
+
+def t5(heads=4, width=64):
+    torch.manual_seed(3)
+    config = tf.T5Config(
+        d_model=32, d_kv=8, d_ff=width, num_layers=2, num_heads=heads, vocab_size=96
+    )
+    return tf.T5EncoderModel(config).eval()
+
+
+def wan():
+    torch.manual_seed(4)
+    return diffusers.WanTransformer3DModel(
+        patch_size=(1, 2, 2), num_attention_heads=4, attention_head_dim=24, in_channels=4,
+        out_channels=4, text_dim=32, freq_dim=32, ffn_dim=96, num_layers=1, rope_max_seq_len=32,
+    ).eval()  # fmt: skip
+
+
+def pipeline(encoder, batch=1):
+    """The composed model, its inputs, and what PyTorch makes of them in f64."""
+    torch.manual_seed(5)
+    denoiser = wan()
+    ids, x = torch.randint(0, 96, (batch, 7)), torch.randn(batch, 4, 2, 8, 8)
+    time = torch.full((batch,), 5.0)
+    with torch.no_grad():
+        text = copy.deepcopy(encoder).double()(ids).last_hidden_state
+        exact, want = copy.deepcopy(denoiser).double(), x.double()
+        for _ in range(STEPS):
+            noise = exact(hidden_states=want, timestep=time.double(), encoder_hidden_states=text)
+            want = want - 0.1 * noise.sample
+    call = dict(
+        hidden_states=x, timestep=time, encoder_hidden_states=text.float(), return_dict=False
+    )
+    models = {
+        "encoder": mw.from_torch(encoder, (ids,)),
+        "denoiser": mw.from_torch(denoiser, (), call),
+        "update": mw.from_torch(Update(), (x, x)),
+    }
+    model = mw.compose(models, CONNECT, loop=["denoiser", "update"], steps=STEPS)
+    inputs = {
+        "encoder.input_ids": ids, "denoiser.hidden_states": x, "update.x": x,
+        "denoiser.timestep": time,
+    }  # fmt: skip
+    return model, inputs, want
+
+
+def encoder_bytes(plan):
+    """Of the encoder's weights on one rank, from the signature of its program."""
+    total = 0
+    for line in plan.ir().splitlines():
+        if "func.func @main" not in line:
+            continue
+        for argument in line.split("%arg")[1:]:
+            if 'nn.parameter = "encoder.' in argument:
+                shape = argument.split("tensor<")[1].split(">")[0].split("x")
+                count = 4
+                for size in shape[:-1]:
+                    count *= int(size)
+                total += count
+    return total
+
+
+MODES = ["sp", "ulysses", "ring", "replica", "batch", None]
+
+
+@pytest.mark.parametrize(
+    "mode, mesh",
+    [("sp", {"ulysses": 4}), ("replica", {"tp": 2, "ulysses": 2}), ("batch", {"ulysses": 4})]
+    + [
+        pytest.param(mode, mesh, marks=pytest.mark.slow)
+        for mesh in ({"ulysses": 4}, {"tp": 2, "ulysses": 2})
+        for mode in MODES
+    ],
+    ids=str,
+)
+def test_modes(mode, mesh):
+    model, inputs, want = pipeline(t5(), batch=2)
+    plan = model.parallelize(
+        mesh={**mesh, "ring": 1}, context_parallel=CONTEXT, fold={"encoder": mode}
+    )
+    (got,) = plan.run(**inputs)
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+    plan.check(**inputs)
+
+
+@pytest.mark.parametrize(
+    "mode, mesh, share",
+    [
+        ("ulysses", {"ulysses": 4}, 4),
+        ("sp", {"ulysses": 8}, 8),
+        ("replica", {"tp": 2, "ulysses": 2}, 4),
+        ("ulysses", {"tp": 2, "ulysses": 2}, 2),
+        (None, {"tp": 2, "ulysses": 2}, 2),
+        ("batch", {"ulysses": 2}, 1),
+    ],
+)
+def test_memory(mode, mesh, share):
+    """A rank holds its share of the encoder; norms and the bias's table are small change."""
+    model, _, _ = pipeline(t5(heads=8, width=256), batch=2)
+    mesh = {**mesh, "ring": 1}
+    plan = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": mode})
+    whole = model.parallelize(mesh={"tp": 1})
+    assert encoder_bytes(plan) == pytest.approx(encoder_bytes(whole) / share, rel=0.03)
+
+
+@pytest.mark.parametrize("heads, width", [(3, 50), (6, 75)])
+def test_what_does_not_divide(heads, width):
+    model, inputs, want = pipeline(t5(heads=heads, width=width))
+    plan = model.parallelize(
+        mesh={"ring": 1, "ulysses": 4}, context_parallel=CONTEXT, fold={"encoder": "sp"}
+    )
+    (got,) = plan.run(**inputs)
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+    assert "padded" in plan.report()
+
+
+def test_group_of_one_is_a_remark():
+    model, _, _ = pipeline(t5())
+    plan = model.parallelize(
+        mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": "ring"}
+    )
+    assert "is not folded by 'ring': the group has one rank" in plan.report()
+
+
+@pytest.mark.parametrize(
+    "fold, message",
+    [
+        ({"encoder": "sideways"}, "expected a stage and one of sp, ulysses, ring, replica, batch"),
+        ({"decoder": "sp"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
+    ],
+)  # fmt: skip
+def test_refusals(fold, message):
+    model, _, _ = pipeline(t5())
+    with pytest.raises(mw.Error) as error:
+        model.parallelize(mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold=fold)
+    assert message in str(error.value)
