@@ -48,6 +48,10 @@ class Model:
         mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own.
         data_parallel, tensor_parallel: an axis, or "none"; default "dp" and "tp".
         sequence_parallel: "on", "off" or "auto" (default).
+        context_parallel: {"ulysses": "axis"}; shards sequences, heads move along the axis around
+        attention.
+        fold: {"encoder": "sp", "ulysses", "ring", "replica", "batch" or None}; shards a stage of a
+        composed model over the axes of context_parallel.
         shardings: {"*.q_proj.weight": '[{"tp"}, {}]'}, the first match wins.
         device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
         memory_ceiling: bytes a rank may use, as a number or "80G".
