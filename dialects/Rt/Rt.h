@@ -40,6 +40,10 @@ int64_t getBufferBytes(mlir::Type type);
 /// its operand, and so on outward.
 mlir::Value getOuterValue(mlir::Value value);
 
+/// Where a value is made: through regions of launches, inward and outward, and
+/// waits.
+mlir::Value getSource(mlir::Value value);
+
 /// Whether the op's result is its operand's buffer, seen in another shape.
 bool isView(mlir::Operation *op);
 

@@ -34,6 +34,21 @@ Value rt::getOuterValue(Value value) {
   return value;
 }
 
+Value rt::getSource(Value value) {
+  for (;;) {
+    value = getOuterValue(value);
+    auto result = dyn_cast<OpResult>(value);
+    if (!result)
+      return value;
+    if (auto kernel = dyn_cast<KernelOp>(result.getOwner()))
+      value = kernel.getYielded()[result.getResultNumber()];
+    else if (auto wait = dyn_cast<WaitOp>(result.getOwner()))
+      value = wait.getStart().getYielded()[result.getResultNumber()];
+    else
+      return value;
+  }
+}
+
 bool rt::isView(Operation *op) { return isa<nn::ReshapeOp, dist::ConstrainOp>(op); }
 
 Value rt::getBuffer(Value value) {

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -23,7 +24,7 @@ static int64_t getBound(Value value, int depth) {
     Operation *user = use.getOwner();
     auto rowsOf = [](Value table, int64_t dim) {
       // A table that is sharded by rows has more of them than a rank sees.
-      if (auto argument = dyn_cast<BlockArgument>(table))
+      if (auto argument = dyn_cast<BlockArgument>(rt::getSource(table)))
         if (auto main = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()))
           if (auto global = main.getArgAttrOfType<TypeAttr>(argument.getArgNumber(),
                                                             dist::DistDialect::kGlobalAttr))
@@ -39,6 +40,16 @@ static int64_t getBound(Value value, int depth) {
     } else if (auto take = dyn_cast<nn::TakeAlongOp>(user)) {
       if (use.get() == take.getIndices())
         add(rowsOf(take.getData(), take.getDim()));
+    } else if (isa<rt::KernelOp, rt::StartOp>(user)) {
+      Value inside = user->getRegion(0).getArgument(use.getOperandNumber());
+      if (int64_t rows = getBound(inside, depth))
+        add(rows);
+    } else if (isa<rt::YieldOp>(user)) {
+      Operation *launch = user->getParentOp();
+      if (auto start = dyn_cast<rt::StartOp>(launch))
+        launch = *start.getFuture().getUsers().begin();
+      if (int64_t rows = getBound(launch->getResult(use.getOperandNumber()), depth + 1))
+        add(rows);
     } else if (depth < 8 &&
                (isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp, nn::BroadcastOp>(
                     user) ||

@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/RuleTransfer.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -249,7 +250,7 @@ LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
                       " without an offset",
                   1);
   }
-  if (auto index = offset.getDefiningOp<AxisIndexOp>()) {
+  if (auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>()) {
     AxisList own = dist::getAxes(index.getAxes(), mesh);
     canonicalizeAxes(own, mesh);
     if (own != axes)

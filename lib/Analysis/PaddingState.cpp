@@ -8,6 +8,7 @@
 #include "meshwright/lib/Analysis/PaddingState.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 #include <cmath>
@@ -70,7 +71,7 @@ Padding padding::ofConstant(double value) {
 }
 
 std::optional<double> padding::getSplat(Value value) {
-  auto constant = value.getDefiningOp<nn::ConstantOp>();
+  auto constant = rt::getSource(value).getDefiningOp<nn::ConstantOp>();
   if (!constant)
     return std::nullopt;
   auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/LayoutTransfer.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -52,6 +53,8 @@ private:
   /// Which readings of an op's operands give which readings of its results.
   struct Link {
     Operation *op;
+    SmallVector<Value, 4> operands;
+    SmallVector<Value, 1> results;
     SmallVector<std::pair<SmallVector<Reading, 4>, SmallVector<Reading, 1>>> combinations;
   };
 
@@ -63,6 +66,9 @@ private:
   LogicalResult visitReadings(Operation *op);
   Readings getPlausible(Operation *op, unsigned operand);
   LogicalResult visitIf(scf::IfOp op);
+  LogicalResult visitLaunch(Operation *op, Block &block);
+  /// Gives values the layouts of others that they are under another name.
+  LogicalResult passOn(Operation *op, ValueRange from, ValueRange to);
   LogicalResult visitReturn(func::ReturnOp op);
   /// Follows scalars that differ between ranks.
   LogicalResult visitRankDependent(Operation *op, bool &handled);
@@ -187,7 +193,7 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
         << "operand " << operand << " is from here, and lies as " << toString(*layout, mesh);
     return;
   }
-  while (Operation *from = value.getDefiningOp()) {
+  while (Operation *from = rt::getSource(value).getDefiningOp()) {
     Value next;
     for (Value candidate : from->getOperands())
       if (Reading own = get(candidate); own && own->unreduced == layout->unreduced)
@@ -196,8 +202,9 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
       break;
     value = next;
   }
-  diagnostic.attachNote(value.getLoc()) << "operand " << operand << " is unreduced over "
-                                        << toString(layout->unreduced, mesh) << " from here on";
+  diagnostic.attachNote(rt::getSource(value).getLoc())
+      << "operand " << operand << " is unreduced over " << toString(layout->unreduced, mesh)
+      << " from here on";
 }
 
 LogicalResult PlacementDerivation::checkCollective(Operation *op) {
@@ -297,9 +304,50 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
   return success();
 }
 
+LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueRange to) {
+  for (auto [source, target] : llvm::zip_equal(from, to)) {
+    if (!get(source))
+      return op->emitOpError() << "uses a value from outside the function";
+    set(target, get(source));
+    // Copies: assignment may move what a map holds.
+    if (auto it = ambiguous.find(source); it != ambiguous.end()) {
+      Readings readings = it->second;
+      Link link{op, {source}, {target}, {}};
+      for (Reading reading : readings)
+        link.combinations.push_back({{reading}, {reading}});
+      links.push_back(std::move(link));
+      ambiguous[target] = std::move(readings);
+      analysis.ambiguous.insert(target);
+    }
+    if (auto it = dependent.find(source); it != dependent.end()) {
+      Dependence dependence = it->second;
+      dependent[target] = std::move(dependence);
+    }
+  }
+  return success();
+}
+
+/// What a launch does is what its region does.
+LogicalResult PlacementDerivation::visitLaunch(Operation *op, Block &block) {
+  if (failed(passOn(op, op->getOperands(), block.getArguments())))
+    return failure();
+  return visitBlock(block);
+}
+
 LogicalResult PlacementDerivation::visit(Operation *op) {
   if (auto branch = dyn_cast<scf::IfOp>(op))
     return visitIf(branch);
+  if (auto kernel = dyn_cast<rt::KernelOp>(op)) {
+    if (failed(visitLaunch(op, kernel.getBlock())))
+      return failure();
+    return passOn(op, kernel.getYielded(), kernel.getResults());
+  }
+  if (auto start = dyn_cast<rt::StartOp>(op))
+    return visitLaunch(op, start.getBlock());
+  if (auto wait = dyn_cast<rt::WaitOp>(op))
+    return passOn(op, wait.getStart().getYielded(), wait.getResults());
+  if (auto prepare = dyn_cast<rt::PrepareOp>(op))
+    return passOn(op, prepare.getParameter(), prepare.getResult());
   bool handled;
   if ((isa<AxisIndexOp>(op) || !dependent.empty()) && failed(visitRankDependent(op, handled)))
     return failure();
@@ -362,7 +410,7 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
       }
     combinations = std::move(longer);
   }
-  Link link{op, {}};
+  Link link{op, op->getOperands(), op->getResults(), {}};
   bool single = combinations.size() == 1;
   for (const auto &operands : combinations) {
     // One combination among several may well be wrong.
@@ -426,17 +474,17 @@ LogicalResult PlacementDerivation::resolve() {
     return it == ambiguous.end() ? get(value) == reading : llvm::is_contained(it->second, reading);
   };
   auto fits = [&](const Link &link, const auto &combination, bool operandsToo) {
-    for (auto [i, result] : llvm::enumerate(link.op->getResults()))
+    for (auto [i, result] : llvm::enumerate(link.results))
       if (!isAlive(result, combination.second[i]))
         return false;
     if (operandsToo)
-      for (auto [i, operand] : llvm::enumerate(link.op->getOperands()))
+      for (auto [i, operand] : llvm::enumerate(link.operands))
         if (!isAlive(operand, combination.first[i]))
           return false;
     return true;
   };
   for (const Link &link : llvm::reverse(links)) {
-    for (auto [i, operand] : llvm::enumerate(link.op->getOperands())) {
+    for (auto [i, operand] : llvm::enumerate(link.operands)) {
       auto it = ambiguous.find(operand);
       if (it == ambiguous.end())
         continue;
@@ -463,9 +511,9 @@ LogicalResult PlacementDerivation::resolve() {
   for (const Link &link : links)
     for (const auto &combination : link.combinations)
       if (fits(link, combination, /*operandsToo=*/true)) {
-        for (auto [operand, reading] : llvm::zip_equal(link.op->getOperands(), combination.first))
+        for (auto [operand, reading] : llvm::zip_equal(link.operands, combination.first))
           choose(operand, reading);
-        for (auto [result, reading] : llvm::zip_equal(link.op->getResults(), combination.second))
+        for (auto [result, reading] : llvm::zip_equal(link.results, combination.second))
           choose(result, reading);
         break;
       }
@@ -479,7 +527,7 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
         return failure();
       continue;
     }
-    if (!isa<scf::YieldOp>(op) && failed(visit(&op)))
+    if (!isa<scf::YieldOp, rt::YieldOp>(op) && failed(visit(&op)))
       return failure();
   }
   return success();

@@ -17,6 +17,7 @@
 #include "KernelBuilder.h"
 #include "Step.h"
 
+#include "meshwright/lib/Analysis/RaceAnalysis.h"
 #include "meshwright/passes/schedule/Schedule.h"
 
 #include "mlir/IR/DialectResourceBlobManager.h"
@@ -333,8 +334,11 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   if (main.isExternal())
     return emitError(main.getLoc(), "'main' has no body");
   loadKernelDialects(*main.getContext());
-  if (isPlanned(main))
+  if (isPlanned(main)) {
+    if (failed(verifyRaces(main)))
+      return failure();
     return lower::ProgramLowering(main, options).run();
+  }
   // On a copy: the caller's program stays as it is.
   OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
   for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))

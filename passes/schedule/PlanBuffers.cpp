@@ -12,8 +12,10 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/InPlace.h"
+#include "meshwright/lib/Analysis/RaceAnalysis.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/IR/Builders.h"
@@ -238,12 +240,34 @@ void Planner::run() {
   write();
 }
 
+/// Every value that is computed is computed in a launch.
+static LogicalResult checkFormed(func::FuncOp func) {
+  if (!func.getBody().hasOneBlock())
+    return emitError(func.getLoc(), "'")
+           << func.getName() << "' has " << func.getBody().getBlocks().size()
+           << " blocks, expected one";
+  for (Operation &op : func.getBody().front().without_terminator())
+    if (!isa<rt::RtDialect>(op.getDialect()) && !isa<nn::ConstantOp>(op) && !rt::isView(&op))
+      return op.emitOpError("is not in a launch: expected '--form-kernels' to have run");
+  return success();
+}
+
 namespace {
 
 struct PlanBuffersPass : meshwright::impl::PlanBuffersBase<PlanBuffersPass> {
   void runOnOperation() override {
-    if (!getOperation().isExternal())
-      Planner(getOperation()).run();
+    func::FuncOp func = getOperation();
+    if (func.isExternal())
+      return;
+    // What is there of a plan goes; that starts and waits pair up is needed here.
+    func->removeAttr(rt::RtDialect::kArenaAttr);
+    if (failed(verifyRaces(func)))
+      return signalPassFailure();
+    if (failed(checkFormed(func)))
+      return signalPassFailure();
+    Planner(func).run();
+    if (failed(verifyRaces(func)))
+      signalPassFailure();
   }
 };
 

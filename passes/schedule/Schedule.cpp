@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/Passes.h"
+#include "meshwright/passes/verify/Passes.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -18,6 +19,7 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
+  pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
 }
 
 bool meshwright::isPlanned(func::FuncOp func) { return func->hasAttr(rt::RtDialect::kArenaAttr); }

@@ -11,7 +11,7 @@
 include "mlir/Pass/PassBase.td"
 
 def VerifyPlacement : Pass<"verify-placement", "::mlir::func::FuncOp"> {
-  let summary = "proves that an SPMD function's data lies where its ops need it";
+  let summary = "proves that a program's data lies where its ops need it, when they need it";
   let description = [{
     Derives how every value lies from the layouts of the arguments and reports
     the first op that does not fit: a reduction left out, done twice or over the
@@ -19,8 +19,14 @@ def VerifyPlacement : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     reduced one; padding read where it counts; a collective that not all ranks
     issue; a result with another layout than promised.
 
+    Of a function of launches it proves besides that each start has one wait,
+    that collectives in flight on different streams share at most one rank, and,
+    once buffers are planned, that nothing is written where a value lies that is
+    needed later, or where a collective in flight reads or writes.
+
     Requires layouts on arguments and results (`dist.sharding`, `dist.global`)
-    of functions with `dist.spmd`; passes over others. Changes nothing.
+    of functions with `dist.spmd`; of others only launches are looked at. Changes
+    nothing.
 
     ```mlir
     dist.mesh @mesh = <["tp"=4]>

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Analysis/RaceAnalysis.h"
 #include "meshwright/passes/verify/Passes.h"
 
 namespace meshwright {
@@ -22,9 +23,11 @@ struct VerifyPlacementPass : meshwright::impl::VerifyPlacementBase<VerifyPlaceme
   void runOnOperation() override {
     markAllAnalysesPreserved();
     func::FuncOp func = getOperation();
-    if (!func->hasAttr(dist::DistDialect::kSpmdAttr) || func.isExternal())
+    if (func.isExternal())
       return;
-    if (failed(getAnalysis<SharedPlacementAnalysis>().placement))
+    bool isSpmd = func->hasAttr(dist::DistDialect::kSpmdAttr);
+    if ((isSpmd && failed(getAnalysis<SharedPlacementAnalysis>().placement)) ||
+        failed(verifyRaces(func)))
       signalPassFailure();
   }
 };
