@@ -105,11 +105,6 @@ struct ProgramDescription {
   }
 };
 
-struct RunOptions {
-  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or 30.
-  double timeout = 0;
-};
-
 /// Bytes that a packed parameter takes.
 int64_t sizeOfPacked(const mw_rt_packing &packing);
 /// Fills them from a rank's part of the parameter.
@@ -178,7 +173,7 @@ private:
   ProgramDescription description;
   std::shared_ptr<void> code;
   mw_rt_entry entry = nullptr;
-  std::unique_ptr<World> world;
+  WorldPtr world;
   /// Ranks of this process; what follows has one entry each.
   std::vector<int64_t> ranks;
   std::vector<Memory> arenas;

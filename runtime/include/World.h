@@ -11,16 +11,22 @@
 #include "meshwright-c/Runtime.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace meshwright::rt {
 
 class Backend;
+struct Fault;
 class GemmCache;
+class Streams;
+class Trace;
+class Workers;
 class World;
 
 /// The local buffers of one rank for one run.
@@ -34,68 +40,121 @@ struct RankBuffers {
   std::vector<const void *> results;
 };
 
-/// The ranks of a program. Kept from run to run: what the ranks prepare
-/// (library primitives, groups) is reused.
+struct RunOptions {
+  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or
+  /// 30.
+  double timeout = 0;
+  /// Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. Results do
+  /// not depend on it.
+  int64_t threadsPerRank = 0;
+  /// Fail where an op produces NaN or infinity, and name the first one.
+  bool checkFinite = false;
+  /// Filled with what each rank and stream does when.
+  std::shared_ptr<Trace> trace = nullptr;
+};
+
+/// Lets go of a world; not of its memory where a rank is stuck in it.
+struct WorldDeleter {
+  void operator()(World *world) const;
+};
+using WorldPtr = std::unique_ptr<World, WorldDeleter>;
+
+/// The ranks of a program that this process hosts. Kept from run to run: their
+/// threads, and what they prepare (library primitives, groups), are reused.
 class World {
 public:
   /// Called on the rank's thread with a value that the program hands out.
   using Probe = std::function<void(int64_t rank, int64_t probe, const void *value)>;
 
-  /// Null, with an error, if there is no backend of that name. `ops` names the
-  /// program's ops, for errors.
-  static std::unique_ptr<World> create(const std::string &backend, int64_t numRanks,
-                                       std::vector<std::string> ops, std::string &error);
-  ~World();
+  /// Null, with an error, if there is no backend of that name, or it cannot work
+  /// here. `ops` names the program's ops, in its order, for errors.
+  static WorldPtr create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
+                         std::string &error);
 
-  /// Runs the entry once on every rank; each may wait that long in one
-  /// collective. On failure all ranks end, and the error names rank and op.
-  bool run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, double timeoutSeconds,
+  /// Runs the entry once on every rank of this process, which have the buffers in the
+  /// order of `getLocalRanks`. On failure all ranks end, and the error names
+  /// rank and op.
+  bool run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, const RunOptions &options,
            std::string &error);
+
+  /// Whether a rank did not come back from a run that failed: its buffers and
+  /// code must stay, and the process cannot count on its thread ending.
+  bool isStuck();
 
   void setProbe(Probe callback) { probe = std::move(callback); }
   const Probe &getProbe() const { return probe; }
+  /// Of all processes.
   int64_t getNumRanks() const { return numRanks; }
+  /// Those that this process hosts.
+  const std::vector<int64_t> &getLocalRanks() const { return localRanks; }
+  Backend &getBackend() { return *backend; }
+
+  /// For backends and the ranks' threads.
+  /// Of the current run.
   double getTimeout() const { return timeout; }
   const std::string &getOpName(int64_t op) const;
+  const std::vector<std::string> &getOpNames() const { return ops; }
+  /// The op that a rank of this process is at, or was last; -1 before the first.
+  int64_t getPosition(int64_t rank) const;
+  /// How long threads look before they sleep, in nanoseconds: those of streams,
+  /// and those that compute.
+  int64_t getSpin(int64_t stream) const { return stream ? streamSpin : computeSpin; }
+  /// Ranks of all processes on this machine, where the backend knows of others:
+  /// threads do not spin where there are more than cores.
+  void setRanksOnMachine(int64_t count) { ranksOnMachine = count; }
 
   /// Records the first failure and wakes everybody who waits.
   void fail(int64_t rank, int64_t op, const std::string &message);
+  /// The same with an error of another process, which names its rank.
+  void fail(const std::string &message);
   bool hasFailed() const { return failed.load(std::memory_order_acquire); }
+  /// Records that an op's results are not finite. The run goes on to its end, so
+  /// that of all such ops the first is named.
+  void noteNotFinite(int64_t rank, int64_t op, const std::string &message);
 
 private:
+  friend struct WorldDeleter;
   World() = default;
+  ~World();
+
+  bool prepareThreads(int64_t threadsPerRank, std::string &error);
+  bool awaitRanks();
+  void hostRank(mw_rt_context &context, size_t index);
+  mw_rt_context *findRank(int64_t rank) const;
 
   int64_t numRanks = 0;
+  std::vector<int64_t> localRanks;
   std::vector<std::string> ops;
+  std::unique_ptr<Fault> fault;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
   std::unique_ptr<Backend> backend;
   double timeout = 30;
+  int64_t computeSpin = 0, streamSpin = 0, ranksOnMachine = 0;
   Probe probe;
+
+  /// What the ranks' threads run, and who is at it.
+  std::mutex runMutex;
+  std::condition_variable runBegins, rankEnds;
+  int64_t runCount = 0, unfinished = 0;
+  bool stopping = false;
+  mw_rt_entry entry = nullptr;
+  std::vector<RankBuffers> buffers;
+  std::shared_ptr<Trace> trace;
 
   std::mutex errorMutex;
   std::string firstError;
+  int64_t notFiniteOp = -1, notFiniteRank = -1;
+  std::string notFinite;
   std::atomic<bool> failed{false};
 };
-
-/// Moves data between ranks.
-class Backend {
-public:
-  virtual ~Backend() = default;
-  /// Before a run: forgets what a failed run left behind.
-  virtual void reset() = 0;
-  /// Wakes ranks that wait, after a failure.
-  virtual void wake() = 0;
-  /// Performs a collective that communicates; false after `World::fail`.
-  virtual bool run(mw_rt_context &context, int64_t op, const mw_rt_collective &what,
-                   const void *const *inputs, void *const *outputs) = 0;
-};
-
-/// The backend whose ranks are threads of this process.
-std::unique_ptr<Backend> createLocalBackend(World &world);
 
 /// The default time a rank may wait in one collective: 30 seconds, or
 /// MESHWRIGHT_TIMEOUT.
 double defaultTimeout();
+
+/// The default number of threads that a rank computes with: 1, or
+/// MESHWRIGHT_THREADS.
+int64_t defaultThreads();
 
 /// Bytes of memory that this process can still get, or -1 if unknown.
 int64_t availableMemory();
@@ -108,24 +167,5 @@ int64_t coordinateOf(const mw_rt_axes &axes, int64_t rank);
 int64_t sizeOfGroup(const mw_rt_axes &axes);
 
 } // namespace meshwright::rt
-
-struct mw_rt_context {
-  meshwright::rt::World *world = nullptr;
-  meshwright::rt::Backend *backend = nullptr;
-  int64_t rank = 0;
-  std::shared_ptr<meshwright::rt::GemmCache> gemms;
-  /// Reused from call to call.
-  std::vector<char> scratch[5];
-
-  char *getScratch(int slot, int64_t bytes) {
-    if (int64_t(scratch[slot].size()) < bytes)
-      scratch[slot].resize(bytes);
-    return scratch[slot].data();
-  }
-  int32_t fail(int64_t op, const std::string &message) {
-    world->fail(rank, op, message);
-    return 1;
-  }
-};
 
 #endif // MESHWRIGHT_RUNTIME_INCLUDE_WORLD_H

@@ -50,6 +50,9 @@ void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char
       destination.push_back(toStrides[i]);
     }
   }
+  // A part that already is where it should be.
+  if (from == to && source == destination)
+    return;
   if (size.empty()) {
     std::memcpy(to, from, elementSize);
     return;

@@ -5,9 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Context.h"
+#include "Moves.h"
+
+#include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Types.h"
-#include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
 #include <cstring>
@@ -29,26 +32,70 @@ static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t coordinate, con
     copyBox(input, in, offset, output, out, origin, extents, size);
 }
 
-int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
-                             const void *const *inputs, void *const *outputs) {
-  if (what->kind != MW_RT_SLICE && what->kind != MW_RT_PARTIAL)
-    return context->backend->run(*context, op, *what, inputs, outputs) ? 0 : 1;
-  int64_t coordinate = coordinateOf(what->group, context->rank);
-  for (int64_t i = 0; i < what->num_tensors; ++i) {
-    const mw_rt_moved_tensor &moved = what->tensors[i];
-    if (what->kind == MW_RT_SLICE) {
+/// Without communication.
+static void cutLocally(const mw_rt_context &context, const mw_rt_collective &what,
+                       const void *const *inputs, void *const *outputs) {
+  int64_t coordinate = coordinateOf(what.group, context.rank);
+  for (int64_t i = 0; i < what.num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what.tensors[i];
+    if (what.kind == MW_RT_SLICE) {
       sliceTensor(moved, coordinate, inputs[i], outputs[i]);
       continue;
     }
-    int64_t bytes = sizeOf(DType(moved.dtype));
-    for (int64_t d = 0; d < moved.rank; ++d)
-      bytes *= moved.in_shape[d];
+    int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
     if (coordinate == 0)
       std::memcpy(outputs[i], inputs[i], bytes);
     else
       std::memset(outputs[i], 0, bytes);
   }
-  return 0;
+}
+
+int32_t meshwright::rt::performCollective(mw_rt_context &context, int64_t stream, int64_t op,
+                                          const mw_rt_collective &what, const void *const *inputs,
+                                          void *const *outputs) {
+  bool moves = what.kind == MW_RT_SLICE || what.kind == MW_RT_PARTIAL;
+  Trace::Row *row =
+      context.trace && stream ? &context.trace->getRow(context.rank, stream) : context.row;
+  return call(&context, op, [&] {
+    {
+      TraceScope scope(row, moves ? TraceKind::Move : TraceKind::Collective, op, 0,
+                       row ? trafficOf(what, context.rank).bytes : 0);
+      if (moves)
+        cutLocally(context, what, inputs, outputs);
+      else if (!context.backend->run({context.rank, stream, op}, what, inputs, outputs))
+        return 1;
+    }
+    for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i) {
+      const mw_rt_moved_tensor &moved = what.tensors[i];
+      checkFinite(context, op, i, moved.dtype, outputs[i], countAfter(moved));
+    }
+    return 0;
+  });
+}
+
+int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                             const void *const *inputs, void *const *outputs) {
+  return performCollective(*context, 0, op, *what, inputs, outputs);
+}
+
+int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                    int64_t stream, int64_t ticket, const void *const *inputs,
+                    void *const *outputs) {
+  return call(context, op, [&] {
+    std::string error;
+    return context->streams.start(op, *what, stream, ticket, inputs, outputs, error)
+               ? 0
+               : context->fail(op, error);
+  });
+}
+
+int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket) {
+  return call(context, op, TraceKind::Wait, 0, 0, [&] {
+    std::string error;
+    if (context->streams.wait(ticket, error))
+      return 0;
+    return error.empty() ? 1 : context->fail(op, error);
+  });
 }
 
 /// Writes a value of type double as an element.
@@ -84,8 +131,8 @@ static void storeElement(DType type, double value, char *to) {
   }
 }
 
-int32_t mw_rt_run_mask(mw_rt_context *context, int64_t, const mw_rt_mask *what, const void *input,
-                       void *result) {
+static void mask(const mw_rt_context *context, const mw_rt_mask *what, const void *input,
+                 void *result) {
   DType type = DType(what->dtype);
   int64_t size = sizeOf(type);
   std::memcpy(result, input, what->outer * what->rows * what->inner * size);
@@ -100,7 +147,15 @@ int32_t mw_rt_run_mask(mw_rt_context *context, int64_t, const mw_rt_mask *what, 
     for (int64_t i = 0; i < (what->rows - first) * what->inner; ++i)
       std::memcpy(to + i * size, element, size);
   }
-  return 0;
+}
+
+int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
+                       const void *input, void *result) {
+  int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));
+  return call(context, op, TraceKind::Move, 0, 2 * bytes, [&] {
+    mask(context, what, input, result);
+    return 0;
+  });
 }
 
 int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t, const mw_rt_axis_index *what,

@@ -5,9 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Gemm.h"
-
-#include "meshwright/runtime/include/World.h"
+#include "Context.h"
 
 #include <algorithm>
 #include <array>
@@ -189,7 +187,7 @@ class WideOperands {
 public:
   WideOperands(mw_rt_context &context, DType type)
       : context(context), type(type),
-        wide(type == DType::F16 || (type == DType::BF16 && !context.gemms->hasBf16())) {}
+        wide(type == DType::F16 || (type == DType::BF16 && !context.gemms.hasBf16())) {}
 
   DType getType() const { return wide ? DType::F32 : type; }
   bool isWide() const { return wide; }
@@ -231,12 +229,17 @@ static int64_t matricesOf(const mw_rt_gemm &what, const int64_t *strides) {
   return last + 1;
 }
 
-int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
-                       const void *b, const void *bias, void *c) {
-  DType type = DType(what->dtype);
+static int64_t batchOf(const mw_rt_gemm &what) {
   int64_t batch = 1;
-  for (int64_t d = 0; d < what->batch_rank; ++d)
-    batch *= what->batch[d];
+  for (int64_t d = 0; d < what.batch_rank; ++d)
+    batch *= what.batch[d];
+  return batch;
+}
+
+static int32_t multiply(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
+                        const void *b, const void *bias, void *c) {
+  DType type = DType(what->dtype);
+  int64_t batch = batchOf(*what);
   WideOperands operands(*context, type);
   a = operands.widenTo(0, a, matricesOf(*what, what->stride_a) * what->m * what->k);
   b = operands.widenTo(1, b, matricesOf(*what, what->stride_b) * what->k * what->n);
@@ -264,13 +267,13 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.
     product.m *= batch;
-    if (!context->gemms->multiply(product, a, b, bias, to, error))
+    if (!context->gemms.multiply(product, a, b, bias, to, error))
       return context->fail(op, error);
   } else if (stepA >= 0 && stepB >= 0) {
     product.batch = batch;
     product.sharedA = stepA == 0 && batch > 1;
     product.sharedB = stepB == 0 && batch > 1;
-    if (!context->gemms->multiply(product, a, b, bias, to, error))
+    if (!context->gemms.multiply(product, a, b, bias, to, error))
       return context->fail(op, error);
   } else {
     int64_t index[MW_RT_MAX_RANK] = {}, size = sizeOf(in);
@@ -280,7 +283,7 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
         matrixA += index[d] * what->stride_a[d];
         matrixB += index[d] * what->stride_b[d];
       }
-      if (!context->gemms->multiply(
+      if (!context->gemms.multiply(
               product, static_cast<const char *>(a) + matrixA * what->m * what->k * size,
               static_cast<const char *>(b) + matrixB * what->k * what->n * size, bias,
               to + i * what->m * what->n * size, error))
@@ -295,6 +298,19 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
   if (operands.isWide())
     narrow(type, reinterpret_cast<float *>(to), c, results);
   return 0;
+}
+
+int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
+                       const void *b, const void *bias, void *c) {
+  int64_t batch = batchOf(*what), results = batch * what->m * what->n;
+  int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
+                     matricesOf(*what, what->stride_b) * what->k * what->n + results;
+  return call(context, op, TraceKind::Gemm, 2 * results * what->k,
+              elements * sizeOf(DType(what->dtype)), [&] {
+                int32_t status = multiply(context, op, what, a, b, bias, c);
+                checkFinite(*context, op, 0, what->dtype, c, status ? 0 : results);
+                return status;
+              });
 }
 
 /// Queries that are taken at once: their scores should stay in cache.
@@ -367,7 +383,7 @@ private:
                    false,
                    false,
                    false};
-    if (!context.gemms->multiply(scores, q, keys, nullptr, products, error))
+    if (!context.gemms.multiply(scores, q, keys, nullptr, products, error))
       return false;
     kernel(products, padding, bias, first, count, probabilities);
     int64_t results = count * what.v_features;
@@ -375,7 +391,7 @@ private:
     char *sum = wide ? context.getScratch(4, results * 4) : to;
     Product mixed{sums,  sums,  count, what.v_features, what.kv_len, 1,
                   false, false, false, false,           false};
-    if (!context.gemms->multiply(mixed, probabilities, values, nullptr, sum, error))
+    if (!context.gemms.multiply(mixed, probabilities, values, nullptr, sum, error))
       return false;
     if (wide)
       narrow(type, reinterpret_cast<float *>(sum), to, results);
@@ -398,10 +414,17 @@ int32_t mw_rt_run_attention(mw_rt_context *context, int64_t op, const mw_rt_atte
                             const void *query, const void *key, const void *value,
                             const void *padding, const void *bias, void *result,
                             mw_rt_attention_kernel kernel) {
-  Attention attention(*context, *what, kernel);
-  if (attention.run(static_cast<const char *>(query), static_cast<const char *>(key),
-                    static_cast<const char *>(value), static_cast<const char *>(padding),
-                    static_cast<const char *>(bias), static_cast<char *>(result)))
+  int64_t heads = what->batch * what->q_heads, results = heads * what->q_len * what->v_features;
+  int64_t features = what->qk_features + what->v_features;
+  int64_t flops = 2 * heads * what->q_len * what->kv_len * features;
+  int64_t elements = (heads * what->q_len + what->batch * what->kv_heads * what->kv_len) * features;
+  return call(context, op, TraceKind::Attention, flops, elements * sizeOf(DType(what->dtype)), [&] {
+    Attention attention(*context, *what, kernel);
+    if (!attention.run(static_cast<const char *>(query), static_cast<const char *>(key),
+                       static_cast<const char *>(value), static_cast<const char *>(padding),
+                       static_cast<const char *>(bias), static_cast<char *>(result)))
+      return context->fail(op, attention.getError());
+    checkFinite(*context, op, 0, what->dtype, result, results);
     return 0;
-  return context->fail(op, attention.getError());
+  });
 }

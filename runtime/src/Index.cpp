@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Context.h"
+
 #include "meshwright/runtime/include/Types.h"
-#include "meshwright/runtime/include/World.h"
 
 #include <cstring>
 
@@ -22,8 +23,8 @@ static std::string outOfRange(int64_t index, int64_t position, int64_t size) {
          " is out of range, expected 0 to " + std::to_string(size - 1);
 }
 
-int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                         const void *data, const void *indices, const void *offset, void *result) {
+static int32_t gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
+                      const void *data, const void *indices, const void *offset, void *result) {
   int64_t row = what->inner * sizeOf(DType(what->dtype));
   int64_t first = what->has_offset ? loadIndex(what->offset_dtype, offset, 0) : 0;
   for (int64_t o = 0; o < what->outer; ++o)
@@ -40,8 +41,8 @@ int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather 
   return 0;
 }
 
-int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
-                             const void *data, const void *indices, void *result) {
+static int32_t takeAlong(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
+                         const void *data, const void *indices, void *result) {
   int64_t size = sizeOf(DType(what->dtype)), inner = what->inner;
   for (int64_t o = 0; o < what->outer; ++o)
     for (int64_t i = 0; i < what->count; ++i)
@@ -55,4 +56,26 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
                     size);
       }
   return 0;
+}
+
+int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
+                         const void *data, const void *indices, const void *offset, void *result) {
+  int64_t count = what->outer * what->count * what->inner;
+  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
+  return call(context, op, TraceKind::Move, 0, bytes, [&] {
+    int32_t status = gather(context, op, what, data, indices, offset, result);
+    checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
+    return status;
+  });
+}
+
+int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
+                             const void *data, const void *indices, void *result) {
+  int64_t count = what->outer * what->count * what->inner;
+  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
+  return call(context, op, TraceKind::Move, 0, bytes, [&] {
+    int32_t status = takeAlong(context, op, what, data, indices, result);
+    checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
+    return status;
+  });
 }

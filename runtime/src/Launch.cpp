@@ -1,37 +1,51 @@
-//===- Launch.cpp - kernels and streams -----------------------------------===//
+//===- Launch.cpp - kernels over a rank's threads -------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
-//
-// All on the rank's own thread: a kernel in one call, a collective where it
-// starts.
-//
-//===----------------------------------------------------------------------===//
 
-#include "meshwright/runtime/include/World.h"
+#include "Context.h"
 
-#include <cstdlib>
-#include <new>
+#include <algorithm>
+
+using namespace meshwright::rt;
+
+namespace {
+
+struct Launch {
+  mw_rt_kernel kernel;
+  void *const *buffers;
+  int64_t items, grain, tasks;
+  Workers *workers;
+};
+
+} // namespace
+
+/// A contiguous part of the items, cut at whole tasks: the same for the same
+/// number of threads, whoever is fast.
+static void runPart(void *state, int64_t index, int64_t count) {
+  const Launch &launch = *static_cast<const Launch *>(state);
+  int64_t begin = launch.tasks * index / count * launch.grain;
+  int64_t end = std::min(launch.items, launch.tasks * (index + 1) / count * launch.grain);
+  launch.kernel(launch.buffers, begin, end, launch.workers->getWorkspace(index).get(0));
+}
 
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
                          mw_rt_kernel kernel, void *const *buffers) {
-  void *workspace = nullptr;
-  if (what->workspace > 0) {
-    workspace = std::aligned_alloc(64, (what->workspace + 63) / 64 * 64);
-    if (!workspace)
-      return context->fail(op, "no memory for " + std::to_string(what->workspace) +
-                                   " bytes of workspace");
-  }
-  kernel(buffers, 0, what->items, workspace);
-  std::free(workspace);
-  return 0;
+  return call(context, op, TraceKind(what->kind), what->flops, what->bytes, [&] {
+    Workers &workers = *context->workers;
+    int64_t grain = std::max<int64_t>(what->grain, 1);
+    Launch launch{kernel, buffers, what->items, grain, (what->items + grain - 1) / grain, &workers};
+    int64_t count = std::min(workers.getCount(), launch.tasks);
+    if (count == 0)
+      return 0;
+    for (int64_t i = 0; i < count; ++i)
+      workers.getWorkspace(i).get(what->workspace);
+    workers.run(count, runPart, &launch);
+    for (int64_t i = 0; context->checkFinite && i < what->num_outputs; ++i)
+      checkFinite(*context, op, i, what->outputs[i].dtype, buffers[what->num_inputs + i],
+                  what->outputs[i].count);
+    return 0;
+  });
 }
-
-int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what, int64_t,
-                    int64_t, const void *const *inputs, void *const *outputs) {
-  return mw_rt_run_collective(context, op, what, inputs, outputs);
-}
-
-int32_t mw_rt_wait(mw_rt_context *, int64_t, int64_t) { return 0; }

@@ -95,8 +95,7 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
   program->world = World::create(backend, description.numRanks, description.ops, error);
   if (!program->world)
     return nullptr;
-  for (int64_t rank = 0; rank < description.numRanks; ++rank)
-    program->ranks.push_back(rank);
+  program->ranks = program->world->getLocalRanks();
   program->stored.resize(description.parameters.size());
   program->given.resize(description.parameters.size());
   program->placed.resize(description.arguments.size());
@@ -107,7 +106,19 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
   return program;
 }
 
-Program::~Program() = default;
+Program::~Program() {
+  if (!world || !world->isStuck())
+    return;
+  // A rank that never came back may still use what is here: it is not freed.
+  struct Kept {
+    std::shared_ptr<void> code;
+    std::vector<Memory> arenas;
+    std::vector<Parts> placed, prepared;
+    std::vector<Bytes> constants;
+  };
+  new Kept{std::move(code), std::move(arenas), std::move(placed), std::move(prepared),
+           std::move(description.constants)};
+}
 
 bool Program::setParameter(const std::string &name, const HostTensor &tensor, std::string &error) {
   bool found = false;
@@ -366,8 +377,7 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
       mine.constants.push_back(constant.data.get());
     mine.results.resize(description.outputs.size());
   }
-  double timeout = options.timeout > 0 ? options.timeout : defaultTimeout();
-  if (!world->run(entry, buffers, timeout, error))
+  if (!world->run(entry, buffers, options, error))
     return false;
   collect(buffers, outputs);
   return true;

@@ -7,66 +7,53 @@
 
 #include "Reduce.h"
 
+#include "ReduceKernel.h"
+
 #include <algorithm>
 #include <cstring>
 
 namespace meshwright::rt {
 
-/// Elements that stay in cache while the sources are added to them.
-static constexpr int64_t blockSize = 2048;
-
-template <typename T> static T larger(T a, T b) { return a != a || a > b ? a : b; }
-
-template <typename T> static void combine(int64_t kind, T *into, const T *from, int64_t count) {
-  if (kind == MW_RT_SUM)
-    for (int64_t i = 0; i < count; ++i)
-      into[i] += from[i];
-  else
-    for (int64_t i = 0; i < count; ++i)
-      into[i] = larger(into[i], from[i]);
+static ReduceKernel chooseKernel() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl"))
+    return reduceAvx512;
+  if (__builtin_cpu_supports("avx2"))
+    return reduceAvx2;
+#endif
+  return reduceBaseline;
 }
 
-template <typename T>
-static void reduceNative(int64_t kind, const std::vector<const void *> &sources, void *result,
-                         int64_t count) {
-  for (int64_t begin = 0; begin < count; begin += blockSize) {
-    int64_t block = std::min(blockSize, count - begin);
-    T sum[blockSize];
-    std::memcpy(sum, static_cast<const T *>(sources[0]) + begin, block * sizeof(T));
-    for (size_t i = 1; i < sources.size(); ++i)
-      combine(kind, sum, static_cast<const T *>(sources[i]) + begin, block);
-    std::memcpy(static_cast<T *>(result) + begin, sum, block * sizeof(T));
-  }
-}
-
-void reduce(DType type, int64_t kind, const std::vector<const void *> &sources, void *result,
-            int64_t count) {
-  switch (type) {
-  case DType::F32:
-    return reduceNative<float>(kind, sources, result, count);
-  case DType::F64:
-    return reduceNative<double>(kind, sources, result, count);
-  case DType::I64:
-    return reduceNative<int64_t>(kind, sources, result, count);
-  case DType::I32:
-    return reduceNative<int32_t>(kind, sources, result, count);
-  case DType::I1:
-    // The sum of truth values is "any", as is their largest.
-    return reduceNative<uint8_t>(MW_RT_MAX, sources, result, count);
-  case DType::BF16:
-  case DType::F16:
-    break;
-  }
+/// f16 is added in f32, a block that stays in cache at a time.
+static void reduceHalf(int64_t kind, const std::vector<const void *> &sources,
+                       const std::vector<void *> &results, int64_t count) {
+  constexpr int64_t blockSize = 2048;
+  static const ReduceKernel kernel = chooseKernel();
   for (int64_t begin = 0; begin < count; begin += blockSize) {
     int64_t block = std::min(blockSize, count - begin);
     float sum[blockSize], term[blockSize];
-    widen(type, static_cast<const uint16_t *>(sources[0]) + begin, sum, block);
+    const void *both[] = {sum, term};
+    void *into[] = {sum};
+    auto at = [&](const void *data) { return static_cast<const uint16_t *>(data) + begin; };
+    widen(DType::F16, at(sources[0]), sum, block);
     for (size_t i = 1; i < sources.size(); ++i) {
-      widen(type, static_cast<const uint16_t *>(sources[i]) + begin, term, block);
-      combine(kind, sum, term, block);
+      widen(DType::F16, at(sources[i]), term, block);
+      kernel(MW_F32, kind, both, 2, into, 1, block);
     }
-    narrow(type, sum, static_cast<uint16_t *>(result) + begin, block);
+    narrow(DType::F16, sum, static_cast<uint16_t *>(results[0]) + begin, block);
+    for (size_t i = 1; i < results.size(); ++i)
+      std::copy_n(at(results[0]), block, static_cast<uint16_t *>(results[i]) + begin);
   }
+}
+
+void reduce(DType type, int64_t kind, const std::vector<const void *> &sources,
+            const std::vector<void *> &results, int64_t count) {
+  static const ReduceKernel kernel = chooseKernel();
+  if (type == DType::F16)
+    return reduceHalf(kind, sources, results, count);
+  kernel(int64_t(type), kind, sources.data(), sources.size(), results.data(), results.size(),
+         count);
 }
 
 void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &arrivals,
@@ -84,14 +71,15 @@ void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &a
     (d < dim ? outer : inner) *= d == dim ? 1 : box.extents[d];
   int64_t count = box.extents[dim] * inner;
   std::vector<const void *> runs(sources.size());
+  std::vector<void *> to(1);
   for (int64_t o = 0; o < outer; ++o) {
     for (size_t i = 0; i < sources.size(); ++i) {
       int64_t first =
           sources[i].isBox ? o * count : (o * arrivals.inShape[dim] + box.source[dim]) * inner;
       runs[i] = static_cast<const char *>(sources[i].data) + first * size;
     }
-    reduce(DType(what.tensors[tensor].dtype), what.reduction, runs,
-           static_cast<char *>(result) + o * arrivals.outShape[dim] * inner * size, count);
+    to[0] = static_cast<char *>(result) + o * arrivals.outShape[dim] * inner * size;
+    reduce(DType(what.tensors[tensor].dtype), what.reduction, runs, to, count);
   }
 }
 

@@ -15,10 +15,11 @@
 
 namespace meshwright::rt {
 
-/// Combines `count` elements of every source, in the order of the sources.
-/// bf16 and f16 are added in f32 and rounded once.
-void reduce(DType type, int64_t kind, const std::vector<const void *> &sources, void *result,
-            int64_t count);
+/// Combines `count` elements of every source, in the order of the sources, and
+/// writes them to every result; a result may be a source. bf16 and f16 are added
+/// in f32 and rounded once.
+void reduce(DType type, int64_t kind, const std::vector<const void *> &sources,
+            const std::vector<void *> &results, int64_t count);
 
 /// A member's part of a sum: its whole input, or the receiver's box of it alone,
 /// dense.

@@ -7,104 +7,281 @@
 
 #include "meshwright/runtime/include/World.h"
 
-#include "Gemm.h"
+#include "BackendLoader.h"
+#include "Context.h"
 
+#include "meshwright/runtime/include/Backend.h"
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <system_error>
-#include <thread>
 
 namespace meshwright::rt {
 
-std::unique_ptr<World> World::create(const std::string &backend, int64_t numRanks,
-                                     std::vector<std::string> ops, std::string &error) {
-  if (backend != "local") {
-    error = "backend '" + backend + "' is not available; available: local";
-    return nullptr;
-  }
-  std::unique_ptr<World> world(new World());
+/// Looking for longer than a sleep and its end cost gains nothing.
+static constexpr int64_t kSpinNanoseconds = 50'000;
+/// After a failure ranks come back as soon as their kernels end; one that takes
+/// longer is stuck.
+static constexpr double kGraceSeconds = 5;
+
+//===----------------------------------------------------------------------===//
+// Beginning and end
+//===----------------------------------------------------------------------===//
+
+WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
+                       std::string &error) {
+  WorldPtr world(new World());
   world->numRanks = numRanks;
   world->ops = std::move(ops);
-  world->backend = createLocalBackend(*world);
-  for (int64_t rank = 0; rank < numRanks; ++rank) {
-    auto context = std::make_unique<mw_rt_context>();
-    context->world = world.get();
-    context->backend = world->backend.get();
-    context->rank = rank;
-    context->gemms = std::make_shared<GemmCache>();
-    world->contexts.push_back(std::move(context));
+  world->fault = Fault::fromEnvironment();
+  world->backend = openBackend(backend, *world, error);
+  if (!world->backend)
+    return nullptr;
+  world->localRanks = world->backend->getLocalRanks();
+  for (int64_t rank : world->localRanks) {
+    world->contexts.push_back(std::make_unique<mw_rt_context>(*world, *world->backend, rank));
+    world->contexts.back()->fault = world->fault.get();
   }
   return world;
 }
 
-World::~World() = default;
+World::~World() {
+  {
+    std::lock_guard<std::mutex> lock(runMutex);
+    stopping = true;
+  }
+  runBegins.notify_all();
+  for (std::unique_ptr<mw_rt_context> &context : contexts)
+    if (context->thread.joinable())
+      context->thread.join();
+  // Their streams end while the backend is still there.
+  contexts.clear();
+}
+
+void WorldDeleter::operator()(World *world) const {
+  if (!world->isStuck())
+    delete world;
+}
+
+bool World::isStuck() {
+  std::lock_guard<std::mutex> lock(runMutex);
+  return unfinished > 0;
+}
+
+//===----------------------------------------------------------------------===//
+// Errors
+//===----------------------------------------------------------------------===//
 
 const std::string &World::getOpName(int64_t op) const {
   static const std::string unknown = "unknown op";
   return op >= 0 && op < int64_t(ops.size()) ? ops[op] : unknown;
 }
 
+mw_rt_context *World::findRank(int64_t rank) const {
+  auto found = std::lower_bound(localRanks.begin(), localRanks.end(), rank);
+  return found != localRanks.end() && *found == rank ? contexts[found - localRanks.begin()].get()
+                                                     : nullptr;
+}
+
+int64_t World::getPosition(int64_t rank) const {
+  mw_rt_context *context = findRank(rank);
+  return context ? context->position.load(std::memory_order_relaxed) : -1;
+}
+
 void World::fail(int64_t rank, int64_t op, const std::string &message) {
+  std::string error = "rank " + std::to_string(rank) + ": ";
+  if (op >= 0)
+    error += getOpName(op) + ": ";
+  fail(error + message);
+}
+
+void World::fail(const std::string &message) {
   {
     std::lock_guard<std::mutex> lock(errorMutex);
     if (failed.load(std::memory_order_relaxed))
       return;
-    firstError = "rank " + std::to_string(rank) + ": ";
-    if (op >= 0)
-      firstError += getOpName(op) + ": ";
-    firstError += message;
+    firstError = message;
     failed.store(true, std::memory_order_release);
   }
-  backend->wake();
+  backend->fail(message);
 }
 
-bool World::run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, double timeoutSeconds,
-                std::string &error) {
-  timeout = timeoutSeconds;
-  failed = false;
-  firstError.clear();
-  backend->reset();
-  auto runRank = [&](int64_t rank) {
-    setThreadsOfLibraries(1);
-    RankBuffers &mine = buffers[rank];
-    if (entry(contexts[rank].get(), mine.arena, mine.arguments.data(), mine.prepared.data(),
-              mine.constants.data(), mine.results.data()) != 0)
-      fail(rank, -1, "the program failed without an error");
-  };
-  // Also a single rank gets a thread of its own: the libraries' settings are
-  // per thread, and the caller's are not ours to change.
-  std::vector<std::thread> threads;
-  threads.reserve(numRanks);
-  for (int64_t rank = 0; rank < numRanks; ++rank) {
+void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) {
+  std::lock_guard<std::mutex> lock(errorMutex);
+  if (notFiniteOp >= 0 && (op > notFiniteOp || (op == notFiniteOp && rank >= notFiniteRank)))
+    return;
+  notFiniteOp = op;
+  notFiniteRank = rank;
+  notFinite = "rank " + std::to_string(rank) + ": " + getOpName(op) + ": " + message;
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+/// A rank's compute stream.
+void World::hostRank(mw_rt_context &context, size_t index) {
+  nameThread("mw rank " + std::to_string(context.rank));
+  setThreadsOfLibraries(1);
+  std::unique_lock<std::mutex> lock(runMutex);
+  for (int64_t seen = 0;;) {
+    runBegins.wait(lock, [&] { return stopping || runCount != seen; });
+    if (stopping)
+      return;
+    seen = runCount;
+    RankBuffers &mine = buffers[index];
+    lock.unlock();
+    int32_t status = 1;
     try {
-      threads.emplace_back(runRank, rank);
-    } catch (const std::system_error &failure) {
-      fail(rank, -1, std::string("no thread: ") + failure.what());
-      break;
+      status = entry(&context, mine.arena, mine.arguments.data(), mine.prepared.data(),
+                     mine.constants.data(), mine.results.data());
+    } catch (const std::exception &failure) {
+      fail(context.rank, context.position.load(std::memory_order_relaxed), failure.what());
     }
+    if (status != 0)
+      fail(context.rank, -1, "the program failed without an error");
+    context.streams.drain();
+    lock.lock();
+    context.running = false;
+    --unfinished;
+    rankEnds.notify_all();
   }
-  for (std::thread &thread : threads)
-    thread.join();
-  if (failed) {
-    error = firstError;
-    return false;
+}
+
+/// Threads and how they wait.
+bool World::prepareThreads(int64_t threadsPerRank, std::string &error) {
+  int64_t ranks = std::max<int64_t>(ranksOnMachine, localRanks.size());
+  int64_t streams = 1;
+  for (std::unique_ptr<mw_rt_context> &context : contexts)
+    streams = std::max(streams, context->streams.getCount());
+  int64_t cores = availableCores();
+  computeSpin = ranks * threadsPerRank <= cores ? kSpinNanoseconds : 0;
+  streamSpin = ranks * (threadsPerRank + streams) <= cores ? kSpinNanoseconds : 0;
+  for (size_t index = 0; index < contexts.size(); ++index) {
+    mw_rt_context &context = *contexts[index];
+    try {
+      if (!context.workers || context.workers->getCount() != threadsPerRank) {
+        context.workers.reset();
+        context.workers = std::make_unique<Workers>(context.rank, threadsPerRank);
+      }
+      // Also a single rank gets a thread of its own: the libraries' settings are
+      // per thread, and the caller's are not ours to change.
+      if (!context.thread.joinable())
+        context.thread = std::thread([this, &context, index] { hostRank(context, index); });
+    } catch (const std::system_error &failure) {
+      error = "rank " + std::to_string(context.rank) + ": no thread: " + failure.what();
+      return false;
+    }
+    context.workers->setSpin(computeSpin);
+    context.streams.setSpin(streamSpin);
   }
   return true;
 }
 
-double defaultTimeout() {
-  if (const char *text = std::getenv("MESHWRIGHT_TIMEOUT")) {
-    char *end = nullptr;
-    double seconds = std::strtod(text, &end);
-    if (end != text && *end == '\0' && seconds > 0)
-      return seconds;
-    std::fprintf(stderr,
-                 "warning: MESHWRIGHT_TIMEOUT is '%s', expected a number of seconds; using 30\n",
-                 text);
+/// Waits for all ranks of this process; false where one is stuck. One that is left alone in an op
+/// for longer than a collective may take fails the run, which otherwise nobody would end.
+bool World::awaitRanks() {
+  std::unique_lock<std::mutex> lock(runMutex);
+  Time failure = Time::max();
+  double grace = std::min(timeout, kGraceSeconds), patience = timeout + grace;
+  std::vector<std::pair<int64_t, Time>> progress(contexts.size(), {-1, Time()});
+  while (unfinished > 0) {
+    rankEnds.wait_for(lock, std::chrono::milliseconds(100));
+    Time now = Clock::now();
+    if (hasFailed()) {
+      failure = std::min(failure, now);
+      if (now - failure >= std::chrono::duration<double>(grace))
+        return false;
+      continue;
+    }
+    if (unfinished == int64_t(contexts.size()))
+      continue;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      mw_rt_context &context = *contexts[i];
+      int64_t calls = context.calls.load(std::memory_order_relaxed);
+      if (!context.running || calls != progress[i].first)
+        progress[i] = {calls, now};
+      else if (now - progress[i].second >= std::chrono::duration<double>(patience)) {
+        char seconds[32];
+        std::snprintf(seconds, sizeof(seconds), "%g", patience);
+        lock.unlock();
+        fail(context.rank, context.position.load(std::memory_order_relaxed),
+             std::string("does not end: other ranks have ended, and it made no call for ") +
+                 seconds + " s");
+        lock.lock();
+        break;
+      }
+    }
   }
-  return 30;
+  return true;
+}
+
+bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunOptions &options,
+                std::string &error) {
+  if (isStuck()) {
+    for (const std::unique_ptr<mw_rt_context> &context : contexts)
+      if (context->running)
+        error = "rank " + std::to_string(context->rank) + " is still in " +
+                getOpName(context->position.load(std::memory_order_relaxed)) +
+                " of a run that failed";
+    return false;
+  }
+  timeout = options.timeout > 0 ? options.timeout : defaultTimeout();
+  failed = false;
+  firstError.clear();
+  notFiniteOp = notFiniteRank = -1;
+  if (!backend->reset(error) ||
+      !prepareThreads(options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads(),
+                      error))
+    return false;
+  {
+    std::lock_guard<std::mutex> lock(runMutex);
+    // Kept here, since a rank that is stuck outlives the run.
+    buffers = std::move(given);
+    trace = options.trace;
+    for (std::unique_ptr<mw_rt_context> &context : contexts) {
+      context->running = true;
+      context->position.store(-1, std::memory_order_relaxed);
+      context->checkFinite = options.checkFinite;
+      context->trace = trace.get();
+      context->row = trace ? &trace->getRow(context->rank, 0) : nullptr;
+    }
+    entry = program;
+    unfinished = contexts.size();
+    ++runCount;
+  }
+  runBegins.notify_all();
+  if (awaitRanks())
+    given = std::move(buffers);
+  std::lock_guard<std::mutex> lock(errorMutex);
+  if (notFiniteOp >= 0)
+    error = notFinite;
+  else if (failed)
+    error = firstError;
+  return notFiniteOp < 0 && !failed;
+}
+
+/// The number in an environment variable, if it is one above 0; else warns.
+static double readPositive(const char *name, double otherwise, const char *what) {
+  const char *text = std::getenv(name);
+  if (!text)
+    return otherwise;
+  char *end = nullptr;
+  double value = std::strtod(text, &end);
+  if (end != text && *end == '\0' && value > 0)
+    return value;
+  std::fprintf(stderr, "warning: %s is '%s', expected a number of %s; using %g\n", name, text, what,
+               otherwise);
+  return otherwise;
+}
+
+double defaultTimeout() { return readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"); }
+
+int64_t defaultThreads() {
+  return std::max<int64_t>(1, readPositive("MESHWRIGHT_THREADS", 1, "threads"));
 }
 
 int64_t availableMemory() {
@@ -158,8 +335,10 @@ std::vector<int64_t> groupOf(const mw_rt_axes &axes, int64_t rank, int64_t &self
 
 } // namespace meshwright::rt
 
-int32_t mw_rt_run_probe(mw_rt_context *context, int64_t, int64_t probe, const void *value) {
-  if (const auto &watch = context->world->getProbe())
-    watch(context->rank, probe, value);
-  return 0;
+int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value) {
+  return meshwright::rt::call(context, op, [&] {
+    if (const auto &watch = context->world->getProbe())
+      watch(context->rank, probe, value);
+    return 0;
+  });
 }

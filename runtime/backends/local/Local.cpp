@@ -7,252 +7,325 @@
 //
 // Ranks read each other's buffers. A collective starts and ends with a barrier
 // of its group: nobody reads a buffer before its owner has written it, and
-// nobody goes on to overwrite one that others still read.
+// nobody goes on to overwrite one that others still read. Small inputs are copied
+// aside instead, into memory that stands until the group's next collective but
+// one, which spares the second barrier.
 //
 //===----------------------------------------------------------------------===//
 
 #include "Moves.h"
 #include "Reduce.h"
+#include "Signal.h"
+
+#include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Types.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <map>
+#include <mutex>
 
 using namespace meshwright::rt;
 
 namespace {
 
+/// Inputs up to this many bytes are copied aside.
+constexpr int64_t kSmallBytes = 16 << 10;
+
 /// What a rank brings to a collective.
 struct Slot {
-  const mw_rt_collective *what;
-  int64_t op;
-  const void *const *inputs;
-  void *const *outputs;
+  const mw_rt_collective *what = nullptr;
+  int64_t op = -1;
+  const void *const *inputs = nullptr;
+  void *const *outputs = nullptr;
+  /// Copies of small inputs, and where they are.
+  std::vector<char> copies;
+  std::vector<const void *> copied;
 };
 
-/// Ranks that meet in collectives over the same axes.
+/// Ranks that meet in collectives over the same axes, on the same stream.
 struct Group {
+  struct Seat {
+    /// Of this collective and the one before.
+    Slot slots[2];
+    /// Collectives that it has entered; barriers that it has come to.
+    uint32_t entered = 0;
+    std::atomic<uint32_t> arrivals{0};
+  };
+  explicit Group(size_t size) : seats(size) {}
+
+  int64_t getSize() const { return int64_t(ranks.size()); }
+
   /// By linear coordinate over the axes.
   std::vector<int64_t> ranks;
   /// Coordinates in the order of their ranks: the order of reductions.
   std::vector<int64_t> byRank;
-  std::vector<Slot> slots;
+  std::vector<Seat> seats;
 
-  std::mutex mutex;
-  std::condition_variable condition;
-  int64_t arrived = 0;
-  int64_t generation = 0;
-  std::vector<char> present;
+  std::atomic<int64_t> arrived{0};
+  /// Raised when all have come to a barrier, and after a failure.
+  Signal opened;
 };
 
 /// A rank's part in a collective.
 struct Member {
-  Group *group;
-  int64_t self;
+  Group *group = nullptr;
+  int64_t self = 0;
   /// For each tensor; none for an all-reduce.
   std::vector<Arrivals> arrivals;
+};
+
+/// A collective as one member sees it.
+struct Meeting {
+  const Member &member;
+  const mw_rt_collective &what;
+  int64_t parity;
+  Group &group = *member.group;
+  int64_t self = member.self;
+
+  int64_t getSize() const { return group.getSize(); }
+  const Slot &getSlot(int64_t member) const { return group.seats[member].slots[parity]; }
+  const char *getInput(int64_t member, int64_t tensor) const {
+    return static_cast<const char *>(getSlot(member).inputs[tensor]);
+  }
+  char *getOutput(int64_t member, int64_t tensor) const {
+    return static_cast<char *>(getSlot(member).outputs[tensor]);
+  }
 };
 
 class LocalBackend : public Backend {
 public:
   explicit LocalBackend(World &world) : world(world), members(world.getNumRanks()) {}
 
-  void reset() override {
+  std::vector<int64_t> getLocalRanks() const override {
+    std::vector<int64_t> ranks(world.getNumRanks());
+    for (size_t i = 0; i < ranks.size(); ++i)
+      ranks[i] = i;
+    return ranks;
+  }
+
+  bool reset(std::string &) override {
     for (auto &[key, group] : groups) {
       group->arrived = 0;
-      std::fill(group->present.begin(), group->present.end(), 0);
+      for (Group::Seat &seat : group->seats) {
+        seat.entered = 0;
+        seat.arrivals = 0;
+      }
     }
+    return true;
   }
 
-  void wake() override {
+  void fail(const std::string &) override {
     std::lock_guard<std::mutex> lock(groupsMutex);
-    for (auto &[key, group] : groups) {
-      std::lock_guard<std::mutex> groupLock(group->mutex);
-      group->condition.notify_all();
-    }
+    for (auto &[key, group] : groups)
+      group->opened.raise();
   }
 
-  bool run(mw_rt_context &context, int64_t op, const mw_rt_collective &what,
-           const void *const *inputs, void *const *outputs) override;
+  bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+           void *const *outputs) override;
+
+  bool broadcast(int64_t, void *, int64_t, std::string &) override { return true; }
 
 private:
-  const Member &join(const mw_rt_context &context, const mw_rt_collective &what);
-  bool wait(Group &group, const mw_rt_context &context, int64_t self, int64_t op);
-  void allReduce(const Member &member, const mw_rt_collective &what, int64_t tensor);
-  void collectReduced(const Member &member, const mw_rt_collective &what, int64_t tensor);
-  void reduceScatter(const Member &member, const mw_rt_collective &what, int64_t tensor);
-  void fetch(const Member &member, int64_t tensor);
+  struct Known {
+    std::mutex mutex;
+    std::map<std::pair<int64_t, const mw_rt_collective *>, Member> members;
+  };
+
+  const Member &join(const Caller &caller, const mw_rt_collective &what);
+  bool wait(Group &group, const Caller &caller, int64_t self);
 
   World &world;
   std::mutex groupsMutex;
-  std::map<std::vector<int64_t>, std::unique_ptr<Group>> groups;
-  /// For each rank, the group of each descriptor that it has met.
-  std::vector<std::map<const mw_rt_collective *, Member>> members;
+  /// By stream and ranks.
+  std::map<std::pair<int64_t, std::vector<int64_t>>, std::unique_ptr<Group>> groups;
+  /// For each rank, the group of each stream and descriptor that it has met.
+  std::vector<Known> members;
 };
 
 } // namespace
 
-const Member &LocalBackend::join(const mw_rt_context &context, const mw_rt_collective &what) {
-  auto &known = members[context.rank];
-  if (auto found = known.find(&what); found != known.end())
-    return found->second;
-  int64_t self = 0;
-  std::vector<int64_t> ranks = groupOf(what.group, context.rank, self);
+//===----------------------------------------------------------------------===//
+// Meeting
+//===----------------------------------------------------------------------===//
+
+const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &what) {
+  Known &known = members[caller.rank];
+  std::lock_guard<std::mutex> knownLock(known.mutex);
+  auto [found, isNew] = known.members.try_emplace({caller.stream, &what});
+  Member &member = found->second;
+  if (!isNew)
+    return member;
+  std::vector<int64_t> ranks = groupOf(what.group, caller.rank, member.self);
   std::lock_guard<std::mutex> lock(groupsMutex);
-  std::unique_ptr<Group> &group = groups[ranks];
+  std::unique_ptr<Group> &group = groups[{caller.stream, ranks}];
   if (!group) {
-    group = std::make_unique<Group>();
+    group = std::make_unique<Group>(ranks.size());
     group->byRank.resize(ranks.size());
     for (size_t i = 0; i < ranks.size(); ++i)
       group->byRank[i] = i;
     std::sort(group->byRank.begin(), group->byRank.end(),
               [&](int64_t a, int64_t b) { return ranks[a] < ranks[b]; });
-    group->slots.resize(ranks.size());
-    group->present.assign(ranks.size(), 0);
     group->ranks = std::move(ranks);
   }
-  Member member{group.get(), self, {}};
+  member.group = group.get();
   if (what.kind != MW_RT_ALL_REDUCE)
     for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
-      member.arrivals.push_back(arrivalsOf(what, tensor, context.rank));
-  return known.emplace(&what, std::move(member)).first->second;
+      member.arrivals.push_back(arrivalsOf(what, tensor, caller.rank));
+  return member;
 }
 
 /// Waits for the whole group; false after a failure.
-bool LocalBackend::wait(Group &group, const mw_rt_context &context, int64_t self, int64_t op) {
-  std::unique_lock<std::mutex> lock(group.mutex);
+bool LocalBackend::wait(Group &group, const Caller &caller, int64_t self) {
+  // Seen before the failure is looked for, which raises it too.
+  uint32_t seen = group.opened.get();
   if (world.hasFailed())
     return false;
-  int64_t mine = group.generation;
-  group.present[self] = 1;
-  if (++group.arrived == int64_t(group.ranks.size())) {
-    group.arrived = 0;
-    std::fill(group.present.begin(), group.present.end(), 0);
-    ++group.generation;
-    group.condition.notify_all();
+  group.seats[self].arrivals.fetch_add(1, std::memory_order_relaxed);
+  if (group.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == group.getSize()) {
+    group.arrived.store(0, std::memory_order_relaxed);
+    group.opened.raise();
     return true;
   }
-  auto deadline =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(world.getTimeout());
-  bool woken = group.condition.wait_until(
-      lock, std::chrono::time_point_cast<std::chrono::steady_clock::duration>(deadline),
-      [&] { return group.generation != mine || world.hasFailed(); });
-  if (group.generation != mine)
-    return true;
-  if (woken)
-    return false;
+  if (group.opened.wait(seen, world.getSpin(caller.stream), deadlineIn(world.getTimeout())))
+    return !world.hasFailed();
   std::string missing;
   int64_t others = 0;
-  for (size_t i = 0; i < group.ranks.size(); ++i)
-    if (!group.present[i]) {
+  uint32_t mine = group.seats[self].arrivals.load(std::memory_order_relaxed);
+  for (int64_t i = 0; i < group.getSize(); ++i)
+    if (group.seats[i].arrivals.load(std::memory_order_relaxed) != mine) {
       missing += (others ? ", " : "") + std::to_string(group.ranks[i]);
+      if (int64_t at = world.getPosition(group.ranks[i]); at >= 0)
+        missing += " (at " + world.getOpName(at) + ")";
       ++others;
     }
-  lock.unlock();
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", world.getTimeout());
-  world.fail(context.rank, op,
+  world.fail(caller.rank, caller.op,
              std::string("timed out after ") + seconds + " s waiting for rank" +
                  (others > 1 ? "s " : " ") + missing);
   return false;
 }
 
-bool LocalBackend::run(mw_rt_context &context, int64_t op, const mw_rt_collective &what,
-                       const void *const *inputs, void *const *outputs) {
-  const Member &member = join(context, what);
-  Group &group = *member.group;
-  group.slots[member.self] = {&what, op, inputs, outputs};
-  if (!wait(group, context, member.self, op))
+static int64_t bytesBefore(const mw_rt_moved_tensor &moved) {
+  return countBefore(moved) * sizeOf(DType(moved.dtype));
+}
+
+/// Puts small inputs aside, so that the caller may overwrite them; false where
+/// they are not small.
+static bool copyAside(Slot &slot) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < slot.what->num_tensors; ++i)
+    bytes += bytesBefore(slot.what->tensors[i]);
+  if (bytes > kSmallBytes)
     return false;
-  for (size_t i = 0; i < group.slots.size(); ++i)
-    if (group.slots[i].what != &what || group.slots[i].op != op) {
-      world.fail(context.rank, op,
+  // Each begins aligned.
+  slot.copies.resize(bytes + 64 * (slot.what->num_tensors + 1));
+  slot.copied.clear();
+  char *to = slot.copies.data();
+  for (int64_t i = 0; i < slot.what->num_tensors; ++i) {
+    to += (64 - reinterpret_cast<uintptr_t>(to) % 64) % 64;
+    int64_t size = bytesBefore(slot.what->tensors[i]);
+    std::memcpy(to, slot.inputs[i], size);
+    slot.copied.push_back(to);
+    to += size;
+  }
+  slot.inputs = slot.copied.data();
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+/// Where the group has put inputs aside, each member reduces all of it for
+/// itself; else a share of it, for all. A share is read by nobody but its
+/// member, so results may be where the inputs are.
+static void allReduce(const Meeting &meeting, int64_t tensor, bool aside) {
+  const mw_rt_moved_tensor &moved = meeting.what.tensors[tensor];
+  DType type = DType(moved.dtype);
+  int64_t count = countBefore(moved), begin = 0, end = count;
+  if (!aside) {
+    // In whole cache lines.
+    constexpr int64_t line = 64;
+    int64_t lines = (count + line - 1) / line;
+    begin = std::min(count, lines * meeting.self / meeting.getSize() * line);
+    end = std::min(count, lines * (meeting.self + 1) / meeting.getSize() * line);
+  }
+  std::vector<const void *> sources;
+  for (int64_t from : meeting.group.byRank)
+    sources.push_back(meeting.getInput(from, tensor) + begin * sizeOf(type));
+  std::vector<void *> results;
+  for (int64_t to = 0; to < meeting.getSize(); ++to)
+    if (!aside || to == meeting.self)
+      results.push_back(meeting.getOutput(to, tensor) + begin * sizeOf(type));
+  reduce(type, meeting.what.reduction, sources, results, end - begin);
+}
+
+static void reduceScatter(const Meeting &meeting, int64_t tensor) {
+  std::vector<ChunkSource> sources;
+  for (int64_t from : meeting.group.byRank)
+    sources.push_back({meeting.getInput(from, tensor), /*isBox=*/false});
+  reduceChunk(meeting.what, tensor, meeting.member.arrivals[tensor], sources,
+              meeting.getOutput(meeting.self, tensor));
+}
+
+static void fetch(const Meeting &meeting, int64_t tensor) {
+  const Arrivals &arrivals = meeting.member.arrivals[tensor];
+  char *result = meeting.getOutput(meeting.self, tensor);
+  if (arrivals.clears)
+    std::memset(result, 0, countOf(arrivals.outShape) * arrivals.elementSize);
+  // Members begin with different peers, so that not all read the same memory at
+  // once.
+  for (size_t i = 0; i < arrivals.moves.size(); ++i) {
+    const Move &move = arrivals.moves[(i + meeting.self) % arrivals.moves.size()];
+    copyBox(meeting.getInput(move.from, tensor), arrivals.inShape, move.source, result,
+            arrivals.outShape, move.destination, move.extents, arrivals.elementSize);
+  }
+}
+
+bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
+                       const void *const *inputs, void *const *outputs) {
+  const Member &member = join(caller, what);
+  Group &group = *member.group;
+  Group::Seat &seat = group.seats[member.self];
+  Meeting meeting{member, what, seat.entered++ % 2};
+  Slot &mine = seat.slots[meeting.parity];
+  mine.what = &what;
+  mine.op = caller.op;
+  mine.inputs = inputs;
+  mine.outputs = outputs;
+  bool aside = copyAside(mine);
+  if (!wait(group, caller, member.self))
+    return false;
+  for (int64_t i = 0; i < group.getSize(); ++i)
+    if (const Slot &slot = meeting.getSlot(i); slot.what != &what || slot.op != caller.op) {
+      world.fail(caller.rank, caller.op,
                  "rank " + std::to_string(group.ranks[i]) +
-                     " is at another collective: " + world.getOpName(group.slots[i].op));
+                     " is at another collective: " + world.getOpName(slot.op));
       return false;
     }
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
     switch (what.kind) {
     case MW_RT_ALL_REDUCE:
-      allReduce(member, what, tensor);
+      allReduce(meeting, tensor, aside);
       break;
     case MW_RT_REDUCE_SCATTER:
-      reduceScatter(member, what, tensor);
+      reduceScatter(meeting, tensor);
       break;
     case MW_RT_ALL_GATHER:
     case MW_RT_ALL_TO_ALL:
     case MW_RT_PERMUTE:
     case MW_RT_REDISTRIBUTE:
-      fetch(member, tensor);
+      fetch(meeting, tensor);
       break;
     default:
-      world.fail(context.rank, op, "unknown collective " + std::to_string(what.kind));
+      world.fail(caller.rank, caller.op, "unknown collective " + std::to_string(what.kind));
       return false;
     }
-  if (!wait(group, context, member.self, op))
-    return false;
-  if (what.kind != MW_RT_ALL_REDUCE)
-    return true;
-  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
-    collectReduced(member, what, tensor);
-  return wait(group, context, member.self, op);
-}
-
-/// First half: each member reduces its share into its own result.
-void LocalBackend::allReduce(const Member &member, const mw_rt_collective &what, int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
-  Group &group = *member.group;
-  auto [begin, end] = shareOf(countBefore(moved), member.self, group.ranks.size());
-  DType type = DType(moved.dtype);
-  std::vector<const void *> sources;
-  for (int64_t from : group.byRank)
-    sources.push_back(static_cast<const char *>(group.slots[from].inputs[tensor]) +
-                      begin * sizeOf(type));
-  reduce(type, what.reduction, sources,
-         static_cast<char *>(group.slots[member.self].outputs[tensor]) + begin * sizeOf(type),
-         end - begin);
-}
-
-/// Second half: it fetches the other shares.
-void LocalBackend::collectReduced(const Member &member, const mw_rt_collective &what,
-                                  int64_t tensor) {
-  const mw_rt_moved_tensor &moved = what.tensors[tensor];
-  Group &group = *member.group;
-  int64_t count = countBefore(moved), size = sizeOf(DType(moved.dtype));
-  for (int64_t from = 0; from < int64_t(group.ranks.size()); ++from) {
-    if (from == member.self)
-      continue;
-    auto [begin, end] = shareOf(count, from, group.ranks.size());
-    std::memcpy(static_cast<char *>(group.slots[member.self].outputs[tensor]) + begin * size,
-                static_cast<const char *>(group.slots[from].outputs[tensor]) + begin * size,
-                (end - begin) * size);
-  }
-}
-
-void LocalBackend::reduceScatter(const Member &member, const mw_rt_collective &what,
-                                 int64_t tensor) {
-  Group &group = *member.group;
-  std::vector<ChunkSource> sources;
-  for (int64_t from : group.byRank)
-    sources.push_back({group.slots[from].inputs[tensor], /*isBox=*/false});
-  reduceChunk(what, tensor, member.arrivals[tensor], sources,
-              group.slots[member.self].outputs[tensor]);
-}
-
-void LocalBackend::fetch(const Member &member, int64_t tensor) {
-  Group &group = *member.group;
-  const Arrivals &arrivals = member.arrivals[tensor];
-  void *result = group.slots[member.self].outputs[tensor];
-  if (arrivals.clears)
-    std::memset(result, 0, countOf(arrivals.outShape) * arrivals.elementSize);
-  for (const Move &move : arrivals.moves)
-    copyBox(group.slots[move.from].inputs[tensor], arrivals.inShape, move.source, result,
-            arrivals.outShape, move.destination, move.extents, arrivals.elementSize);
+  return aside || wait(group, caller, member.self);
 }
 
 std::unique_ptr<Backend> meshwright::rt::createLocalBackend(World &world) {

@@ -1,0 +1,71 @@
+//===- BackendLoader.cpp - backends by name -------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "BackendLoader.h"
+
+#include <dlfcn.h>
+#include <filesystem>
+#include <set>
+
+namespace meshwright::rt {
+
+static constexpr const char *kPrefix = "libMeshwrightBackend_", *kSuffix = ".so";
+
+/// The folder of the runtime library: backends lie beside it.
+static std::filesystem::path findFolder() {
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<const void *>(&openBackend), &info) || !info.dli_fname)
+    return {};
+  std::error_code code;
+  std::filesystem::path self = std::filesystem::weakly_canonical(info.dli_fname, code);
+  return code ? std::filesystem::path() : self.parent_path();
+}
+
+static std::set<std::string> listBackends(const std::filesystem::path &folder) {
+  std::set<std::string> names{"local"};
+  std::error_code code;
+  for (const auto &entry : std::filesystem::directory_iterator(folder, code)) {
+    std::string file = entry.path().filename().string();
+    size_t prefix = std::string(kPrefix).size(), suffix = std::string(kSuffix).size();
+    if (file.size() > prefix + suffix && file.compare(0, prefix, kPrefix) == 0 &&
+        file.compare(file.size() - suffix, suffix, kSuffix) == 0)
+      names.insert(file.substr(prefix, file.size() - prefix - suffix));
+  }
+  return names;
+}
+
+std::unique_ptr<Backend> openBackend(const std::string &name, World &world, std::string &error) {
+  if (name == "local")
+    return createLocalBackend(world);
+  std::filesystem::path folder = findFolder();
+  std::set<std::string> names = listBackends(folder);
+  if (!names.count(name)) {
+    error = "backend '" + name + "' is not available; available: ";
+    for (const std::string &known : names)
+      error += (known == *names.begin() ? "" : ", ") + known;
+    return nullptr;
+  }
+  // Never closed: what it links (MPI, drivers) does not survive that.
+  std::string path = (folder / (kPrefix + name + kSuffix)).string();
+  void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    error = "backend '" + name + "' cannot be opened: " + dlerror();
+    return nullptr;
+  }
+  auto factory = reinterpret_cast<BackendFactory>(dlsym(library, "mw_rt_create_backend"));
+  if (!factory) {
+    error = "backend '" + name + "': " + path + " has no mw_rt_create_backend";
+    return nullptr;
+  }
+  std::string reason;
+  std::unique_ptr<Backend> backend(factory(MW_RT_ABI_VERSION, world, reason));
+  if (!backend)
+    error = "backend '" + name + "' cannot work here: " + reason;
+  return backend;
+}
+
+} // namespace meshwright::rt

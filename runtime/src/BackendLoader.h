@@ -1,0 +1,21 @@
+//===- BackendLoader.h - backends by name -----------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_SRC_BACKENDLOADER_H
+#define MESHWRIGHT_RUNTIME_SRC_BACKENDLOADER_H
+
+#include "meshwright/runtime/include/Backend.h"
+
+namespace meshwright::rt {
+
+/// Null, with an error: for a name that nobody answers to it lists those there
+/// are.
+std::unique_ptr<Backend> openBackend(const std::string &name, World &world, std::string &error);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_SRC_BACKENDLOADER_H

@@ -1,0 +1,99 @@
+//===- Context.h - a rank that this process hosts ---------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_SRC_CONTEXT_H
+#define MESHWRIGHT_RUNTIME_SRC_CONTEXT_H
+
+#include "Fault.h"
+#include "Gemm.h"
+#include "Streams.h"
+#include "Workers.h"
+
+#include "meshwright/runtime/include/Trace.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <new>
+
+struct mw_rt_context {
+  mw_rt_context(meshwright::rt::World &world, meshwright::rt::Backend &backend, int64_t rank)
+      : world(&world), backend(&backend), rank(rank), streams(*this) {}
+
+  meshwright::rt::World *world;
+  meshwright::rt::Backend *backend;
+  int64_t rank;
+  meshwright::rt::GemmCache gemms;
+  /// Reused from call to call.
+  std::vector<char> scratch[5];
+
+  /// The compute stream, between runs idle.
+  std::thread thread;
+  bool running = false;
+  std::unique_ptr<meshwright::rt::Workers> workers;
+  meshwright::rt::Streams streams;
+
+  /// Of the current run.
+  bool checkFinite = false;
+  meshwright::rt::Trace *trace = nullptr;
+  meshwright::rt::Trace::Row *row = nullptr;
+  const meshwright::rt::Fault *fault = nullptr;
+  /// The op that the rank is at; how many calls it has made.
+  std::atomic<int64_t> position{-1}, calls{0};
+
+  char *getScratch(int slot, int64_t bytes) {
+    if (int64_t(scratch[slot].size()) < bytes)
+      scratch[slot].resize(bytes);
+    return scratch[slot].data();
+  }
+  int32_t fail(int64_t op, const std::string &message) {
+    world->fail(rank, op, message);
+    return 1;
+  }
+};
+
+namespace meshwright::rt {
+
+/// What every call of a program into the runtime goes through: says where the
+/// rank is, does nothing after a failure, and turns exceptions into failures,
+/// since nothing may unwind through compiled code.
+template <typename Body> int32_t call(mw_rt_context *context, int64_t op, Body body) {
+  if (context->world->hasFailed())
+    return 1;
+  context->position.store(op, std::memory_order_relaxed);
+  context->calls.fetch_add(1, std::memory_order_relaxed);
+  try {
+    if (context->fault)
+      context->fault->strike(*context, op);
+    return body();
+  } catch (const std::bad_alloc &) {
+    return context->fail(op, "out of memory");
+  } catch (const std::exception &failure) {
+    return context->fail(op, failure.what());
+  }
+}
+
+/// The same, as an event of the trace.
+template <typename Body>
+int32_t call(mw_rt_context *context, int64_t op, TraceKind kind, int64_t flops, int64_t bytes,
+             Body body) {
+  return call(context, op, [&] {
+    TraceScope scope(context->row, kind, op, flops, bytes);
+    return body();
+  });
+}
+
+/// A collective on one of the rank's streams, as an event of its row.
+int32_t performCollective(mw_rt_context &context, int64_t stream, int64_t op,
+                          const mw_rt_collective &what, const void *const *inputs,
+                          void *const *outputs);
+
+/// With `checkFinite`: tells the world if a result is not finite.
+void checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
+                 const void *data, int64_t count);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_SRC_CONTEXT_H

@@ -1,0 +1,70 @@
+//===- Finite.cpp - looking for NaN and infinity --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Context.h"
+
+#include "meshwright/runtime/include/Types.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshwright::rt {
+
+/// The first element whose exponent is all ones, or -1.
+template <typename Bits>
+static int64_t findNotFinite(const void *data, int64_t count, Bits exponent) {
+  auto *bits = static_cast<const Bits *>(data);
+  constexpr int64_t block = 1024;
+  for (int64_t begin = 0; begin < count; begin += block) {
+    int64_t end = std::min(count, begin + block);
+    // Without an exit in it, this loop takes whole vectors.
+    Bits any = 0;
+    for (int64_t i = begin; i < end; ++i)
+      any |= Bits((bits[i] & exponent) == exponent);
+    for (int64_t i = begin; any && i < end; ++i)
+      if ((bits[i] & exponent) == exponent)
+        return i;
+  }
+  return -1;
+}
+
+void checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
+                 const void *data, int64_t count) {
+  if (!context.checkFinite || !data)
+    return;
+  int64_t found = -1;
+  switch (DType(dtype)) {
+  case DType::F32:
+    found = findNotFinite<uint32_t>(data, count, 0x7f800000);
+    break;
+  case DType::BF16:
+    found = findNotFinite<uint16_t>(data, count, 0x7f80);
+    break;
+  case DType::F16:
+    found = findNotFinite<uint16_t>(data, count, 0x7c00);
+    break;
+  case DType::F64:
+    found = findNotFinite<uint64_t>(data, count, 0x7ff0000000000000);
+    break;
+  case DType::I64:
+  case DType::I32:
+  case DType::I1:
+    break;
+  }
+  if (found < 0)
+    return;
+  double value = loadAsDouble(DType(dtype), data, found);
+  context.world->noteNotFinite(context.rank, op,
+                               std::string("is ") +
+                                   (std::isnan(value) ? "NaN"
+                                    : value < 0       ? "-infinity"
+                                                      : "infinity") +
+                                   " at element " + std::to_string(found) + " of result " +
+                                   std::to_string(result));
+}
+
+} // namespace meshwright::rt

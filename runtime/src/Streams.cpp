@@ -1,0 +1,141 @@
+//===- Streams.cpp - communication streams of a rank ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Streams.h"
+
+#include "Context.h"
+#include "Workers.h"
+
+namespace meshwright::rt {
+
+Streams::~Streams() {
+  for (auto &[index, stream] : streams) {
+    {
+      std::lock_guard<std::mutex> lock(stream->mutex);
+      stream->stopping = true;
+    }
+    stream->added.raise();
+    stream->thread.join();
+  }
+}
+
+Streams::Stream &Streams::getStream(int64_t index) {
+  auto found = streams.find(index);
+  if (found != streams.end())
+    return *found->second;
+  auto stream = std::make_unique<Stream>();
+  stream->index = index;
+  stream->thread = std::thread([this, stream = stream.get()] {
+    nameThread("mw " + std::to_string(context.rank) + " stream " + std::to_string(stream->index));
+    work(*stream);
+  });
+  return *streams.emplace(index, std::move(stream)).first->second;
+}
+
+void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
+  Ticket &ticket = *stream.queue.front();
+  stream.queue.pop_front();
+  stream.busy = true;
+  ticket.state = Ticket::Running;
+  lock.unlock();
+  bool succeeded = performCollective(context, stream.index, ticket.op, *ticket.what,
+                                     ticket.inputs.data(), ticket.outputs.data()) == 0;
+  lock.lock();
+  ticket.succeeded = succeeded;
+  ticket.state = Ticket::Done;
+  stream.busy = false;
+  stream.done.raise();
+}
+
+void Streams::work(Stream &stream) {
+  std::unique_lock<std::mutex> lock(stream.mutex);
+  while (!stream.stopping) {
+    if (!stream.queue.empty() && !stream.busy) {
+      performFirst(stream, lock);
+      continue;
+    }
+    // Whoever performs an item of this stream goes on to the next, or says so.
+    uint32_t added = stream.added.get();
+    lock.unlock();
+    stream.added.wait(added, spin.load(std::memory_order_relaxed));
+    lock.lock();
+  }
+}
+
+bool Streams::start(int64_t op, const mw_rt_collective &what, int64_t index, int64_t number,
+                    const void *const *inputs, void *const *outputs, std::string &error) {
+  if (index < 1) {
+    error = "is started on stream " + std::to_string(index) + ", expected 1 or above";
+    return false;
+  }
+  Ticket &ticket = tickets[number];
+  if (ticket.stream != 0) {
+    error = "ticket " + std::to_string(number) + " is started again before its wait";
+    return false;
+  }
+  Stream &stream = getStream(index);
+  ticket.op = op;
+  ticket.stream = index;
+  ticket.what = &what;
+  ticket.inputs.assign(inputs, inputs + what.num_tensors);
+  ticket.outputs.assign(outputs, outputs + what.num_tensors);
+  {
+    std::lock_guard<std::mutex> lock(stream.mutex);
+    ticket.state = Ticket::Queued;
+    stream.queue.push_back(&ticket);
+  }
+  stream.added.raise();
+  return true;
+}
+
+bool Streams::wait(int64_t number, std::string &error) {
+  auto found = tickets.find(number);
+  if (found == tickets.end() || found->second.stream == 0) {
+    error = "waits for ticket " + std::to_string(number) + ", which was not started";
+    return false;
+  }
+  Ticket &ticket = found->second;
+  Stream &stream = *streams.find(ticket.stream)->second;
+  std::unique_lock<std::mutex> lock(stream.mutex);
+  while (ticket.state != Ticket::Done) {
+    if (!stream.busy) {
+      performFirst(stream, lock);
+      continue;
+    }
+    uint32_t done = stream.done.get();
+    lock.unlock();
+    stream.done.wait(done, spin.load(std::memory_order_relaxed));
+    lock.lock();
+  }
+  // What this thread left behind is for the stream's own.
+  bool more = !stream.queue.empty() && !stream.busy;
+  lock.unlock();
+  if (more)
+    stream.added.raise();
+  bool succeeded = ticket.succeeded;
+  ticket.stream = 0;
+  return succeeded;
+}
+
+void Streams::drain() {
+  for (auto &[index, stream] : streams) {
+    std::unique_lock<std::mutex> lock(stream->mutex);
+    while (stream->busy || !stream->queue.empty()) {
+      if (!stream->busy) {
+        performFirst(*stream, lock);
+        continue;
+      }
+      uint32_t done = stream->done.get();
+      lock.unlock();
+      stream->done.wait(done, spin.load(std::memory_order_relaxed));
+      lock.lock();
+    }
+  }
+  tickets.clear();
+}
+
+} // namespace meshwright::rt

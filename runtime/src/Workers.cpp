@@ -1,0 +1,95 @@
+//===- Workers.cpp - the threads of a rank --------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Workers.h"
+
+#include <cstdlib>
+#include <new>
+#include <pthread.h>
+#include <utility>
+
+namespace meshwright::rt {
+
+Workspace::Workspace(Workspace &&other) noexcept
+    : data(std::exchange(other.data, nullptr)), capacity(std::exchange(other.capacity, 0)) {}
+
+Workspace::~Workspace() { std::free(data); }
+
+void *Workspace::get(int64_t bytes) {
+  if (bytes <= capacity)
+    return data;
+  constexpr int64_t alignment = 64;
+  std::free(std::exchange(data, nullptr));
+  capacity = 0;
+  int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  data = std::aligned_alloc(alignment, rounded);
+  if (!data)
+    throw std::bad_alloc();
+  capacity = rounded;
+  return data;
+}
+
+void nameThread(const std::string &name) {
+  // The system keeps 15 characters.
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+}
+
+Workers::Workers(int64_t rank, int64_t count) : workspaces(count) {
+  try {
+    for (int64_t index = 1; index < count; ++index) {
+      auto helper = std::make_unique<Helper>();
+      helper->thread = std::thread([this, helper = helper.get(), rank, index] {
+        nameThread("mw " + std::to_string(rank) + " worker " + std::to_string(index));
+        work(*helper, index);
+      });
+      helpers.push_back(std::move(helper));
+    }
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+Workers::~Workers() { stop(); }
+
+void Workers::stop() {
+  // A helper without a part to do ends.
+  for (std::unique_ptr<Helper> &helper : helpers) {
+    helper->part = nullptr;
+    helper->given.raise();
+    helper->thread.join();
+  }
+}
+
+void Workers::work(Helper &helper, int64_t index) {
+  for (uint32_t seen = 0;; ++seen) {
+    helper.given.wait(seen, spin.load(std::memory_order_relaxed));
+    if (!helper.part)
+      return;
+    helper.part(helper.state, index, helper.count);
+    if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      finished.raise();
+  }
+}
+
+void Workers::run(int64_t count, Part part, void *state) {
+  uint32_t seen = finished.get();
+  if (count > 1)
+    unfinished.store(count - 1, std::memory_order_relaxed);
+  for (int64_t index = 1; index < count; ++index) {
+    Helper &helper = *helpers[index - 1];
+    helper.part = part;
+    helper.state = state;
+    helper.count = count;
+    helper.given.raise();
+  }
+  part(state, 0, count);
+  if (count > 1)
+    finished.wait(seen, spin.load(std::memory_order_relaxed));
+}
+
+} // namespace meshwright::rt

@@ -1,0 +1,78 @@
+//===- Workers.h - the threads of a rank ------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_SRC_WORKERS_H
+#define MESHWRIGHT_RUNTIME_SRC_WORKERS_H
+
+#include "Signal.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace meshwright::rt {
+
+/// Memory that grows and is kept, aligned for any vector.
+class Workspace {
+public:
+  Workspace() = default;
+  Workspace(Workspace &&other) noexcept;
+  ~Workspace();
+  /// At least `bytes`; what was there is lost. Throws std::bad_alloc.
+  void *get(int64_t bytes);
+
+private:
+  void *data = nullptr;
+  int64_t capacity = 0;
+};
+
+/// The threads that a rank computes with: the calling one and its helpers,
+/// which are kept from run to run.
+class Workers {
+public:
+  /// Does part `index` of `count` parts.
+  using Part = void (*)(void *state, int64_t index, int64_t count);
+
+  /// `count` threads with the caller's; throws std::system_error where there are no more.
+  Workers(int64_t rank, int64_t count);
+  ~Workers();
+
+  int64_t getCount() const { return int64_t(helpers.size()) + 1; }
+  void setSpin(int64_t nanoseconds) { spin = nanoseconds; }
+
+  /// Does parts 0 to `count` - 1, at most one a thread, at once; the caller does
+  /// the first. Returns when all are done.
+  void run(int64_t count, Part part, void *state);
+
+  /// What a thread works in; reserved by the caller before `run`.
+  Workspace &getWorkspace(int64_t index) { return workspaces[index]; }
+
+private:
+  struct Helper {
+    std::thread thread;
+    Signal given;
+    Part part = nullptr;
+    void *state = nullptr;
+    int64_t count = 0;
+  };
+  void work(Helper &helper, int64_t index);
+  void stop();
+
+  std::vector<std::unique_ptr<Helper>> helpers;
+  std::vector<Workspace> workspaces;
+  std::atomic<int64_t> spin{0};
+  std::atomic<int64_t> unfinished{0};
+  Signal finished;
+};
+
+/// Names the calling thread in debuggers and profilers.
+void nameThread(const std::string &name);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_SRC_WORKERS_H

@@ -1,0 +1,370 @@
+//===- StreamTests.cpp - kernels over threads, collectives on streams -----===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Trace.h"
+#include "meshwright/runtime/include/World.h"
+
+#include "gtest/gtest.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <thread>
+
+using namespace meshwright::rt;
+
+namespace {
+
+/// Runs one entry on the ranks of a fresh world.
+struct Runner {
+  std::string error;
+  WorldPtr world;
+  RunOptions options;
+
+  explicit Runner(int64_t ranks, std::vector<std::string> ops = {"first", "second", "third"})
+      : world(World::create("local", ranks, std::move(ops), error)) {}
+
+  /// `argument` is argument 0 of every rank.
+  bool run(mw_rt_entry entry, void *argument) {
+    std::vector<RankBuffers> buffers(world->getNumRanks());
+    for (RankBuffers &mine : buffers)
+      mine.arguments = {argument};
+    error.clear();
+    return world->run(entry, buffers, options, error);
+  }
+};
+
+template <typename T> T &argumentOf(const void *const *arguments) {
+  return *static_cast<T *>(const_cast<void *>(arguments[0]));
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+struct KernelTest {
+  KernelTest(int64_t items, int64_t grain) : items(items), grain(grain) {}
+
+  int64_t items, grain;
+  std::atomic<int> done[1000] = {};
+  std::mutex mutex;
+  std::set<std::pair<int64_t, int64_t>> parts;
+  std::set<std::thread::id> threads;
+  bool aligned = true;
+};
+
+void countItems(void *const *buffers, int64_t begin, int64_t end, void *workspace) {
+  auto &test = *static_cast<KernelTest *>(buffers[0]);
+  for (int64_t i = begin; i < end; ++i)
+    ++test.done[i];
+  // It belongs to this thread.
+  std::memset(workspace, int(begin), 100);
+  std::lock_guard<std::mutex> lock(test.mutex);
+  test.parts.insert({begin, end});
+  test.threads.insert(std::this_thread::get_id());
+  test.aligned &= reinterpret_cast<uintptr_t>(workspace) % 64 == 0;
+}
+
+int32_t launchCount(mw_rt_context *context, char *, const void *const *arguments,
+                    const void *const *, const void *const *, const void **) {
+  auto &test = argumentOf<KernelTest>(arguments);
+  mw_rt_launch launch = {};
+  launch.items = test.items;
+  launch.grain = test.grain;
+  launch.workspace = 100;
+  void *buffers[] = {&test};
+  return mw_rt_run_kernel(context, 0, &launch, countItems, buffers);
+}
+
+using Parts = std::set<std::pair<int64_t, int64_t>>;
+
+TEST(Kernels, AreCutAtWholeGrains) {
+  Runner runner(1);
+  runner.options.threadsPerRank = 3;
+  KernelTest test(100, 8);
+  ASSERT_TRUE(runner.run(launchCount, &test)) << runner.error;
+  // 13 tasks: 4, 4 and 5.
+  EXPECT_EQ(test.parts, (Parts{{0, 32}, {32, 64}, {64, 100}}));
+  EXPECT_EQ(test.threads.size(), 3u);
+  EXPECT_TRUE(test.aligned);
+  for (int64_t i = 0; i < 1000; ++i)
+    EXPECT_EQ(test.done[i], i < 100) << i;
+}
+
+TEST(Kernels, FewItemsWakeFewThreads) {
+  Runner runner(1);
+  runner.options.threadsPerRank = 4;
+  KernelTest one(5, 8);
+  ASSERT_TRUE(runner.run(launchCount, &one)) << runner.error;
+  EXPECT_EQ(one.parts, (Parts{{0, 5}}));
+  KernelTest none(0, 8);
+  ASSERT_TRUE(runner.run(launchCount, &none)) << runner.error;
+  EXPECT_TRUE(none.parts.empty());
+}
+
+TEST(Kernels, ThreadsChangeFromRunToRun) {
+  Runner runner(2);
+  for (int64_t threads : {1, 4, 2, 2, 8, 1}) {
+    runner.options.threadsPerRank = threads;
+    KernelTest test(1000, 1);
+    ASSERT_TRUE(runner.run(launchCount, &test)) << runner.error;
+    EXPECT_EQ(int64_t(test.parts.size()), threads);
+    // Both ranks did all of it.
+    for (std::atomic<int> &done : test.done)
+      ASSERT_EQ(done, 2);
+  }
+}
+
+int32_t launchManyTimes(mw_rt_context *context, char *, const void *const *arguments,
+                        const void *const *, const void *const *, const void **) {
+  mw_rt_launch launch = {};
+  launch.items = 16;
+  launch.grain = 1;
+  struct Sums {
+    int64_t values[16];
+  } sums = {};
+  void *buffers[] = {&sums};
+  mw_rt_kernel add = [](void *const *buffers, int64_t begin, int64_t end, void *) {
+    for (int64_t i = begin; i < end; ++i)
+      static_cast<Sums *>(buffers[0])->values[i] += i;
+  };
+  for (int64_t i = 0; i < 2000; ++i)
+    if (int32_t status = mw_rt_run_kernel(context, 0, &launch, add, buffers))
+      return status;
+  for (int64_t i = 0; i < 16; ++i)
+    if (sums.values[i] != 2000 * i)
+      ++argumentOf<std::atomic<int64_t>>(arguments);
+  return 0;
+}
+
+TEST(Kernels, ShortOnesInARow) {
+  Runner runner(2);
+  runner.options.threadsPerRank = 2;
+  std::atomic<int64_t> wrong{0};
+  ASSERT_TRUE(runner.run(launchManyTimes, &wrong)) << runner.error;
+  EXPECT_EQ(wrong, 0);
+}
+
+//===----------------------------------------------------------------------===//
+// Streams
+//===----------------------------------------------------------------------===//
+
+mw_rt_collective describeSum(int64_t size, int64_t count) {
+  mw_rt_collective what = {};
+  what.kind = MW_RT_ALL_REDUCE;
+  what.reduction = MW_RT_SUM;
+  what.group.count = 1;
+  what.group.axes[0] = {1, size};
+  what.num_tensors = 1;
+  what.tensors[0].dtype = MW_F32;
+  what.tensors[0].rank = 1;
+  what.tensors[0].in_shape[0] = what.tensors[0].out_shape[0] = count;
+  return what;
+}
+
+constexpr int64_t kLong = 20000;
+const mw_rt_collective shortSum = describeSum(3, 10);
+const mw_rt_collective longSum = describeSum(3, kLong);
+
+/// Many collectives on two streams and the compute stream, waited for late and
+/// out of order.
+int32_t useStreams(mw_rt_context *context, char *, const void *const *arguments,
+                   const void *const *, const void *const *, const void **) {
+  constexpr int64_t count = 8;
+  std::vector<float> in[count + 1], out[count + 1];
+  auto begin = [&](int64_t i, const mw_rt_collective &what, int64_t length) {
+    in[i].assign(length, float(i + 1));
+    out[i].assign(length, 0);
+    const void *inputs[] = {in[i].data()};
+    void *outputs[] = {out[i].data()};
+    return i == count ? mw_rt_run_collective(context, 0, &what, inputs, outputs)
+                      : mw_rt_start(context, 1, &what, 1 + i % 2, i, inputs, outputs);
+  };
+  for (int64_t round = 0; round < 20; ++round) {
+    for (int64_t i = 0; i <= count; ++i)
+      if (int32_t status = i % 3 ? begin(i, longSum, kLong) : begin(i, shortSum, 10))
+        return status;
+    for (int64_t i = count; i-- > 0;)
+      if (int32_t status = mw_rt_wait(context, 2, i))
+        return status;
+    for (int64_t i = 0; i <= count; ++i)
+      for (float value : out[i])
+        if (value != 3 * float(i + 1))
+          ++argumentOf<std::atomic<int64_t>>(arguments);
+  }
+  return 0;
+}
+
+TEST(Streams, CollectivesInAnyOrderOfWaits) {
+  Runner runner(3);
+  for (int64_t run = 0; run < 5; ++run) {
+    std::atomic<int64_t> wrong{0};
+    ASSERT_TRUE(runner.run(useStreams, &wrong)) << runner.error;
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(Streams, HaveRowsInTheTrace) {
+  Runner runner(3);
+  runner.options.trace = std::make_shared<Trace>();
+  std::atomic<int64_t> wrong{0};
+  ASSERT_TRUE(runner.run(useStreams, &wrong)) << runner.error;
+  std::vector<const Trace::Row *> rows = runner.options.trace->getRows();
+  ASSERT_EQ(rows.size(), 9u);
+  for (const Trace::Row *row : rows) {
+    int64_t collectives = 0, waits = 0, last = 0;
+    for (const TraceEvent &event : row->events) {
+      collectives += event.kind == TraceKind::Collective;
+      waits += event.kind == TraceKind::Wait;
+      EXPECT_LE(event.begin, event.end);
+      EXPECT_LE(last, event.begin);
+      last = event.end;
+    }
+    EXPECT_EQ(collectives, row->stream == 0 ? 20 : 80);
+    EXPECT_EQ(waits, row->stream == 0 ? 160 : 0);
+  }
+}
+
+/// Rank 1 fails while the others are in collectives of two streams.
+int32_t failOnOne(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+                  const void *const *, const void **) {
+  std::vector<float> in(kLong), out(kLong);
+  const void *inputs[] = {in.data()};
+  void *outputs[] = {out.data()};
+  int64_t rank = argumentOf<std::atomic<int64_t>>(arguments)++;
+  if (rank == 1)
+    return mw_rt_wait(context, 2, 17);
+  for (int64_t i = 0; i < 4; ++i)
+    if (int32_t status = mw_rt_start(context, 1, &longSum, 1 + i % 2, i, inputs, outputs))
+      return status;
+  return mw_rt_wait(context, 2, 3);
+}
+
+TEST(Streams, AFailureEndsWhatIsOnItsWay) {
+  Runner runner(3);
+  std::atomic<int64_t> order{0};
+  auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(runner.run(failOnOne, &order));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_NE(runner.error.find("third: waits for ticket 17, which was not started"),
+            std::string::npos)
+      << runner.error;
+  EXPECT_FALSE(runner.world->isStuck());
+  // And harms no later run.
+  std::atomic<int64_t> wrong{0};
+  ASSERT_TRUE(runner.run(useStreams, &wrong)) << runner.error;
+  EXPECT_EQ(wrong, 0);
+}
+
+//===----------------------------------------------------------------------===//
+// Faults
+//===----------------------------------------------------------------------===//
+
+std::atomic<bool> released{false};
+
+/// The first to come never comes back, until it is let go.
+int32_t stallOne(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+                 const void *const *, const void **) {
+  mw_rt_launch launch = {};
+  launch.items = 1;
+  void *none[] = {nullptr};
+  mw_rt_kernel wait = [](void *const *, int64_t, int64_t, void *) {
+    while (!released)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  if (argumentOf<std::atomic<int64_t>>(arguments)++ == 0)
+    return mw_rt_run_kernel(context, 1, &launch, wait, none);
+  std::vector<float> in(kLong), out(kLong);
+  const void *inputs[] = {in.data()};
+  void *outputs[] = {out.data()};
+  return mw_rt_run_collective(context, 0, &longSum, inputs, outputs);
+}
+
+TEST(Faults, ARankThatIsStuck) {
+  released = false;
+  Runner runner(3);
+  runner.options.timeout = 0.2;
+  std::atomic<int64_t> order{0};
+  auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(runner.run(stallOne, &order));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_NE(runner.error.find("first: timed out after 0.2 s waiting for rank"), std::string::npos)
+      << runner.error;
+  EXPECT_NE(runner.error.find("(at second)"), std::string::npos) << runner.error;
+  EXPECT_TRUE(runner.world->isStuck());
+  EXPECT_FALSE(runner.run(stallOne, &order));
+  EXPECT_NE(runner.error.find("is still in second of a run that failed"), std::string::npos)
+      << runner.error;
+  released = true;
+  while (runner.world->isStuck())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+int32_t stallAlone(mw_rt_context *context, char *arena, const void *const *arguments,
+                   const void *const *prepared, const void *const *constants,
+                   const void **results) {
+  if (argumentOf<std::atomic<int64_t>>(arguments) > 0)
+    return 0;
+  return stallOne(context, arena, arguments, prepared, constants, results);
+}
+
+TEST(Faults, ARankThatIsStuckBehindTheLastCollective) {
+  released = false;
+  Runner runner(2);
+  runner.options.timeout = 0.2;
+  std::atomic<int64_t> order{0};
+  EXPECT_FALSE(runner.run(stallAlone, &order));
+  EXPECT_NE(runner.error.find("second: does not end: other ranks have ended"), std::string::npos)
+      << runner.error;
+  released = true;
+  while (runner.world->isStuck())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+int32_t makeNotFinite(mw_rt_context *context, char *, const void *const *arguments,
+                      const void *const *, const void *const *, const void **) {
+  mw_rt_launch launch = {};
+  launch.items = 1;
+  launch.num_outputs = 1;
+  launch.outputs[0].dtype = MW_F32;
+  launch.outputs[0].count = 3000;
+  std::vector<float> values(3000, 1);
+  void *buffers[] = {values.data()};
+  mw_rt_kernel nothing = [](void *const *, int64_t, int64_t, void *) {};
+  mw_rt_kernel infinite = [](void *const *buffers, int64_t, int64_t, void *) {
+    static_cast<float *>(buffers[0])[2500] = -INFINITY;
+  };
+  mw_rt_kernel undefined = [](void *const *buffers, int64_t, int64_t, void *) {
+    static_cast<float *>(buffers[0])[2501] = NAN;
+  };
+  // One rank sees it one op later than the others.
+  bool late = argumentOf<std::atomic<int64_t>>(arguments)++ == 0;
+  if (int32_t status = mw_rt_run_kernel(context, 0, &launch, nothing, buffers))
+    return status;
+  if (int32_t status = mw_rt_run_kernel(context, 1, &launch, late ? nothing : infinite, buffers))
+    return status;
+  return mw_rt_run_kernel(context, 2, &launch, undefined, buffers);
+}
+
+TEST(Faults, TheFirstOpThatIsNotFinite) {
+  for (int64_t run = 0; run < 10; ++run) {
+    Runner runner(3);
+    runner.options.checkFinite = true;
+    std::atomic<int64_t> order{0};
+    EXPECT_FALSE(runner.run(makeNotFinite, &order));
+    EXPECT_NE(runner.error.find(": second: is -infinity at element 2500 of result 0"),
+              std::string::npos)
+        << runner.error;
+    runner.options.checkFinite = false;
+    EXPECT_TRUE(runner.run(makeNotFinite, &order)) << runner.error;
+  }
+}
+
+} // namespace
