@@ -47,38 +47,83 @@ bool isElementwise(Operation *op) {
              nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
 }
 
+/// A type of the shape (none, or a vector's) that `like` has.
+static Type withShapeOf(Type like, Type element) {
+  if (auto vector = dyn_cast<VectorType>(like))
+    return vector.clone(element);
+  return element;
+}
+
 Value emitConstant(ImplicitLocOpBuilder &builder, Type type, double value) {
-  if (auto integer = dyn_cast<IntegerType>(type))
-    return arith::ConstantOp::create(
-        builder, builder.getIntegerAttr(integer, APInt(integer.getWidth(), int64_t(value),
-                                                       /*isSigned=*/true,
-                                                       /*implicitTrunc=*/true)));
-  return arith::ConstantOp::create(builder, builder.getFloatAttr(type, value));
+  Type element = getElementTypeOrSelf(type);
+  TypedAttr attr;
+  if (auto integer = dyn_cast<IntegerType>(element))
+    attr = builder.getIntegerAttr(integer, APInt(integer.getWidth(), int64_t(value),
+                                                 /*isSigned=*/true,
+                                                 /*implicitTrunc=*/true));
+  else
+    attr = builder.getFloatAttr(element, value);
+  if (auto vector = dyn_cast<VectorType>(type))
+    attr = DenseElementsAttr::get(vector, ArrayRef<Attribute>(attr));
+  return arith::ConstantOp::create(builder, attr);
 }
 
 Value fromStorage(ImplicitLocOpBuilder &builder, Value value, Type type) {
-  if (!type.isInteger(1))
+  if (!getElementTypeOrSelf(type).isInteger(1))
     return value;
   return arith::CmpIOp::create(builder, arith::CmpIPredicate::ne, value,
                                emitConstant(builder, value.getType(), 0));
 }
 
 Value toStorage(ImplicitLocOpBuilder &builder, Value value) {
-  if (!value.getType().isInteger(1))
+  if (!getElementTypeOrSelf(value.getType()).isInteger(1))
     return value;
-  return arith::ExtUIOp::create(builder, builder.getI8Type(), value);
+  return arith::ExtUIOp::create(builder, withShapeOf(value.getType(), builder.getI8Type()), value);
+}
+
+/// bf16 in vectors is handled as integers: LLVM cannot compile all that it does
+/// with vectors of odd numbers of them.
+static Value asBits(ImplicitLocOpBuilder &b, Value value) {
+  return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getI16Type()), value);
+}
+
+static Value widenBf16(ImplicitLocOpBuilder &b, Value value) {
+  Type i32 = withShapeOf(value.getType(), b.getI32Type());
+  Value bits = arith::ExtUIOp::create(b, i32, asBits(b, value));
+  bits = arith::ShLIOp::create(b, bits, emitConstant(b, i32, 16));
+  return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getF32Type()), bits);
+}
+
+/// Rounds to nearest even, in integer arithmetic.
+static Value roundToBf16(ImplicitLocOpBuilder &b, Value value) {
+  Type i32 = withShapeOf(value.getType(), b.getI32Type());
+  auto constant = [&](int64_t bits) { return emitConstant(b, i32, bits); };
+  Value bits = arith::BitcastOp::create(b, i32, value);
+  Value odd = arith::ShRUIOp::create(b, bits, constant(16));
+  odd = arith::AndIOp::create(b, odd, constant(1));
+  Value rounded = arith::AddIOp::create(b, bits, constant(0x7fff));
+  rounded = arith::AddIOp::create(b, rounded, odd);
+  // NaN stays NaN, whatever its low bits are.
+  Value quiet = arith::OrIOp::create(b, bits, constant(0x400000));
+  Value isNan = arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, value, value);
+  rounded = arith::SelectOp::create(b, isNan, quiet, rounded);
+  rounded = arith::ShRUIOp::create(b, rounded, constant(16));
+  rounded = arith::TruncIOp::create(b, withShapeOf(value.getType(), b.getI16Type()), rounded);
+  return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getBF16Type()), rounded);
 }
 
 Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
-  Type from = value.getType();
+  type = getElementTypeOrSelf(type);
+  Type from = getElementTypeOrSelf(value.getType());
   if (from == type)
     return value;
+  auto shaped = [&](Type element) { return withShapeOf(value.getType(), element); };
   bool fromFloat = isa<FloatType>(from), toFloat = isa<FloatType>(type);
   unsigned fromWidth = from.getIntOrFloatBitWidth(), toWidth = type.getIntOrFloatBitWidth();
   if (type.isInteger(1)) {
     if (!fromFloat)
       return arith::CmpIOp::create(builder, arith::CmpIPredicate::ne, value,
-                                   emitConstant(builder, from, 0));
+                                   emitConstant(builder, value.getType(), 0));
     value = emitCast(builder, value, getComputeType(from));
     return arith::CmpFOp::create(builder, arith::CmpFPredicate::UNE, value,
                                  emitConstant(builder, value.getType(), 0));
@@ -87,25 +132,32 @@ Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
     // bf16 and f16 meet each other, and f64, in f32.
     if (fromWidth == toWidth || (fromWidth == 64 && toWidth == 16))
       return emitCast(builder, emitCast(builder, value, builder.getF32Type()), type);
+    auto vector = dyn_cast<VectorType>(value.getType());
+    if (vector && from.isBF16() && type.isF32())
+      return widenBf16(builder, value);
+    if (vector && from.isF32() && type.isBF16() && !llvm::isPowerOf2_64(vector.getNumElements()))
+      return roundToBf16(builder, value);
+    if (vector && (from.isBF16() || type.isBF16()) && !from.isF32() && !type.isF32())
+      return emitCast(builder, emitCast(builder, value, builder.getF32Type()), type);
     if (fromWidth > toWidth)
-      return arith::TruncFOp::create(builder, type, value);
-    return arith::ExtFOp::create(builder, type, value);
+      return arith::TruncFOp::create(builder, shaped(type), value);
+    return arith::ExtFOp::create(builder, shaped(type), value);
   }
   if (fromFloat) {
     value = emitCast(builder, value, getComputeType(from));
-    return arith::FPToSIOp::create(builder, type, value);
+    return arith::FPToSIOp::create(builder, shaped(type), value);
   }
   if (toFloat) {
-    Type wide = getComputeType(type);
+    Type wide = shaped(getComputeType(type));
     value = from.isInteger(1) ? arith::UIToFPOp::create(builder, wide, value).getResult()
                               : arith::SIToFPOp::create(builder, wide, value).getResult();
     return emitCast(builder, value, type);
   }
   if (fromWidth > toWidth)
-    return arith::TruncIOp::create(builder, type, value);
+    return arith::TruncIOp::create(builder, shaped(type), value);
   if (from.isInteger(1))
-    return arith::ExtUIOp::create(builder, type, value);
-  return arith::ExtSIOp::create(builder, type, value);
+    return arith::ExtUIOp::create(builder, shaped(type), value);
+  return arith::ExtSIOp::create(builder, shaped(type), value);
 }
 
 /// 1 / (1 + e^-x).
@@ -199,7 +251,7 @@ static Value emitPower(ImplicitLocOpBuilder &b, nn::PowOp op, Value x, Value y) 
 
 static Value emitCompare(ImplicitLocOpBuilder &b, nn::CompareKind kind, Value x, Value y) {
   using nn::CompareKind;
-  Type type = x.getType();
+  Type type = getElementTypeOrSelf(x.getType());
   if (isa<FloatType>(type)) {
     arith::CmpFPredicate predicate = arith::CmpFPredicate::OEQ;
     switch (kind) {
@@ -305,11 +357,17 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
     return emitCast(builder, operands[0], result);
   if (isMovement(op))
     return operands[0];
-  if (isa<nn::SelectOp>(op))
-    return arith::SelectOp::create(builder, operands[0], operands[1], operands[2]);
+  if (isa<nn::SelectOp>(op)) {
+    if (!result.isBF16() || !isa<VectorType>(operands[1].getType()))
+      return arith::SelectOp::create(builder, operands[0], operands[1], operands[2]);
+    Value chosen = arith::SelectOp::create(builder, operands[0], asBits(builder, operands[1]),
+                                           asBits(builder, operands[2]));
+    return arith::BitcastOp::create(builder, operands[1].getType(), chosen);
+  }
   SmallVector<Value, 2> wide;
   for (Value operand : operands)
-    wide.push_back(emitCast(builder, operand, getComputeType(operand.getType())));
+    wide.push_back(
+        emitCast(builder, operand, getComputeType(getElementTypeOrSelf(operand.getType()))));
   if (auto compare = dyn_cast<nn::CompareOp>(op))
     return emitCompare(builder, compare.getKind(), wide[0], wide[1]);
   Value value =

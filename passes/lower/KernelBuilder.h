@@ -15,6 +15,7 @@
 #define MESHWRIGHT_PASSES_LOWER_KERNELBUILDER_H
 
 #include "Lower.h"
+#include "Target.h"
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Nn/Nn.h"
@@ -35,15 +36,7 @@ mlir::Type getComputeType(mlir::Type type);
 /// Where ops are shown in errors: name, the model's module and source line.
 std::string describeOp(mlir::Operation *op);
 
-/// A group of elementwise ops and ops that only move elements, computed in one
-/// pass over `root`'s result.
-struct Cluster {
-  mlir::Operation *root = nullptr;
-  /// Producers computed where they are used, `root` included.
-  llvm::DenseSet<mlir::Operation *> members;
-};
-
-/// Whether the op can be part of a cluster.
+/// Whether the op computes, or moves, element by element.
 bool isElementwise(mlir::Operation *op);
 /// Whether an op that is computed again for each use costs next to nothing.
 bool isFree(mlir::Operation *op);
@@ -51,12 +44,12 @@ bool isFree(mlir::Operation *op);
 bool isMovement(mlir::Operation *op);
 
 /// Emits the arithmetic of an elementwise op. `operands` and the result are
-/// elements as values hold them (i1, bf16, ...).
+/// elements as values hold them (i1, bf16, ...), all alone or all in vectors.
 mlir::Value emitElement(mlir::ImplicitLocOpBuilder &builder, mlir::Operation *op,
                         mlir::ValueRange operands);
 /// Element conversions, between any two types of `nn`.
 mlir::Value emitCast(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
-/// A constant of an integer or float type.
+/// A constant of an integer or float type, or of a vector of them.
 mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, double value);
 /// Loads of and stores to storage: i8 <-> i1.
 mlir::Value fromStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
@@ -96,6 +89,8 @@ public:
   std::optional<KernelInfo> build(rt::KernelOp launch);
   /// The compiled part of attention (`mw_rt_attention_kernel`).
   std::string buildAttentionKernel(nn::AttentionOp op);
+
+  const Target &getTarget() const { return Target::host(); }
 
   /// What has been built, in the order of first use.
   std::vector<KernelSource> takeSources() { return std::move(sources); }

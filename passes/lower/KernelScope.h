@@ -29,19 +29,9 @@ class KernelScope {
 public:
   explicit KernelScope(KernelBuilder &kernels) : kernels(kernels) {}
 
-  /// Launches of elementwise ops, and of one op of those below; none for others.
-  std::optional<KernelInfo> buildElements(rt::KernelOp launch);
-  std::optional<KernelInfo> buildSingle(rt::KernelOp launch);
-
-  KernelInfo buildCluster(const Cluster &cluster);
-  KernelInfo buildConcat(nn::ConcatOp op);
-  KernelInfo buildPad(dist::PadOp op);
-  KernelInfo buildRotary(nn::RotaryOp op);
-  KernelInfo buildRmsNorm(nn::RmsNormOp op);
-  KernelInfo buildLayerNorm(nn::LayerNormOp op);
-  KernelInfo buildSoftmax(nn::SoftmaxOp op);
-  KernelInfo buildReduce(nn::ReduceOp op);
-  KernelInfo buildCumsum(nn::CumsumOp op);
+  /// Launches that go over rows, and those that reduce other dimensions.
+  std::optional<KernelInfo> buildRows(rt::KernelOp launch);
+  std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
   std::string buildAttention(nn::AttentionOp op);
 
   static mlir::ImplicitLocOpBuilder getBuilder(mlir::func::FuncOp kernel) {
@@ -49,8 +39,9 @@ public:
   }
 
 private:
-  mlir::func::FuncOp begin(mlir::Operation *op, llvm::ArrayRef<mlir::Type> types) {
-    return kernels.begin(op->getLoc(), types);
+  mlir::func::FuncOp begin(mlir::Operation *op, llvm::ArrayRef<mlir::Type> types,
+                           int64_t workspaceBytes = 0) {
+    return kernels.begin(op->getLoc(), types, workspaceBytes);
   }
   std::string finish(mlir::func::FuncOp kernel) { return kernels.finish(kernel); }
 

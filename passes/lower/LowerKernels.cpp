@@ -7,14 +7,10 @@
 
 #include "Lower.h"
 
-#include "mlir/Conversion/AffineToStandard/AffineToStandard.h"
 #include "mlir/Conversion/Passes.h"
-#include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/Transforms/Passes.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
-#include "mlir/Dialect/Linalg/IR/Linalg.h"
-#include "mlir/Dialect/Linalg/Passes.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Math/Transforms/Passes.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -57,10 +53,9 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
 } // namespace
 
 void meshwright::loadKernelDialects(MLIRContext &context) {
-  context
-      .loadDialect<affine::AffineDialect, arith::ArithDialect, cf::ControlFlowDialect,
-                   func::FuncDialect, linalg::LinalgDialect, LLVM::LLVMDialect, math::MathDialect,
-                   memref::MemRefDialect, scf::SCFDialect, vector::VectorDialect>();
+  context.loadDialect<arith::ArithDialect, cf::ControlFlowDialect, func::FuncDialect,
+                      LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
+                      vector::VectorDialect>();
 }
 
 /// Whether a kernel is one that the runtime launches: its last arguments are what
@@ -108,8 +103,6 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
-  kernels.addPass(createConvertLinalgToLoopsPass());
-  kernels.addPass(createLowerAffinePass());
   kernels.addPass(std::make_unique<ApproximateMath>(options.expandBf16));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
@@ -121,6 +114,7 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   functions.useBarePtrCallConv = true;
   manager.addPass(createConvertFuncToLLVMPass(functions));
   manager.addPass(createArithToLLVMConversionPass());
+  manager.addPass(createConvertVectorToLLVMPass());
   manager.addPass(createConvertControlFlowToLLVMPass());
   manager.addPass(createReconcileUnrealizedCastsPass());
   if (failed(manager.run(module)))

@@ -1,0 +1,330 @@
+//===- RowEmitter.cpp - elements of a kernel, in vectors ------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "RowEmitter.h"
+
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+static Type elementOf(Value value) { return getElementTypeOrSelf(value.getType()); }
+
+void RowEmitter::startRow(const LoopSpace &space, ArrayRef<Value> indices) {
+  this->space = space;
+  this->indices.assign(indices.begin(), indices.end());
+  width = 0;
+  rowValues.clear();
+  kept.clear();
+  exponentials.clear();
+  statistics.clear();
+}
+
+void RowEmitter::startColumns(int64_t begin, int64_t end, Value column, int64_t width,
+                              Operation *anchor) {
+  space.begin = begin;
+  space.end = end;
+  this->column = column;
+  this->width = width;
+  this->anchor = anchor;
+  columnValues.clear();
+}
+
+void RowEmitter::setStatistic(Operation *op, unsigned stage, const Access &row, Value value) {
+  statistics[stage].set(op->getResult(0), row, value);
+}
+
+Value RowEmitter::getStatistic(Operation *op, unsigned stage, const Access &row) {
+  return *statistics[stage].find(op->getResult(0), row);
+}
+
+void RowEmitter::setKept(Value value, const Access &access, Value buffer, const Access &at) {
+  kept.set(value, access, {buffer, at});
+}
+
+void RowEmitter::setExponentials(Operation *op, const Access &row, Value buffer) {
+  Access at;
+  at.rows.assign(row.rows.size(), 0);
+  at.column = 1;
+  exponentials.set(op->getResult(0), row, {buffer, at});
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+Value RowEmitter::emitIndexOf(const Access &access) {
+  Value sum;
+  auto add = [&](Value term, int64_t coefficient) {
+    if (coefficient == 0)
+      return;
+    if (coefficient != 1)
+      term = arith::MulIOp::create(builder, term, emitIndex(builder, coefficient));
+    sum = sum ? arith::AddIOp::create(builder, sum, term).getResult() : term;
+  };
+  for (auto [index, coefficient] : llvm::zip_equal(indices, access.rows))
+    if (index)
+      add(index, coefficient);
+  if (width)
+    add(column, access.column);
+  if (!sum || access.offset != 0)
+    add(emitIndex(builder, access.offset), 1);
+  return sum;
+}
+
+Value RowEmitter::load(Value buffer, const Access &access) {
+  Value index = emitIndexOf(access);
+  if (!width || access.column == 0)
+    return memref::LoadOp::create(builder, buffer, index);
+  auto type = VectorType::get(width, cast<MemRefType>(buffer.getType()).getElementType());
+  if (access.column == 1)
+    return vector::LoadOp::create(builder, type, buffer, index);
+  SmallVector<Value> elements;
+  for (int64_t i = 0; i < width; ++i) {
+    Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i * access.column));
+    elements.push_back(memref::LoadOp::create(builder, buffer, at));
+  }
+  return vector::FromElementsOp::create(builder, type, elements);
+}
+
+void RowEmitter::store(Value element, Value buffer, const Access &access) {
+  element = toStorage(builder, element);
+  Value index = emitIndexOf(access);
+  if (!width) {
+    memref::StoreOp::create(builder, element, buffer, index);
+    return;
+  }
+  element = toVector(element);
+  if (access.column == 1 || width == 1) {
+    vector::StoreOp::create(builder, element, buffer, index);
+    return;
+  }
+  for (int64_t i = 0; i < width; ++i) {
+    Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i * access.column));
+    memref::StoreOp::create(builder, vector::ExtractOp::create(builder, element, i), buffer, at);
+  }
+}
+
+Value RowEmitter::toVector(Value value) {
+  if (isa<VectorType>(value.getType()))
+    return value;
+  return vector::BroadcastOp::create(builder, VectorType::get(width, value.getType()), value);
+}
+
+//===----------------------------------------------------------------------===//
+// Elements
+//===----------------------------------------------------------------------===//
+
+Value RowEmitter::emit(Value value, const Access &access) {
+  if (!width || access.column != 0) {
+    NodeMap<Value> &known = width ? columnValues : rowValues;
+    if (Value *element = known.find(value, access))
+      return *element;
+    Value element = emitNew(value, access);
+    known.set(value, access, element);
+    return element;
+  }
+  // The same for all columns: ahead of them.
+  if (Value *element = rowValues.find(value, access))
+    return *element;
+  OpBuilder::InsertionGuard guard(builder);
+  if (anchor)
+    builder.setInsertionPoint(anchor);
+  int64_t columns = width;
+  width = 0;
+  Value element = emit(value, access);
+  width = columns;
+  return element;
+}
+
+Value RowEmitter::emitVector(Value value, const Access &access) {
+  return toVector(emit(value, access));
+}
+
+Value RowEmitter::emitOperand(Operation *op, Value operand, const Access &access) {
+  return emit(operand, *getOperandAccess(op, operand, access, space));
+}
+
+Value RowEmitter::emitNew(Value value, const Access &access) {
+  if (KeptBuffer *from = kept.find(value, access))
+    return fromStorage(builder, load(from->buffer, from->at), elementOf(value));
+  Operation *op = region.getDefiningOp(value);
+  if (!op)
+    return fromStorage(builder, load(getBuffer(value), access), elementOf(value));
+  if (auto constant = dyn_cast<nn::ConstantOp>(op)) {
+    auto splat = cast<DenseElementsAttr>(constant.getValue());
+    return arith::ConstantOp::create(builder, splat.getSplatValue<TypedAttr>());
+  }
+  if (auto iota = dyn_cast<nn::IotaOp>(op))
+    return emitIota(iota, access);
+  if (isa<nn::RotaryOp, nn::ConcatOp>(op))
+    return emitPart(op, access);
+  if (isRowReduction(op))
+    return emitRowReduction(op, access);
+  SmallVector<Value> operands;
+  bool isVector = false;
+  for (Value operand : op->getOperands()) {
+    operands.push_back(emitOperand(op, operand, access));
+    isVector |= isa<VectorType>(operands.back().getType());
+  }
+  if (isa<nn::ReshapeOp, dist::ConstrainOp>(op) || isMovement(op))
+    return operands[0];
+  if (isVector)
+    for (Value &operand : operands)
+      operand = toVector(operand);
+  return emitElement(builder, op, operands);
+}
+
+Value RowEmitter::emitIota(nn::IotaOp op, const Access &access) {
+  auto type = cast<RankedTensorType>(op.getResult().getType());
+  Access along = (*delinearize(access, type.getShape(), space))[op.getDim()];
+  Value first = arith::IndexCastOp::create(builder, builder.getI64Type(), emitIndexOf(along));
+  if (width && along.column != 0) {
+    auto vectorType = VectorType::get(width, builder.getI64Type());
+    SmallVector<int64_t> steps;
+    for (int64_t i = 0; i < width; ++i)
+      steps.push_back(i * along.column);
+    Value offsets = arith::ConstantOp::create(
+        builder, DenseElementsAttr::get(vectorType, ArrayRef<int64_t>(steps)));
+    first = arith::AddIOp::create(builder, toVector(first), offsets);
+  }
+  return emitCast(builder, first, type.getElementType());
+}
+
+/// A rotary op's elements, or those of a concatenation.
+Value RowEmitter::emitPart(Operation *op, const Access &access) {
+  auto parts = getColumnParts(op, access, space);
+  const ColumnPart &part = parts->front();
+  auto read = [&](Value operand, int64_t from, int64_t shift) {
+    return emit(operand, *getPartAccess(op, operand, from, shift, access, space));
+  };
+  Value own = read(part.operand, part.from, 0);
+  auto rotary = dyn_cast<nn::RotaryOp>(op);
+  if (!rotary || part.kind == RotaryPart::Rest)
+    return own;
+  Type type = getComputeType(elementOf(own));
+  Value other;
+  if (part.kind == RotaryPart::Pairs) {
+    own = toVector(own);
+    SmallVector<int64_t> exchanged;
+    for (int64_t i = 0; i < width; ++i)
+      exchanged.push_back(i ^ 1);
+    other = vector::ShuffleOp::create(builder, own, own, exchanged);
+  } else {
+    other = read(part.operand, 0, getRotaryShift(rotary, part.kind));
+  }
+  auto times = [&](Value x, Value table) -> Value {
+    x = emitCast(builder, x, type);
+    table = emitCast(builder, table, type);
+    if (width) {
+      x = toVector(x);
+      table = toVector(table);
+    }
+    return arith::MulFOp::create(builder, x, table);
+  };
+  Value cosine = times(own, read(rotary.getCos(), 0, 0));
+  Value sine = times(other, read(rotary.getSin(), 0, 0));
+  Value result;
+  if (part.kind == RotaryPart::Pairs) {
+    // The first of each pair subtracts.
+    auto vectorType = cast<VectorType>(sine.getType());
+    SmallVector<Attribute> signs;
+    for (int64_t i = 0; i < width; ++i)
+      signs.push_back(builder.getFloatAttr(type, i % 2 ? 1.0 : -1.0));
+    Value sign = arith::ConstantOp::create(builder, DenseElementsAttr::get(vectorType, signs));
+    sine = arith::MulFOp::create(builder, sine, sign);
+    result = arith::AddFOp::create(builder, cosine, sine);
+  } else if (part.kind == RotaryPart::First) {
+    result = arith::SubFOp::create(builder, cosine, sine);
+  } else {
+    result = arith::AddFOp::create(builder, cosine, sine);
+  }
+  return emitCast(builder, result, elementOf(own));
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions of rows
+//===----------------------------------------------------------------------===//
+
+/// lhs op rhs; a scalar where both are.
+template <typename Op> static Value combine(Builder &b, Value lhs, Value rhs) {
+  auto lift = [&](Value value, Value like) -> Value {
+    auto type = dyn_cast<VectorType>(like.getType());
+    if (!type || isa<VectorType>(value.getType()))
+      return value;
+    return vector::BroadcastOp::create(b, type.clone(value.getType()), value);
+  };
+  return Op::create(b, lift(lhs, rhs), lift(rhs, lhs));
+}
+
+Value RowEmitter::emitTerm(const Statistic &statistic) {
+  Operation *op = statistic.op;
+  Access access = statistic.row;
+  access.column = 1;
+  Value x = emitVector(op->getOperand(0), access);
+  x = emitCast(builder, x, getComputeType(elementOf(x)));
+  switch (statistic.kind) {
+  case Statistic::Sum:
+  case Statistic::Max:
+  case Statistic::Min:
+    return x;
+  case Statistic::SquareSum:
+    return arith::MulFOp::create(builder, x, x);
+  case Statistic::CentredSquareSum:
+    x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, statistic.row));
+    return arith::MulFOp::create(builder, x, x);
+  case Statistic::ExponentialSum: {
+    x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, statistic.row));
+    return math::ExpOp::create(builder, x);
+  }
+  }
+  return x;
+}
+
+Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
+  Access row = *getStatisticRow(op, access, space);
+  Type type = elementOf(op->getResult(0)), compute = getComputeType(type);
+  if (isa<nn::ReduceOp>(op))
+    return emitCast(builder, getStatistic(op, 0, row), type);
+  auto operand = [&](Value value) {
+    return emitCast(builder, emitOperand(op, value, access), compute);
+  };
+  if (auto softmax = dyn_cast<nn::SoftmaxOp>(op)) {
+    // The element's place in its row.
+    const KeptBuffer &from = *exponentials.find(softmax.getResult(), row);
+    Access at = from.at;
+    at.column = access.column;
+    at.offset = access.offset - row.offset;
+    for (size_t i = 0; i < at.rows.size(); ++i)
+      at.rows[i] = access.rows[i] - row.rows[i];
+    Value x = load(from.buffer, at);
+    return emitCast(builder, combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row)), type);
+  }
+  Value x = emitCast(builder, emit(op->getOperand(0), access), compute);
+  if (auto norm = dyn_cast<nn::RmsNormOp>(op)) {
+    x = combine<arith::MulFOp>(builder, x, getStatistic(op, 0, row));
+    if (norm.getWeight()) {
+      Value weight = operand(norm.getWeight());
+      if (norm.getUnitOffset())
+        weight = arith::AddFOp::create(builder, emitConstant(builder, weight.getType(), 1), weight);
+      x = combine<arith::MulFOp>(builder, x, weight);
+    }
+    return emitCast(builder, x, type);
+  }
+  auto norm = cast<nn::LayerNormOp>(op);
+  x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, row));
+  x = combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row));
+  if (norm.getWeight())
+    x = combine<arith::MulFOp>(builder, x, operand(norm.getWeight()));
+  if (norm.getBias())
+    x = combine<arith::AddFOp>(builder, x, operand(norm.getBias()));
+  return emitCast(builder, x, type);
+}
+
+} // namespace meshwright::lower
