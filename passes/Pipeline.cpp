@@ -1,4 +1,4 @@
-//===- Pipeline.cpp - from imported IR to SPMD IR -------------------------===//
+//===- Pipeline.cpp - from imported IR to launches ------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -99,6 +99,8 @@ static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) 
   pm.addNestedPass<func::FuncOp>(createCombineCollectives());
 }
 
+ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) { return {}; }
+
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
@@ -116,12 +118,16 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
+  case Phase::Rt:
+    buildSchedule(pm, getScheduleOptions(options));
+    return;
   }
 }
 
 void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOptions &options,
                                           Phase to) {
-  for (Phase phase : {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Spmd}) {
+  for (Phase phase :
+       {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Spmd, Phase::Rt}) {
     buildPhase(pm, options, phase);
     if (phase == to)
       return;
@@ -140,4 +146,7 @@ void meshwright::registerPipelines() {
         return success();
       },
       [](llvm::function_ref<void(const mlir::detail::PassOptions &)>) {});
+  PassPipelineRegistration<>("schedule",
+                             "from SPMD IR, or a global program for one rank, to planned launches",
+                             [](OpPassManager &pm) { buildSchedule(pm); });
 }

@@ -1,4 +1,4 @@
-//===- Pipeline.h - from imported IR to SPMD IR -----------------*- C++ -*-===//
+//===- Pipeline.h - from imported IR to launches ----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -9,23 +9,27 @@
 #define MESHWRIGHT_PASSES_PIPELINE_H
 
 #include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/passes/schedule/Schedule.h"
 
 #include "mlir/Pass/PassManager.h"
 
 namespace meshwright {
 
 /// Phases of the pipeline, in order; each one's IR can be looked at.
-enum class Phase { Annotated, Propagated, Partitioned, Spmd };
+enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
 
 /// Adds the passes from a global program up to and including a phase.
-/// Functions that are SPMD already only meet the last one.
+/// Functions that are SPMD already only meet Spmd and Rt.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 
 /// Adds the passes of one phase alone.
 void buildPhase(mlir::OpPassManager &pm, const ParallelizeOptions &options, Phase phase);
 
-/// Registers `--parallelize`.
+/// How the schedule phase of that pipeline works.
+ScheduleOptions getScheduleOptions(const ParallelizeOptions &options);
+
+/// Registers `--parallelize` and `--schedule`.
 void registerPipelines();
 
 } // namespace meshwright

@@ -141,6 +141,8 @@ enum class PlanPhase {
   Propagated,
   /// Local shapes and collectives.
   Spmd,
+  /// Launches, with places in memory.
+  Rt,
 };
 
 enum class ReportFormat { Text, Json };

@@ -78,7 +78,8 @@ LogicalResult RaceAnalysis::checkWaits(rt::StartOp start) {
     }
     if (wait) {
       rt::WaitOp second = wait->isBeforeInBlock(next) ? next : wait;
-      InFlightDiagnostic diagnostic = second.emitOpError() << "waits a second time for a collective";
+      InFlightDiagnostic diagnostic = second.emitOpError()
+                                      << "waits a second time for a collective";
       diagnostic.attachNote(start.getLoc()) << "it starts here";
       return diagnostic;
     }

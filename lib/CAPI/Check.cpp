@@ -9,6 +9,7 @@
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
 #include "meshwright/lib/CAPI/Assemble.h"
 #include "meshwright/lib/CAPI/PlanState.h"
+#include "meshwright/passes/Pipeline.h"
 
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -158,7 +159,9 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
-  auto plan = state->compile(PlanPhase::Spmd, {}, diagnostics);
+  CompileOptions scheduled;
+  scheduled.schedule = getScheduleOptions(state->options);
+  auto plan = state->compile(PlanPhase::Spmd, scheduled, diagnostics);
   if (failed(plan))
     return diagnostics;
   auto reference = state->compile(PlanPhase::Global, {}, diagnostics);

@@ -96,6 +96,15 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
+  if (phase == PlanPhase::Rt) {
+    DiagnosticCollector collector(state->context.get());
+    mlir::OwningOpRef<ModuleOp> scheduled = state->get(PlanPhase::Spmd).clone();
+    mlir::PassManager manager(state->context.get());
+    buildPhase(manager, state->options, Phase::Rt);
+    if (failed(manager.run(*scheduled)))
+      return collector.take();
+    return print(*scheduled, locations);
+  }
   ModuleOp module = state->get(phase);
   if (!module)
     return std::vector<Diagnostic>{
@@ -234,6 +243,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   if (!state->executable || state->backend != backend) {
     CompileOptions options;
     options.backend = backend;
+    options.schedule = getScheduleOptions(state->options);
     auto executable = state->compile(PlanPhase::Spmd, options, diagnostics);
     if (failed(executable))
       return diagnostics;

@@ -26,7 +26,8 @@ struct Plan::State {
   std::shared_ptr<const Program::State> program;
   ParallelizeOptions options;
   std::unique_ptr<mlir::MLIRContext> context;
-  /// The module at each phase; null where an SPMD program entered later.
+  /// The module at each phase but the last, which is made when it is asked for;
+  /// null where an SPMD program entered later.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
   Report report;
   bool triedBefore = false;

@@ -185,6 +185,7 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
     return failure();
   LowerOptions lowering;
   lowering.probes = options.probes;
+  lowering.schedule = options.schedule;
   const Target &target = Target::host();
   lowering.expandBf16 = !target.hasBf16Conversion;
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);

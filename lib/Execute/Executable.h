@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 #define MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 
+#include "meshwright/passes/schedule/Schedule.h"
 #include "meshwright/runtime/include/Program.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -23,6 +24,8 @@ struct CompileOptions {
   std::string backend = "local";
   /// Keep every value with an `nn.id`, so that `probe` can read it.
   bool probes = false;
+  /// For programs that are not scheduled yet.
+  ScheduleOptions schedule;
 };
 
 /// A program compiled to machine code: an SPMD program, on the ranks of its

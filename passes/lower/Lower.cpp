@@ -18,7 +18,6 @@
 #include "Step.h"
 
 #include "meshwright/lib/Analysis/RaceAnalysis.h"
-#include "meshwright/passes/schedule/Schedule.h"
 
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/Pass/PassManager.h"
@@ -345,8 +344,8 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
     if (other.getName() != main.getName())
       other.erase();
   PassManager manager(main.getContext(), ModuleOp::getOperationName());
-  ScheduleOptions schedule;
-  schedule.keepProbed = options.probes;
+  ScheduleOptions schedule = options.schedule;
+  schedule.keepProbed |= options.probes;
   buildSchedule(manager, schedule);
   if (failed(manager.run(*module)))
     return failure();

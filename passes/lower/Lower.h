@@ -10,6 +10,7 @@
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/passes/schedule/Schedule.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -70,6 +71,8 @@ struct LoweredProgram {
 };
 
 struct LowerOptions {
+  /// For programs that are not scheduled yet.
+  ScheduleOptions schedule;
   /// Hand every value that has an `nn.id` to the runtime.
   bool probes = false;
   /// Spell conversions to bf16 in integer arithmetic, for processors without

@@ -84,7 +84,8 @@ NB_MODULE(_core, m) {
       .value("global", PlanPhase::Global)
       .value("annotated", PlanPhase::Annotated)
       .value("propagated", PlanPhase::Propagated)
-      .value("spmd", PlanPhase::Spmd);
+      .value("spmd", PlanPhase::Spmd)
+      .value("rt", PlanPhase::Rt);
 
   nb::class_<Program>(m, "Program")
       .def_static(

@@ -8,7 +8,7 @@ from . import _core, bundle
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
-_PHASES = ("global", "annotated", "propagated", "spmd")
+_PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 _BACKENDS = ("local",)
 
 
@@ -32,9 +32,7 @@ class Plan:
         return self._plan.num_ranks
 
     def ir(self, phase: str = "spmd", locations: bool = False) -> str:
-        """The program at a phase: "global", "annotated", "propagated" or "spmd"."""
-        if phase == "rt":
-            raise Error("phase 'rt' is not supported yet: expected one of " + ", ".join(_PHASES))
+        """The program at a phase: "global", "annotated", "propagated", "spmd" or "rt"."""
         if phase not in _PHASES:
             raise Error(f"phase is '{phase}': expected one of " + ", ".join(_PHASES))
         return Text(unwrap(self._plan.str(getattr(_core.Phase, phase), locations)))

@@ -70,8 +70,7 @@ def test_phases(module, x):
     assert 'loc("' in plan.ir(locations=True) and "loc(" not in plan.ir()
     with pytest.raises(mw.Error, match="phase is 'lowered': expected one of global, annotated"):
         plan.ir(phase="lowered")
-    with pytest.raises(mw.Error, match="not supported yet"):
-        plan.ir(phase="rt")
+    assert "rt.arena" in plan.ir(phase="rt") and "rt.kernel" not in plan.ir(phase="spmd")
 
 
 def test_numpy_in_numpy_out(module, x):
