@@ -47,18 +47,24 @@ typedef struct mw_port {
 /* Reads a program. With `parallelize` (options as of sharding-opt) it is
  * rewritten for the ranks of a mesh; else it runs as it is: an SPMD program on
  * its ranks, a global one on one. Null after an error. */
-mw_program *mw_program_open(const char *path, const char *parallelize, const char *backend,
-                            mw_say say, void *user);
+mw_program *mw_program_open(const char *path, const char *parallelize, mw_say say, void *user);
 void mw_program_close(mw_program *program);
 
 int64_t mw_program_count(const mw_program *program, int32_t kind);
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
 
-/* These return 0, or 1 after an error. Tensors of parameters must stay,
- * unchanged, until the program is closed. */
-int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw_tensor *tensor);
-/* `inputs` and `outputs` in the order of the ports; outputs are filled. */
-int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs);
+/* These return 0, or 1 after an error. */
+
+/* Takes the parameters from a safetensors file, which has others, too, where it
+ * pleases. It must stay, unchanged, until the program is closed. */
+int32_t mw_program_load_weights(mw_program *program, const char *path);
+/* Runs on all ranks; compiles first where that has not happened yet. `inputs` and
+ * `outputs` in the order of the ports; outputs are filled. */
+int32_t mw_program_run(mw_program *program, const char *backend, const mw_tensor *inputs,
+                       void *const *outputs);
+/* Compiles for a processor by LLVM's name (null: this machine's) and writes a bundle,
+ * which runs without the compiler; see docs/bundles.md. */
+int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu);
 /* Runs, runs the program before it was rewritten, and compares. A negative
  * tolerance stands for the types' own. Returns 3 where the two differ; the
  * error names the first value that does. */

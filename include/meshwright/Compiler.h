@@ -188,6 +188,11 @@ public:
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                    std::string_view backend = "local");
 
+  /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
+  /// bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
+  /// at all, over nothing but another bundle or an empty folder. The result is true.
+  Result<bool> compile(std::string_view path, std::string_view targetCpu = "");
+
   /// Runs, runs the unsharded program on one rank, and compares. A negative
   /// tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);

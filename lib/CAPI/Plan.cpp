@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/CAPI/PlanState.h"
+#include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/passes/Pipeline.h"
 
 #include "mlir/Pass/PassManager.h"
@@ -95,6 +96,16 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   return {std::move(plan), collector.take()};
 }
 
+std::string meshwright::toString(const Report &report, ReportFormat format) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (format == ReportFormat::Json)
+    printJson(report, os);
+  else
+    printText(report, os);
+  return text;
+}
+
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
   if (phase == PlanPhase::Rt) {
     DiagnosticCollector collector(state->context.get());
@@ -117,13 +128,7 @@ std::string Plan::report(ReportFormat format) const {
     state->triedBefore = true;
     state->report.before = planBefore(*state->program, state->options);
   }
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  if (format == ReportFormat::Json)
-    printJson(state->report, os);
-  else
-    printText(state->report, os);
-  return text;
+  return toString(state->report, format);
 }
 
 int64_t Plan::getNumRanks() const { return state->report.ranks; }
@@ -253,4 +258,20 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   if (failed(state->run(*state->executable, inputs, outputs, diagnostics)))
     return diagnostics;
   return {true, diagnostics};
+}
+
+Result<bool> Plan::compile(std::string_view path, std::string_view targetCpu) {
+  std::map<std::string, rt::HostTensor, std::less<>> parameters;
+  for (auto &[name, array] : state->parameters)
+    parameters.emplace(name, toHostTensor(array));
+  BundleOptions options;
+  options.compile.targetCpu = targetCpu;
+  options.compile.schedule = getScheduleOptions(state->options);
+  options.textReport = report(ReportFormat::Text);
+  options.jsonReport = report(ReportFormat::Json);
+  ModuleOp module = state->get(PlanPhase::Spmd);
+  DiagnosticCollector collector(module.getContext());
+  if (failed(compileBundle(module, llvm::StringRef(path), parameters, options)))
+    return collector.take();
+  return {true, collector.take()};
 }

@@ -22,6 +22,8 @@ inline Diagnostic makeError(std::string message) {
   return {Severity::Error, std::move(message), "", 0};
 }
 
+std::string toString(const Report &report, ReportFormat format);
+
 struct Plan::State {
   std::shared_ptr<const Program::State> program;
   ParallelizeOptions options;

@@ -9,9 +9,10 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Analysis/IndexBound.h"
-#include "meshwright/lib/CAPI/State.h"
-#include "meshwright/lib/Execute/Executable.h"
+#include "meshwright/lib/CAPI/PlanState.h"
+#include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/lib/Report/Report.h"
+#include "meshwright/runtime/include/SafeTensors.h"
 
 #include "mlir/Parser/Parser.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -19,6 +20,7 @@
 using namespace meshwright;
 using mlir::failed;
 using mlir::FailureOr;
+using mlir::succeeded;
 
 namespace {
 
@@ -34,12 +36,14 @@ struct OwnedPort {
 struct mw_program {
   mw_say say = nullptr;
   void *user = nullptr;
-  std::string backend;
   /// The program rewritten for several ranks, or else compiled as it is.
   std::optional<Plan> plan;
   std::unique_ptr<mlir::MLIRContext> context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::unique_ptr<Executable> executable;
+  std::string backend;
+  std::unique_ptr<rt::SafeTensorsFile> weights;
+  std::map<std::string, rt::HostTensor, std::less<>> parameters;
   std::vector<OwnedPort> ports[3];
   std::string report;
 
@@ -48,7 +52,9 @@ struct mw_program {
     say(user, MW_ERROR, "", message.c_str());
     return 1;
   }
-  bool open(const char *path, const char *parallelize, const char *backend);
+  bool open(const char *path, const char *parallelize);
+  bool compile(const char *backend);
+  bool buildReport(Report &report);
 };
 
 void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
@@ -125,7 +131,7 @@ static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
 // Opening
 //===----------------------------------------------------------------------===//
 
-bool mw_program::open(const char *path, const char *parallelize, const char *backend) {
+bool mw_program::open(const char *path, const char *parallelize) {
   auto buffer = llvm::MemoryBuffer::getFile(path);
   if (std::error_code code = buffer.getError()) {
     fail(std::string(path) + ": " + code.message());
@@ -151,8 +157,6 @@ bool mw_program::open(const char *path, const char *parallelize, const char *bac
   for (unsigned i = 0; i < main.getNumArguments(); ++i)
     if (main.getArgAttr(i, nn::NnDialect::kInputAttr))
       ports[MW_INPUT][input++].view.index_bound = getIndexBound(main.getArgument(i));
-  this->backend = backend;
-
   if (parallelize) {
     Result<Program> program = Program::parseFile(path);
     tell(program.getDiagnostics());
@@ -163,25 +167,15 @@ bool mw_program::open(const char *path, const char *parallelize, const char *bac
     if (!parallel)
       return false;
     plan = *parallel;
-    return true;
   }
-  DiagnosticCollector collector(context.get());
-  CompileOptions options;
-  options.backend = backend;
-  FailureOr<std::unique_ptr<Executable>> compiled = Executable::compile(*module, options);
-  tell(collector.take());
-  if (failed(compiled))
-    return false;
-  executable = std::move(*compiled);
   return true;
 }
 
-mw_program *mw_program_open(const char *path, const char *parallelize, const char *backend,
-                            mw_say say, void *user) {
+mw_program *mw_program_open(const char *path, const char *parallelize, mw_say say, void *user) {
   auto program = std::make_unique<mw_program>();
   program->say = say;
   program->user = user;
-  if (!program->open(path, parallelize, backend))
+  if (!program->open(path, parallelize))
     return nullptr;
   return program.release();
 }
@@ -212,16 +206,64 @@ static rt::HostTensor toHostTensor(const mw_tensor &tensor) {
   return {rt::DType(tensor.dtype), shapeOf(tensor), tensor.data};
 }
 
-int32_t mw_program_set_parameter(mw_program *program, const char *name, const mw_tensor *tensor) {
-  if (program->plan) {
-    Result<bool> done = program->plan->setParameter(name, toArray(*tensor));
-    program->tell(done.getDiagnostics());
-    return done ? 0 : 1;
-  }
+int32_t mw_program_load_weights(mw_program *program, const char *path) {
   std::string error;
-  if (!program->executable->getProgram().setParameter(name, toHostTensor(*tensor), error))
+  auto weights = rt::SafeTensorsFile::open(path, error);
+  if (!weights)
     return program->fail(error);
+  for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
+    const Port &port = owned.port;
+    const rt::SafeTensorsFile::Tensor *tensor = weights->find(port.name);
+    for (const std::string &alias : port.aliases)
+      if (!tensor)
+        tensor = weights->find(alias);
+    if (!tensor)
+      return program->fail(std::string(path) + " has no tensor '" + port.name +
+                           "', a parameter of the program");
+    if (!tensor->supported)
+      return program->fail("parameter '" + port.name + "' is of type " + tensor->storedType +
+                           " in " + path + ", which programs do not have");
+    rt::HostTensor stored{tensor->type, tensor->shape, tensor->data};
+    rt::ProgramValue expected;
+    expected.name = port.name;
+    expected.type = rt::DType(codeOf(port.type));
+    expected.shape = port.shape;
+    expected.offsets = port.offsets;
+    if (std::string problem = rt::checkParameter(expected, stored); !problem.empty())
+      return program->fail(std::string(path) + ": " + problem);
+    if (program->plan) {
+      Result<bool> done = program->plan->setParameter(
+          port.name, {typeOf(int64_t(stored.type)), stored.shape, stored.data});
+      program->tell(done.getDiagnostics());
+      if (!done)
+        return 1;
+    }
+    program->parameters.insert_or_assign(port.name, stored);
+  }
+  program->weights = std::move(weights);
+  program->executable.reset();
   return 0;
+}
+
+/// For programs that run as they are.
+bool mw_program::compile(const char *backend) {
+  if (executable && this->backend == backend)
+    return true;
+  DiagnosticCollector collector(context.get());
+  CompileOptions options;
+  options.backend = backend;
+  FailureOr<std::unique_ptr<Executable>> compiled = Executable::compile(*module, options);
+  tell(collector.take());
+  if (failed(compiled))
+    return false;
+  for (const auto &[name, tensor] : parameters)
+    if (std::string error; !(*compiled)->getProgram().setParameter(name, tensor, error)) {
+      fail(error);
+      return false;
+    }
+  executable = std::move(*compiled);
+  this->backend = backend;
+  return true;
 }
 
 static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
@@ -231,13 +273,16 @@ static std::vector<HostArray> toArrays(const mw_program *program, const mw_tenso
   return arrays;
 }
 
-int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs) {
+int32_t mw_program_run(mw_program *program, const char *backend, const mw_tensor *inputs,
+                       void *const *outputs) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
   if (program->plan) {
-    Result<bool> done = program->plan->run(toArrays(program, inputs), results, program->backend);
+    Result<bool> done = program->plan->run(toArrays(program, inputs), results, backend);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
+  if (!program->compile(backend))
+    return 1;
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
     tensors.push_back(toHostTensor(inputs[i]));
@@ -275,16 +320,46 @@ const char *mw_program_report(mw_program *program, int32_t json) {
     program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
     return program->report.c_str();
   }
-  DiagnosticCollector collector(program->context.get());
-  FailureOr<Report> report = buildReport(getEntry(*program->module));
-  program->tell(collector.take());
-  if (failed(report))
+  Report report;
+  if (!program->buildReport(report))
     return nullptr;
-  program->report.clear();
-  llvm::raw_string_ostream os(program->report);
-  if (json)
-    printJson(*report, os);
-  else
-    printText(*report, os);
+  program->report = toString(report, json ? ReportFormat::Json : ReportFormat::Text);
   return program->report.c_str();
+}
+
+bool mw_program::buildReport(Report &report) {
+  DiagnosticCollector collector(context.get());
+  FailureOr<Report> built = ::meshwright::buildReport(getEntry(*module));
+  tell(collector.take());
+  if (failed(built))
+    return false;
+  report = std::move(*built);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Compiling ahead of time
+//===----------------------------------------------------------------------===//
+
+int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu) {
+  std::string target = target_cpu ? target_cpu : "";
+  if (program->plan) {
+    Result<bool> done = program->plan->compile(bundle, target);
+    program->tell(done.getDiagnostics());
+    return done ? 0 : 1;
+  }
+  BundleOptions options;
+  options.compile.targetCpu = target;
+  // A program for one rank sends nothing.
+  if (getEntry(*program->module)->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    Report report;
+    if (!program->buildReport(report))
+      return 1;
+    options.textReport = toString(report, ReportFormat::Text);
+    options.jsonReport = toString(report, ReportFormat::Json);
+  }
+  DiagnosticCollector collector(program->context.get());
+  bool fine = succeeded(compileBundle(*program->module, bundle, program->parameters, options));
+  program->tell(collector.take());
+  return fine ? 0 : 1;
 }

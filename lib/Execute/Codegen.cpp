@@ -8,6 +8,7 @@
 #include "Codegen.h"
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Cpu.h"
 
 #include "mlir/Parser/Parser.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
@@ -15,6 +16,7 @@
 #include "mlir/Target/LLVMIR/Export.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/IR/LegacyPassManager.h"
+#include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/TargetSelect.h"
@@ -124,6 +126,17 @@ Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel,
 
 Expected<ObjectCode> CodeGenerator::compileEntry(mlir::ModuleOp module) {
   return compile(module, /*isEntry=*/true);
+}
+
+Expected<std::vector<std::string>> getUsedFeatures(const Target &target) {
+  auto generator = CodeGenerator::create(target);
+  if (!generator)
+    return generator.takeError();
+  std::vector<std::string> features;
+  for (const std::string &name : rt::getKnownFeatures())
+    if ((*generator)->getMachine().getMCSubtargetInfo()->checkFeatures("+" + name))
+      features.push_back(name);
+  return features;
 }
 
 } // namespace meshwright

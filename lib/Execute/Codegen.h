@@ -15,6 +15,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace llvm {
 class TargetMachine;
@@ -24,6 +25,10 @@ namespace meshwright {
 
 /// An object file in memory.
 using ObjectCode = std::string;
+
+/// What code for a processor may use of it, beyond what every one of its architecture
+/// has: those of the runtime's known features that it has.
+llvm::Expected<std::vector<std::string>> getUsedFeatures(const Target &target);
 
 /// Makes object code for a processor. Used by one thread at a time.
 class CodeGenerator {
@@ -35,6 +40,8 @@ public:
   llvm::Expected<ObjectCode> compileKernel(const KernelSource &kernel, const LowerOptions &options);
   /// A program's entry, in the LLVM dialect.
   llvm::Expected<ObjectCode> compileEntry(mlir::ModuleOp module);
+
+  const llvm::TargetMachine &getMachine() const { return *machine; }
 
 private:
   CodeGenerator() = default;

@@ -7,13 +7,13 @@
 
 #include "Executable.h"
 
-#include "Compile.h"
 #include "Jit.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Analysis/IndexBound.h"
 #include "meshwright/passes/lower/Lower.h"
+#include "meshwright/runtime/include/Cpu.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -175,28 +175,34 @@ static rt::Bytes own(std::vector<char> data) {
   return {std::shared_ptr<const void>(owner, owner->data()), int64_t(owner->size())};
 }
 
-FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
-                                                           const CompileOptions &options) {
+FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions &options) {
   auto main = module.lookupSymbol<func::FuncOp>("main");
   if (!main)
     return emitError(module.getLoc(), "the module has no function 'main'");
-  rt::ProgramDescription description;
+  CompiledProgram program;
+  rt::ProgramDescription &description = program.description;
   if (failed(SignatureReader(main, description).read()))
     return failure();
+  llvm::Expected<Target> target = Target::get(options.targetCpu);
+  if (!target)
+    return emitError(main.getLoc()) << llvm::toString(target.takeError());
   LowerOptions lowering;
   lowering.probes = options.probes;
   lowering.schedule = options.schedule;
-  const Target &target = Target::host();
-  lowering.expandBf16 = !target.hasBf16Conversion;
+  lowering.expandBf16 = !target->hasBf16Conversion;
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);
   if (failed(lowered))
     return failure();
-  auto objects = compileObjects(*lowered, target, lowering);
+  auto objects = compileObjects(*lowered, *target, lowering, &program.statistics);
   if (!objects)
     return emitError(main.getLoc()) << llvm::toString(objects.takeError());
-  auto code = LoadedCode::load(*objects);
-  if (!code)
-    return emitError(main.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
+  auto features = getUsedFeatures(*target);
+  if (!features)
+    return emitError(main.getLoc()) << llvm::toString(features.takeError());
+  program.objects = std::move(*objects);
+  program.probes = std::move(lowered->probes);
+  description.targetCpu = target->cpu;
+  description.targetFeatures = std::move(*features);
   description.arenaBytes = lowered->arenaBytes;
   for (const PreparedParameter &prepared : lowered->prepared)
     description.prepared.push_back({prepared.argument, prepared.packing});
@@ -205,15 +211,29 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
   description.ops = std::move(lowered->ops);
   for (std::vector<char> &constant : lowered->constants)
     description.constants.push_back(own(std::move(constant)));
+  return program;
+}
 
+FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
+                                                           const CompileOptions &options) {
+  FailureOr<CompiledProgram> compiled = compileProgram(module, options);
+  if (failed(compiled))
+    return failure();
+  std::string missing = rt::getMissingFeatures(compiled->description.targetFeatures);
+  if (!missing.empty())
+    return emitError(module.getLoc()) << "cannot run code for '" << compiled->description.targetCpu
+                                      << "' here: this processor has no " << missing;
+  auto code = LoadedCode::load(compiled->objects);
+  if (!code)
+    return emitError(module.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
   auto state = std::make_unique<State>();
   std::string error;
   mw_rt_entry entry = (*code)->getEntry();
-  state->program =
-      rt::Program::create(std::move(description), entry, std::move(*code), options.backend, error);
+  state->program = rt::Program::create(std::move(compiled->description), entry, std::move(*code),
+                                       options.backend, error);
   if (!state->program)
-    return emitError(main.getLoc()) << error;
-  for (const ProbedOp &probe : lowered->probes) {
+    return emitError(module.getLoc()) << error;
+  for (const ProbedOp &probe : compiled->probes) {
     ProbedValue value{probe.id, probe.name, rt::DType(probe.type), probe.shape, {}};
     value.values.resize(state->program->getDescription().numRanks);
     state->probed.push_back(std::move(value));

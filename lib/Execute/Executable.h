@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 #define MESHWRIGHT_LIB_EXECUTE_EXECUTABLE_H
 
+#include "Compile.h"
+
 #include "meshwright/passes/schedule/Schedule.h"
 #include "meshwright/runtime/include/Program.h"
 
@@ -22,11 +24,25 @@ namespace meshwright {
 
 struct CompileOptions {
   std::string backend = "local";
+  /// A processor by LLVM's name; empty for this machine's.
+  std::string targetCpu;
   /// Keep every value with an `nn.id`, so that `probe` can read it.
   bool probes = false;
   /// For programs that are not scheduled yet.
   ScheduleOptions schedule;
 };
+
+/// A program's code, not loaded yet, and what it needs to run.
+struct CompiledProgram {
+  rt::ProgramDescription description;
+  std::vector<ObjectCode> objects;
+  std::vector<ProbedOp> probes;
+  CompileStatistics statistics;
+};
+
+/// Fails after an error diagnostic. The module is left as it is.
+mlir::FailureOr<CompiledProgram> compileProgram(mlir::ModuleOp module,
+                                                const CompileOptions &options = {});
 
 /// A program compiled to machine code: an SPMD program, on the ranks of its
 /// mesh, or a global one, on one rank.

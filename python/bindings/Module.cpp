@@ -161,6 +161,11 @@ NB_MODULE(_core, m) {
              nb::gil_scoped_release release;
              return toPython(plan.run(arrays, addresses, backend));
            })
+      .def("compile",
+           [](Plan &plan, std::string_view path, std::string_view targetCpu) {
+             nb::gil_scoped_release release;
+             return toPython(plan.compile(path, targetCpu));
+           })
       .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance) {
         std::vector<HostArray> arrays = toArrays(inputs);
         nb::gil_scoped_release release;

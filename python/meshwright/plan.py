@@ -3,8 +3,9 @@
 """Plans: a model rewritten for the ranks of a mesh."""
 
 import json
+import os
 
-from . import _core, bundle
+from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
@@ -82,30 +83,27 @@ class Plan:
             raise CheckFailed([diagnostic], differences)
         return differences
 
-    def compile(self, path) -> None:
-        """Writes a bundle: a folder with all it takes to run the plan elsewhere.
+    def compile(self, path, target_cpu: str | None = None) -> None:
+        """Writes a bundle: a folder that runs without the compiler, by `sharding-run path`.
 
-        It holds the rewritten program (`program.mlir`), which `sharding-run` compiles as it loads
-        it, the weights and the report. It appears whole or not at all, and replaces no folder but
-        another bundle.
+        It holds machine code, the ranks' parts of the weights and the report (docs/bundles.md). It
+        appears whole or not at all, and replaces no folder but another bundle. `target_cpu` is a
+        processor by LLVM's name, such as "x86-64-v3"; default: this machine's.
         """
-        model = self._model
+        self._set_parameters()
+        unwrap(self._plan.compile(os.fspath(path), target_cpu or ""))
+
+    def _set_parameters(self):
         self._check_weights()
-        bundle.write(
-            path,
-            program=unwrap(self._plan.str(_core.Phase.spmd, True)),
-            parameters={name: model._parameter(name) for name in model._parameters},
-            report=self.report(format="json"),
-        )
+        if not self._has_parameters:
+            for name in self._model._parameters:
+                unwrap(self._plan.set_parameter(name, self._model._parameter(name).raw))
+            self._has_parameters = True
 
     def _inputs(self, args, kwargs):
-        model = self._model
         self._check_weights()
-        inputs = model._flatten(args, kwargs)
-        if not self._has_parameters:
-            for name in model._parameters:
-                unwrap(self._plan.set_parameter(name, model._parameter(name).raw))
-            self._has_parameters = True
+        inputs = self._model._flatten(args, kwargs)
+        self._set_parameters()
         return inputs
 
     def _check_weights(self):

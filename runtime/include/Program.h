@@ -128,6 +128,8 @@ public:
 
   const ProgramDescription &getDescription() const { return description; }
   World &getWorld() { return *world; }
+  /// Those of this process, in order.
+  const std::vector<int64_t> &getRanks() const { return ranks; }
 
   /// Gives a parameter its stored tensor, by name or alias. Not copied: the array
   /// must live, unchanged, until the program is destroyed (parameters that need

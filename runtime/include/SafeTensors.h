@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_SAFETENSORS_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_SAFETENSORS_H
 
+#include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <map>
@@ -36,15 +37,13 @@ public:
 
   const std::map<std::string, Tensor> &getTensors() const { return tensors; }
   const Tensor *find(const std::string &name) const;
-  const std::string &getPath() const { return path; }
+  const std::string &getPath() const { return file->getPath(); }
 
 private:
   SafeTensorsFile() = default;
   bool parse(std::string &error);
 
-  std::string path;
-  const char *mapped = nullptr;
-  size_t size = 0;
+  std::shared_ptr<MappedFile> file;
   std::map<std::string, Tensor> tensors;
 };
 

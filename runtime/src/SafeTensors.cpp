@@ -10,10 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace meshwright::rt {
@@ -39,30 +36,11 @@ static const StoredType storedTypes[] = {
 
 std::unique_ptr<SafeTensorsFile> SafeTensorsFile::open(const std::string &path,
                                                        std::string &error) {
-  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) {
-    error = path + ": " + std::strerror(errno);
+  std::shared_ptr<MappedFile> file = MappedFile::open(path, error);
+  if (!file)
     return nullptr;
-  }
   std::unique_ptr<SafeTensorsFile> result(new SafeTensorsFile());
-  result->path = path;
-  struct stat status;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    error = path + ": not a file";
-    ::close(file);
-    return nullptr;
-  }
-  result->size = status.st_size;
-  if (result->size > 0) {
-    void *mapped = mmap(nullptr, result->size, PROT_READ, MAP_PRIVATE, file, 0);
-    if (mapped == MAP_FAILED) {
-      error = path + ": " + std::strerror(errno);
-      ::close(file);
-      return nullptr;
-    }
-    result->mapped = static_cast<const char *>(mapped);
-  }
-  ::close(file);
+  result->file = std::move(file);
   std::string problem;
   if (!result->parse(problem)) {
     error = path + ": not a valid safetensors file: " + problem;
@@ -71,10 +49,7 @@ std::unique_ptr<SafeTensorsFile> SafeTensorsFile::open(const std::string &path,
   return result;
 }
 
-SafeTensorsFile::~SafeTensorsFile() {
-  if (mapped)
-    munmap(const_cast<char *>(mapped), size);
-}
+SafeTensorsFile::~SafeTensorsFile() = default;
 
 const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) const {
   auto found = tensors.find(name);
@@ -82,6 +57,8 @@ const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) co
 }
 
 bool SafeTensorsFile::parse(std::string &error) {
+  const char *mapped = file->getData();
+  uint64_t size = file->getSize();
   if (size < 8) {
     error = "it has " + std::to_string(size) + " bytes, expected a header of at least 8";
     return false;

@@ -337,39 +337,13 @@ def test_check_fails(module, x):
 
 
 def test_bundle(module, x, tmp_path):
-    from meshwright import weights
-    from meshwright.tensors import dense
-
     plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2}, sequence_parallel="on")
-    bundle = tmp_path / "bundle"
-    plan.compile(bundle)
-    plan.compile(bundle)  # replaces a bundle
-    assert os.listdir(tmp_path) == ["bundle"]
-    manifest = json.loads((bundle / "bundle.json").read_text())
-    assert manifest["schema"] == 1 and manifest["ranks"] == 2
-    assert sorted(os.listdir(bundle)) == [
-        "bundle.json", "program.mlir", "report.json", "weights.safetensors",
-    ]
-    want = plan.run(x.numpy())
-    # From Python: an SPMD program has its mesh.
-    loaded = mw.load(bundle / "program.mlir", bundle / "weights.safetensors").parallelize()
-    np.testing.assert_array_equal(loaded.run(x.numpy())[0], want[0])
-    with pytest.raises(mw.Error, match="SPMD from the start"):
-        loaded.check(x.numpy())
-    tool = shutil.which("sharding-run")
-    if tool:
-        weights.save(tmp_path / "x.safetensors", {"x": dense(x)})
-        command = [tool, bundle, f"--inputs={tmp_path}/x.safetensors"]
-        subprocess.run([*command, f"--outputs={tmp_path}/y.safetensors"], check=True)
-        got = weights.load(tmp_path / "y.safetensors")
-        np.testing.assert_array_equal(got[plan._plan.outputs[0].name], want[0])
-        assert subprocess.run([*command, "--check"], capture_output=True).returncode == 2
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").write_text("mine")
-    with pytest.raises(mw.Error, match="something else is there"):
-        plan.compile(tmp_path / "taken")
-    with pytest.raises(mw.Error, match="cannot write bundle"):
-        plan.compile(tmp_path / "none" / "bundle")
+    plan.compile(tmp_path / "bundle")
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert manifest["ranks"] == 2
+    assert [entry["name"] for entry in manifest["outputs"]] == [o.name for o in plan._plan.outputs]
+    with pytest.raises(mw.Error, match="unknown target cpu 'none'"):
+        plan.compile(tmp_path / "bundle", target_cpu="none")
 
 
 def test_weights_are_referenced(module, x):

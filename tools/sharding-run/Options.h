@@ -16,6 +16,7 @@ namespace meshwright::run {
 
 struct Options {
   std::string model;
+  bool isBundle = false;
   std::string weights, inputs, outputs, reference;
   std::optional<uint64_t> randomInputs;
   std::optional<std::string> parallelize;
@@ -24,6 +25,7 @@ struct Options {
   bool check = false;
   /// Where the report goes: nothing, "-" for standard output, or a file.
   std::optional<std::string> report;
+  bool quiet = false;
   bool help = false;
 };
 

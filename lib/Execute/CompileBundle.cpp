@@ -1,0 +1,54 @@
+//===- CompileBundle.cpp - programs to bundles on disk --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "CompileBundle.h"
+
+#include "Link.h"
+
+#include "meshwright/runtime/include/Bundle.h"
+
+using namespace mlir;
+
+namespace meshwright {
+
+FailureOr<CompileStatistics>
+compileBundle(ModuleOp module, StringRef path,
+              const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
+              const BundleOptions &options) {
+  auto fail = [&](const Twine &message) { return emitError(module.getLoc()) << message; };
+  // What can be refused is, before anything is compiled.
+  std::string error;
+  auto writer = rt::BundleWriter::create(path.str(), error);
+  if (!writer)
+    return fail(error);
+  FailureOr<CompiledProgram> program = compileProgram(module, options.compile);
+  if (failed(program))
+    return failure();
+
+  const rt::ProgramDescription &description = program->description;
+  std::vector<rt::HostTensor> stored;
+  for (const rt::ProgramValue &parameter : description.parameters) {
+    auto found = parameters.find(parameter.name);
+    for (const std::string &alias : parameter.aliases)
+      if (found == parameters.end())
+        found = parameters.find(alias);
+    if (found == parameters.end())
+      return fail("parameter '" + Twine(parameter.name) + "' has no value");
+    if (std::string problem = rt::checkParameter(parameter, found->second); !problem.empty())
+      return fail(problem);
+    stored.push_back(found->second);
+  }
+  if (llvm::Error problem = linkSharedObject(program->objects, writer->getProgramPath()))
+    return fail(llvm::toString(std::move(problem)));
+  auto weights = [&](int64_t parameter) { return stored[parameter]; };
+  if (!writer->write(description, weights, options.textReport, options.jsonReport, error) ||
+      !writer->finish(error))
+    return fail(error);
+  return std::move(program->statistics);
+}
+
+} // namespace meshwright

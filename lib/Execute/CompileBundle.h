@@ -1,0 +1,34 @@
+//===- CompileBundle.h - programs to bundles on disk ------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_EXECUTE_COMPILEBUNDLE_H
+#define MESHWRIGHT_LIB_EXECUTE_COMPILEBUNDLE_H
+
+#include "Executable.h"
+
+#include <map>
+
+namespace meshwright {
+
+struct BundleOptions {
+  /// Its backend and probes are left aside.
+  CompileOptions compile;
+  /// What the bundle says when it is asked for a report.
+  std::string textReport, jsonReport;
+};
+
+/// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle):
+/// whole or not at all. `parameters` has a stored tensor for each parameter, by name
+/// or alias. Fails after an error diagnostic.
+mlir::FailureOr<CompileStatistics>
+compileBundle(mlir::ModuleOp module, llvm::StringRef path,
+              const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
+              const BundleOptions &options = {});
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_EXECUTE_COMPILEBUNDLE_H

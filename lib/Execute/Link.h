@@ -1,0 +1,24 @@
+//===- Link.h - object code to a shared object ------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_EXECUTE_LINK_H
+#define MESHWRIGHT_LIB_EXECUTE_LINK_H
+
+#include "Codegen.h"
+
+#include "llvm/ADT/ArrayRef.h"
+
+namespace meshwright {
+
+/// Links object files into a shared object, which may call the runtime, the C
+/// library and its mathematics. Needs a linker: ld.lld-22, ld.lld or cc, the first
+/// of them that is found.
+llvm::Error linkSharedObject(llvm::ArrayRef<ObjectCode> objects, llvm::StringRef path);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_EXECUTE_LINK_H

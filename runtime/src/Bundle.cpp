@@ -1,0 +1,427 @@
+//===- Bundle.cpp - compiled programs on disk -----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Bundle.h"
+
+#include "Manifest.h"
+
+#include "meshwright/runtime/include/Cpu.h"
+#include "meshwright/runtime/include/MappedFile.h"
+#include "meshwright/runtime/include/Progress.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace meshwright::rt {
+
+static constexpr const char *kManifest = "manifest.json", *kProgram = "program.so",
+                            *kTextReport = "report.txt", *kJsonReport = "report.json";
+/// Each file of weights begins with this and the bundle's id.
+static constexpr char kMagic[] = "meshwright weights\n";
+
+bool isBundle(const std::string &path) {
+  std::error_code code;
+  return fs::is_regular_file(fs::path(path) / kManifest, code);
+}
+
+static bool readFile(const fs::path &path, std::string &text, std::string &error) {
+  std::ifstream file(path, std::ios::binary);
+  text.assign(std::istreambuf_iterator<char>(file), {});
+  if (file)
+    return true;
+  // Streams do not say why.
+  error = path.string() + ": " + std::strerror(errno ? errno : EIO);
+  return false;
+}
+
+std::string readReport(const std::string &path, bool asJson, std::string &error) {
+  std::string text;
+  fs::path file = fs::path(path) / (asJson ? kJsonReport : kTextReport);
+  if (std::error_code code; !fs::exists(file, code))
+    error = path + ": no report: the program was for one rank";
+  else
+    readFile(file, text, error);
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Opening
+//===----------------------------------------------------------------------===//
+
+static bool checkTarget(const Manifest &manifest, std::string &error) {
+  if (manifest.architecture != getArchitecture()) {
+    error = "compiled for " + manifest.architecture + ", this machine is " + getArchitecture();
+    return false;
+  }
+  std::string missing = getMissingFeatures(manifest.description.targetFeatures);
+  if (missing.empty())
+    return true;
+  error = "compiled for '" + manifest.description.targetCpu + "', this processor has no " +
+          missing + ": compile with another --target-cpu";
+  return false;
+}
+
+/// The header of a file of weights.
+static std::string headerOf(const Manifest &manifest) { return kMagic + manifest.id + "\n"; }
+
+static std::shared_ptr<MappedFile> openWeights(const fs::path &path, const Manifest &manifest,
+                                               int64_t bytes, std::string &error) {
+  auto file = MappedFile::open(path.string(), error);
+  if (!file)
+    return nullptr;
+  std::string header = headerOf(manifest);
+  if (file->getSize() != bytes)
+    error = path.string() + ": has " + std::to_string(file->getSize()) + " bytes, expected " +
+            std::to_string(bytes);
+  else if (bytes < int64_t(header.size()) ||
+           std::memcmp(file->getData(), header.data(), header.size()) != 0)
+    error = path.string() + ": not a file of this bundle";
+  else
+    return file;
+  return nullptr;
+}
+
+/// The program's entry, and what keeps it loaded.
+static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &manifest,
+                                         mw_rt_entry &entry, std::string &error) {
+  {
+    auto file = MappedFile::open(path.string(), error);
+    if (!file)
+      return nullptr;
+    if (file->getSize() != manifest.programBytes ||
+        hashOf(file->getData(), file->getSize()) != manifest.programHash) {
+      error = path.string() + ": changed since the bundle was written";
+      return nullptr;
+    }
+  }
+  // By its path: a bare name would be looked up among the system's libraries.
+  std::shared_ptr<void> library(dlopen(fs::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL),
+                                [](void *handle) {
+                                  if (handle)
+                                    dlclose(handle);
+                                });
+  if (!library) {
+    error = std::string("the program cannot be loaded: ") + dlerror();
+    return nullptr;
+  }
+  auto *version = static_cast<const int64_t *>(dlsym(library.get(), "mw_abi_version"));
+  entry = reinterpret_cast<mw_rt_entry>(dlsym(library.get(), "mw_main"));
+  if (!entry || !version || *version != MW_RT_ABI_VERSION) {
+    error = path.string() + ": not a program of this runtime";
+    return nullptr;
+  }
+  return library;
+}
+
+std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
+                                    std::string &error) {
+  fs::path folder = path;
+  std::string text, problem;
+  if (!readFile(folder / kManifest, text, error))
+    return nullptr;
+  Manifest manifest;
+  if (!Manifest::parse(text, manifest, problem) || !checkTarget(manifest, problem)) {
+    error = (folder / kManifest).string() + ": " + problem;
+    return nullptr;
+  }
+  mw_rt_entry entry = nullptr;
+  std::shared_ptr<void> code = loadProgram(folder / kProgram, manifest, entry, error);
+  if (!code)
+    return nullptr;
+
+  // Files of weights, each mapped once.
+  std::map<std::string, std::shared_ptr<MappedFile>> files;
+  auto getBytes = [&](const Stored &stored, int64_t rank, Bytes &bytes) {
+    const WeightGroup &group = manifest.groups[stored.group];
+    const std::string &name = group.files.at(group.getHolder(rank));
+    std::shared_ptr<MappedFile> &file = files[name];
+    if (!file)
+      file = openWeights(folder / name, manifest, group.bytes, error);
+    if (!file)
+      return false;
+    bytes = {std::shared_ptr<const void>(file, file->getData() + stored.offset), stored.bytes};
+    return true;
+  };
+  for (const Stored &constant : manifest.constants)
+    if (!getBytes(constant, 0, manifest.description.constants.emplace_back()))
+      return nullptr;
+  auto program = Program::create(std::move(manifest.description), entry, code, backend, error);
+  if (!program)
+    return nullptr;
+  for (int64_t rank : program->getRanks()) {
+    Bytes bytes;
+    for (size_t i = 0; i < manifest.arguments.size(); ++i)
+      if (manifest.arguments[i].group >= 0) {
+        if (!getBytes(manifest.arguments[i], rank, bytes))
+          return nullptr;
+        program->setPlaced(i, rank, bytes);
+      }
+    for (size_t i = 0; i < manifest.prepared.size(); ++i) {
+      if (!getBytes(manifest.prepared[i], rank, bytes))
+        return nullptr;
+      program->setPrepared(i, rank, bytes);
+    }
+  }
+  return program;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static bool fail(const fs::path &path, int problem, std::string &error) {
+  error = path.string() + ": " + std::strerror(problem);
+  return false;
+}
+
+std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std::string &error) {
+  fs::path target = fs::absolute(path).lexically_normal();
+  // "bundle/" names the folder, too.
+  if (target.filename().empty())
+    target = target.parent_path();
+  std::error_code code;
+  fs::file_status status = fs::symlink_status(target, code);
+  if (fs::exists(status) &&
+      !(fs::is_directory(status) && (isBundle(target) || fs::is_empty(target, code)))) {
+    error = "cannot write bundle '" + target.string() + "': something else is there";
+    return nullptr;
+  }
+  std::string partial =
+      (target.parent_path() / ("." + target.filename().string() + ".partial-XXXXXX")).string();
+  if (!mkdtemp(partial.data())) {
+    error = "cannot write bundle '" + target.string() + "': " + std::strerror(errno);
+    return nullptr;
+  }
+  std::unique_ptr<BundleWriter> writer(new BundleWriter());
+  writer->path = target.string();
+  writer->partial = partial;
+  // As a folder made by hand would be.
+  mode_t mask = umask(0);
+  umask(mask);
+  chmod(partial.c_str(), 0777 & ~mask);
+  return writer;
+}
+
+BundleWriter::~BundleWriter() {
+  std::error_code code;
+  if (!partial.empty())
+    fs::remove_all(partial, code);
+}
+
+std::string BundleWriter::getProgramPath() const { return (fs::path(partial) / kProgram).string(); }
+
+namespace {
+
+/// Lays out a group's files.
+struct GroupLayout {
+  WeightGroup group;
+
+  Stored add(int64_t index, int64_t bytes) {
+    // What is large begins at a page.
+    int64_t alignment = bytes >= 4096 ? 4096 : kAlignment;
+    group.bytes = (group.bytes + alignment - 1) / alignment * alignment;
+    Stored stored{index, group.bytes, bytes};
+    group.bytes += bytes;
+    return stored;
+  }
+};
+
+/// What a file holds somewhere.
+struct Content {
+  Stored stored;
+  std::function<bool(int64_t rank, char *to)> fill;
+};
+
+} // namespace
+
+/// The axes along which parts differ: major to minor, each once.
+static mw_rt_axes axesOf(const ProgramValue &value) {
+  std::vector<std::pair<int64_t, int64_t>> found;
+  auto add = [&](const mw_rt_axes &axes) {
+    for (int64_t i = 0; i < axes.count; ++i)
+      if (axes.axes[i].size > 1)
+        found.emplace_back(-axes.axes[i].stride, axes.axes[i].size);
+  };
+  for (const auto &dim : value.layout.dims)
+    for (const ShardedFactor &factor : dim)
+      add(factor.axes);
+  add(value.unreduced);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  mw_rt_axes axes = {};
+  for (auto [stride, size] : found)
+    axes.axes[axes.count++] = {-stride, size};
+  return axes;
+}
+
+/// Writes a file part by part.
+static bool writeWeights(const fs::path &path, int64_t rank, const std::string &header,
+                         int64_t bytes, const std::vector<Content> &contents, Progress &progress,
+                         std::string &error) {
+  int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0)
+    return fail(path, errno, error);
+  auto writeAt = [&](const char *data, int64_t size, int64_t offset) {
+    while (size > 0) {
+      ssize_t written = pwrite(file, data, size, offset);
+      if (written < 0 && errno == EINTR)
+        continue;
+      if (written <= 0)
+        return fail(path, written < 0 ? errno : EIO, error);
+      data += written, size -= written, offset += written;
+    }
+    return true;
+  };
+  bool fine = ftruncate(file, bytes) == 0 || fail(path, errno, error);
+  fine = fine && writeAt(header.data(), header.size(), 0);
+  for (const Content &content : contents) {
+    if (!fine)
+      break;
+    Memory buffer = allocate(content.stored.bytes);
+    if (!buffer || !content.fill(rank, buffer.get()))
+      fine = fail(path, ENOMEM, error);
+    fine = fine && writeAt(buffer.get(), content.stored.bytes, content.stored.offset);
+    progress.step();
+  }
+  if (close(file) != 0 && fine)
+    fine = fail(path, errno, error);
+  return fine;
+}
+
+static bool writeText(const fs::path &path, const std::string &text, std::string &error) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? true : fail(path, errno ? errno : EIO, error);
+}
+
+bool BundleWriter::write(const ProgramDescription &description, const Weights &weights,
+                         const std::string &textReport, const std::string &jsonReport,
+                         std::string &error) {
+  Manifest manifest;
+  manifest.description = description;
+  manifest.architecture = getArchitecture();
+  std::random_device random;
+  for (int i = 0; i < 4; ++i) {
+    char digits[9];
+    std::snprintf(digits, sizeof(digits), "%08x", random());
+    manifest.id += digits;
+  }
+  {
+    auto program = MappedFile::open(getProgramPath(), error);
+    if (!program)
+      return false;
+    manifest.programBytes = program->getSize();
+    manifest.programHash = hashOf(program->getData(), program->getSize());
+  }
+
+  // Where everything lies. The first group is what all ranks share.
+  std::string header = headerOf(manifest);
+  std::vector<GroupLayout> layouts(1);
+  layouts[0].group.bytes = header.size();
+  std::vector<std::vector<Content>> contents(1);
+  auto add = [&](const mw_rt_axes &axes, int64_t bytes, std::function<bool(int64_t, char *)> fill) {
+    size_t index = 0;
+    while (index < layouts.size() &&
+           std::memcmp(&layouts[index].group.axes, &axes, sizeof(axes)) != 0)
+      ++index;
+    if (index == layouts.size()) {
+      layouts.emplace_back().group.axes = axes;
+      layouts.back().group.bytes = header.size();
+      contents.emplace_back();
+    }
+    Stored stored = layouts[index].add(index, bytes);
+    contents[index].push_back({stored, std::move(fill)});
+    return stored;
+  };
+  for (const Bytes &constant : description.constants)
+    manifest.constants.push_back(add({}, constant.size, [&constant](int64_t, char *to) {
+      std::memcpy(to, constant.data.get(), constant.size);
+      return true;
+    }));
+  for (const ProgramArgument &argument : description.arguments) {
+    Stored stored;
+    const ProgramValue &value = description.getValue(argument);
+    if (argument.isParameter && argument.isRead)
+      stored = add(axesOf(value), value.getLocalBytes(),
+                   [&value, &weights, index = argument.index](int64_t rank, char *to) {
+                     place(value, rank, weights(index), to);
+                     return true;
+                   });
+    manifest.arguments.push_back(stored);
+  }
+  for (const PreparedParameter &parameter : description.prepared) {
+    const ProgramArgument &argument = description.arguments[parameter.argument];
+    const ProgramValue &value = description.getValue(argument);
+    manifest.prepared.push_back(add(axesOf(value), sizeOfPacked(parameter.packing),
+                                    [&, index = argument.index](int64_t rank, char *to) {
+                                      Memory local = allocate(value.getLocalBytes());
+                                      if (!local)
+                                        return false;
+                                      place(value, rank, weights(index), local.get());
+                                      pack(parameter.packing, local.get(), to);
+                                      return true;
+                                    }));
+  }
+
+  int64_t numParts = 0;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    WeightGroup &group = layouts[i].group;
+    std::string stem = i == 0                ? "shared"
+                       : layouts.size() == 2 ? "rank"
+                                             : "group-" + std::to_string(i) + "-rank";
+    for (int64_t rank = 0; rank < description.numRanks; ++rank)
+      if (group.getHolder(rank) == rank)
+        group.files[rank] = "weights/" + stem + (i == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
+    numParts += group.files.size() * contents[i].size();
+    manifest.groups.push_back(group);
+  }
+  std::error_code code;
+  if (!fs::create_directory(fs::path(partial) / "weights", code))
+    return fail(fs::path(partial) / "weights", code.value(), error);
+  Progress progress("writing weights", numParts);
+  for (size_t i = 0; i < manifest.groups.size(); ++i)
+    for (const auto &[rank, name] : manifest.groups[i].files)
+      if (!writeWeights(fs::path(partial) / name, rank, header, manifest.groups[i].bytes,
+                        contents[i], progress, error))
+        return false;
+  return (textReport.empty() || writeText(fs::path(partial) / kTextReport, textReport, error)) &&
+         (jsonReport.empty() || writeText(fs::path(partial) / kJsonReport, jsonReport, error)) &&
+         writeText(fs::path(partial) / kManifest, manifest.toJson(), error);
+}
+
+bool BundleWriter::finish(std::string &error) {
+  if (rename(partial.c_str(), path.c_str()) == 0) {
+    partial.clear();
+    return true;
+  }
+  // Over a bundle: the two change places, and the destructor deletes the old one.
+  if (syscall(SYS_renameat2, AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(),
+              /*RENAME_EXCHANGE*/ 2) == 0)
+    return true;
+  // A file system that cannot do this.
+  std::string old = partial + ".old";
+  if (rename(path.c_str(), old.c_str()) != 0 || rename(partial.c_str(), path.c_str()) != 0)
+    return fail(path, errno, error);
+  partial = old;
+  return true;
+}
+
+} // namespace meshwright::rt

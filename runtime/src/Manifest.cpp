@@ -1,0 +1,338 @@
+//===- Manifest.cpp - what a bundle says of itself ------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Manifest.h"
+
+#include "meshwright/runtime/include/Bundle.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace meshwright::rt {
+
+using Json = nlohmann::ordered_json;
+
+static constexpr const char *kFormat = "meshwright bundle";
+
+int64_t WeightGroup::getHolder(int64_t rank) const {
+  int64_t holder = 0;
+  for (int64_t i = 0; i < axes.count; ++i)
+    holder += rank / axes.axes[i].stride % axes.axes[i].size * axes.axes[i].stride;
+  return holder;
+}
+
+std::string hashOf(const char *data, int64_t size) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (int64_t i = 0; i < size; ++i)
+    hash = (hash ^ static_cast<unsigned char>(data[i])) * 0x100000001b3;
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static Json write(const mw_rt_axes &axes) {
+  Json json = Json::array();
+  for (int64_t i = 0; i < axes.count; ++i)
+    json.push_back({axes.axes[i].stride, axes.axes[i].size});
+  return json;
+}
+
+static Json write(const ProgramValue &value) {
+  Json json = {{"name", value.name},
+               {"dtype", nameOf(value.type)},
+               {"shape", value.shape},
+               {"local_shape", value.localShape}};
+  if (!value.aliases.empty())
+    json["aliases"] = value.aliases;
+  if (!value.offsets.empty())
+    json["offsets"] = value.offsets;
+  if (value.indexBound > 0)
+    json["index_bound"] = value.indexBound;
+  if (!value.sharding.empty())
+    json["sharding"] = value.sharding;
+  if (value.unreduced.count > 0)
+    json["unreduced"] = write(value.unreduced);
+  Json &dims = json["layout"] = Json::array();
+  for (const auto &dim : value.layout.dims) {
+    Json factors = Json::array();
+    for (const ShardedFactor &factor : dim)
+      factors.push_back(
+          {{"size", factor.size}, {"padded", factor.padded}, {"axes", write(factor.axes)}});
+    dims.push_back(std::move(factors));
+  }
+  return json;
+}
+
+static Json write(const Stored &stored) {
+  return {{"group", stored.group}, {"offset", stored.offset}, {"bytes", stored.bytes}};
+}
+
+std::string Manifest::toJson() const {
+  Json json = {{"format", kFormat},
+               {"version", kBundleVersion},
+               {"abi", MW_RT_ABI_VERSION},
+               {"id", id},
+               {"target",
+                {{"architecture", architecture},
+                 {"cpu", description.targetCpu},
+                 {"features", description.targetFeatures}}},
+               {"ranks", description.numRanks},
+               {"arena_bytes", description.arenaBytes},
+               {"program", {{"bytes", programBytes}, {"hash", programHash}}}};
+  auto add = [&](const char *name, const std::vector<ProgramValue> &values) {
+    Json &list = json[name] = Json::array();
+    for (const ProgramValue &value : values)
+      list.push_back(write(value));
+  };
+  add("inputs", description.inputs);
+  add("parameters", description.parameters);
+  add("outputs", description.outputs);
+  Json &files = json["weights"] = Json::array();
+  for (const WeightGroup &group : groups) {
+    Json names = Json::array();
+    for (const auto &[rank, name] : group.files)
+      names.push_back({{"rank", rank}, {"name", name}});
+    files.push_back({{"axes", write(group.axes)}, {"bytes", group.bytes}, {"files", names}});
+  }
+  Json &list = json["arguments"] = Json::array();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const ProgramArgument &argument = description.arguments[i];
+    Json entry = {{argument.isParameter ? "parameter" : "input", argument.index}};
+    if (!argument.isRead)
+      entry["read"] = false;
+    if (arguments[i].group >= 0)
+      entry["data"] = write(arguments[i]);
+    list.push_back(std::move(entry));
+  }
+  Json &packed = json["prepared"] = Json::array();
+  for (size_t i = 0; i < prepared.size(); ++i) {
+    const mw_rt_packing &packing = description.prepared[i].packing;
+    packed.push_back({{"argument", description.prepared[i].argument},
+                      {"packing",
+                       {{"dtype", nameOf(DType(packing.dtype))},
+                        {"k", packing.k},
+                        {"n", packing.n},
+                        {"transposed", packing.transposed != 0},
+                        {"panel", packing.panel},
+                        {"group", packing.group}}},
+                      {"data", write(prepared[i])}});
+  }
+  Json &data = json["constants"] = Json::array();
+  for (const Stored &constant : constants)
+    data.push_back(write(constant));
+  json["ops"] = description.ops;
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Of a file that somebody changed, or that is of another version.
+struct Invalid {
+  std::string what;
+};
+} // namespace
+
+static void require(bool holds, const std::string &what) {
+  if (!holds)
+    throw Invalid{what};
+}
+
+static int64_t readCount(const Json &json, const char *name) {
+  const Json &value = json.at(name);
+  require(value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t(INT64_MAX),
+          std::string(name) + " is not a natural number");
+  return value.get<int64_t>();
+}
+
+static int64_t readIndex(const Json &json, const char *name, size_t size) {
+  int64_t index = readCount(json, name);
+  require(index < int64_t(size), std::string(name) + " is " + std::to_string(index) +
+                                     ", expected less than " + std::to_string(size));
+  return index;
+}
+
+static DType readType(const Json &json) {
+  std::string name = json.at("dtype").get<std::string>();
+  for (int64_t type = MW_F32; type <= MW_I1; ++type)
+    if (name == nameOf(DType(type)))
+      return DType(type);
+  throw Invalid{"unknown dtype '" + name + "'"};
+}
+
+static std::vector<int64_t> readShape(const Json &json, const char *name) {
+  std::vector<int64_t> shape;
+  int64_t count = 1;
+  for (const Json &size : json.at(name)) {
+    require(size.is_number_unsigned() && size.get<uint64_t>() <= uint64_t(INT64_MAX) / 8 &&
+                !__builtin_mul_overflow(count, std::max<int64_t>(size.get<int64_t>(), 1), &count) &&
+                count <= INT64_MAX / 8,
+            std::string(name) + " is not a shape");
+    shape.push_back(size.get<int64_t>());
+  }
+  return shape;
+}
+
+static mw_rt_axes readAxes(const Json &json, int64_t numRanks) {
+  mw_rt_axes axes = {};
+  require(json.is_array() && json.size() <= MW_RT_MAX_AXES, "too many axes");
+  for (const Json &axis : json) {
+    auto &to = axes.axes[axes.count++];
+    to.stride = axis.at(0).get<int64_t>();
+    to.size = axis.at(1).get<int64_t>();
+    require(to.stride > 0 && to.size > 0 && to.stride <= numRanks && to.size <= numRanks,
+            "an axis is beyond the ranks");
+  }
+  return axes;
+}
+
+static ProgramValue readValue(const Json &json, int64_t numRanks) {
+  ProgramValue value;
+  value.name = json.at("name").get<std::string>();
+  value.type = readType(json);
+  value.shape = readShape(json, "shape");
+  value.localShape = readShape(json, "local_shape");
+  if (json.contains("aliases"))
+    value.aliases = json["aliases"].get<std::vector<std::string>>();
+  if (json.contains("offsets"))
+    value.offsets = json["offsets"].get<std::vector<int64_t>>();
+  if (json.contains("index_bound"))
+    value.indexBound = readCount(json, "index_bound");
+  if (json.contains("sharding"))
+    value.sharding = json["sharding"].get<std::string>();
+  if (json.contains("unreduced"))
+    value.unreduced = readAxes(json["unreduced"], numRanks);
+  for (const Json &factors : json.at("layout")) {
+    auto &dim = value.layout.dims.emplace_back();
+    for (const Json &factor : factors) {
+      ShardedFactor read{readCount(factor, "size"), readCount(factor, "padded"),
+                         readAxes(factor.at("axes"), numRanks)};
+      require(read.size <= read.padded && read.padded % sizeOfGroup(read.axes) == 0,
+              "a factor of '" + value.name + "' is not whole");
+      dim.push_back(read);
+    }
+  }
+  require(value.layout.getGlobalShape() == value.shape &&
+              value.layout.getLocalShape() == value.localShape,
+          "the layout of '" + value.name + "' does not fit its shapes");
+  return value;
+}
+
+static Stored readStored(const Json &json, const std::vector<WeightGroup> &groups, int64_t bytes) {
+  Stored stored{readIndex(json, "group", groups.size()), readCount(json, "offset"),
+                readCount(json, "bytes")};
+  require(bytes < 0 || stored.bytes == bytes, "a part has " + std::to_string(stored.bytes) +
+                                                  " bytes, expected " + std::to_string(bytes));
+  int64_t size = groups[stored.group].bytes;
+  require(stored.offset <= size && stored.bytes <= size - stored.offset &&
+              stored.offset % kAlignment == 0,
+          "a part is not in its file");
+  return stored;
+}
+
+static void read(const Json &json, Manifest &manifest) {
+  ProgramDescription &description = manifest.description;
+  manifest.id = json.at("id").get<std::string>();
+  const Json &target = json.at("target");
+  manifest.architecture = target.at("architecture").get<std::string>();
+  description.targetCpu = target.at("cpu").get<std::string>();
+  description.targetFeatures = target.at("features").get<std::vector<std::string>>();
+  description.numRanks = readCount(json, "ranks");
+  require(description.numRanks > 0, "no ranks");
+  description.arenaBytes = readCount(json, "arena_bytes");
+  manifest.programBytes = readCount(json.at("program"), "bytes");
+  manifest.programHash = json.at("program").at("hash").get<std::string>();
+  auto readValues = [&](const char *name, std::vector<ProgramValue> &values) {
+    for (const Json &value : json.at(name))
+      values.push_back(readValue(value, description.numRanks));
+  };
+  readValues("inputs", description.inputs);
+  readValues("parameters", description.parameters);
+  readValues("outputs", description.outputs);
+  for (const Json &entry : json.at("weights")) {
+    WeightGroup group;
+    group.axes = readAxes(entry.at("axes"), description.numRanks);
+    group.bytes = readCount(entry, "bytes");
+    for (const Json &file : entry.at("files"))
+      group.files[readIndex(file, "rank", description.numRanks)] =
+          file.at("name").get<std::string>();
+    for (int64_t rank = 0; rank < description.numRanks; ++rank)
+      require(group.files.count(group.getHolder(rank)),
+              "rank " + std::to_string(rank) + " has no file of weights");
+    manifest.groups.push_back(std::move(group));
+  }
+  for (const Json &entry : json.at("arguments")) {
+    ProgramArgument argument;
+    argument.isParameter = entry.contains("parameter");
+    argument.index = argument.isParameter
+                         ? readIndex(entry, "parameter", description.parameters.size())
+                         : readIndex(entry, "input", description.inputs.size());
+    argument.isRead = !entry.contains("read") || entry["read"].get<bool>();
+    Stored stored;
+    if (argument.isParameter && argument.isRead)
+      stored = readStored(entry.at("data"), manifest.groups,
+                          description.getValue(argument).getLocalBytes());
+    manifest.arguments.push_back(stored);
+    description.arguments.push_back(argument);
+  }
+  for (const Json &entry : json.at("prepared")) {
+    PreparedParameter parameter;
+    parameter.argument = readIndex(entry, "argument", description.arguments.size());
+    const ProgramArgument &argument = description.arguments[parameter.argument];
+    require(argument.isParameter, "an input is packed");
+    const Json &packing = entry.at("packing");
+    parameter.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
+                         readCount(packing, "n"),     packing.at("transposed").get<bool>(),
+                         readCount(packing, "panel"), readCount(packing, "group")};
+    require(parameter.packing.panel > 0 && parameter.packing.group > 0, "an empty panel");
+    manifest.prepared.push_back(
+        readStored(entry.at("data"), manifest.groups, sizeOfPacked(parameter.packing)));
+    description.prepared.push_back(parameter);
+  }
+  for (const Json &entry : json.at("constants")) {
+    manifest.constants.push_back(readStored(entry, manifest.groups, -1));
+    require(manifest.groups[manifest.constants.back().group].axes.count == 0,
+            "a constant differs between ranks");
+  }
+  description.ops = json.at("ops").get<std::vector<std::string>>();
+}
+
+bool Manifest::parse(const std::string &text, Manifest &manifest, std::string &error) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
+    error = "not a manifest of a bundle";
+    return false;
+  }
+  auto checkVersion = [&](const char *name, const char *what, int64_t expected) {
+    const Json &version = json.contains(name) ? json[name] : Json();
+    if (version == expected)
+      return true;
+    error = std::string(what) + " is " + version.dump() + ", this runtime reads " +
+            std::to_string(expected) + ": compile the model again";
+    return false;
+  };
+  if (!checkVersion("version", "its version", kBundleVersion) ||
+      !checkVersion("abi", "its code's version", MW_RT_ABI_VERSION))
+    return false;
+  try {
+    read(json, manifest);
+    return true;
+  } catch (const Invalid &invalid) {
+    error = "damaged: " + invalid.what;
+  } catch (const nlohmann::json::exception &exception) {
+    error = std::string("damaged: ") + exception.what();
+  }
+  return false;
+}
+
+} // namespace meshwright::rt

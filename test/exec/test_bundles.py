@@ -1,0 +1,366 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Bundles hold the program that `plan.run` runs, and say clearly what is wrong with them."""
+import copy
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+
+import meshwright as mw
+import pytest
+import torch
+from harness import launch, tool
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+VOCABULARY = 61  # divides by nothing
+
+
+class Decoder(nn.Module):
+    """Shared, sharded and tied weights, a buffer, ids as indices."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 32)
+        self.norm = nn.RMSNorm(32)
+        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32, bias=False)
+        self.head = nn.Linear(32, VOCABULARY, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.linspace(0.5, 2, 32))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        x = x + self.down(nn.functional.silu(self.up(self.norm(x))))
+        return self.head(x * self.scale), x
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(0, VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(1))
+
+
+def make_model(ids, dtype=torch.float32):
+    torch.manual_seed(0)
+    return mw.from_torch(Decoder().to(dtype), (ids,))
+
+
+@pytest.fixture
+def plan(ids):
+    return make_model(ids).parallelize(mesh={"tp": 2})
+
+
+@pytest.fixture
+def bundle(plan, ids, tmp_path):
+    """A bundle, with its inputs and what the plan says they give beside it."""
+    plan.compile(tmp_path / "bundle")
+    save_file({"ids": ids}, tmp_path / "in.safetensors")
+    names = [port.name for port in plan._plan.outputs]
+    outputs = [output.contiguous() for output in plan.run(ids)]
+    save_file(dict(zip(names, outputs)), tmp_path / "want.safetensors")
+    return tmp_path / "bundle"
+
+
+def run(bundle, *arguments, status=0, env=None):
+    """Outputs by name, or what was said where it should fail."""
+    folder = bundle.parent
+    done = launch(bundle, f"--inputs={folder}/in.safetensors",
+                  f"--outputs={folder}/out.safetensors", *arguments, env=env)
+    assert done.returncode == status, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stderr if status else load_file(folder / "out.safetensors")
+
+
+def assert_same(got, folder):
+    want = load_file(folder / "want.safetensors")
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].dtype == want[name].dtype and torch.equal(got[name], want[name]), name
+
+
+def change_manifest(bundle, change):
+    path = bundle / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "tp": 3}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_equals_the_plan(ids, tmp_path, mesh, dtype):
+    plan = make_model(ids, dtype).parallelize(mesh=mesh, sequence_parallel="on")
+    plan.compile(tmp_path / "bundle")
+    save_file({"ids": ids}, tmp_path / "in.safetensors")
+    got = run(tmp_path / "bundle")
+    for port, want in zip(plan._plan.outputs, plan.run(ids)):
+        assert got[port.name].dtype == want.dtype and torch.equal(got[port.name], want)
+
+
+def test_tool_and_python_write_the_same(bundle, ids, tmp_path):
+    make_model(ids).save(tmp_path / "m.mlir", tmp_path / "m.safetensors")
+    compiler = pathlib.Path(tool()).with_name("sharding-compile")
+    subprocess.run([compiler, "m.mlir", "--weights", "m.safetensors", "--parallelize=mesh=tp=2",
+                    "-o", "made/"], cwd=tmp_path, check=True)
+    assert sorted(os.listdir(tmp_path / "made")) == sorted(os.listdir(bundle))
+    assert_same(run(tmp_path / "made"), tmp_path)
+    # As it is, on one rank.
+    subprocess.run([compiler, "m.mlir", "--weights=m.safetensors", "-o", "one"], cwd=tmp_path,
+                   check=True)
+    got, want = run(tmp_path / "one"), load_file(tmp_path / "want.safetensors")
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
+    assert "no report" in run(tmp_path / "one", "--report", status=1)
+
+
+def test_weights_lie_once(ids, tmp_path):
+    """Ranks that hold the same part share a file; what all hold is in one."""
+    plan = make_model(ids).parallelize(mesh={"dp": 2, "tp": 2})
+    plan.compile(tmp_path / "bundle")
+    files = sorted(os.listdir(tmp_path / "bundle" / "weights"))
+    assert files == ["rank-0.bin", "rank-1.bin", "shared.bin"]
+
+
+def test_moves_and_is_only_read(bundle, tmp_path):
+    moved = tmp_path / "else where" / "b"
+    moved.parent.mkdir()
+    shutil.copy(tmp_path / "in.safetensors", moved.parent)
+    bundle.rename(moved)
+    before = {path: path.stat().st_mtime_ns for path in [moved, *moved.rglob("*")]}
+    for path in before:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert_same(run(moved), tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in [moved, *moved.rglob("*")]} == before
+    for path in before:
+        path.chmod(0o755)
+
+
+def test_needs_no_compiler(bundle):
+    linked = subprocess.run(["ldd", tool()], capture_output=True, text=True, check=True).stdout
+    assert "libMeshwrightRuntime.so" in linked
+    assert "LLVM" not in linked and "MLIR" not in linked and "libMeshwright.so" not in linked
+    log = bundle.parent / "log"
+    run(bundle, env={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(log)})
+    (opened,) = [path.read_text() for path in bundle.parent.glob("log.*")]
+    assert "program.so" in opened
+    assert "libLLVM" not in opened and "libMLIR" not in opened and "libMeshwright.so" not in opened
+
+
+def test_program_calls_only_the_runtime(bundle):
+    said = subprocess.run(["nm", "-D", "--undefined-only", bundle / "program.so"],
+                          capture_output=True, text=True, check=True).stdout
+    called = {line.split()[-1].split("@")[0] for line in said.splitlines()}
+    mathematics = {"memcpy", "memset", "memmove", "sinf", "cosf", "powf", "fmodf"}
+    assert called and all(name.startswith("mw_rt_") or name in mathematics for name in called)
+
+
+def test_report(bundle, plan):
+    done = launch(bundle, "--random-inputs=1", "--report")
+    assert done.returncode == 0 and done.stdout == plan.report()
+    done = launch(bundle, "--random-inputs=1", f"--report={bundle.parent}/r.json")
+    assert done.returncode == 0
+    assert json.loads((bundle.parent / "r.json").read_text()) == plan.report("json")
+
+
+def test_random_inputs_stay_below_the_tables(bundle):
+    for seed in range(5):
+        assert launch(bundle, f"--random-inputs={seed}").returncode == 0
+
+
+# What is wrong with it.
+
+
+def test_reference(bundle, tmp_path):
+    want = load_file(tmp_path / "want.safetensors")
+    assert launch(bundle, f"--inputs={tmp_path}/in.safetensors", "--check",
+                  f"--reference={tmp_path}/want.safetensors").returncode == 0
+    changed = {name: tensor + 1 for name, tensor in want.items()}
+    save_file(changed, tmp_path / "changed.safetensors")
+    done = launch(bundle, f"--inputs={tmp_path}/in.safetensors",
+                  f"--reference={tmp_path}/changed.safetensors")
+    assert done.returncode == 3 and "FAILED" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--check"], "--check needs --reference"),
+    (["--weights=w.safetensors"], "expected no --weights"),
+    (["--parallelize=mesh=tp=2"], "expected no --parallelize"),
+])
+def test_wrong_usage(bundle, arguments, expected):
+    assert expected in run(bundle, *arguments, status=2)
+
+
+def test_no_bundle(tmp_path):
+    (tmp_path / "folder").mkdir()
+    done = launch(tmp_path / "folder")
+    assert done.returncode == 2 and "no bundle: it has no manifest.json" in done.stderr
+
+
+def test_wrong_inputs(bundle, ids, tmp_path):
+    save_file({"ids": ids.int()}, tmp_path / "in.safetensors")
+    assert "input 'ids' is i32[2, 6]" in run(bundle, status=1)
+    save_file({"ids": ids, "more": ids.clone()}, tmp_path / "in.safetensors")
+    assert "'more' is not an input of the program" in run(bundle, status=1)
+    save_file({"other": ids}, tmp_path / "in.safetensors")
+    assert "has no tensor 'ids'" in run(bundle, status=1)
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("file", ["program.so", "weights/rank-1.bin", "weights/shared.bin"])
+def test_missing_and_changed_files(bundle, file, tmp_path):
+    path = bundle / file
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert f"bundle/{file}: " in run(bundle, status=1)
+    # Of another bundle, or of a build that was interrupted.
+    path.write_bytes(content.replace(b"mw_main", b"mw_mein").replace(b"weights\n", b"weights!"))
+    assert f"bundle/{file}: " in run(bundle, status=1)
+    path.unlink()
+    assert f"bundle/{file}: No such file or directory" in run(bundle, status=1)
+    path.write_bytes(content)
+    assert_same(run(bundle), tmp_path)
+
+
+@pytest.mark.parametrize("key, value, expected", [
+    ("version", 99, "its version is 99, this runtime reads"),
+    ("version", 1, "its version is 1, this runtime reads"),
+    ("abi", 77, "its code's version is 77, this runtime reads"),
+    ("format", "other", "not a manifest of a bundle"),
+    ("ranks", 0, "damaged: no ranks"),
+    ("ranks", -2, "damaged: ranks is not a natural number"),
+    ("arguments", [{"input": 7}], "damaged: input is 7, expected less than 1"),
+])
+def test_manifests_of_others(bundle, key, value, expected):
+    change_manifest(bundle, lambda manifest: manifest.update({key: value}))
+    message = run(bundle, status=1)
+    assert "manifest.json: " in message and expected in message
+
+
+def test_damaged_manifests_never_crash(bundle):
+    """Any value replaced by any other: it runs, or says what is wrong."""
+    original = json.loads((bundle / "manifest.json").read_text())
+    generator = random.Random(0)
+
+    def places(value, path=()):
+        yield path
+        items = value.items() if isinstance(value, dict) else (
+            enumerate(value) if isinstance(value, list) else [])
+        for key, child in items:
+            yield from places(child, (*path, key))
+
+    paths = [path for path in places(original) if path and path[0] != "ops"]
+    for path in generator.sample(paths, 60):
+        manifest = copy.deepcopy(original)
+        at = manifest
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = generator.choice([None, -1, 0, 3, 2**62, 2**64, "x", [], {}, [[]], True])
+        (bundle / "manifest.json").write_text(json.dumps(manifest))
+        done = launch(bundle, f"--inputs={bundle.parent}/in.safetensors")
+        assert done.returncode in (0, 1), f"{path} -> {at[path[-1]]}: {done.returncode}"
+        assert done.returncode == 0 or "error: " in done.stderr
+
+
+def test_cut_manifest(bundle):
+    path = bundle / "manifest.json"
+    path.write_text(path.read_text()[:1000])
+    assert "manifest.json: not a manifest of a bundle" in run(bundle, status=1)
+
+
+# Processors.
+
+
+def test_older_processor(bundle, plan, tmp_path):
+    features = set(json.loads((bundle / "manifest.json").read_text())["target"]["features"])
+    if not {"avx2", "fma", "bmi2"} <= features:
+        pytest.skip("this machine is older")
+    for cpu in ["x86-64-v3", "haswell"]:
+        plan.compile(bundle, target_cpu=cpu)
+        target = json.loads((bundle / "manifest.json").read_text())["target"]
+        assert target["cpu"] == cpu and "avx2" in target["features"]
+        assert not any(name.startswith("avx512") for name in target["features"])
+        code = subprocess.run(["objdump", "-d", bundle / "program.so"], capture_output=True,
+                              text=True, check=True).stdout
+        assert "%ymm" in code and "%zmm" not in code
+        got, want = run(bundle), load_file(tmp_path / "want.safetensors")
+        for name in want:
+            torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
+
+
+def test_newer_processor(bundle, plan):
+    """One that has what this machine lacks."""
+    flags = pathlib.Path("/proc/cpuinfo").read_text()
+    if "amx_tile" in flags:
+        pytest.skip("this machine has tiles")
+    plan.compile(bundle, target_cpu="sapphirerapids")
+    message = run(bundle, status=1)
+    assert "compiled for 'sapphirerapids', this processor has no " in message
+    assert "amx-tile" in message and "compile with another --target-cpu" in message
+
+
+def test_other_architecture(bundle):
+    change_manifest(bundle, lambda manifest: manifest["target"].update(architecture="vax"))
+    assert "compiled for vax, this machine is" in run(bundle, status=1)
+
+
+def test_unknown_processor(plan, tmp_path):
+    with pytest.raises(mw.Error, match="unknown target cpu 'i486dx'"):
+        plan.compile(tmp_path / "bundle", target_cpu="i486dx")
+    assert os.listdir(tmp_path) == []
+
+
+# Writing.
+
+
+def test_replaces_only_bundles(bundle, plan, tmp_path):
+    old = (bundle / "manifest.json").read_text()
+    plan.compile(bundle)
+    plan.compile(str(bundle) + "/")
+    assert (bundle / "manifest.json").read_text() != old
+    assert_same(run(bundle), tmp_path)
+    (tmp_path / "empty").mkdir()
+    plan.compile(tmp_path / "empty")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(bundle)
+    for name in ["taken", "link", "in.safetensors"]:
+        with pytest.raises(mw.Error, match="something else is there"):
+            plan.compile(tmp_path / name)
+    with pytest.raises(mw.Error, match="cannot write bundle"):
+        plan.compile(tmp_path / "none" / "bundle")
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_a_failure_leaves_the_old_one(bundle, ids, tmp_path):
+    """Here: no linker."""
+    make_model(ids).save(tmp_path / "m.mlir", tmp_path / "m.safetensors")
+    compiler = pathlib.Path(tool()).with_name("sharding-compile")
+    done = subprocess.run([compiler, "m.mlir", "--weights=m.safetensors", "-o", bundle],
+                          cwd=tmp_path, env={**os.environ, "PATH": "/nowhere"},
+                          capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no linker found: expected ld.lld-22, ld.lld or cc" in done.stderr
+    assert_same(run(bundle), tmp_path)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("arguments, status, expected", [
+    ([], 2, "no model given"),
+    (["m.mlir"], 2, "expected -o BUNDLE"),
+    (["m.mlir", "-o"], 2, "-o needs a value"),
+    (["m.mlir", "--weights=", "-o", "b"], 2, "--weights needs a value"),
+    (["m.mlir", "--speed=9", "-o", "b"], 2, "unknown option '--speed=9'"),
+    (["none.mlir", "-o", "b"], 1, "none.mlir: No such file or directory"),
+    (["m.mlir", "-o", "b"], 1, "the program has 1 parameters: give --weights"),
+    (["m.mlir", "--weights=w.safetensors", "-o", "b"], 1, "has no tensor 'w'"),
+])
+def test_compiler_errors(tmp_path, arguments, status, expected):
+    (tmp_path / "m.mlir").write_text(
+        'func.func @main(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> '
+        '{nn.output = "y"}) {\n  %0 = nn.relu %w : tensor<4xf32>\n'
+        "  return %0 : tensor<4xf32>\n}\n")
+    save_file({"v": torch.zeros(4)}, tmp_path / "w.safetensors")
+    compiler = pathlib.Path(tool()).with_name("sharding-compile")
+    done = subprocess.run([compiler, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == status and expected in done.stderr, done.stderr
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,131 @@
+//===- main.cpp - sharding-compile ----------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright-c/Run.h"
+#include "meshwright/runtime/include/Progress.h"
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+namespace {
+
+enum Status { Fine = 0, Error = 1, WrongUsage = 2 };
+
+const char *const usage =
+    "usage: sharding-compile MODEL.mlir [options] -o BUNDLE\n"
+    "\n"
+    "Compiles a model ahead of time. The bundle, a folder, runs by sharding-run on\n"
+    "machines without a compiler. It replaces another bundle, and nothing else.\n"
+    "\n"
+    "  --weights=FILE        parameters (safetensors)\n"
+    "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
+    "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
+    "  --target-cpu=NAME     the processor to compile for, as LLVM names it (x86-64-v3,\n"
+    "                        haswell, znver4, ...; default: this machine's)\n"
+    "  -o BUNDLE             where the bundle goes\n"
+    "  --quiet               no line that says how far things are (there is none either\n"
+    "                        where standard error is no terminal)\n"
+    "\n"
+    "exit status: 0 fine, 1 an error, 2 wrong usage\n";
+
+struct Options {
+  std::string model, weights, bundle, parallelize, targetCpu;
+  bool rewrites = false, quiet = false, help = false;
+};
+
+bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    const std::pair<const char *, std::string *> texts[] = {{"--weights", &options.weights},
+                                                            {"-o", &options.bundle},
+                                                            {"--parallelize", &options.parallelize},
+                                                            {"--target-cpu", &options.targetCpu}};
+    bool known = false;
+    for (auto [name, to] : texts) {
+      size_t length = std::strlen(name);
+      bool isLong = name[1] == '-';
+      // --name=value or --name value, -o value.
+      if (isLong && argument.compare(0, length, name) == 0 && argument[length] == '=')
+        *to = argument.substr(length + 1);
+      else if (argument != name)
+        continue;
+      else if (i + 1 < argc)
+        *to = argv[++i];
+      known = true;
+      options.rewrites |= to == &options.parallelize;
+      if (to->empty() && to != &options.parallelize) {
+        error = std::string(name) + " needs a value";
+        return false;
+      }
+    }
+    if (known)
+      continue;
+    if (argument == "--quiet") {
+      options.quiet = true;
+    } else if (argument == "--help" || argument == "-h") {
+      options.help = true;
+    } else if (argument.size() > 1 && argument[0] == '-') {
+      error = "unknown option '" + argument + "'";
+      return false;
+    } else if (!options.model.empty()) {
+      error = "more than one model: '" + options.model + "' and '" + argument + "'";
+      return false;
+    } else {
+      options.model = argument;
+    }
+  }
+  if (options.help)
+    return true;
+  if (options.model.empty())
+    error = "no model given";
+  else if (options.bundle.empty())
+    error = "no bundle given: expected -o BUNDLE";
+  return error.empty();
+}
+
+void say(void *, int32_t severity, const char *where, const char *what) {
+  const char *names[] = {"note", "remark", "warning", "error"};
+  if (*where)
+    std::fprintf(stderr, "%s: ", where);
+  std::fprintf(stderr, "%s: %s\n", names[severity], what);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  Options options;
+  std::string error;
+  if (!parseOptions(argc, argv, options, error)) {
+    std::fprintf(stderr, "sharding-compile: %s\n%s", error.c_str(), usage);
+    return WrongUsage;
+  }
+  if (options.help) {
+    std::fputs(usage, stdout);
+    return Fine;
+  }
+  if (options.quiet)
+    meshwright::rt::Progress::hide();
+  std::unique_ptr<mw_program, decltype(&mw_program_close)> program(
+      mw_program_open(options.model.c_str(),
+                      options.rewrites ? options.parallelize.c_str() : nullptr, say, nullptr),
+      mw_program_close);
+  if (!program)
+    return Error;
+  if (int64_t count = mw_program_count(program.get(), MW_PARAMETER);
+      count > 0 && options.weights.empty()) {
+    say(nullptr, MW_ERROR, "",
+        ("the program has " + std::to_string(count) + " parameters: give --weights").c_str());
+    return Error;
+  }
+  if (!options.weights.empty() &&
+      mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
+    return Error;
+  const char *target = options.targetCpu.empty() ? nullptr : options.targetCpu.c_str();
+  return mw_program_compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
+}

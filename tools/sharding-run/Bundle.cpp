@@ -1,0 +1,54 @@
+//===- Bundle.cpp - models that are compiled already ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Model.h"
+
+#include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Progress.h"
+
+using namespace meshwright;
+using namespace meshwright::run;
+
+namespace {
+
+class Bundle : public Model {
+public:
+  Bundle(std::string path, std::unique_ptr<rt::Program> program)
+      : path(std::move(path)), program(std::move(program)) {
+    inputs = this->program->getDescription().inputs;
+    outputs = this->program->getDescription().outputs;
+  }
+
+  Status run(const std::vector<rt::HostTensor> &inputs,
+             const std::vector<void *> &outputs) override {
+    rt::Progress progress("running");
+    std::string error;
+    return program->run(inputs, outputs, {}, error) ? Fine : fail(error);
+  }
+  // The options have ruled it out.
+  Status check(const std::vector<rt::HostTensor> &, double) override { return Error; }
+  Status report(bool asJson, std::string &text) override {
+    std::string error;
+    text = rt::readReport(path, asJson, error);
+    return text.empty() ? fail(error) : Fine;
+  }
+
+private:
+  std::string path;
+  std::unique_ptr<rt::Program> program;
+};
+
+} // namespace
+
+std::unique_ptr<Model> run::loadBundle(const Options &options) {
+  std::string error;
+  auto program = rt::openBundle(options.model, options.backend, error);
+  if (program)
+    return std::make_unique<Bundle>(options.model, std::move(program));
+  fail(error);
+  return nullptr;
+}

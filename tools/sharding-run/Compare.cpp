@@ -1,0 +1,76 @@
+//===- Compare.cpp - outputs against a file -------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Compare.h"
+
+#include <cmath>
+#include <cstdio>
+
+using namespace meshwright;
+using namespace meshwright::run;
+
+static double toleranceOf(rt::DType type, double asked) {
+  if (asked >= 0)
+    return asked;
+  switch (type) {
+  case rt::DType::F64:
+    return 1e-12;
+  case rt::DType::F32:
+    return 1e-5;
+  case rt::DType::F16:
+    return 2.5e-3;
+  case rt::DType::BF16:
+    return 2e-2;
+  default:
+    return 0;
+  }
+}
+
+/// The largest difference relative to the largest entry; infinite where one
+/// side is no finite number and the other is something else.
+static double differenceOf(const rt::NamedTensor &got, rt::DType wantedType, const void *wanted) {
+  double difference = 0, largest = 0;
+  for (int64_t i = 0, count = rt::countOf(got.shape); i < count; ++i) {
+    double g = rt::loadAsDouble(got.type, got.data, i);
+    double w = rt::loadAsDouble(wantedType, wanted, i);
+    if (g == w || (std::isnan(g) && std::isnan(w)))
+      difference = std::max(difference, 0.0);
+    else if (!std::isfinite(g) || !std::isfinite(w))
+      return INFINITY;
+    else
+      difference = std::max(difference, std::fabs(g - w));
+    if (std::isfinite(w))
+      largest = std::max(largest, std::fabs(w));
+  }
+  return difference == 0 ? 0 : difference / std::max(largest, 1e-30);
+}
+
+Status run::compareWithReference(const Options &options,
+                                 const std::vector<rt::NamedTensor> &outputs) {
+  std::string error;
+  auto reference = rt::SafeTensorsFile::open(options.reference, error);
+  if (!reference)
+    return fail(error);
+  Status status = Fine;
+  for (const rt::NamedTensor &output : outputs) {
+    const rt::SafeTensorsFile::Tensor *wanted = reference->find(output.name);
+    if (!wanted || !wanted->supported)
+      return fail(options.reference + " has no tensor '" + output.name +
+                  "', an output of the program");
+    if (wanted->shape != output.shape)
+      return fail("output '" + output.name + "' is " + rt::describe(output.type, output.shape) +
+                  ", in " + options.reference + " " + rt::describe(wanted->type, wanted->shape));
+    double difference = differenceOf(output, wanted->type, wanted->data);
+    double tolerance = toleranceOf(output.type, options.tolerance);
+    bool fine = difference <= tolerance;
+    std::printf("%s: differs by %.2e, tolerance %.2e%s\n", output.name.c_str(), difference,
+                tolerance, fine ? "" : ": FAILED");
+    if (!fine)
+      status = CheckFailed;
+  }
+  return status;
+}

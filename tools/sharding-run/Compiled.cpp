@@ -1,0 +1,140 @@
+//===- Compiled.cpp - models that the compiler library runs ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Model.h"
+
+#include "meshwright-c/Run.h"
+#include "meshwright/runtime/include/Progress.h"
+
+#include <cstdio>
+#include <dlfcn.h>
+
+using namespace meshwright;
+using namespace meshwright::run;
+
+namespace {
+
+/// Tells diagnostics.
+void say(void *, int32_t severity, const char *where, const char *what) {
+  const char *names[] = {"note", "remark", "warning", "error"};
+  if (*where)
+    std::fprintf(stderr, "%s: ", where);
+  std::fprintf(stderr, "%s: %s\n", names[severity], what);
+}
+
+/// The compiler library's part of meshwright-c/Run.h.
+struct Compiler {
+  decltype(&mw_program_open) open = nullptr;
+  decltype(&mw_program_close) close = nullptr;
+  decltype(&mw_program_count) count = nullptr;
+  decltype(&mw_program_port) port = nullptr;
+  decltype(&mw_program_load_weights) loadWeights = nullptr;
+  decltype(&mw_program_run) run = nullptr;
+  decltype(&mw_program_check) check = nullptr;
+  decltype(&mw_program_report) report = nullptr;
+
+  bool load(std::string &error) {
+    // Found as the runtime is, beside this program.
+    void *library = dlopen("libMeshwright.so", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      error = std::string("the compiler library cannot be opened: ") + dlerror();
+      return false;
+    }
+    auto find = [&](auto &function, const char *name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      if (!function)
+        error = std::string("the compiler library has no ") + name;
+      return function != nullptr;
+    };
+    return find(open, "mw_program_open") && find(close, "mw_program_close") &&
+           find(count, "mw_program_count") && find(port, "mw_program_port") &&
+           find(loadWeights, "mw_program_load_weights") && find(run, "mw_program_run") &&
+           find(check, "mw_program_check") && find(report, "mw_program_report");
+  }
+};
+
+class Compiled : public Model {
+public:
+  ~Compiled() override {
+    if (program)
+      compiler.close(program);
+  }
+
+  bool open(const Options &options) {
+    std::string error;
+    if (!compiler.load(error)) {
+      fail(error);
+      return false;
+    }
+    backend = options.backend;
+    const char *rewriting = options.parallelize ? options.parallelize->c_str() : nullptr;
+    {
+      rt::Progress progress("planning");
+      program = compiler.open(options.model.c_str(), rewriting, say, nullptr);
+    }
+    if (!program)
+      return false;
+    inputs = getPorts(MW_INPUT);
+    outputs = getPorts(MW_OUTPUT);
+    int64_t numParameters = compiler.count(program, MW_PARAMETER);
+    if (!options.weights.empty())
+      return compiler.loadWeights(program, options.weights.c_str()) == 0;
+    if (numParameters > 0)
+      fail("the program has " + std::to_string(numParameters) + " parameters: give --weights");
+    return numParameters == 0;
+  }
+
+  Status run(const std::vector<rt::HostTensor> &inputs,
+             const std::vector<void *> &outputs) override {
+    return compiler.run(program, backend.c_str(), toTensors(inputs).data(), outputs.data()) == 0
+               ? Fine
+               : Error;
+  }
+  Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) override {
+    return Status(compiler.check(program, toTensors(inputs).data(), tolerance));
+  }
+  Status report(bool asJson, std::string &text) override {
+    const char *report = compiler.report(program, asJson);
+    if (report)
+      text = report;
+    return report ? Fine : Error;
+  }
+
+private:
+  std::vector<rt::ProgramValue> getPorts(int32_t kind) const {
+    std::vector<rt::ProgramValue> values;
+    for (int64_t i = 0; i < compiler.count(program, kind); ++i) {
+      const mw_port &port = *compiler.port(program, kind, i);
+      rt::ProgramValue &value = values.emplace_back();
+      value.name = port.name;
+      value.type = rt::DType(port.dtype);
+      value.shape.assign(port.shape, port.shape + port.rank);
+      value.indexBound = port.index_bound;
+    }
+    return values;
+  }
+  static std::vector<mw_tensor> toTensors(const std::vector<rt::HostTensor> &tensors) {
+    std::vector<mw_tensor> converted;
+    for (const rt::HostTensor &tensor : tensors)
+      converted.push_back(
+          {int64_t(tensor.type), int64_t(tensor.shape.size()), tensor.shape.data(), tensor.data});
+    return converted;
+  }
+
+  Compiler compiler;
+  mw_program *program = nullptr;
+  std::string backend;
+};
+
+} // namespace
+
+std::unique_ptr<Model> run::compileModel(const Options &options) {
+  auto model = std::make_unique<Compiled>();
+  if (!model->open(options))
+    return nullptr;
+  return model;
+}

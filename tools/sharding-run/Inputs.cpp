@@ -1,0 +1,102 @@
+//===- Inputs.cpp - what a program is run on ------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Inputs.h"
+
+#include <cstring>
+#include <random>
+#include <set>
+
+using namespace meshwright;
+using namespace meshwright::run;
+
+/// Draws an input: what is read as an index stays below its bound.
+static std::vector<char> draw(const rt::ProgramValue &input, std::mt19937_64 &generator) {
+  rt::DType type = input.type;
+  int64_t count = rt::countOf(input.shape);
+  std::vector<char> data(count * rt::sizeOf(type));
+  std::normal_distribution<float> normal;
+  int64_t bound = input.indexBound > 0 ? input.indexBound : 2;
+  for (int64_t i = 0; i < count; ++i) {
+    char *to = data.data() + i * rt::sizeOf(type);
+    switch (type) {
+    case rt::DType::F64: {
+      double value = normal(generator);
+      std::memcpy(to, &value, 8);
+      break;
+    }
+    case rt::DType::F32: {
+      float value = normal(generator);
+      std::memcpy(to, &value, 4);
+      break;
+    }
+    case rt::DType::BF16:
+    case rt::DType::F16: {
+      float value = normal(generator);
+      rt::narrow(type, &value, to, 1);
+      break;
+    }
+    case rt::DType::I64: {
+      int64_t value = int64_t(generator() % uint64_t(bound));
+      std::memcpy(to, &value, 8);
+      break;
+    }
+    case rt::DType::I32: {
+      int32_t value = int32_t(generator() % uint64_t(bound));
+      std::memcpy(to, &value, 4);
+      break;
+    }
+    case rt::DType::I1:
+      // Mostly true: such inputs are masks.
+      *to = generator() % 4 != 0;
+      break;
+    }
+  }
+  return data;
+}
+
+bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
+                     std::string &error) {
+  if (!options.inputs.empty()) {
+    inputs.file = rt::SafeTensorsFile::open(options.inputs, error);
+    if (!inputs.file)
+      return false;
+  } else if (!options.randomInputs && !model.getInputs().empty()) {
+    error = "the program has inputs: give --inputs or --random-inputs";
+    return false;
+  }
+  std::mt19937_64 generator(options.randomInputs.value_or(0));
+  std::set<std::string> names;
+  for (const rt::ProgramValue &input : model.getInputs()) {
+    names.insert(input.name);
+    if (!inputs.file) {
+      inputs.random.push_back(draw(input, generator));
+      inputs.tensors.push_back({input.type, input.shape, inputs.random.back().data()});
+      continue;
+    }
+    const rt::SafeTensorsFile::Tensor *tensor = inputs.file->find(input.name);
+    if (!tensor) {
+      error = options.inputs + " has no tensor '" + input.name + "', an input of the program";
+      return false;
+    }
+    if (!tensor->supported || tensor->type != input.type || tensor->shape != input.shape) {
+      error = "input '" + input.name + "' is " +
+              (tensor->supported ? rt::describe(tensor->type, tensor->shape)
+                                 : "of type " + tensor->storedType) +
+              " in " + options.inputs + ", expected " + rt::describe(input.type, input.shape);
+      return false;
+    }
+    inputs.tensors.push_back({tensor->type, tensor->shape, tensor->data});
+  }
+  if (inputs.file)
+    for (const auto &[name, tensor] : inputs.file->getTensors())
+      if (!names.count(name)) {
+        error = options.inputs + ": tensor '" + name + "' is not an input of the program";
+        return false;
+      }
+  return true;
+}

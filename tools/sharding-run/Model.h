@@ -1,0 +1,49 @@
+//===- Model.h - a program that sharding-run runs ---------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_TOOLS_SHARDING_RUN_MODEL_H
+#define MESHWRIGHT_TOOLS_SHARDING_RUN_MODEL_H
+
+#include "Options.h"
+
+#include "meshwright/runtime/include/Program.h"
+
+namespace meshwright::run {
+
+enum Status { Fine = 0, Error = 1, WrongUsage = 2, CheckFailed = 3 };
+
+/// Says what went wrong; an `Error`.
+Status fail(const std::string &message);
+
+/// With its weights. All functions that fail have said why.
+class Model {
+public:
+  virtual ~Model() = default;
+
+  /// Names, global types and index bounds; nothing else is set.
+  const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
+  const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
+
+  virtual Status run(const std::vector<rt::HostTensor> &inputs,
+                     const std::vector<void *> &outputs) = 0;
+  /// Against the program before it was rewritten.
+  virtual Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) = 0;
+  virtual Status report(bool asJson, std::string &text) = 0;
+
+protected:
+  std::vector<rt::ProgramValue> inputs, outputs;
+};
+
+/// A file of MLIR, by the compiler library, which is opened by name. Null after an
+/// error.
+std::unique_ptr<Model> compileModel(const Options &options);
+/// A bundle, by the runtime alone.
+std::unique_ptr<Model> loadBundle(const Options &options);
+
+} // namespace meshwright::run
+
+#endif // MESHWRIGHT_TOOLS_SHARDING_RUN_MODEL_H
