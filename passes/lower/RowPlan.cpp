@@ -270,8 +270,8 @@ std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Acces
   auto concat = dyn_cast<nn::ConcatOp>(op);
   int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(shape.size()) - 1;
   const Access &along = (*dims)[dim];
-  // One element of the dimension for each column, from some column on.
-  bool isPoint = along.column == 0 && space.end - space.begin == 1;
+  // One element of the dimension for each column, or one for all of them.
+  bool isPoint = along.column == 0;
   if (!along.isConstantInRows() || (!isPoint && along.column != 1))
     return std::nullopt;
   SmallVector<ColumnPart> parts;
@@ -555,15 +555,10 @@ static LogicalResult finishPiece(const KernelRegion &region, RowPlan &plan, RowP
   return success();
 }
 
-/// The outputs as rows of so many columns each; outputs of one element a row are
-/// written once for each.
-static std::optional<RowPiece> makePiece(const KernelRegion &region, int64_t columns,
-                                         std::string &reason) {
-  size_t largest = 0;
-  for (size_t i = 1; i < region.outputs.size(); ++i)
-    if (product(shapeOf(region.outputs[i])) > product(shapeOf(region.outputs[largest])))
-      largest = i;
-  ArrayRef<int64_t> shape = shapeOf(region.outputs[largest]);
+/// The outputs as rows of so many columns each, of a value of this shape; outputs of
+/// one element a row are written once for each.
+static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<int64_t> shape,
+                                         int64_t columns, std::string &reason) {
   std::optional<LoopSpace> space = splitShape(shape, columns);
   if (!space) {
     reason = "outputs do not have the rows of its reductions";
@@ -654,24 +649,32 @@ RowPlanResult planRows(const KernelRegion &region) {
     return result;
   }
   // Rows of what is reduced; else of the last dimension, or each element its own
-  // row.
-  SmallVector<int64_t, 3> choices;
-  if (columns > 0)
-    choices.push_back(columns);
-  ArrayRef<int64_t> shape = shapeOf(region.outputs.front());
-  if (!shape.empty())
-    choices.push_back(shape.back());
-  choices.push_back(1);
-  for (int64_t choice : choices) {
-    RowPlan plan;
-    std::string reason;
-    std::optional<RowPiece> piece = makePiece(region, choice, reason);
-    if (piece && succeeded(finishPiece(region, plan, std::move(*piece), reason))) {
-      result.plan = std::move(plan);
-      return result;
+  // row. The shape is that of the largest outputs.
+  int64_t most = 0;
+  for (Value output : region.outputs)
+    most = std::max(most, product(shapeOf(output)));
+  SmallVector<ArrayRef<int64_t>> shapes;
+  for (Value output : region.outputs)
+    if (product(shapeOf(output)) == most && !llvm::is_contained(shapes, shapeOf(output)))
+      shapes.push_back(shapeOf(output));
+  for (ArrayRef<int64_t> shape : shapes) {
+    SmallVector<int64_t, 3> choices;
+    if (columns > 0)
+      choices.push_back(columns);
+    if (!shape.empty())
+      choices.push_back(shape.back());
+    choices.push_back(1);
+    for (int64_t choice : choices) {
+      RowPlan plan;
+      std::string reason;
+      std::optional<RowPiece> piece = makePiece(region, shape, choice, reason);
+      if (piece && succeeded(finishPiece(region, plan, std::move(*piece), reason))) {
+        result.plan = std::move(plan);
+        return result;
+      }
+      if (result.reason.empty())
+        result.reason = reason;
     }
-    if (result.reason.empty())
-      result.reason = reason;
   }
   Operation *root = region.outputs.size() == 1 ? region.getDefiningOp(region.outputs[0]) : nullptr;
   if (isa_and_nonnull<nn::ConcatOp, dist::PadOp>(root)) {

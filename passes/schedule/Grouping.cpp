@@ -10,14 +10,14 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/lower/KernelBuilder.h"
+#include "meshwright/passes/lower/RowPlan.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::lower;
 
-/// Elementwise ops in one kernel, at most: code grows with them, and so does
-/// the time to compile it.
-static constexpr int64_t kMaxOps = 48;
+/// Ops in one kernel, at most: code grows with them, and so does the time to compile it.
+static constexpr size_t kMaxOps = 48;
 
 static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
@@ -25,95 +25,293 @@ static int64_t countOf(Value value) {
 
 /// Whether computing the op again for each of several points is no loss.
 static bool isCheap(Operation *op) {
-  return isMovement(op) || isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp,
-                               nn::MulOp, nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp,
-                               nn::XorOp, nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
+  return isMovement(op) || rt::isView(op) ||
+         isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
+             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
+             nn::SelectOp, nn::CastOp>(op);
 }
+
+/// Whether each user may compute it for itself, so that it need not be a kernel.
+static bool isDuplicable(Operation *op) { return isFree(op) || isMovement(op) || rt::isView(op); }
 
 namespace {
 
-/// Which ops run, and which are computed inside the kernel of a user.
-struct Grouping {
-  llvm::DenseSet<Operation *> live;
-  llvm::DenseSet<Operation *> fused;
+/// A kernel in the making. Ops are added backward.
+struct Group {
+  SmallVector<Operation *> ops;
+  SmallVector<Value> results;
+  /// Whether a row kernel computes it, so that it may grow.
+  bool isRows = false;
+  /// The first and the last of the ops.
+  Operation *first = nullptr, *last = nullptr;
+};
 
-  Grouping(Block &body, bool keepProbed);
+/// Grows kernels from their last ops backward: each op joins the kernel of those
+/// that read it, if one kernel can compute them as well together.
+class Grouper {
+public:
+  Grouper(Block &body, const GroupingOptions &options) : body(body), options(options) {}
 
-  KernelGroup getGroup(Operation *root) const {
-    KernelGroup group;
-    llvm::SmallDenseSet<Operation *> seen;
-    add(group, seen, root);
-    llvm::sort(group.ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
-    group.results.assign(root->result_begin(), root->result_end());
-    return group;
-  }
+  std::vector<KernelGroup> run();
 
 private:
-  void add(KernelGroup &group, llvm::SmallDenseSet<Operation *> &seen, Operation *op) const {
-    if (!seen.insert(op).second)
-      return;
-    group.ops.push_back(op);
-    for (Value operand : op->getOperands())
-      if (Operation *producer = operand.getDefiningOp(); producer && fused.contains(producer))
-        add(group, seen, producer);
-  }
+  void place(Operation *op);
+  bool joinAll(Operation *op, ArrayRef<size_t> readers);
+  bool joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead);
+  /// Whether a group can take an op, as one of its results if others read it;
+  /// says why not.
+  bool canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const;
+  void take(size_t index, Operation *op, bool asResult);
+  bool wouldCycle(size_t index, Operation *op) const;
+  int64_t getTimesEvaluated(const Group &group, Operation *op) const;
+
+  Block &body;
+  GroupingOptions options;
+  llvm::DenseSet<Operation *> live;
+  std::vector<Group> groups;
+  /// The groups that compute an op.
+  llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
+  /// How often an op is evaluated in its groups.
+  llvm::DenseMap<Operation *, int64_t> points;
 };
 
 } // namespace
 
-Grouping::Grouping(Block &body, bool keepProbed) {
-  /// How often a fused op is evaluated, and how many ops are in the kernel it
-  /// is part of.
-  llvm::DenseMap<Operation *, int64_t> points, sizes;
-  llvm::DenseMap<Operation *, Operation *> roots;
-  for (Operation &op : llvm::reverse(body)) {
-    bool isProbed = keepProbed && op.hasAttr(nn::NnDialect::kIdAttr);
-    if (op.hasTrait<OpTrait::IsTerminator>() || isProbed ||
-        llvm::any_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
-      live.insert(&op);
-    if (!live.contains(&op) || !isElementwise(&op))
+int64_t Grouper::getTimesEvaluated(const Group &group, Operation *op) const {
+  int64_t times = 0;
+  for (Operation *user : op->getUsers()) {
+    if (!llvm::is_contained(group.ops, user))
       continue;
-    points[&op] = countOf(op.getResult(0));
-    roots[&op] = &op;
-    sizes[&op] = 1;
-    if (isProbed)
-      continue;
-    // Ops that compute follow a single user; ops that cost nothing follow all.
-    llvm::SmallDenseSet<Operation *> users;
-    for (Operation *user : op.getUsers())
-      if (live.contains(user))
-        users.insert(user);
-    bool follows = llvm::all_of(users, isElementwise);
-    if (!isFree(&op) && !isMovement(&op))
-      follows &= users.size() == 1;
-    int64_t evaluated = 0;
-    for (Operation *user : users)
-      evaluated += isElementwise(user) ? points[user] : 0;
-    if (!isFree(&op) && !isCheap(&op))
-      follows &= evaluated <= points[&op];
-    if (!follows)
-      continue;
-    Operation *root = roots[*users.begin()];
-    for (Operation *user : users)
-      follows &= sizes[roots[user]] < kMaxOps;
-    if (!follows)
-      continue;
-    for (Operation *user : users)
-      ++sizes[roots[user]];
-    fused.insert(&op);
-    points[&op] = evaluated;
-    roots[&op] = root;
+    // Statistics of rows are taken once; a rotation reads each element twice.
+    int64_t own = points.lookup(user);
+    if (isRowReduction(user) && user->getOperand(0) == op->getResult(0))
+      own = std::max(own, countOf(op->getResult(0)));
+    times = std::max(times, isa<nn::RotaryOp>(user) ? 2 * own : own);
   }
+  return times;
+}
+
+static KernelRegion getRegion(SmallVector<Operation *> ops, ArrayRef<Value> results) {
+  KernelRegion region;
+  llvm::sort(ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : ops)
+    region.add(op);
+  for (Operation *op : ops)
+    for (Value operand : op->getOperands())
+      if (!region.getDefiningOp(operand) && !llvm::is_contained(region.inputs, operand))
+        region.inputs.push_back(operand);
+  region.outputs.assign(results.begin(), results.end());
+  return region;
+}
+
+bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const {
+  if (!group.isRows)
+    return false;
+  if (group.ops.size() >= kMaxOps) {
+    reason = "the kernel has " + std::to_string(group.ops.size()) + " ops already";
+    return false;
+  }
+  int64_t times = getTimesEvaluated(group, op), count = countOf(op->getResult(0));
+  bool isNorm = isa<nn::RmsNormOp, nn::LayerNormOp, nn::RotaryOp>(op);
+  if (!isFree(op) && !isCheap(op) && times > (isNorm ? 2 : 1) * count) {
+    reason = "it would be computed " + std::to_string(times / count) + " times";
+    return false;
+  }
+  SmallVector<Operation *> ops = group.ops;
+  ops.push_back(op);
+  SmallVector<Value> results = group.results;
+  if (asResult)
+    results.push_back(op->getResult(0));
+  RowPlanResult joined = planRows(getRegion(ops, results));
+  if (!joined.plan) {
+    reason = joined.reason;
+    return false;
+  }
+  // Elements that are far apart are gathered once, not in each pass.
+  bool hasPasses = llvm::any_of(joined.plan->pieces,
+                                [](const RowPiece &piece) { return !piece.statistics.empty(); });
+  if (joined.plan->isScalar && hasPasses &&
+      !planRows(getRegion(group.ops, group.results)).plan->isScalar) {
+    reason = "it is computed element by element, and rows are gone over several times";
+    return false;
+  }
+  return true;
+}
+
+/// Whether the group, with the op as one of its results, would need results of
+/// others that need this one.
+bool Grouper::wouldCycle(size_t index, Operation *op) const {
+  const Group &group = groups[index];
+  llvm::SmallDenseSet<size_t> seenGroups;
+  llvm::SmallDenseSet<Operation *> seen;
+  SmallVector<Operation *> open;
+  // What reads the results of what an op is part of. Units that begin behind
+  // the group cannot lead to it.
+  auto follow = [&](Operation *user) {
+    auto owners = groupsOf.find(user);
+    if (owners == groupsOf.end()) {
+      if (seen.insert(user).second && user->isBeforeInBlock(group.last))
+        open.append(user->user_begin(), user->user_end());
+      return;
+    }
+    for (size_t owner : owners->second) {
+      const Group &other = groups[owner];
+      if (owner != index && other.first->isBeforeInBlock(group.last) &&
+          seenGroups.insert(owner).second)
+        for (Value result : other.results)
+          open.append(result.user_begin(), result.user_end());
+    }
+  };
+  for (Operation *user : op->getUsers())
+    follow(user);
+  while (!open.empty()) {
+    Operation *user = open.pop_back_val();
+    auto owners = groupsOf.find(user);
+    if (owners != groupsOf.end() && llvm::is_contained(owners->second, index))
+      return true;
+    follow(user);
+  }
+  return false;
+}
+
+void Grouper::take(size_t index, Operation *op, bool asResult) {
+  Group &group = groups[index];
+  points[op] = std::max(points.lookup(op), getTimesEvaluated(group, op));
+  group.ops.push_back(op);
+  if (asResult)
+    group.results.push_back(op->getResult(0));
+  if (!group.first || op->isBeforeInBlock(group.first))
+    group.first = op;
+  if (!group.last)
+    group.last = op;
+  groupsOf[op].push_back(index);
+}
+
+/// Every reader computes the op for itself.
+bool Grouper::joinAll(Operation *op, ArrayRef<size_t> readers) {
+  std::string reason;
+  for (size_t reader : readers)
+    if (!canTake(groups[reader], op, /*asResult=*/false, reason))
+      return false;
+  for (size_t reader : readers)
+    take(reader, op, /*asResult=*/false);
+  return true;
+}
+
+/// One reader computes the op, and gives it to the others.
+bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
+  bool asResult = isRead || readers.size() > 1;
+  std::string reason;
+  for (size_t reader : readers) {
+    if (!groups[reader].isRows || (asResult && wouldCycle(reader, op)))
+      continue;
+    if (canTake(groups[reader], op, asResult, reason)) {
+      take(reader, op, asResult);
+      return true;
+    }
+  }
+  if (!reason.empty() && !isDuplicable(op))
+    dist::DistDialect::getDecisionLog(op->getContext())
+        .add("form-kernels", Outcome::Declined, op->getLoc(),
+             (op->getName().getStringRef() + " does not join the kernel that reads it: " + reason)
+                 .str());
+  return false;
+}
+
+void Grouper::place(Operation *op) {
+  bool isView = rt::isView(op);
+  if (rt::isCollective(op) || op->getNumResults() != 1 || (isa<nn::ConstantOp>(op) && !isFree(op)))
+    return;
+  bool canJoin = isRowOp(op) && !isa<dist::PadOp>(op);
+  // Who reads it: kernels, and others.
+  SmallVector<size_t> readers;
+  bool isRead = options.keepProbed && op->hasAttr(nn::NnDialect::kIdAttr);
+  SmallVector<Operation *> users(op->user_begin(), op->user_end());
+  llvm::sort(users, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *user : users) {
+    if (!live.contains(user))
+      continue;
+    auto owners = groupsOf.find(user);
+    isRead |= owners == groupsOf.end();
+    if (owners != groupsOf.end())
+      for (size_t owner : owners->second)
+        if (!llvm::is_contained(readers, owner))
+          readers.push_back(owner);
+  }
+  if (isView) {
+    // Views are between kernels, and within one where they join what is before.
+    Operation *producer = op->getOperand(0).getDefiningOp();
+    bool joins =
+        producer && isRowOp(producer) && !isFree(producer) && !isa<nn::ConstantOp>(producer);
+    if (joins && !isRead)
+      joinAll(op, readers);
+    return;
+  }
+  if (canJoin && !readers.empty()) {
+    bool isShared = isDuplicable(op) && !isRead;
+    if (isShared && joinAll(op, readers))
+      return;
+    if (isFree(op)) {
+      // Made where it is needed, and once for the rest.
+      SmallVector<size_t> rest;
+      std::string reason;
+      for (size_t reader : readers) {
+        if (canTake(groups[reader], op, /*asResult=*/false, reason))
+          take(reader, op, /*asResult=*/false);
+        else
+          rest.push_back(reader);
+      }
+      if (rest.empty() && !isRead)
+        return;
+    } else if (joinOne(op, readers, isRead)) {
+      return;
+    }
+  }
+  Group group;
+  group.isRows = isRowOp(op) && planRows(getRegion({op}, {op->getResult(0)})).plan.has_value();
+  groups.push_back(group);
+  points[op] = std::max(points.lookup(op), countOf(op->getResult(0)));
+  take(groups.size() - 1, op, /*asResult=*/true);
+}
+
+std::vector<KernelGroup> Grouper::run() {
+  for (Operation &op : llvm::reverse(body)) {
+    bool isProbed = options.keepProbed && op.hasAttr(nn::NnDialect::kIdAttr);
+    bool isTerminator = op.hasTrait<OpTrait::IsTerminator>();
+    if (!isTerminator && !isProbed &&
+        llvm::none_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
+      continue;
+    live.insert(&op);
+    if (isTerminator)
+      continue;
+    if (op.getNumResults() == 1) {
+      place(&op);
+      continue;
+    }
+    if (rt::isCollective(&op))
+      continue;
+    Group group;
+    group.ops = {&op};
+    group.results.assign(op.result_begin(), op.result_end());
+    group.first = group.last = &op;
+    groupsOf[&op].push_back(groups.size());
+    groups.push_back(group);
+  }
+  std::vector<KernelGroup> result;
+  for (Group &group : groups) {
+    auto isBefore = [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); };
+    llvm::sort(group.ops, isBefore);
+    llvm::sort(group.results, [&](Value a, Value b) {
+      return a.getDefiningOp() == b.getDefiningOp()
+                 ? cast<OpResult>(a).getResultNumber() < cast<OpResult>(b).getResultNumber()
+                 : isBefore(a.getDefiningOp(), b.getDefiningOp());
+    });
+    result.push_back({group.ops, group.results});
+  }
+  return result;
 }
 
 std::vector<KernelGroup> meshwright::groupKernels(func::FuncOp func,
                                                   const GroupingOptions &options) {
-  Block &body = func.getBody().front();
-  Grouping grouping(body, options.keepProbed);
-  std::vector<KernelGroup> groups;
-  for (Operation &op : body.without_terminator())
-    if (grouping.live.contains(&op) && !grouping.fused.contains(&op) && !rt::isView(&op) &&
-        !rt::isCollective(&op) && !(isa<nn::ConstantOp>(op) && !isFree(&op)))
-      groups.push_back(grouping.getGroup(&op));
-  return groups;
+  return Grouper(func.getBody().front(), options).run();
 }

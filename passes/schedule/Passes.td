@@ -62,6 +62,13 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     followed by its `rt.wait` for each collective. Constants and views
     (`nn.reshape`, `dist.constrain`) stay between them. Ops that nobody reads go.
 
+    An op joins the kernel that reads it where one kernel can go over the rows of
+    both: elementwise ops, movement, casts, rotary ops, norms, softmax and
+    reductions of rows. Where others read it too, it is one more result (a
+    residual sum and its norm). Ops that cost nothing are in each kernel that
+    reads them. It does not join where it would be computed several times at
+    some cost; that, and rows that do not agree, are decisions in the log.
+
     Collectives get the stream of their axes: those whose groups can share two
     or more ranks are in one stream, in order.
 

@@ -13,11 +13,11 @@ func.func @kernels(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<32xf32> {
   // CHECK-NEXT: %[[M:.*]] = nn.mul %[[A]], %[[C]] {nn.id = 7 : i64}
   // CHECK-NEXT: %[[EXP:.*]] = nn.exp %[[M]]
   // CHECK-NEXT: rt.yield %[[EXP]]
-  // PROBED: %[[E:.*]] = rt.kernel
-  // PROBED-NOT: nn.exp
-  // PROBED: rt.kernel %[[E]]
-  // PROBED-NEXT: ^bb0
-  // PROBED-NEXT: nn.exp
+  // PROBED: %[[E:.*]]:2 = rt.kernel
+  // PROBED: %[[M:.*]] = nn.mul
+  // PROBED-NEXT: %[[EXP:.*]] = nn.exp
+  // PROBED-NEXT: rt.yield %[[M]], %[[EXP]]
+  // PROBED: rt.kernel %[[E]]#1
   %c = nn.constant dense<2.0> : tensor<f32>
   %0 = nn.mul %x, %c {nn.id = 7 : i64} : (tensor<4x8xf32>, tensor<f32>) -> tensor<4x8xf32>
   %1 = nn.exp %0 : tensor<4x8xf32>

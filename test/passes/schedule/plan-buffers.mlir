@@ -1,19 +1,19 @@
 // RUN: sharding-opt %s --form-kernels --plan-buffers -split-input-file | FileCheck %s
 
 // An elementwise op writes over what it reads where nobody needs that later;
-// softmax reads the whole row for each element.
+// softmax reads a whole column for each element, and is a kernel of its own.
 // CHECK-LABEL: func.func @in_place
 // CHECK-SAME: rt.arena = 256 : i64, rt.live = 256 : i64
 func.func @in_place(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   // CHECK: rt.kernel %{{.*}} at [0]
   // CHECK: nn.softmax
-  %0 = nn.softmax %x dim 1 : tensor<4x8xf32>
+  %0 = nn.softmax %x dim 0 : tensor<4x8xf32>
   // CHECK: rt.kernel %{{.*}} at [0]
   // CHECK: nn.exp
   %1 = nn.exp %0 : tensor<4x8xf32>
   // CHECK: rt.kernel %{{.*}} at [128]
   // CHECK: nn.softmax
-  %2 = nn.softmax %1 dim 1 : tensor<4x8xf32>
+  %2 = nn.softmax %1 dim 0 : tensor<4x8xf32>
   return %2 : tensor<4x8xf32>
 }
 
@@ -25,7 +25,7 @@ func.func @in_place(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 // CHECK-SAME: rt.arena = 448 : i64, rt.live = 448 : i64
 func.func @not_in_place(%x: tensor<8x4xf32>) -> (tensor<4x8xf32>, tensor<8x4xf32>, tensor<8x4xi1>) {
   // CHECK: %[[A:.*]] = rt.kernel %{{.*}} at [0]
-  %0 = nn.softmax %x dim 1 : tensor<8x4xf32>
+  %0 = nn.softmax %x dim 0 : tensor<8x4xf32>
   // CHECK: %[[T:.*]] = rt.kernel %[[A]] at [128]
   // CHECK: nn.transpose
   %1 = nn.transpose %0 [1, 0] : (tensor<8x4xf32>) -> tensor<4x8xf32>
@@ -43,7 +43,7 @@ func.func @not_in_place(%x: tensor<8x4xf32>) -> (tensor<4x8xf32>, tensor<8x4xf32
 // CHECK-LABEL: func.func @views
 // CHECK-SAME: rt.arena = 256 : i64
 func.func @views(%x: tensor<4x8xf32>) -> (tensor<32xf32>, tensor<4x8xf32>) {
-  %0 = nn.softmax %x dim 1 : tensor<4x8xf32>
+  %0 = nn.softmax %x dim 0 : tensor<4x8xf32>
   %1 = nn.reshape %0 : (tensor<4x8xf32>) -> tensor<32xf32>
   %2 = nn.exp %0 : tensor<4x8xf32>
   return %1, %2 : tensor<32xf32>, tensor<4x8xf32>
