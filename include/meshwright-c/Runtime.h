@@ -81,9 +81,9 @@ typedef struct mw_rt_launch {
 
 /* How a parameter is stored for the kernels that read it: a matrix of k x n
  * (stored as n x k where `transposed`), in column panels of `panel` columns:
- * [ceil(n / panel)][ceil(k / group)][panel][group], zeros where there is
- * nothing. `group` consecutive k lie together (2 for dot products of bf16
- * pairs). */
+ * [ceil(n / panel)][steps][panel][group], zeros where there is nothing. `group`
+ * consecutive k lie together (2 for bf16, whose products are taken in pairs); of
+ * such steps there are ceil(k / group), rounded up to a multiple of 4. */
 typedef struct mw_rt_packing {
   int64_t dtype, k, n, transposed, panel, group;
 } mw_rt_packing;

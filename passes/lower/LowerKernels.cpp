@@ -16,6 +16,8 @@
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "mlir/Dialect/X86Vector/X86VectorDialect.h"
+#include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "mlir/Transforms/Passes.h"
@@ -24,6 +26,45 @@
 using namespace mlir;
 
 namespace {
+/// f32 to bf16 in integers, rounding to nearest even. The result must not be a
+/// selection, as in MLIR's own expansion: LLVM makes it one of bf16, and calls
+/// functions for it that nobody has.
+struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(arith::TruncFOp op, PatternRewriter &rewriter) const override {
+    Type from = op.getIn().getType(), to = op.getType();
+    if (!getElementTypeOrSelf(from).isF32() || !getElementTypeOrSelf(to).isBF16())
+      return rewriter.notifyMatchFailure(op, "not f32 to bf16");
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    auto withShape = [&](Type type, Type element) -> Type {
+      auto shaped = dyn_cast<ShapedType>(type);
+      return shaped ? Type(shaped.clone(element)) : element;
+    };
+    Type words = withShape(from, b.getI32Type());
+    auto constant = [&](int32_t value) -> Value {
+      TypedAttr attribute = b.getI32IntegerAttr(value);
+      if (auto shaped = dyn_cast<ShapedType>(words))
+        attribute = DenseElementsAttr::get(shaped, Attribute(attribute));
+      return arith::ConstantOp::create(b, attribute);
+    };
+    Value bits = arith::BitcastOp::create(b, words, op.getIn());
+    Value sixteen = constant(16);
+    Value odd = arith::AndIOp::create(b, arith::ShRUIOp::create(b, bits, sixteen), constant(1));
+    Value half = arith::AddIOp::create(b, odd, constant(0x7fff));
+    // NaNs are made quiet and cut off.
+    Value isNan = arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, op.getIn(), op.getIn());
+    Value zero = constant(0);
+    Value quiet = arith::SelectOp::create(b, isNan, constant(0x400000), zero);
+    Value carry = arith::SelectOp::create(b, isNan, zero, half);
+    Value rounded = arith::AddIOp::create(b, arith::OrIOp::create(b, bits, quiet), carry);
+    rounded = arith::ShRUIOp::create(b, rounded, sixteen);
+    Value halves = arith::TruncIOp::create(b, withShape(from, b.getI16Type()), rounded);
+    rewriter.replaceOpWithNewOp<arith::BitcastOp>(op, to, halves);
+    return success();
+  }
+};
+
 /// Spells functions of f32 as polynomials, which LLVM vectorises. Sine and
 /// cosine stay calls: their polynomials are off by 5e-4 for large arguments.
 struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
@@ -42,8 +83,10 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
              name == math::TanhOp::getOperationName() || name == math::ErfOp::getOperationName();
     });
     arith::populateCeilFloorDivExpandOpsPatterns(patterns);
-    if (expandBf16)
+    if (expandBf16) {
       arith::populateExpandBFloat16Patterns(patterns);
+      patterns.add<ExpandTruncationToBf16>(&getContext(), /*benefit=*/2);
+    }
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       signalPassFailure();
   }
@@ -55,7 +98,7 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
 void meshwright::loadKernelDialects(MLIRContext &context) {
   context.loadDialect<arith::ArithDialect, cf::ControlFlowDialect, func::FuncDialect,
                       LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
-                      vector::VectorDialect>();
+                      vector::VectorDialect, x86vector::X86VectorDialect>();
 }
 
 /// Whether a kernel is one that the runtime launches: its last arguments are what
@@ -113,8 +156,11 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   ConvertFuncToLLVMPassOptions functions;
   functions.useBarePtrCallConv = true;
   manager.addPass(createConvertFuncToLLVMPass(functions));
+  // Makes constants of arith.
+  ConvertVectorToLLVMPassOptions vectors;
+  vectors.x86Vector = true;
+  manager.addPass(createConvertVectorToLLVMPass(vectors));
   manager.addPass(createArithToLLVMConversionPass());
-  manager.addPass(createConvertVectorToLLVMPass());
   manager.addPass(createConvertControlFlowToLLVMPass());
   manager.addPass(createReconcileUnrealizedCastsPass());
   if (failed(manager.run(module)))

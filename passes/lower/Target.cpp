@@ -43,6 +43,7 @@ static void readFeatures(Target &target, const MCSubtargetInfo &subtarget) {
   } else if (has("avx")) {
     target.vectorBytes = 32;
   }
+  target.hasFma = has("fma") || has("avx512f");
   target.hasBf16Dot = has("avx512bf16");
   target.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
 }

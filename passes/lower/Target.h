@@ -22,6 +22,8 @@ struct Target {
   /// Of the widest vector registers.
   int64_t vectorBytes = 16;
   int64_t numVectorRegisters = 16;
+  /// x * y + z of f32 vectors in one instruction.
+  bool hasFma = false;
   /// Dot products of pairs of bf16, summed in f32 (vdpbf16ps on 512 bits).
   bool hasBf16Dot = false;
   /// Conversion from f32 to bf16 in one instruction.

@@ -105,11 +105,6 @@ struct ProgramDescription {
   }
 };
 
-/// Bytes that a packed parameter takes.
-int64_t sizeOfPacked(const mw_rt_packing &packing);
-/// Fills them from a rank's part of the parameter.
-void pack(const mw_rt_packing &packing, const void *local, void *packed);
-
 /// A rank's part of an input or a parameter, from the stored tensor.
 void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
 

@@ -6,9 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Packing.h"
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace meshwright::rt {
 
@@ -27,29 +29,6 @@ int64_t ProgramValue::getHolder(int64_t rank) const {
       add(factor.axes);
   add(unreduced);
   return holder;
-}
-
-int64_t sizeOfPacked(const mw_rt_packing &packing) {
-  auto roundUp = [](int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; };
-  return roundUp(packing.n, packing.panel) * roundUp(packing.k, packing.group) *
-         sizeOf(DType(packing.dtype));
-}
-
-void pack(const mw_rt_packing &packing, const void *local, void *packed) {
-  int64_t size = sizeOf(DType(packing.dtype));
-  auto *from = static_cast<const char *>(local);
-  auto *to = static_cast<char *>(packed);
-  for (int64_t panel = 0; panel < packing.n; panel += packing.panel)
-    for (int64_t group = 0; group < packing.k; group += packing.group)
-      for (int64_t n = panel; n < panel + packing.panel; ++n)
-        for (int64_t k = group; k < group + packing.group; ++k, to += size) {
-          if (n >= packing.n || k >= packing.k)
-            std::memset(to, 0, size);
-          else
-            std::memcpy(to,
-                        from + (packing.transposed ? n * packing.k + k : k * packing.n + n) * size,
-                        size);
-        }
 }
 
 void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, void *local) {
@@ -247,7 +226,7 @@ int64_t Program::missingBytes(const std::vector<HostTensor> &inputs) const {
   }
   for (size_t i = 0; i < description.prepared.size(); ++i)
     if (prepared[i].empty())
-      add(sizeOfPacked(description.prepared[i].packing),
+      add(packedBytes(description.prepared[i].packing),
           countHolders(
               description.getValue(description.arguments[description.prepared[i].argument])));
   // A thread of each rank.
@@ -312,7 +291,7 @@ bool Program::prepareParameters() {
     const ProgramArgument &argument = description.arguments[index];
     const ProgramValue &value = description.getValue(argument);
     const HostTensor &tensor = stored[argument.index];
-    if (!allocateParts(value, sizeOfPacked(packing), prepared[i]))
+    if (!allocateParts(value, packedBytes(packing), prepared[i]))
       return false;
     // The part as it lies is kept only where the program reads it, too.
     Memory scratch;
@@ -330,7 +309,7 @@ bool Program::prepareParameters() {
         place(value, ranks[r], tensor, scratch.get());
         local = scratch.get();
       }
-      pack(packing, local, prepared[i][r].writable);
+      pack(packing, local, prepared[i][r].writable, std::thread::hardware_concurrency());
     }
   }
   return true;

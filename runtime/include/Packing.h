@@ -1,0 +1,30 @@
+//===- Packing.h - parameters as kernels read them --------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_PACKING_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_PACKING_H
+
+#include "meshwright-c/Runtime.h"
+
+#include <cstdint>
+
+namespace meshwright::rt {
+
+/// Bytes of a packed parameter, padding included.
+int64_t packedBytes(const mw_rt_packing &what);
+/// Panels, which may be packed one by one.
+int64_t packedPanels(const mw_rt_packing &what);
+
+/// Packs the panels first .. last of a dense matrix into `to`, which has room for
+/// all panels. Different panels may be packed by several threads at once.
+void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first, int64_t last);
+/// Packs all of it, with several threads where it is large.
+void pack(const mw_rt_packing &what, const void *from, void *to, int threads = 1);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_PACKING_H

@@ -1,0 +1,72 @@
+//===- KernelRunner.cpp - one kernel, compiled and called -----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "KernelRunner.h"
+
+#include "meshwright/lib/Execute/Codegen.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
+#include "llvm/ExecutionEngine/Orc/LLJIT.h"
+
+#include <chrono>
+
+using namespace llvm;
+
+namespace meshwright::test {
+
+Kernel::Kernel() = default;
+Kernel::~Kernel() = default;
+
+std::unique_ptr<mlir::MLIRContext> makeContext() {
+  auto context = std::make_unique<mlir::MLIRContext>(mlir::MLIRContext::Threading::DISABLED);
+  loadKernelDialects(*context);
+  return context;
+}
+
+std::unique_ptr<Kernel>
+Kernel::build(ArrayRef<mlir::Type> types, const Target &target,
+              function_ref<void(mlir::ImplicitLocOpBuilder &, mlir::ValueRange)> emit) {
+  mlir::MLIRContext *context = types.front().getContext();
+  auto loc = mlir::UnknownLoc::get(context);
+  mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(loc);
+  auto builder = mlir::ImplicitLocOpBuilder::atBlockEnd(loc, module->getBody());
+  auto kernel = mlir::func::FuncOp::create(builder, "kernel", builder.getFunctionType(types, {}));
+  for (auto [i, type] : enumerate(types))
+    if (isa<mlir::MemRefType>(type))
+      kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
+  builder.setInsertionPointToEnd(kernel.addEntryBlock());
+  emit(builder, kernel.getArguments());
+  mlir::func::ReturnOp::create(builder);
+  if (failed(module->verify()))
+    report_fatal_error("the kernel's IR is invalid");
+  KernelSource source{"kernel", ""};
+  raw_string_ostream(source.text) << *module;
+  LowerOptions options;
+  options.expandBf16 = !target.hasBf16Conversion;
+  ExitOnError exitOnError("kernel: ");
+  auto codegen = exitOnError(CodeGenerator::create(target));
+  auto start = std::chrono::steady_clock::now();
+  ObjectCode object = exitOnError(codegen->compileKernel(source, options));
+  std::unique_ptr<Kernel> result(new Kernel());
+  result->compileMilliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (const char *path = getenv("MESHWRIGHT_DUMP_KERNEL")) {
+    std::error_code error;
+    raw_fd_ostream(path, error) << object;
+  }
+  result->jit = cantFail(orc::LLJITBuilder().create());
+  auto process = cantFail(orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(
+      result->jit->getDataLayout().getGlobalPrefix()));
+  result->jit->getMainJITDylib().addGenerator(std::move(process));
+  cantFail(result->jit->addObjectFile(MemoryBuffer::getMemBufferCopy(object)));
+  result->kernel = cantFail(result->jit->lookup("kernel")).toPtr<mw_rt_kernel>();
+  return result;
+}
+
+} // namespace meshwright::test
