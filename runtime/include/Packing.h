@@ -15,7 +15,7 @@
 namespace meshwright::rt {
 
 /// Bytes of a packed parameter, padding included.
-int64_t packedBytes(const mw_rt_packing &what);
+int64_t sizeOfPacked(const mw_rt_packing &what);
 /// Panels, which may be packed one by one.
 int64_t packedPanels(const mw_rt_packing &what);
 

@@ -15,6 +15,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 
 #include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 #include "meshwright/runtime/include/World.h"

@@ -25,7 +25,7 @@ static int64_t stepsOf(const mw_rt_packing &what) {
 
 int64_t packedPanels(const mw_rt_packing &what) { return divideCeil(what.n, what.panel); }
 
-int64_t packedBytes(const mw_rt_packing &what) {
+int64_t sizeOfPacked(const mw_rt_packing &what) {
   return packedPanels(what) * stepsOf(what) * what.panel * what.group * sizeOf(DType(what.dtype));
 }
 
@@ -111,7 +111,7 @@ void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t f
 
 void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
   int64_t panels = packedPanels(what);
-  int64_t count = std::min<int64_t>({threads, panels, packedBytes(what) >> 20});
+  int64_t count = std::min<int64_t>({threads, panels, sizeOfPacked(what) >> 20});
   if (count <= 1)
     return packPanels(what, from, to, 0, panels);
   std::vector<std::thread> others;

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Program.h"
-#include "meshwright/runtime/include/Packing.h"
 
 #include <algorithm>
 #include <cstring>
@@ -226,7 +225,7 @@ int64_t Program::missingBytes(const std::vector<HostTensor> &inputs) const {
   }
   for (size_t i = 0; i < description.prepared.size(); ++i)
     if (prepared[i].empty())
-      add(packedBytes(description.prepared[i].packing),
+      add(sizeOfPacked(description.prepared[i].packing),
           countHolders(
               description.getValue(description.arguments[description.prepared[i].argument])));
   // A thread of each rank.
@@ -291,7 +290,7 @@ bool Program::prepareParameters() {
     const ProgramArgument &argument = description.arguments[index];
     const ProgramValue &value = description.getValue(argument);
     const HostTensor &tensor = stored[argument.index];
-    if (!allocateParts(value, packedBytes(packing), prepared[i]))
+    if (!allocateParts(value, sizeOfPacked(packing), prepared[i]))
       return false;
     // The part as it lies is kept only where the program reads it, too.
     Memory scratch;

@@ -87,7 +87,7 @@ std::vector<float> GemmTest::run(const Case &c,
   mlir::Type type = getType(c.isBf16);
   mw_rt_packing packing = choosePacking(type, c.k, c.n, c.transposed, target);
   // What lies around a buffer must not matter.
-  std::vector<char> packed(rt::packedBytes(packing), char(0xff));
+  std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
   rt::pack(packing, b.data(), packed.data(), 2);
 
   GemmSpec spec{type, getType(c.isResultBf16), c.m, c.n, c.k, c.hasBias, nullptr, nullptr};

@@ -22,8 +22,8 @@ template <typename T> void check(mw_rt_packing what) {
   int64_t panels = (what.n + what.panel - 1) / what.panel;
   int64_t steps = ((what.k + what.group - 1) / what.group + 3) / 4 * 4;
   ASSERT_EQ(packedPanels(what), panels);
-  ASSERT_EQ(packedBytes(what), panels * steps * what.panel * what.group * int64_t(sizeof(T)));
-  std::vector<T> packed(packedBytes(what) / sizeof(T), T(-1)), inParts = packed;
+  ASSERT_EQ(sizeOfPacked(what), panels * steps * what.panel * what.group * int64_t(sizeof(T)));
+  std::vector<T> packed(sizeOfPacked(what) / sizeof(T), T(-1)), inParts = packed;
   pack(what, matrix.data(), packed.data(), 3);
   for (int64_t panel = 0; panel < panels; ++panel)
     packPanels(what, matrix.data(), inParts.data(), panel, panel + 1);
