@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PlacementFaults.h"
+#include "TestMutateLaunches.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 
@@ -130,6 +131,8 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
 } // namespace
 
 extern "C" LLVM_ATTRIBUTE_WEAK PassPluginLibraryInfo mlirGetPassPluginInfo() {
-  return {MLIR_PLUGIN_API_VERSION, "MeshwrightTest", LLVM_VERSION_STRING,
-          [] { PassRegistration<TestMutatePlacementPass>(); }};
+  return {MLIR_PLUGIN_API_VERSION, "MeshwrightTest", LLVM_VERSION_STRING, [] {
+            PassRegistration<TestMutatePlacementPass>();
+            test::registerMutateLaunchesPass();
+          }};
 }
