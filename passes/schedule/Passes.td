@@ -99,6 +99,56 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
                            "::meshwright::dist::DistDialect"];
 }
 
+def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
+  let summary = "orders launches so that collectives run beside kernels";
+  let description = [{
+    Takes a function of launches; guarantees the same results. A collective starts
+    as soon as its operands are there and is waited for where its results are
+    first read; among the kernels that could run, those go first from which a
+    collective follows soonest. Collectives of one stream keep one order on all
+    ranks. Where links take the device's own time (see `overlap` in
+    docs/devices.md) nothing moves.
+
+    With a ceiling the arguments and the arena together stay within it: less
+    overlaps then, down to the order with the smallest arena. Where that is still
+    too large it is an error that says how much is needed.
+
+    ```mlir
+    %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
+    ^bb0(%0: tensor<4x8xf32>):
+      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      rt.yield %1 : tensor<16x8xf32>
+    }
+    %g = rt.wait %f : !rt.future<tensor<16x8xf32>>
+    %b = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+    ^bb0(%0: tensor<4x8xf32>):
+      %1 = nn.exp %0 : tensor<4x8xf32>
+      rt.yield %1 : tensor<4x8xf32>
+    }
+    ```
+    becomes
+    ```mlir
+    %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
+    ^bb0(%0: tensor<4x8xf32>):
+      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      rt.yield %1 : tensor<16x8xf32>
+    }
+    %b = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+    ^bb0(%0: tensor<4x8xf32>):
+      %1 = nn.exp %0 : tensor<4x8xf32>
+      rt.yield %1 : tensor<4x8xf32>
+    }
+    %g = rt.wait %f : !rt.future<tensor<16x8xf32>>
+    ```
+  }];
+  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
+                        "auto: where links run beside the device's work; always; never: for the "
+                        "ceiling alone">,
+                 Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
+                        "bytes of arguments and arena; no limit if 0">];
+  let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::dist::DistDialect"];
+}
+
 def PlanBuffers : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
   let summary = "gives every result of a launch its place in the arena";
   let description = [{

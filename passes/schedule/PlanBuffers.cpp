@@ -16,6 +16,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/InPlace.h"
 #include "meshwright/lib/Analysis/RaceAnalysis.h"
+#include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/IR/Builders.h"
@@ -44,6 +45,8 @@ class Planner {
 public:
   explicit Planner(func::FuncOp func) : func(func) {}
   void run();
+  /// Without writing it.
+  BufferPlan measure();
 
 private:
   void findUses();
@@ -233,10 +236,15 @@ void Planner::write() {
   func->setAttr(rt::RtDialect::kLiveAttr, builder.getI64IntegerAttr(live));
 }
 
-void Planner::run() {
+BufferPlan Planner::measure() {
   findUses();
   makeBlocks();
   plan();
+  return {arena, live};
+}
+
+void Planner::run() {
+  measure();
   write();
 }
 
@@ -251,6 +259,8 @@ static LogicalResult checkFormed(func::FuncOp func) {
       return op.emitOpError("is not in a launch: expected '--form-kernels' to have run");
   return success();
 }
+
+BufferPlan meshwright::planBuffers(func::FuncOp func) { return Planner(func).measure(); }
 
 namespace {
 

@@ -1,0 +1,26 @@
+//===- BufferPlan.h - how large an arena has to be --------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
+#define MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright {
+
+struct BufferPlan {
+  /// Bytes of the arena, and the largest sum of what is needed at once.
+  int64_t arena = 0, live = 0;
+};
+
+/// What `--plan-buffers` would come to for a function of launches in its present
+/// order; changes nothing.
+BufferPlan planBuffers(mlir::func::FuncOp func);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
