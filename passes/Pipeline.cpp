@@ -12,6 +12,7 @@
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 
 #include "mlir/Pass/PassRegistry.h"
@@ -117,6 +118,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
+    if (options.overlap != Overlap::Auto || options.memoryCeiling)
+      pm.addPass(createRequestSchedule(
+          {stringify(options.overlap).str(), options.memoryCeiling.value_or(0)}));
     return;
   case Phase::Rt:
     buildSchedule(pm, getScheduleOptions(options));

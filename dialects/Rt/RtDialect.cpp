@@ -48,7 +48,14 @@ void RtDialect::initialize() {
 
 LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
   StringRef name = attribute.getName();
-  if (name != kArenaAttr && name != kLiveAttr)
+  if (name == kOverlapAttr) {
+    auto mode = dyn_cast<StringAttr>(attribute.getValue());
+    if (!isa<FunctionOpInterface>(op) || !mode || (mode != "on" && mode != "off"))
+      return op->emitOpError() << "'" << name << "': expected \"on\" or \"off\" on a function, got "
+                               << attribute.getValue();
+    return success();
+  }
+  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
   auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());
   if (!isa<FunctionOpInterface>(op) || !bytes || !bytes.getType().isInteger(64) ||

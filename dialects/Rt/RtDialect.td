@@ -31,6 +31,12 @@ def Rt_Dialect : Dialect {
     /// On a function: bytes of the largest set of buffers that are needed at
     /// once (i64). No plan has a smaller arena.
     static constexpr llvm::StringLiteral kLiveAttr = "rt.live";
+    /// On a function that is to be scheduled: "on" or "off", whether collectives
+    /// run beside kernels; without it where it pays.
+    static constexpr llvm::StringLiteral kOverlapAttr = "rt.overlap";
+    /// On a function that is to be scheduled: bytes that its arguments and its
+    /// arena may take (i64).
+    static constexpr llvm::StringLiteral kCeilingAttr = "rt.memory_ceiling";
 
   private:
     void registerAttributes();

@@ -37,6 +37,18 @@ StringRef meshwright::stringify(SequenceParallel mode) {
   return "auto";
 }
 
+StringRef meshwright::stringify(Overlap mode) {
+  switch (mode) {
+  case Overlap::On:
+    return "on";
+  case Overlap::Off:
+    return "off";
+  case Overlap::Auto:
+    return "auto";
+  }
+  return "auto";
+}
+
 bool ShardingRule::matches(StringRef name) const {
   llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
   if (!glob) {
@@ -66,6 +78,9 @@ static constexpr OptionDescription descriptions[] = {
      "shardings of parameters by name; the first pattern that matches wins"},
     {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
      "what the cost model assumes"},
+    {"overlap", "on | off | auto",
+     "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
+     "model"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
 };
 
@@ -216,6 +231,15 @@ struct Parser {
     return success();
   }
 
+  LogicalResult parseOverlap(StringRef value) {
+    for (Overlap mode : {Overlap::On, Overlap::Off, Overlap::Auto})
+      if (value == stringify(mode)) {
+        options.overlap = mode;
+        return success();
+      }
+    return error("overlap is '" + value + "': expected on, off or auto");
+  }
+
   LogicalResult parseShardings(StringRef value) {
     StringRef rest = value.trim();
     auto malformed = [&](const Twine &what) {
@@ -293,6 +317,8 @@ struct Parser {
       options.device = value.trim().str();
       return success();
     }
+    if (key == "overlap")
+      return parseOverlap(value);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
     if (llvm::is_contained(laterOptions, key))
@@ -424,6 +450,8 @@ std::string ParallelizeOptions::str() const {
   }
   if (!device.empty())
     os << space << "device={" << device << "}";
+  if (overlap != Overlap::Auto)
+    os << space << "overlap=" << stringify(overlap);
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
   return result;

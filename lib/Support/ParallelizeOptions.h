@@ -31,6 +31,11 @@ enum class SequenceParallel { On, Off, Auto };
 
 llvm::StringRef stringify(SequenceParallel mode);
 
+/// Whether collectives run beside kernels, in chunks where that hides more.
+enum class Overlap { On, Off, Auto };
+
+llvm::StringRef stringify(Overlap mode);
+
 /// A named axis of the mesh a user asks for.
 struct MeshAxisOption {
   std::string name;
@@ -101,6 +106,7 @@ struct ParallelizeOptions {
   /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or
   /// both; empty: the mesh's, else the default.
   std::string device;
+  Overlap overlap = Overlap::Auto;
   /// Bytes a rank may hold.
   std::optional<int64_t> memoryCeiling;
 

@@ -160,16 +160,17 @@ struct OverlapCollectivesPass : meshwright::impl::OverlapCollectivesBase<Overlap
 
   void runOnOperation() override;
   /// Finds an order within the ceiling; the schedule, where it has one.
-  LogicalResult fit(func::FuncOp func, Program &program, Schedule &schedule);
+  LogicalResult fit(func::FuncOp func, int64_t ceiling, Program &program, Schedule &schedule);
 };
 
 } // namespace
 
-LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, Program &program, Schedule &schedule) {
+LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
+                                          Schedule &schedule) {
   int64_t fixed = 0;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
-  int64_t budget = memoryCeiling - fixed, arena = planBuffers(func).arena;
+  int64_t budget = ceiling - fixed, arena = planBuffers(func).arena;
   // The arena may need more than the sum of what is in it at once.
   int64_t target = budget;
   for (int attempt = 0; attempt < 4 && arena > budget && target > 0; ++attempt) {
@@ -197,7 +198,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, Program &program, S
   return emitError(func.getLoc(), "'")
          << func.getName() << "' needs " << fixed + least << " bytes on a rank, " << fixed
          << " for parameters and inputs and " << least
-         << " for what it computes, in the most frugal order: expected at most " << memoryCeiling
+         << " for what it computes, in the most frugal order: expected at most " << ceiling
          << ", the memory ceiling";
 }
 
@@ -211,16 +212,21 @@ void OverlapCollectivesPass::runOnOperation() {
   if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
     return signalPassFailure();
   CostModel model(mesh);
-  Program program(func, model, when == "always");
+  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
+  bool always = asked ? asked == "on" : when == "always";
+  bool never = asked ? asked == "off" : when == "never";
+  int64_t ceiling = memoryCeiling;
+  if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
+    ceiling = attr.getInt();
+  Program program(func, model, always);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
-  bool anyBeside = when != "never" &&
-                   llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
-  Schedule schedule = playInOrder(tasks), before = schedule;
+  bool anyBeside = !never && llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
+  Schedule schedule;
   if (anyBeside) {
     schedule = scheduleTasks(tasks);
     program.arrange(schedule.order);
   }
-  if (memoryCeiling && failed(fit(func, program, schedule)))
+  if (ceiling && failed(fit(func, ceiling, program, schedule)))
     return signalPassFailure();
   if (!anyBeside)
     return;
@@ -232,6 +238,5 @@ void OverlapCollectivesPass::runOnOperation() {
             {"exposed_seconds", double(schedule.exposed) * 1e-12},
             {"hidden_seconds",
              double(std::max<int64_t>(0, schedule.communication - schedule.exposed)) * 1e-12},
-            {"exposed_before_seconds", double(before.exposed) * 1e-12},
             {"seconds", double(schedule.time) * 1e-12}});
 }

@@ -10,6 +10,26 @@
 
 include "mlir/Pass/PassBase.td"
 
+def RequestSchedule : Pass<"request-schedule", "::mlir::ModuleOp"> {
+  let summary = "notes on SPMD functions how they are to be scheduled";
+  let description = [{
+    The schedule is made when a program is compiled; what its user asked for
+    travels with it.
+
+    ```mlir
+    func.func @main(...) attributes {dist.spmd = @mesh}
+    ```
+    with `overlap=off memory-ceiling=1024` becomes
+    ```mlir
+    func.func @main(...) attributes {dist.spmd = @mesh, rt.memory_ceiling = 1024 : i64, rt.overlap = "off"}
+    ```
+  }];
+  let options = [Option<"overlap", "overlap", "std::string", /*default=*/"\"auto\"", "on, off or auto">,
+                 Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
+                        "bytes of arguments and arena; no limit if 0">];
+  let dependentDialects = ["::meshwright::rt::RtDialect"];
+}
+
 def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let summary = "cuts collectives and the products around them into chunks that overlap";
   let description = [{
@@ -47,7 +67,8 @@ def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
     ```
   }];
   let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
-                        "auto: where it pays by the cost model; always: wherever it can be done">,
+                        "auto: where it pays by the cost model; always: wherever it can be done; the "
+                        "function's rt.overlap goes before">,
                  Option<"chunks", "chunks", "int64_t", /*default=*/"0",
                         "how many; 0: as many as take least time">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -143,9 +164,9 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
   }];
   let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
                         "auto: where links run beside the device's work; always; never: for the "
-                        "ceiling alone">,
+                        "ceiling alone; the function's rt.overlap goes before">,
                  Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
-                        "bytes of arguments and arena; no limit if 0">];
+                        "bytes of arguments and arena; the function's rt.memory_ceiling if 0">];
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::dist::DistDialect"];
 }
 

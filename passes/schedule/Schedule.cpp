@@ -15,9 +15,13 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options) {
+  // Values that somebody looks at stay whole.
+  if (!options.keepProbed)
+    pm.addNestedPass<func::FuncOp>(createSplitCollectives());
   FormKernelsOptions kernels;
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
+  pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
   pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
 }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/ListScheduler.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/SplitRegion.h"
@@ -394,6 +395,7 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesBase<SplitCollec
   }
 
   void runOnOperation() override;
+  bool always = false;
   bool choose(SplitRegion &region, const CostModel &model, ArrayRef<Operation *> order,
               const DenseMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
 };
@@ -407,7 +409,6 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   unsigned first = positions.lookup(region.ops.front().op);
   unsigned last = positions.lookup(region.ops.back().op);
   ArrayRef<Operation *> stretch = order.slice(first, last - first + 1);
-  bool always = when == "always";
   Judge judge(model, always);
   region.bounds.clear();
   whole = judge.play(stretch, region);
@@ -438,8 +439,10 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
 
 void SplitCollectivesPass::runOnOperation() {
   func::FuncOp func = getOperation();
-  if (!getSpmdMeshSymbol(func) || func.isDeclaration())
+  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
+  if (!getSpmdMeshSymbol(func) || func.isDeclaration() || (asked && asked == "off"))
     return markAllAnalysesPreserved();
+  always = when == "always" || (asked && asked == "on");
   Block &block = func.front();
   if (llvm::none_of(block, [](Operation &op) { return isCollective(&op); }))
     return markAllAnalysesPreserved();

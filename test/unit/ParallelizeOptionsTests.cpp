@@ -38,6 +38,7 @@ TEST(ParallelizeOptions, Defaults) {
   EXPECT_TRUE(options.mesh.empty());
   EXPECT_EQ(options.tensorParallel.getName("tp"), "tp");
   EXPECT_EQ(options.sequenceParallel, SequenceParallel::Auto);
+  EXPECT_EQ(options.overlap, Overlap::Auto);
   EXPECT_FALSE(options.memoryCeiling);
 }
 
@@ -45,7 +46,7 @@ TEST(ParallelizeOptions, AllOfThem) {
   ParallelizeOptions options =
       parseValid("mesh=dp=2,tp=4 data_parallel=dp tensor-parallel=none sequence-parallel=on "
                  "shardings={\"*.q_proj.weight\": [{\"tp\"}, {}], '*.w': '[{}, {\"tp\":(1)2}]'} "
-                 "device={a100 memory_size=4e10} memory-ceiling=80G");
+                 "device={a100 memory_size=4e10} overlap=off memory-ceiling=80G");
   ASSERT_EQ(options.mesh.size(), 2u);
   EXPECT_EQ(options.mesh[1].name, "tp");
   EXPECT_EQ(options.mesh[1].size, 4);
@@ -58,6 +59,7 @@ TEST(ParallelizeOptions, AllOfThem) {
   EXPECT_FALSE(options.shardings[0].matches("model.layers.0.k_proj.weight"));
   EXPECT_EQ(options.shardings[1].sharding, "[{}, {\"tp\":(1)2}]");
   EXPECT_EQ(options.device, "a100 memory_size=4e10");
+  EXPECT_EQ(options.overlap, Overlap::Off);
   EXPECT_EQ(options.memoryCeiling, int64_t(80) << 30);
   // The spelling reads back.
   EXPECT_EQ(parseValid(options.str()).str(), options.str());
@@ -70,6 +72,7 @@ TEST(ParallelizeOptions, Errors) {
   EXPECT_EQ(getError("mesh=a=1000000,b=1000000,c=2"), "mesh: more than 2^40 ranks");
   EXPECT_EQ(getError("sequence-parallel=yes"),
             "sequence-parallel is 'yes': expected on, off or auto");
+  EXPECT_EQ(getError("overlap=maybe"), "overlap is 'maybe': expected on, off or auto");
   EXPECT_EQ(getError("device=h100 device=a100"), "option 'device' is given twice");
   EXPECT_EQ(getError("memory-ceiling=-1"), "memory-ceiling is '-1': expected a positive number "
                                            "of bytes, with K, M or G behind it or not");
