@@ -220,7 +220,8 @@ void OverlapCollectivesPass::runOnOperation() {
     ceiling = attr.getInt();
   Program program(func, model, always);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
-  bool anyBeside = !never && llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
+  bool anyBeside =
+      !never && llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
   Schedule schedule;
   if (anyBeside) {
     schedule = scheduleTasks(tasks);

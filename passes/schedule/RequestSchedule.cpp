@@ -22,6 +22,13 @@ namespace {
 struct RequestSchedulePass : meshwright::impl::RequestScheduleBase<RequestSchedulePass> {
   using RequestScheduleBase::RequestScheduleBase;
 
+  LogicalResult initialize(MLIRContext *context) override {
+    if (overlap != "on" && overlap != "off" && overlap != "auto")
+      return emitError(UnknownLoc::get(context)) << "request-schedule: option 'overlap' is '"
+                                                 << overlap << "', expected on, off or auto";
+    return success();
+  }
+
   void runOnOperation() override {
     Builder builder(&getContext());
     for (auto func : getOperation().getOps<func::FuncOp>()) {

@@ -30,12 +30,6 @@ constexpr llvm::StringLiteral kPass = "split-collectives";
 // Judging
 //===----------------------------------------------------------------------===//
 
-/// Whether a chunk of the rows is one piece of the value's memory.
-bool isOutermost(Value value, const TokenDim &place) {
-  auto shape = cast<RankedTensorType>(value.getType()).getShape().take_front(place.dim);
-  return llvm::all_of(shape, [](int64_t size) { return size == 1; });
-}
-
 bool isView(Operation *op) { return isa<nn::ReshapeOp>(op); }
 
 /// Plays a stretch of the program with a region in chunks.
@@ -105,9 +99,9 @@ Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {
   tasks.clear();
   made.clear();
   unsigned chunks = std::max<size_t>(1, region.bounds.size());
-  // A value's own piece of work to be cut up or joined, where it is not a view.
-  auto getMoveTime = [&](Value value, const TokenDim &place) {
-    return isOutermost(value, place) ? 0 : model.getMemoryTime(2 * getTensorBytes(value.getType()));
+  // To cut a value up, or to join it.
+  auto getMoveTime = [&](Value value) {
+    return model.getMemoryTime(2 * getTensorBytes(value.getType()));
   };
   DenseMap<Value, unsigned> cut;
   for (Operation *op : stretch) {
@@ -131,7 +125,7 @@ Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {
       Operation *producer = operand.getDefiningOp();
       if (!how->operands[i] || (producer && region.lookup(producer)) || cut.contains(operand))
         continue;
-      int64_t time = getMoveTime(operand, *how->operands[i]);
+      int64_t time = getMoveTime(operand);
       if (!time)
         continue;
       SmallVector<unsigned, 8> before;
@@ -152,10 +146,10 @@ Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {
       for (auto &list : results)
         list.push_back(task);
     }
-    for (auto [result, list, place] : llvm::zip_equal(op->getResults(), results, how->results)) {
+    for (auto [result, list] : llvm::zip_equal(op->getResults(), results)) {
       bool joined =
           llvm::any_of(result.getUses(), [&](OpOperand &use) { return !region.readsChunk(use); });
-      if (int64_t time = joined ? getMoveTime(result, place) : 0)
+      if (int64_t time = joined ? getMoveTime(result) : 0)
         add(0, time, list);
       made[result] = std::move(list);
     }

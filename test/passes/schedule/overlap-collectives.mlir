@@ -1,0 +1,109 @@
+// RUN: sharding-opt %s --split-input-file --form-kernels --overlap-collectives --plan-buffers --verify-roundtrip | FileCheck %s
+
+// The gather starts first of all, although it is written last, and is waited for
+// behind the product that does not need it.
+
+// CHECK-LABEL: func.func @gather
+// CHECK: %[[F:.*]] = rt.start %arg1 stream 1
+// CHECK: %[[A:.*]] = rt.kernel %arg0, %arg2
+// CHECK: nn.linear
+// CHECK: %[[G:.*]] = rt.wait %[[F]]
+// CHECK: rt.kernel %[[A]], %[[G]]
+// CHECK: nn.add
+
+dist.mesh @mesh = <["tp"=4], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @gather(
+    %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %w: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<16x8xf32>
+  %1 = dist.all_gather %y axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %2 = nn.add %0, %1 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  return %2 : tensor<16x8xf32>
+}
+
+// -----
+
+// Two chunks: the second is computed while the first is summed. The view of a
+// sum does not wait before its reader does.
+
+// CHECK-LABEL: func.func @chunks
+// CHECK: nn.linear
+// CHECK: %[[F0:.*]] = rt.start
+// CHECK: nn.linear
+// CHECK: %[[F1:.*]] = rt.start
+// CHECK: %[[S0:.*]] = rt.wait %[[F0]]
+// CHECK: %[[V0:.*]] = nn.reshape %[[S0]]
+// CHECK: rt.kernel %[[V0]]
+// CHECK: %[[S1:.*]] = rt.wait %[[F1]]
+// CHECK: rt.kernel %[[S1]]
+dist.mesh @mesh = <["tp"=4], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @chunks(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x32xf32>},
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x32xf32>},
+    %w: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x32xf32>})
+    -> (tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x4x8xf32>},
+        tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %2 = nn.reshape %1 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+  %3 = nn.softmax %2 dim 2 : tensor<1x4x8xf32>
+  %4 = nn.linear %y, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %5 = dist.all_reduce sum %4 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %6 = nn.softmax %5 dim 1 : tensor<4x8xf32>
+  return %3, %6 : tensor<1x4x8xf32>, tensor<4x8xf32>
+}
+
+// -----
+
+// The same with room for three of the four values at once: the second sum starts
+// when the first product and its sum are read.
+
+// CHECK-LABEL: func.func @frugal
+// CHECK-SAME: rt.arena = 384 : i64
+// CHECK: rt.kernel
+// CHECK: %[[F0:.*]] = rt.start
+// CHECK: rt.kernel
+// CHECK: %[[S0:.*]] = rt.wait %[[F0]]
+// CHECK: rt.kernel
+// CHECK: %[[F1:.*]] = rt.start
+// CHECK: rt.wait %[[F1]]
+dist.mesh @mesh = <["tp"=4], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @frugal(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x32xf32>},
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x32xf32>},
+    %w: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x32xf32>})
+    -> (tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x4x8xf32>},
+        tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
+    attributes {dist.spmd = @mesh, rt.memory_ceiling = 896 : i64} {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %2 = nn.reshape %1 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+  %3 = nn.softmax %2 dim 2 : tensor<1x4x8xf32>
+  %4 = nn.linear %y, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %5 = dist.all_reduce sum %4 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %6 = nn.softmax %5 dim 1 : tensor<4x8xf32>
+  return %3, %6 : tensor<1x4x8xf32>, tensor<4x8xf32>
+}
+
+// -----
+
+// Cores that exchange through shared memory: each waits where it starts.
+// CHECK-LABEL: func.func @cores
+// CHECK: %[[F:.*]] = rt.start
+// CHECK-NOT: rt.kernel
+// CHECK: rt.wait %[[F]]
+// CHECK: rt.kernel
+dist.mesh @mesh = <["tp"=4], device = "cpu">
+func.func @cores(
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+        tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %y axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = nn.softmax %y dim 1 : tensor<4x8xf32>
+  return %1, %0 : tensor<4x8xf32>, tensor<16x8xf32>
+}
