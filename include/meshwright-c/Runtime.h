@@ -145,22 +145,6 @@ typedef struct mw_rt_gemm {
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
 } mw_rt_gemm;
 
-/* Attention on [batch, heads, length, features]. Strides of the bias are in
- * elements, 0 broadcasts; its last two dimensions go to the kernel as they
- * are. */
-typedef struct mw_rt_attention {
-  int64_t dtype, batch, q_heads, kv_heads, q_len, kv_len, qk_features, v_features;
-  int64_t has_padding, has_bias, bias_dtype, bias_stride_batch, bias_stride_head;
-} mw_rt_attention;
-
-/* The compiled part of attention: from the products of some of one head's
- * queries, `first` to `first + count`, and its keys [count, kv_len], to
- * probabilities, both in the type sums are taken in. `padding` is a row of
- * kv_len bytes, `bias` the head's [q_len, kv_len]; pointers that the descriptor
- * rules out are null. */
-typedef void (*mw_rt_attention_kernel)(const void *products, const void *padding, const void *bias,
-                                       int64_t first, int64_t count, void *probabilities);
-
 /* Rows by index: data [outer, size, inner], indices [count], result [outer,
  * count, inner]. With `has_offset`, rows offset .. offset + size of a larger
  * table are here, and other indices give zeros; else they are an error. */
@@ -208,10 +192,6 @@ int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
                        const void *b, const void *bias, void *c);
-int32_t mw_rt_run_attention(mw_rt_context *context, int64_t op, const mw_rt_attention *what,
-                            const void *query, const void *key, const void *value,
-                            const void *padding, const void *bias, void *result,
-                            mw_rt_attention_kernel kernel);
 int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
                          const void *data, const void *indices, const void *offset, void *result);
 int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,

@@ -130,8 +130,6 @@ void EntryEmitter::emitStep(const Step &step) {
       arguments.push_back(getPointer(input));
     for (Value output : step.outputs)
       arguments.push_back(getPointer(output));
-    if (!step.kernel.empty())
-      arguments.push_back(getKernel(step.kernel));
     break;
   case Step::TwoArrays:
     fillArray(step.inputs, inputArray);

@@ -30,22 +30,17 @@ KernelBuilder::KernelBuilder(MLIRContext *context)
     : module(ModuleOp::create(UnknownLoc::get(context))) {}
 
 func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
-  OpBuilder builder(module->getContext());
+  OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
   SmallVector<Type> all(types);
   all.append(2, builder.getIndexType());
   all.push_back(MemRefType::get(workspaceBytes, builder.getI8Type()));
-  return beginFunction(all);
-}
-
-func::FuncOp KernelBuilder::beginFunction(ArrayRef<Type> types) {
-  OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
   auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
-                                     builder.getFunctionType(types, {}));
+                                     builder.getFunctionType(all, {}));
   Block *entry = kernel.addEntryBlock();
   // Inputs are only read, and nothing else points to the outputs, unless a result
   // lies over an operand: then each element is written by what read it.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
-    if (isa<MemRefType>(types[i]))
+    if (isa<MemRefType>(all[i]))
       kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
   return kernel;
 }
@@ -74,16 +69,13 @@ std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
   // Those for one kind of launch first. Each looks at the ops in the region and
   // declines, before it has begun a kernel, what it is not for.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
-  constexpr Emitter emitters[] = {&KernelScope::buildRows, &KernelScope::buildColumns};
+  constexpr Emitter emitters[] = {&KernelScope::buildAttention, &KernelScope::buildRows,
+                                  &KernelScope::buildColumns};
   KernelScope scope(*this);
   for (Emitter emitter : emitters)
     if (std::optional<KernelInfo> info = (scope.*emitter)(launch))
       return info;
   return std::nullopt;
-}
-
-std::string KernelBuilder::buildAttentionKernel(nn::AttentionOp op) {
-  return KernelScope(*this).buildAttention(op);
 }
 
 } // namespace meshwright::lower

@@ -87,8 +87,6 @@ public:
   /// The kernel of a launch, or none where there is none for what it computes:
   /// the runtime then has to do it.
   std::optional<KernelInfo> build(rt::KernelOp launch);
-  /// The compiled part of attention (`mw_rt_attention_kernel`).
-  std::string buildAttentionKernel(nn::AttentionOp op);
 
   const Target &getTarget() const { return Target::host(); }
 
@@ -100,8 +98,6 @@ private:
   /// Starts a kernel on buffers of these types, with workspace as stated.
   mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types,
                            int64_t workspaceBytes = 0);
-  /// Starts a function of these types and no others.
-  mlir::func::FuncOp beginFunction(mlir::ArrayRef<mlir::Type> types);
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 

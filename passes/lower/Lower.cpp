@@ -248,7 +248,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     auto ops = launch.getOps();
     if (std::distance(ops.begin(), ops.end()) != 1 || !isRuntimeCall(op))
       return op->emitOpError("cannot be compiled for execution");
-    FailureOr<Step> step = getRuntimeCall(op, *kernels);
+    FailureOr<Step> step = getRuntimeCall(op);
     if (failed(step))
       return failure();
     for (Value input : step->inputs)
@@ -267,7 +267,7 @@ LogicalResult ProgramLowering::addStart(rt::StartOp start) {
   auto wait = dyn_cast<rt::WaitOp>(*start.getFuture().getUsers().begin());
   if (failed(placeResults(start, start.getOffsets(), wait.getResults(), start.getYielded())))
     return failure();
-  FailureOr<Step> step = getRuntimeCall(start.getCollective(), *kernels);
+  FailureOr<Step> step = getRuntimeCall(start.getCollective());
   if (failed(step))
     return failure();
   // Nothing to overlap with, and nothing in flight that must come first: the

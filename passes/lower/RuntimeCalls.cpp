@@ -136,38 +136,6 @@ static FailureOr<Step> getMatmul(nn::MatmulOp op) {
   return step;
 }
 
-static Step getAttention(nn::AttentionOp op, KernelBuilder &kernels) {
-  ArrayRef<int64_t> query = shapeOf(op.getQuery()), key = shapeOf(op.getKey());
-  int64_t biasBatch = 0, biasHead = 0;
-  if (op.getBias()) {
-    ArrayRef<int64_t> bias = shapeOf(op.getBias());
-    int64_t stride = product(bias.take_back(2));
-    if (bias.size() >= 3) {
-      biasHead = bias[bias.size() - 3] == 1 ? 0 : stride;
-      stride *= bias[bias.size() - 3];
-    }
-    if (bias.size() >= 4)
-      biasBatch = bias[bias.size() - 4] == 1 ? 0 : stride;
-  }
-  Step step(op, "mw_rt_run_attention");
-  step.inputs = {op.getQuery(), op.getKey(), op.getValue(), op.getKeyPadding(), op.getBias()};
-  step.descriptor = {codeOf(op.getQuery()),
-                     query[0],
-                     query[1],
-                     key[1],
-                     query[2],
-                     key[2],
-                     query[3],
-                     shapeOf(op.getValue())[3],
-                     op.getKeyPadding() != nullptr,
-                     op.getBias() != nullptr,
-                     codeOfOptional(op.getBias()),
-                     biasBatch,
-                     biasHead};
-  step.kernel = kernels.buildAttentionKernel(op);
-  return step;
-}
-
 static Step getEmbedding(nn::EmbeddingOp op) {
   ArrayRef<int64_t> table = shapeOf(op.getTable());
   Step step(op, "mw_rt_run_gather");
@@ -463,20 +431,18 @@ static FailureOr<Step> getAxisIndex(dist::AxisIndexOp op) {
 //===----------------------------------------------------------------------===//
 
 bool isRuntimeCall(Operation *op) {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp, nn::EmbeddingOp, nn::GatherOp,
-             nn::TakeAlongOp, dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp,
-             dist::AllToAllOp, dist::SliceOp, dist::PermuteOp, dist::RedistributeOp,
-             dist::PartialOp, dist::MaskPaddingOp, dist::AxisIndexOp>(op);
+  return isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp, nn::TakeAlongOp,
+             dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
+             dist::SliceOp, dist::PermuteOp, dist::RedistributeOp, dist::PartialOp,
+             dist::MaskPaddingOp, dist::AxisIndexOp>(op);
 }
 
-static FailureOr<Step> getCall(Operation *op, KernelBuilder &kernels) {
+static FailureOr<Step> getCall(Operation *op) {
   constexpr auto sum = dist::ReductionKind::Sum;
   if (auto linear = dyn_cast<nn::LinearOp>(op))
     return getLinear(linear);
   if (auto matmul = dyn_cast<nn::MatmulOp>(op))
     return getMatmul(matmul);
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
-    return getAttention(attention, kernels);
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op))
     return getEmbedding(embedding);
   if (auto gather = dyn_cast<nn::GatherOp>(op))
@@ -506,8 +472,8 @@ static FailureOr<Step> getCall(Operation *op, KernelBuilder &kernels) {
   return getAxisIndex(cast<dist::AxisIndexOp>(op));
 }
 
-FailureOr<Step> getRuntimeCall(Operation *op, KernelBuilder &kernels) {
-  FailureOr<Step> step = getCall(op, kernels);
+FailureOr<Step> getRuntimeCall(Operation *op) {
+  FailureOr<Step> step = getCall(op);
   if (succeeded(step))
     step->outputs.assign(op->result_begin(), op->result_end());
   return step;

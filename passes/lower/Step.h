@@ -36,14 +36,12 @@ struct Step {
     /// The kernel, and inputs and outputs as one array.
     Kernel,
   } passing = Single;
-  /// A kernel that the runtime calls: for a launch, or the last argument of
-  /// another call.
+  /// The kernel of a launch.
   std::string kernel = {};
 };
 
-/// The runtime call that performs an op; `kernels` builds what it calls back.
-/// Fails after a diagnostic.
-mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op, KernelBuilder &kernels);
+/// The runtime call that performs an op. Fails after a diagnostic.
+mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 /// Whether there is one.
 bool isRuntimeCall(mlir::Operation *op);
 

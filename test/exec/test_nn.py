@@ -244,61 +244,6 @@ def test_products(tmp_path, dtype):
     p.check(tmp_path, TOLERANCE[dtype])
 
 
-def attend(q, k, v, scale, seen=None, bias=None, cap=None):
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    s = q @ k.mT * scale
-    if cap:
-        s = cap * torch.tanh(s / cap)
-    if bias is not None:
-        s = s + bias
-    if seen is not None:
-        s = s.masked_fill(~seen, -math.inf)
-    return F.softmax(s, -1).nan_to_num(0) @ v
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
-def test_attention(tmp_path, dtype):
-    q, k = randn(2, 4, 7, 16, dtype=dtype), randn(2, 2, 9, 16, seed=1, dtype=dtype)
-    v = randn(2, 2, 9, 12, seed=2, dtype=dtype)
-    i, j = torch.arange(7)[:, None], torch.arange(9)[None]
-    padding = torch.ones(2, 9, dtype=torch.bool)
-    padding[0, 4:] = False
-    padding[1] = False
-    p = Program()
-    call = "nn.attention {}, {}, {} scale 0.25"
-
-    def add(attributes, seen):
-        p.op(call + (f" {{{{{attributes}}}}}" if attributes else ""), [q, k, v],
-             by_f32(lambda *x: attend(*x, 0.25, seen), q, k, v))
-    add("", None)
-    add("causal", j <= i)
-    add("causal, window_left = 2", (j <= i) & (j >= i - 2))
-    add("window_left = 1, window_right = 3", (j >= i - 1) & (j <= i + 3))
-    add("kv_length = 5", (j < 5).expand(7, 9))
-    p.op("nn.attention {}, {}, {} key_padding {} scale 0.25 {{causal}}", [q, k, v, padding],
-         by_f32(lambda a, b, c, m: attend(a, b, c, 0.25, (j <= i) & m[:, None, None]), q, k, v, padding))
-    p.op(call + " {{soft_cap = 1.5, causal}}", [q, k, v],
-         by_f32(lambda *x: attend(*x, 0.25, j <= i, cap=1.5), q, k, v))
-    for shape in ((7, 9), (4, 7, 9), (2, 4, 7, 9), (2, 1, 7, 9), (1, 4, 1, 9), (2, 1, 1, 9), (4, 7, 1)):
-        bias = randn(*shape, seed=5, dtype=dtype)
-        p.op("nn.attention {}, {}, {} bias {} scale 0.25", [q, k, v, bias],
-             by_f32(lambda a, b, c, d: attend(a, b, c, 0.25, bias=d), q, k, v, bias))
-    p.check(tmp_path, TOLERANCE[dtype])
-
-
-def test_attention_in_blocks(tmp_path):
-    """More scores than are taken at once, and a last block that is smaller."""
-    q, k, v = (randn(1, 2, 700, 8, seed=s) for s in range(3))
-    bias = randn(2, 700, 700, seed=3)
-    i, j = torch.arange(700)[:, None], torch.arange(700)[None]
-    p = Program()
-    p.op("nn.attention {}, {}, {} scale 0.35 {{causal, window_left = 300}}", [q, k, v],
-         attend(q, k, v, 0.35, (j <= i) & (j >= i - 300)))
-    p.op("nn.attention {}, {}, {} bias {} scale 0.35", [q, k, v, bias], attend(q, k, v, 0.35, bias=bias))
-    p.check(tmp_path, 2e-6)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 def test_embedding(tmp_path, dtype):
     ids, table = randint(0, 11, 2, 3), randn(11, 6, dtype=dtype)
