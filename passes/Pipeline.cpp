@@ -100,7 +100,11 @@ static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) 
   pm.addNestedPass<func::FuncOp>(createCombineCollectives());
 }
 
-ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) { return {}; }
+ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) {
+  ScheduleOptions schedule;
+  schedule.verifyPlacement = true;
+  return schedule;
+}
 
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
@@ -152,5 +156,5 @@ void meshwright::registerPipelines() {
       [](llvm::function_ref<void(const mlir::detail::PassOptions &)>) {});
   PassPipelineRegistration<>("schedule",
                              "from SPMD IR, or a global program for one rank, to planned launches",
-                             [](OpPassManager &pm) { buildSchedule(pm); });
+                             [](OpPassManager &pm) { buildPhase(pm, {}, Phase::Rt); });
 }

@@ -23,7 +23,8 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
   pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
-  pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
+  if (options.verifyPlacement)
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
 }
 
 bool meshwright::isPlanned(func::FuncOp func) { return func->hasAttr(rt::RtDialect::kArenaAttr); }

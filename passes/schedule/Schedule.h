@@ -17,6 +17,8 @@ struct ScheduleOptions {
   /// Keep every value that has an `nn.id` between kernels, where it can be
   /// looked at.
   bool keepProbed = false;
+  /// Prove the placement of what comes out; races are always looked for.
+  bool verifyPlacement = false;
 };
 
 /// Adds the passes from an SPMD or a global program to a planned rt program.
