@@ -179,7 +179,10 @@ LogicalResult ProgramLowering::placeResults(Operation *launch,
     if (getTypeCode(getElementTypeOrSelf(result.getType())) < 0)
       return inside.getDefiningOp()->emitOpError("has a result of type ")
              << result.getType() << ", which cannot be compiled";
-    places[result] = places[inside] = {Place::Arena, offset};
+    // One by one: an insertion moves what was inserted before.
+    Place place{Place::Arena, offset};
+    places[result] = place;
+    places[inside] = place;
   }
   return success();
 }
