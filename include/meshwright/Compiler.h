@@ -164,6 +164,16 @@ struct CheckResult {
   int64_t line = 0;
 };
 
+/// What compiling ahead of time did.
+struct CompileSummary {
+  /// Distinct ones of the program, and those that came from the cache on disk.
+  int64_t kernels = 0, cachedKernels = 0;
+  /// Of each of the others: the ops it does, and its milliseconds.
+  std::vector<std::pair<std::string, double>> compiledKernels;
+  /// Of the program's list of calls.
+  double entryMilliseconds = 0;
+};
+
 /// A program rewritten for the ranks of a mesh.
 class Plan {
 public:
@@ -190,8 +200,8 @@ public:
 
   /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
   /// bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
-  /// at all, over nothing but another bundle or an empty folder. The result is true.
-  Result<bool> compile(std::string_view path, std::string_view targetCpu = "");
+  /// at all, over nothing but another bundle or an empty folder.
+  Result<CompileSummary> compile(std::string_view path, std::string_view targetCpu = "");
 
   /// Runs, runs the unsharded program on one rank, and compares. A negative
   /// tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.

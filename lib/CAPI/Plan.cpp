@@ -260,7 +260,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   return {true, diagnostics};
 }
 
-Result<bool> Plan::compile(std::string_view path, std::string_view targetCpu) {
+Result<CompileSummary> Plan::compile(std::string_view path, std::string_view targetCpu) {
   std::map<std::string, rt::HostTensor, std::less<>> parameters;
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
@@ -271,7 +271,11 @@ Result<bool> Plan::compile(std::string_view path, std::string_view targetCpu) {
   options.jsonReport = report(ReportFormat::Json);
   ModuleOp module = state->get(PlanPhase::Spmd);
   DiagnosticCollector collector(module.getContext());
-  if (failed(compileBundle(module, llvm::StringRef(path), parameters, options)))
+  FailureOr<CompileStatistics> statistics =
+      compileBundle(module, llvm::StringRef(path), parameters, options);
+  if (failed(statistics))
     return collector.take();
-  return {true, collector.take()};
+  return {{statistics->kernels, statistics->cached, std::move(statistics->compiled),
+           statistics->entryMilliseconds},
+          collector.take()};
 }

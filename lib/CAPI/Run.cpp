@@ -344,7 +344,7 @@ bool mw_program::buildReport(Report &report) {
 int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu) {
   std::string target = target_cpu ? target_cpu : "";
   if (program->plan) {
-    Result<bool> done = program->plan->compile(bundle, target);
+    Result<CompileSummary> done = program->plan->compile(bundle, target);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }

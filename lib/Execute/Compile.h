@@ -19,8 +19,10 @@ struct CompileStatistics {
   int64_t kernels = 0;
   /// Of them, those that came from the disk.
   int64_t cached = 0;
-  /// Milliseconds of each of the others, by name.
-  std::vector<std::pair<std::string, double>> milliseconds;
+  /// Of each of the others: what it computes, and the milliseconds that its thread
+  /// was at it.
+  std::vector<std::pair<std::string, double>> compiled;
+  /// Of the list of calls.
   double entryMilliseconds = 0;
 };
 

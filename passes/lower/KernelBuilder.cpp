@@ -55,14 +55,23 @@ static std::string print(func::FuncOp kernel) {
 std::string KernelBuilder::finish(func::FuncOp kernel) {
   OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
   func::ReturnOp::create(builder, builder.getUnknownLoc());
-  // Named by what it is: also in another program.
-  std::string name = "kernel_" + llvm::utohexstr(llvm::xxh3_64bits(print(kernel)), true, 16);
-  if (names.insert(name).second) {
-    kernel.setName(name);
-    sources.push_back({name, print(kernel)});
-  }
+  std::string text = print(kernel), self = "@" + kernel.getName().str();
   kernel.erase();
+  // Named by what it is: also in another program.
+  std::string name = "kernel_" + llvm::utohexstr(llvm::xxh3_64bits(text), true, 16);
+  if (names.insert(name).second) {
+    text.replace(text.find(self), self.size(), "@" + name);
+    sources.push_back({name, "", std::move(text)});
+  }
   return name;
+}
+
+/// "nn.add, nn.rms_norm".
+static std::string describeOps(rt::KernelOp launch) {
+  std::string text;
+  for (Operation &op : launch.getOps())
+    text += (text.empty() ? "" : ", ") + op.getName().getStringRef().str();
+  return text;
 }
 
 std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
@@ -72,9 +81,13 @@ std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
   constexpr Emitter emitters[] = {&KernelScope::buildAttention, &KernelScope::buildRows,
                                   &KernelScope::buildColumns};
   KernelScope scope(*this);
+  size_t known = sources.size();
   for (Emitter emitter : emitters)
-    if (std::optional<KernelInfo> info = (scope.*emitter)(launch))
+    if (std::optional<KernelInfo> info = (scope.*emitter)(launch)) {
+      for (size_t i = known; i < sources.size(); ++i)
+        sources[i].purpose = describeOps(launch);
       return info;
+    }
   return std::nullopt;
 }
 

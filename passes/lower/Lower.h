@@ -36,6 +36,8 @@ struct ProbedOp {
 /// name and text.
 struct KernelSource {
   std::string name;
+  /// The ops of the first launch that needs it, for people.
+  std::string purpose;
   /// MLIR: the function of that name, before `lowerKernel`.
   std::string text;
 };

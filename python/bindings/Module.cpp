@@ -117,6 +117,11 @@ NB_MODULE(_core, m) {
       .def_prop_ro("parameters", &Program::getParameters)
       .def_prop_ro("outputs", &Program::getOutputs);
 
+  nb::class_<CompileSummary>(m, "CompileSummary")
+      .def_ro("kernels", &CompileSummary::kernels)
+      .def_ro("cached_kernels", &CompileSummary::cachedKernels)
+      .def_ro("compiled_kernels", &CompileSummary::compiledKernels)
+      .def_ro("entry_milliseconds", &CompileSummary::entryMilliseconds);
   nb::class_<OutputDifference>(m, "OutputDifference")
       .def_ro("name", &OutputDifference::name)
       .def_ro("difference", &OutputDifference::difference);

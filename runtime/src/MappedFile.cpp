@@ -64,7 +64,9 @@ static void say(const char *text) {
 
 static void handleBusError(int, siginfo_t *info, void *) {
   auto *address = static_cast<const char *>(info->si_addr);
-  for (Mapping *mapping = mappings; mapping; mapping = mapping->next) {
+  // Sent by somebody, it has no address.
+  bool isFault = info->si_code > 0;
+  for (Mapping *mapping = mappings; isFault && mapping; mapping = mapping->next) {
     const char *data = mapping->data;
     if (!data || address < data || address >= data + mapping->size)
       continue;
@@ -76,6 +78,7 @@ static void handleBusError(int, siginfo_t *info, void *) {
   }
   // Not ours: as if there were no handler.
   std::signal(SIGBUS, SIG_DFL);
+  raise(SIGBUS);
 }
 
 void MappedFile::reportLostFiles(const char *program) {

@@ -6,23 +6,28 @@ import concurrent.futures
 import torch
 from harness import assert_close, run_module
 
+# Two sums over the first dimension, equal, and one over the second.
 MODULE = """
-func.func @main(%x: tensor<8x64xf32> {nn.input = "x"}) -> (tensor<8x64xf32> {nn.output = "y"}) {
-  %0 = nn.softmax %x dim 1 : tensor<8x64xf32>
-  %1 = nn.sigmoid %0 : tensor<8x64xf32>
-  %2 = nn.softmax %1 dim 1 : tensor<8x64xf32>
-  return %2 : tensor<8x64xf32>
+func.func @main(%x: tensor<8x64xf32> {nn.input = "x"}, %z: tensor<8x64xf32> {nn.input = "z"}) -> (
+    tensor<64xf32> {nn.output = "a"}, tensor<64xf32> {nn.output = "b"},
+    tensor<8xf32> {nn.output = "c"}) {
+  %0 = nn.reduce sum %x dims [0] : (tensor<8x64xf32>) -> tensor<64xf32>
+  %1 = nn.reduce sum %z dims [0] : (tensor<8x64xf32>) -> tensor<64xf32>
+  %2 = nn.reduce sum %x dims [1] : (tensor<8x64xf32>) -> tensor<8xf32>
+  return %0, %1, %2 : tensor<64xf32>, tensor<64xf32>, tensor<8xf32>
 }
 """
+KERNELS = 2
 
 
 def run(folder, cache):
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    x = torch.randn(8, 64)
-    y = run_module(folder, MODULE, {"x": x}, env={"MESHWRIGHT_CACHE": str(cache)})["y"]
-    assert_close(y, x.softmax(1).sigmoid().softmax(1), 1e-5)
-    return y
+    x, z = torch.randn(2, 8, 64)
+    got = run_module(folder, MODULE, {"x": x, "z": z}, env={"MESHWRIGHT_CACHE": str(cache)})
+    for name, want in {"a": x.sum(0), "b": z.sum(0), "c": x.sum(1)}.items():
+        assert_close(got[name], want, 1e-5)
+    return torch.cat(list(got.values()))
 
 
 def kernels(cache):
@@ -34,7 +39,7 @@ def test_kept_and_found(tmp_path):
     first = run(tmp_path, cache)
     files = kernels(cache)
     # Equal kernels are one file.
-    assert len(files) == 2
+    assert len(files) == KERNELS
     inodes = [path.stat().st_ino for path in files]
     assert torch.equal(run(tmp_path, cache), first)
     # Read, not written again.
@@ -61,7 +66,7 @@ def test_off(tmp_path, monkeypatch):
 def test_default_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     run(tmp_path, "")
-    assert len(kernels(tmp_path / "caches" / "meshwright" / "kernels")) == 2
+    assert len(kernels(tmp_path / "caches" / "meshwright" / "kernels")) == KERNELS
 
 
 def test_folder_that_cannot_be_written(tmp_path):
@@ -74,4 +79,4 @@ def test_several_writers(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda i: run(tmp_path / str(i), cache), range(4)))
     assert all(torch.equal(result, results[0]) for result in results)
-    assert len(kernels(cache)) == 2
+    assert len(kernels(cache)) == KERNELS

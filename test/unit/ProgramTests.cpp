@@ -1,0 +1,194 @@
+//===- ProgramTests.cpp - weights, files and progress of programs ---------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Cpu.h"
+#include "meshwright/runtime/include/MappedFile.h"
+#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Progress.h"
+
+#include "gtest/gtest.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <fcntl.h>
+#include <fstream>
+#include <pty.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace meshwright::rt;
+
+namespace {
+
+std::string writeFile(const char *name, size_t bytes) {
+  std::string path = testing::TempDir() + name + std::to_string(getpid());
+  std::ofstream(path) << std::string(bytes, 'x');
+  return path;
+}
+
+TEST(MappedFile, ReadsAndNamesWhatItCannotRead) {
+  std::string path = writeFile("mapped", 100), error;
+  auto file = MappedFile::open(path, error);
+  ASSERT_TRUE(file) << error;
+  EXPECT_EQ(std::string(file->getData(), file->getSize()), std::string(100, 'x'));
+  EXPECT_FALSE(MappedFile::open(path + ".none", error));
+  EXPECT_EQ(error, path + ".none: No such file or directory");
+  EXPECT_FALSE(MappedFile::open(testing::TempDir(), error));
+  EXPECT_EQ(error, testing::TempDir() + ": not a file");
+  unlink(path.c_str());
+  // Still there for who has it.
+  EXPECT_EQ(file->getData()[99], 'x');
+}
+
+TEST(MappedFile, IsNamedWhereItIsCutWhileItIsRead) {
+  std::string path = writeFile("cut", 1 << 20), error;
+  auto before = MappedFile::open(writeFile("before", 10), error);
+  EXPECT_EXIT(
+      {
+        MappedFile::reportLostFiles("tool");
+        auto file = MappedFile::open(path, error);
+        before.reset();
+        if (truncate(path.c_str(), 10) == 0)
+          std::exit(*static_cast<const volatile char *>(file->getData() + (1 << 19)));
+      },
+      testing::ExitedWithCode(1), "tool: error: .*cut.*: cannot be read any more");
+  unlink(path.c_str());
+}
+
+TEST(MappedFile, LeavesOtherSignalsAlone) {
+  EXPECT_EXIT(
+      {
+        MappedFile::reportLostFiles("tool");
+        raise(SIGBUS);
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST(Cpu, KnowsItself) {
+  EXPECT_FALSE(hasFeature("none"));
+  EXPECT_EQ(getMissingFeatures({"none", "neither"}), "none, neither");
+  EXPECT_EQ(getMissingFeatures({}), "");
+#if defined(__x86_64__)
+  EXPECT_EQ(getArchitecture(), "x86-64");
+  __builtin_cpu_init();
+  EXPECT_EQ(hasFeature("sse3"), bool(__builtin_cpu_supports("sse3")));
+  EXPECT_EQ(hasFeature("avx"), bool(__builtin_cpu_supports("avx")));
+  EXPECT_EQ(hasFeature("avx2"), bool(__builtin_cpu_supports("avx2")));
+  EXPECT_EQ(hasFeature("fma"), bool(__builtin_cpu_supports("fma")));
+  EXPECT_EQ(hasFeature("bmi2"), bool(__builtin_cpu_supports("bmi2")));
+  EXPECT_EQ(hasFeature("gfni"), bool(__builtin_cpu_supports("gfni")));
+  EXPECT_EQ(hasFeature("avx512f"), bool(__builtin_cpu_supports("avx512f")));
+  EXPECT_EQ(hasFeature("avx512vbmi"), bool(__builtin_cpu_supports("avx512vbmi")));
+  EXPECT_EQ(hasFeature("avx512bf16"), bool(__builtin_cpu_supports("avx512bf16")));
+  EXPECT_EQ(hasFeature("avx512vpopcntdq"), bool(__builtin_cpu_supports("avx512vpopcntdq")));
+#endif
+}
+
+/// A matrix of 3 x 4, rows over 2 ranks of a mesh of 2 x 2, padded to 4.
+ProgramValue makeValue() {
+  ProgramValue value;
+  value.name = "w";
+  value.type = DType::I32;
+  value.shape = {3, 4};
+  value.localShape = {2, 4};
+  mw_rt_axes rows = {};
+  rows.count = 1;
+  rows.axes[0] = {1, 2};
+  value.layout.dims = {{{3, 4, rows}}, {{4, 4, {}}}};
+  return value;
+}
+
+TEST(ProgramValue, RanksThatHoldTheSameHaveOneHolder) {
+  ProgramValue value = makeValue();
+  for (int64_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(value.getHolder(rank), rank % 2);
+  value.unreduced.count = 1;
+  value.unreduced.axes[0] = {2, 2};
+  for (int64_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(value.getHolder(rank), rank);
+}
+
+TEST(ProgramValue, PartsAndPaddingAndSums) {
+  ProgramValue value = makeValue();
+  int32_t stored[12], local[8];
+  for (int i = 0; i < 12; ++i)
+    stored[i] = i + 1;
+  place(value, 3, {DType::I32, {3, 4}, stored}, local);
+  EXPECT_EQ(std::vector<int32_t>(local, local + 8),
+            std::vector<int32_t>({9, 10, 11, 12, 0, 0, 0, 0}));
+  // A part of the sum: all of it, or none.
+  value.unreduced.count = 1;
+  value.unreduced.axes[0] = {2, 2};
+  place(value, 1, {DType::I32, {3, 4}, stored}, local);
+  EXPECT_EQ(local[0], 9);
+  place(value, 3, {DType::I32, {3, 4}, stored}, local);
+  EXPECT_EQ(local[0], 0);
+}
+
+TEST(ProgramValue, WhatDoesNotFitIsNamed) {
+  ProgramValue value = makeValue();
+  EXPECT_EQ(checkParameter(value, {DType::I32, {3, 4}, nullptr}), "");
+  EXPECT_EQ(checkParameter(value, {DType::I32, {4, 3}, nullptr}),
+            "parameter 'w' is i32[4, 3], expected i32[3, 4]");
+  value.offsets = {2, 0};
+  EXPECT_EQ(checkParameter(value, {DType::I32, {5, 4}, nullptr}), "");
+  EXPECT_EQ(checkParameter(value, {DType::I32, {4, 4}, nullptr}),
+            "parameter 'w' is i32[4, 4], expected i32[3, 4] within it, at 2 0");
+}
+
+/// What goes to standard error, which is a terminal, while `body` runs.
+template <typename Body> std::string watch(Body body) {
+  int terminal = -1, end = -1;
+  if (openpty(&terminal, &end, nullptr, nullptr, nullptr) != 0)
+    return "no terminal";
+  int saved = dup(STDERR_FILENO);
+  dup2(end, STDERR_FILENO);
+  body();
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  char text[4096];
+  ssize_t length = read(terminal, text, sizeof(text));
+  close(end);
+  close(terminal);
+  return std::string(text, std::max<ssize_t>(length, 0));
+}
+
+TEST(Progress, SaysHowFarItIsAndGoes) {
+  std::string said = watch([] {
+    Progress progress("counting", 3);
+    progress.step(2);
+    // Not shown: there is one line.
+    Progress other("other");
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  });
+  EXPECT_EQ(said.find("\rcounting: 2 of 3, 0 s\x1b[K"), 0u) << said;
+  EXPECT_EQ(said.find("other"), std::string::npos);
+  EXPECT_EQ(said.substr(said.size() - 4), "\r\x1b[K");
+}
+
+TEST(Progress, ShortWorkIsQuiet) {
+  EXPECT_EQ(watch([] { Progress progress("counting", 3); }), "");
+}
+
+TEST(Progress, QuietWithoutATerminalOrWhenAsked) {
+  testing::internal::CaptureStderr();
+  {
+    Progress progress("counting");
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  // For the rest of the process: last.
+  Progress::hide();
+  EXPECT_EQ(watch([] {
+              Progress progress("counting");
+              std::this_thread::sleep_for(std::chrono::milliseconds(700));
+            }),
+            "");
+}
+
+} // namespace
