@@ -54,7 +54,11 @@ public:
   virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                    void *const *outputs) = 0;
 
-  /// After a run: makes `bytes` bytes at `data`, which rank `from` holds, known to
+  /// After a run that succeeded in this process: waits until it has in all of them,
+  /// and makes `least` the least of their values. False, with an error, where it
+  /// has not.
+  virtual bool agree(int64_t &least, std::string &error) = 0;
+  /// After that: makes `bytes` bytes at `data`, which rank `from` holds, known to
   /// every process. All processes call this in the same order.
   virtual bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) = 0;
 };
@@ -64,8 +68,10 @@ std::unique_ptr<Backend> createLocalBackend(World &world);
 
 /// What a backend's shared object exports, as `mw_rt_create_backend`: null, with
 /// an error, where the backend cannot work here. `version` is
-/// MW_RT_ABI_VERSION of the caller.
-using BackendFactory = Backend *(*)(int64_t version, World &world, std::string &error);
+/// MW_RT_ABI_VERSION of the caller, `mode` what the user wrote behind the name and
+/// a colon ("mpi:fast"), or empty.
+using BackendFactory = Backend *(*)(int64_t version, World &world, const std::string &mode,
+                                    std::string &error);
 
 } // namespace meshwright::rt
 

@@ -164,7 +164,9 @@ private:
   bool allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const;
   bool placeArguments(const std::vector<HostTensor> &inputs);
   bool prepareParameters();
-  void collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs);
+  bool refuse(std::string &error, const std::string &message) const;
+  bool collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
+               std::string &error);
   size_t getPosition(int64_t rank) const;
   bool isFirstHere(const ProgramValue &value, size_t position) const;
 

@@ -119,6 +119,7 @@ private:
 
   bool prepareThreads(int64_t threadsPerRank, std::string &error);
   bool awaitRanks();
+  void agreeWithOthers();
   void hostRank(mw_rt_context &context, size_t index);
   mw_rt_context *findRank(int64_t rank) const;
 
@@ -155,6 +156,10 @@ double defaultTimeout();
 /// The default number of threads that a rank computes with: 1, or
 /// MESHWRIGHT_THREADS.
 int64_t defaultThreads();
+
+/// Whether this process speaks for all that a launcher such as mpirun has started:
+/// the first of them, or the only one.
+bool isFirstProcess();
 
 /// Bytes of memory that this process can still get, or -1 if unknown.
 int64_t availableMemory();

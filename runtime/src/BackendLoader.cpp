@@ -7,6 +7,7 @@
 
 #include "BackendLoader.h"
 
+#include <algorithm>
 #include <dlfcn.h>
 #include <filesystem>
 #include <set>
@@ -38,9 +39,17 @@ static std::set<std::string> listBackends(const std::filesystem::path &folder) {
   return names;
 }
 
-std::unique_ptr<Backend> openBackend(const std::string &name, World &world, std::string &error) {
-  if (name == "local")
+std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,
+                                     std::string &error) {
+  size_t colon = std::min(spelling.find(':'), spelling.size());
+  std::string name = spelling.substr(0, colon);
+  std::string mode = colon < spelling.size() ? spelling.substr(colon + 1) : "";
+  if (name == "local" && mode.empty())
     return createLocalBackend(world);
+  if (name == "local") {
+    error = "backend 'local' has no mode '" + mode + "'";
+    return nullptr;
+  }
   std::filesystem::path folder = findFolder();
   std::set<std::string> names = listBackends(folder);
   if (!names.count(name)) {
@@ -62,7 +71,7 @@ std::unique_ptr<Backend> openBackend(const std::string &name, World &world, std:
     return nullptr;
   }
   std::string reason;
-  std::unique_ptr<Backend> backend(factory(MW_RT_ABI_VERSION, world, reason));
+  std::unique_ptr<Backend> backend(factory(MW_RT_ABI_VERSION, world, mode, reason));
   if (!backend)
     error = "backend '" + name + "' cannot work here: " + reason;
   return backend;

@@ -12,9 +12,9 @@
 
 namespace meshwright::rt {
 
-/// Null, with an error: for a name that nobody answers to it lists those there
-/// are.
-std::unique_ptr<Backend> openBackend(const std::string &name, World &world, std::string &error);
+/// `spelling` is a backend's name, or name:mode. Null, with an error: for a name
+/// that nobody answers to it lists those there are.
+std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world, std::string &error);
 
 } // namespace meshwright::rt
 

@@ -7,6 +7,8 @@
 
 #include "meshwright/runtime/include/Program.h"
 
+#include "meshwright/runtime/include/Backend.h"
+
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -318,6 +320,16 @@ bool Program::prepareParameters() {
 // Run
 //===----------------------------------------------------------------------===//
 
+/// Other processes may have no reason to refuse, and wait.
+bool Program::refuse(std::string &error, const std::string &message) const {
+  error = message;
+  if (int64_t(ranks.size()) < description.numRanks) {
+    error = "rank " + std::to_string(ranks.front()) + ": " + message;
+    world->getBackend().fail(error);
+  }
+  return false;
+}
+
 bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                   const RunOptions &options, std::string &error) {
   std::lock_guard<std::mutex> lock(running);
@@ -326,22 +338,19 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
   std::string onRanks = std::to_string(description.numRanks) + " ranks";
   int64_t needed = missingBytes(inputs), available = availableMemory();
   if (needed < 0 || (available >= 0 && needed > available)) {
-    error = "running on " + onRanks + " needs " +
-            (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) + " of memory, " +
-            formatBytes(available) + " are available";
-    return false;
+    return refuse(error, "running on " + onRanks + " needs " +
+                             (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
+                             " of memory, " + formatBytes(available) + " are available");
   }
   while (arenas.size() < ranks.size()) {
     arenas.push_back(allocate(description.arenaBytes));
     if (!arenas.back()) {
       arenas.clear();
-      error = "out of memory for " + onRanks;
-      return false;
+      return refuse(error, "out of memory for " + onRanks);
     }
   }
   if (!placeArguments(inputs) || !prepareParameters()) {
-    error = "out of memory for " + onRanks;
-    return false;
+    return refuse(error, "out of memory for " + onRanks);
   }
   std::vector<RankBuffers> buffers(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -357,18 +366,45 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
   }
   if (!world->run(entry, buffers, options, error))
     return false;
-  collect(buffers, outputs);
-  return true;
+  return collect(buffers, outputs, error);
 }
 
-/// Puts the ranks' parts of results together.
-void Program::collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs) {
+/// Puts the ranks' parts of results together, in every process.
+bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
+                      std::string &error) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const ProgramValue &output = description.outputs[i];
-    for (size_t r = 0; r < ranks.size(); ++r)
-      if (output.getHolder(ranks[r]) == ranks[r])
-        unshard(output.layout, ranks[r], sizeOf(output.type), buffers[r].results[i], outputs[i]);
+    auto put = [&](int64_t rank, const void *local) {
+      unshard(output.layout, rank, sizeOf(output.type), local, outputs[i]);
+    };
+    // Where all ranks hold the same, nothing has to come from another process.
+    bool isSame = true;
+    for (int64_t rank = 0; rank < description.numRanks; ++rank)
+      isSame &= output.getHolder(rank) == 0;
+    if (isSame) {
+      put(0, buffers.front().results[i]);
+      continue;
+    }
+    Memory arrived;
+    for (int64_t rank = 0; rank < description.numRanks; ++rank) {
+      if (output.getHolder(rank) != rank)
+        continue;
+      size_t position = getPosition(rank);
+      bool isHere = position < ranks.size();
+      const void *local = isHere ? buffers[position].results[i] : nullptr;
+      if (int64_t(ranks.size()) < description.numRanks) {
+        if (!arrived && !(arrived = allocate(output.getLocalBytes())))
+          return refuse(error, "out of memory for output '" + output.name + "'");
+        // What is here is only read.
+        void *data = isHere ? const_cast<void *>(local) : arrived.get();
+        if (!world->getBackend().broadcast(rank, data, output.getLocalBytes(), error))
+          return false;
+        local = data;
+      }
+      put(rank, local);
+    }
   }
+  return true;
 }
 
 } // namespace meshwright::rt

@@ -9,6 +9,7 @@
 
 #include "BackendLoader.h"
 #include "Context.h"
+#include "Link.h"
 
 #include "meshwright/runtime/include/Backend.h"
 
@@ -17,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <system_error>
 
 namespace meshwright::rt {
@@ -40,6 +42,12 @@ WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector
   world->backend = openBackend(backend, *world, error);
   if (!world->backend)
     return nullptr;
+  if (const char *text = std::getenv("MESHWRIGHT_LINK")) {
+    std::optional<Link> link = parseLink(text, error);
+    if (!link)
+      return nullptr;
+    world->backend = throttle(*world, std::move(world->backend), *link);
+  }
   world->localRanks = world->backend->getLocalRanks();
   for (int64_t rank : world->localRanks) {
     world->contexts.push_back(std::make_unique<mw_rt_context>(*world, *world->backend, rank));
@@ -219,6 +227,25 @@ bool World::awaitRanks() {
   return true;
 }
 
+/// After a run that went well here. Of all ops whose results are not finite, on
+/// whatever process, the first is named everywhere.
+void World::agreeWithOthers() {
+  constexpr int64_t none = std::numeric_limits<int64_t>::max();
+  int64_t mine = notFiniteOp < 0 ? none : notFiniteOp * numRanks + notFiniteRank, least = mine;
+  std::string error;
+  if (!backend->agree(least, error))
+    return fail(error);
+  if (least == none)
+    return;
+  std::vector<char> text(1024, 0);
+  if (least == mine)
+    notFinite.copy(text.data(), text.size() - 1);
+  if (!backend->broadcast(least % numRanks, text.data(), int64_t(text.size()), error))
+    return fail(error);
+  notFiniteOp = least / numRanks;
+  notFinite = text.data();
+}
+
 bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunOptions &options,
                 std::string &error) {
   if (isStuck()) {
@@ -233,10 +260,13 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   failed = false;
   firstError.clear();
   notFiniteOp = notFiniteRank = -1;
-  if (!backend->reset(error) ||
-      !prepareThreads(options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads(),
-                      error))
+  if (!backend->reset(error))
     return false;
+  if (!prepareThreads(options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads(),
+                      error)) {
+    backend->fail(error);
+    return false;
+  }
   {
     std::lock_guard<std::mutex> lock(runMutex);
     // Kept here, since a rank that is stuck outlives the run.
@@ -256,6 +286,8 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   runBegins.notify_all();
   if (awaitRanks())
     given = std::move(buffers);
+  if (!hasFailed())
+    agreeWithOthers();
   std::lock_guard<std::mutex> lock(errorMutex);
   if (notFiniteOp >= 0)
     error = notFinite;
@@ -282,6 +314,13 @@ double defaultTimeout() { return readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds
 
 int64_t defaultThreads() {
   return std::max<int64_t>(1, readPositive("MESHWRIGHT_THREADS", 1, "threads"));
+}
+
+bool isFirstProcess() {
+  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char *text = std::getenv(name))
+      return std::strcmp(text, "0") == 0;
+  return true;
 }
 
 int64_t availableMemory() {

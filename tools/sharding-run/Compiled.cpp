@@ -19,7 +19,9 @@ using namespace meshwright::run;
 namespace {
 
 /// Tells diagnostics.
-void say(void *, int32_t severity, const char *where, const char *what) {
+void say(void *user, int32_t severity, const char *where, const char *what) {
+  if (severity != MW_ERROR && !static_cast<const Options *>(user)->speaks)
+    return;
   const char *names[] = {"note", "remark", "warning", "error"};
   if (*where)
     std::fprintf(stderr, "%s: ", where);
@@ -74,7 +76,8 @@ public:
     const char *rewriting = options.parallelize ? options.parallelize->c_str() : nullptr;
     {
       rt::Progress progress("planning");
-      program = compiler.open(options.model.c_str(), rewriting, say, nullptr);
+      program =
+          compiler.open(options.model.c_str(), rewriting, say, const_cast<Options *>(&options));
     }
     if (!program)
       return false;

@@ -27,7 +27,11 @@ const char *const usage =
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
-    "  --backend=NAME        who runs the ranks (local)\n"
+    "  --backend=NAME        who runs the ranks: local, threads of this process; mpi, the\n"
+    "                        processes that mpirun has started; mpi:fast, the same with\n"
+    "                        sums in any order\n"
+    "  --link=LINK           slow collectives down to a link between ranks, for example\n"
+    "                        latency=20us,bandwidth=2GB/s\n"
     "  --check               compare with the model as it was, on one rank; a bundle needs\n"
     "                        --reference instead\n"
     "  --reference=FILE      compare the outputs with these (safetensors)\n"
@@ -66,11 +70,10 @@ struct Arguments {
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
-    const std::pair<const char *, std::string *> texts[] = {{"--weights", &options.weights},
-                                                            {"--inputs", &options.inputs},
-                                                            {"--outputs", &options.outputs},
-                                                            {"--reference", &options.reference},
-                                                            {"--backend", &options.backend}};
+    const std::pair<const char *, std::string *> texts[] = {
+        {"--weights", &options.weights}, {"--inputs", &options.inputs},
+        {"--outputs", &options.outputs}, {"--reference", &options.reference},
+        {"--backend", &options.backend}, {"--link", &options.link}};
     bool known = false;
     for (auto [name, to] : texts)
       if (const char *value = arguments.take(name)) {

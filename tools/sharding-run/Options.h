@@ -25,6 +25,10 @@ struct Options {
   bool check = false;
   /// Where the report goes: nothing, "-" for standard output, or a file.
   std::optional<std::string> report;
+  /// Slows collectives down: MESHWRIGHT_LINK.
+  std::string link;
+  /// Of several processes one writes files and tells what is no error.
+  bool speaks = true;
   bool quiet = false;
   bool help = false;
 };

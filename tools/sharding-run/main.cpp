@@ -12,9 +12,11 @@
 
 #include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Progress.h"
+#include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 using namespace meshwright;
 using namespace meshwright::run;
@@ -65,6 +67,9 @@ static Status execute(const Options &options) {
   }
   if (Status status = model->run(inputs.tensors, pointers))
     return status;
+  // All processes have the same outputs.
+  if (!options.speaks)
+    return Fine;
   Status status = options.check ? model->check(inputs.tensors, options.tolerance) : Fine;
   if (status != Error && !options.reference.empty())
     status = std::max(status, compareWithReference(options, outputs));
@@ -88,7 +93,11 @@ int main(int argc, char **argv) {
     std::fputs(usage, stdout);
     return Fine;
   }
-  if (options.quiet)
+  // With any other backend each process runs a program of its own.
+  options.speaks = options.backend.rfind("mpi", 0) != 0 || rt::isFirstProcess();
+  if (!options.link.empty())
+    setenv("MESHWRIGHT_LINK", options.link.c_str(), /*overwrite=*/1);
+  if (options.quiet || !options.speaks)
     rt::Progress::hide();
   rt::MappedFile::reportLostFiles("sharding-run");
   return execute(options);

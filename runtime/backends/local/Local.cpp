@@ -106,6 +106,7 @@ public:
     return ranks;
   }
 
+  bool agree(int64_t &, std::string &) override { return true; }
   bool reset(std::string &) override {
     for (auto &[key, group] : groups) {
       group->arrived = 0;

@@ -1,0 +1,140 @@
+//===- Link.cpp - collectives as slow as over a network -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Link.h"
+
+#include "Moves.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <sys/prctl.h>
+#include <thread>
+#include <utility>
+
+namespace meshwright::rt {
+
+/// A number and one of the units, which come with their factors.
+static std::optional<double>
+parseQuantity(const std::string &text,
+              std::initializer_list<std::pair<const char *, double>> units) {
+  char *end = nullptr;
+  double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || !(number >= 0) || !std::isfinite(number))
+    return std::nullopt;
+  for (auto [name, factor] : units)
+    if (std::string(end) == name)
+      return number * factor;
+  return std::nullopt;
+}
+
+std::optional<Link> parseLink(const std::string &text, std::string &error) {
+  Link link;
+  size_t begin = 0;
+  auto refuse = [&](const std::string &part) {
+    error = "link '" + text + "': '" + part +
+            "' is no part of a link, expected latency=<number><s|ms|us|ns> or "
+            "bandwidth=<number><B/s|KB/s|MB/s|GB/s>";
+    return std::nullopt;
+  };
+  while (begin <= text.size()) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    size_t equals = part.find('=');
+    std::string name = part.substr(0, equals);
+    std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    std::optional<double> number;
+    if (name == "latency") {
+      number = parseQuantity(value, {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}});
+      link.latency = number.value_or(0);
+    } else if (name == "bandwidth") {
+      number = parseQuantity(value, {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}});
+      link.bandwidth = number.value_or(0);
+      if (number && *number == 0)
+        number.reset();
+    }
+    if (!number)
+      return refuse(part);
+  }
+  return link;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class ThrottledBackend : public Backend {
+public:
+  ThrottledBackend(World &world, std::unique_ptr<Backend> backend, Link link)
+      : world(world), backend(std::move(backend)), link(link) {}
+
+  std::vector<int64_t> getLocalRanks() const override { return backend->getLocalRanks(); }
+  bool reset(std::string &error) override { return backend->reset(error); }
+  void fail(const std::string &message) override { backend->fail(message); }
+  bool agree(int64_t &least, std::string &error) override { return backend->agree(least, error); }
+  bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override {
+    return backend->broadcast(from, data, bytes, error);
+  }
+  bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+           void *const *outputs) override {
+    // The ranks wait before they meet: the last to come is a whole delay ahead of
+    // the end, as if its data were under way for that long.
+    return sleepUntil(reserve(caller.rank, trafficOf(what, caller.rank))) &&
+           backend->run(caller, what, inputs, outputs);
+  }
+
+private:
+  Clock::time_point reserve(int64_t rank, Traffic traffic);
+  bool sleepUntil(Clock::time_point end) const;
+
+  World &world;
+  std::unique_ptr<Backend> backend;
+  Link link;
+  std::mutex mutex;
+  /// When the link of a rank has sent what it was given.
+  std::map<int64_t, Clock::time_point> busy;
+};
+
+} // namespace
+
+/// When a collective that starts now has come through.
+Clock::time_point ThrottledBackend::reserve(int64_t rank, Traffic traffic) {
+  auto inTicks = [](double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  std::lock_guard<std::mutex> lock(mutex);
+  Clock::time_point &sent = busy[rank];
+  sent = std::max(sent, Clock::now());
+  if (link.bandwidth > 0)
+    sent += inTicks(traffic.bytes / link.bandwidth);
+  return sent + inTicks(traffic.steps * link.latency);
+}
+
+/// False after a failure, which ends the sleep soon.
+bool ThrottledBackend::sleepUntil(Clock::time_point end) const {
+  // The kernel may else be 50 us late.
+  prctl(PR_SET_TIMERSLACK, 1000);
+  constexpr auto slice = std::chrono::milliseconds(20);
+  for (auto now = Clock::now(); now < end; now = Clock::now()) {
+    if (world.hasFailed())
+      return false;
+    std::this_thread::sleep_until(std::min(end, now + slice));
+  }
+  return !world.hasFailed();
+}
+
+std::unique_ptr<Backend> throttle(World &world, std::unique_ptr<Backend> backend, Link link) {
+  return std::make_unique<ThrottledBackend>(world, std::move(backend), link);
+}
+
+} // namespace meshwright::rt
