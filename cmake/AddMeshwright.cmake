@@ -104,6 +104,22 @@ function(meshwright_install_library name)
     LIBRARY DESTINATION meshwright)
 endfunction()
 
+# A backend of the runtime: a shared object that the runtime finds beside itself
+# and opens by name.
+function(meshwright_add_backend name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(target MeshwrightBackend_${name})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_compile_options(${target} PRIVATE -fexceptions -Wall)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/src")
+  target_link_libraries(${target} PRIVATE MeshwrightRuntime ${ARG_LIBRARIES})
+  set_target_properties(${target} PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
+    INSTALL_RPATH "${MESHWRIGHT_LIBRARY_RPATH}")
+  install(TARGETS ${target} COMPONENT development LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS ${target} COMPONENT python EXCLUDE_FROM_ALL LIBRARY DESTINATION meshwright)
+endfunction()
+
 # A tool: a main of a few lines. It links the compiler library unless LIBRARIES
 # names others.
 function(meshwright_add_tool name)

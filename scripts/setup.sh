@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=(build-essential cmake ninja-build ccache
   "libmlir-$LLVM_MAJOR-dev" "mlir-$LLVM_MAJOR-tools" "llvm-$LLVM_MAJOR-dev"
   "llvm-$LLVM_MAJOR-tools" "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR"
-  libdnnl-dev nlohmann-json3-dev libgtest-dev)
+  libdnnl-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev openmpi-bin)
 for option in "$@"; do
   case $option in
     --sanitizers) packages+=("libclang-rt-$LLVM_MAJOR-dev") ;;

@@ -1,0 +1,554 @@
+//===- Mpi.cpp - ranks are processes of mpirun ----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each group has a communicator for each stream that it meets on. By default
+// results are those of `local`, bit for bit: the boxes of a collective go from
+// rank to rank as they are, all at once, and whoever needs a sum takes it in the
+// order of the ranks. In fast mode MPI's own collectives do what they can.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Moves.h"
+#include "Process.h"
+#include "Reduce.h"
+
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+using namespace meshwright::rt;
+using namespace meshwright::rt::mpi;
+
+namespace {
+
+/// MPI counts with int: what is larger goes in parts.
+constexpr int64_t kLargestPart = int64_t(1) << 30;
+
+/// A box on its way to or from a member of the group.
+struct Message {
+  /// The member's coordinate, which is its rank in the communicator.
+  int64_t member = 0;
+  int64_t tensor = 0;
+  int64_t bytes = 0;
+  /// It lies in one piece in the tensor, at `offset`; else `offset` is where it is
+  /// packed in the staging memory.
+  bool isDirect = false;
+  int64_t offset = 0;
+  /// Where it lies in the tensor otherwise.
+  std::vector<int64_t> place, extents;
+};
+
+/// A rank's part in a collective.
+struct Plan {
+  std::vector<int64_t> ranks;
+  /// Coordinates in the order of their ranks: the order of reductions.
+  std::vector<int64_t> byRank;
+  int64_t self = 0;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  /// For each tensor; none for an all-reduce.
+  std::vector<Arrivals> arrivals;
+  std::vector<Message> sends, receives;
+  /// All-reduce: the results, from outputs to outputs.
+  std::vector<Message> resultSends, resultReceives;
+  int64_t stagingBytes = 0;
+  bool isFast = false;
+};
+
+/// Whether a box lies in one piece, and where that begins, in elements.
+bool isContiguous(const std::vector<int64_t> &shape, const std::vector<int64_t> &place,
+                  const std::vector<int64_t> &extents, int64_t &offset) {
+  std::vector<int64_t> strides = denseStrides(shape);
+  offset = 0;
+  bool isPartial = false, contiguous = true;
+  for (size_t d = shape.size(); d-- > 0;) {
+    offset += place[d] * strides[d];
+    contiguous &= !isPartial || extents[d] == 1;
+    isPartial |= extents[d] != shape[d];
+  }
+  return contiguous;
+}
+
+class MpiBackend : public Backend {
+public:
+  MpiBackend(Process &process, World &world, bool deterministic)
+      : process(process), world(world), deterministic(deterministic) {
+    process.enter(world);
+    world.setRanksOnMachine(process.getRanksOnMachine());
+  }
+  ~MpiBackend() override {
+    process.leave(world);
+    if (process.hasFailed())
+      process.awaitWitnesses();
+  }
+
+  std::vector<int64_t> getLocalRanks() const override { return {process.getRank()}; }
+  bool reset(std::string &error) override;
+  void fail(const std::string &message) override { process.publish(message); }
+  bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+           void *const *outputs) override;
+  bool agree(int64_t &least, std::string &error) override;
+  bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
+
+private:
+  Plan &getPlan(const Caller &caller, const mw_rt_collective &what);
+  Message describe(const Plan &plan, const Arrivals &arrivals, const Move &move, bool isSend,
+                   int64_t member, int64_t tensor) const;
+  void addMessage(Plan &plan, std::vector<Message> &list, Message message) const;
+  void planReduction(Plan &plan, const mw_rt_collective &what) const;
+  void planMoves(Plan &plan, const mw_rt_collective &what) const;
+  bool exchange(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+                const std::vector<Message> &sends, const std::vector<Message> &receives,
+                const void *const *inputs, void *const *outputs, char *staging);
+  bool runFast(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+               const void *const *inputs, void *const *outputs);
+  void reduceShares(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
+                    void *const *outputs, const char *staging) const;
+  void land(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
+            void *const *outputs, const char *staging) const;
+  char *getStaging(int64_t stream, int64_t bytes);
+  bool finishAll(Requests &requests, double timeout, std::string &error);
+
+  Process &process;
+  World &world;
+  bool deterministic;
+  std::mutex mutex;
+  /// By stream and descriptor.
+  std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
+  struct Staging {
+    Memory memory;
+    int64_t bytes = 0;
+  };
+  std::map<int64_t, Staging> stagings;
+};
+
+std::string describeEnd(const std::string &error) {
+  return "a run failed before, after which processes cannot meet again (" + error +
+         "): start them again";
+}
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Before and after runs
+//===----------------------------------------------------------------------===//
+
+/// Waits for requests that belong to no op.
+bool MpiBackend::finishAll(Requests &requests, double timeout, std::string &error) {
+  if (process.await(world, {process.getRank(), 0, -1}, requests, timeout))
+    return true;
+  error = process.getError();
+  return false;
+}
+
+bool MpiBackend::reset(std::string &error) {
+  if (process.hasFailed()) {
+    error = describeEnd(process.getError());
+    return false;
+  }
+  process.beginRun(world);
+  Requests requests;
+  MPI_Ibarrier(process.getAll(), requests.addFor(-1));
+  // The others may still be loading.
+  return finishAll(requests, /*timeout=*/0, error);
+}
+
+bool MpiBackend::agree(int64_t &least, std::string &error) {
+  if (process.hasFailed()) {
+    error = process.getError();
+    return false;
+  }
+  int64_t mine = least;
+  Requests requests;
+  MPI_Iallreduce(&mine, &least, 1, MPI_INT64_T, MPI_MIN, process.getAll(), requests.addFor(-1));
+  if (!finishAll(requests, /*timeout=*/0, error))
+    return false;
+  process.endRun(world);
+  return true;
+}
+
+bool MpiBackend::broadcast(int64_t from, void *data, int64_t bytes, std::string &error) {
+  if (process.hasFailed()) {
+    error = process.getError();
+    return false;
+  }
+  Requests requests;
+  for (int64_t begin = 0; begin < bytes; begin += kLargestPart)
+    MPI_Ibcast(static_cast<char *>(data) + begin, int(std::min(kLargestPart, bytes - begin)),
+               MPI_BYTE, int(from), process.getAll(), requests.addFor(-1));
+  return finishAll(requests, /*timeout=*/0, error);
+}
+
+//===----------------------------------------------------------------------===//
+// Plans
+//===----------------------------------------------------------------------===//
+
+/// The message with a box of an input, to send, or of an output, to receive.
+Message MpiBackend::describe(const Plan &plan, const Arrivals &arrivals, const Move &move,
+                             bool isSend, int64_t member, int64_t tensor) const {
+  const std::vector<int64_t> &shape = isSend ? arrivals.inShape : arrivals.outShape;
+  Message message;
+  message.member = member;
+  message.tensor = tensor;
+  message.bytes = countOf(move.extents) * arrivals.elementSize;
+  message.place = isSend ? move.source : move.destination;
+  message.extents = move.extents;
+  message.isDirect = isContiguous(shape, message.place, message.extents, message.offset);
+  message.offset *= arrivals.elementSize;
+  return message;
+}
+
+/// Gives it a place in the staging memory where it needs one.
+void MpiBackend::addMessage(Plan &plan, std::vector<Message> &list, Message message) const {
+  if (!message.isDirect) {
+    message.offset = plan.stagingBytes;
+    plan.stagingBytes += (message.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  list.push_back(std::move(message));
+}
+
+/// Each member combines its share of the elements and sends the result to all.
+void MpiBackend::planReduction(Plan &plan, const mw_rt_collective &what) const {
+  int64_t members = int64_t(plan.ranks.size());
+  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
+    const mw_rt_moved_tensor &moved = what.tensors[tensor];
+    int64_t count = countBefore(moved), size = sizeOf(DType(moved.dtype));
+    auto describeShare = [&](int64_t member, int64_t owner, bool isDirect) {
+      auto [begin, end] = shareOf(count, owner, members);
+      Message message;
+      message.member = member;
+      message.tensor = tensor;
+      message.bytes = (end - begin) * size;
+      message.isDirect = isDirect;
+      message.offset = begin * size;
+      return message;
+    };
+    for (int64_t member = 0; member < members; ++member) {
+      if (member == plan.self)
+        continue;
+      auto add = [&](std::vector<Message> &list, int64_t owner, bool isDirect) {
+        if (Message message = describeShare(member, owner, isDirect); message.bytes > 0)
+          addMessage(plan, list, std::move(message));
+      };
+      add(plan.sends, member, /*isDirect=*/true);
+      add(plan.receives, plan.self, /*isDirect=*/false);
+      add(plan.resultSends, plan.self, /*isDirect=*/true);
+      add(plan.resultReceives, member, /*isDirect=*/true);
+    }
+  }
+}
+
+void MpiBackend::planMoves(Plan &plan, const mw_rt_collective &what) const {
+  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
+    Arrivals mine = arrivalsOf(what, tensor, process.getRank());
+    for (const Move &move : mine.moves) {
+      if (move.from == plan.self)
+        continue;
+      Message message = describe(plan, mine, move, /*isSend=*/false, move.from, tensor);
+      // What is to be combined is not yet part of the output.
+      message.isDirect &= what.kind != MW_RT_REDUCE_SCATTER;
+      addMessage(plan, plan.receives, std::move(message));
+    }
+    for (int64_t member = 0; member < int64_t(plan.ranks.size()); ++member) {
+      if (member == plan.self)
+        continue;
+      Arrivals theirs = arrivalsOf(what, tensor, plan.ranks[member]);
+      for (const Move &move : theirs.moves)
+        if (move.from == plan.self)
+          addMessage(plan, plan.sends,
+                     describe(plan, theirs, move, /*isSend=*/true, member, tensor));
+    }
+    plan.arrivals.push_back(std::move(mine));
+  }
+}
+
+/// Whether MPI has a collective that does the same: elements as numbers of a
+/// type that it knows, chunks that lie one behind the other, nothing padded.
+static bool canBeFast(const Plan &plan, const mw_rt_collective &what) {
+  int64_t members = int64_t(plan.ranks.size());
+  bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
+  if (!reduces && what.kind != MW_RT_ALL_GATHER)
+    return false;
+  for (int64_t i = 0; i < what.num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what.tensors[i];
+    DType type = DType(moved.dtype);
+    // Largest values: MPI may lose a NaN. Half precision it does not know.
+    if (reduces && (what.reduction != MW_RT_SUM || type == DType::BF16 || type == DType::F16 ||
+                    type == DType::I1))
+      return false;
+    if (std::max(countBefore(moved), countAfter(moved)) * sizeOf(type) > kLargestPart)
+      return false;
+    if (what.kind == MW_RT_ALL_REDUCE)
+      continue;
+    for (int64_t d = 0; d < moved.dim; ++d)
+      if (moved.in_shape[d] != 1)
+        return false;
+    if (what.kind == MW_RT_ALL_GATHER
+            ? moved.out_shape[moved.dim] != moved.in_shape[moved.dim] * members
+            : moved.in_shape[moved.dim] != moved.out_shape[moved.dim] * members)
+      return false;
+  }
+  return true;
+}
+
+Plan &MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto [found, isNew] = plans.try_emplace({caller.stream, &what});
+  Plan &plan = found->second;
+  if (!isNew)
+    return plan;
+  plan.ranks = groupOf(what.group, caller.rank, plan.self);
+  for (size_t i = 0; i < plan.ranks.size(); ++i)
+    plan.byRank.push_back(i);
+  std::sort(plan.byRank.begin(), plan.byRank.end(),
+            [&](int64_t a, int64_t b) { return plan.ranks[a] < plan.ranks[b]; });
+  plan.isFast = !deterministic && canBeFast(plan, what);
+  if (what.kind == MW_RT_ALL_REDUCE)
+    planReduction(plan, what);
+  else
+    planMoves(plan, what);
+  return plan;
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+/// Belongs to the stream for the time of one collective. Null where there is no
+/// memory.
+char *MpiBackend::getStaging(int64_t stream, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex);
+  Staging &staging = stagings[stream];
+  if (staging.bytes < bytes) {
+    staging.memory.reset();
+    staging.memory = allocate(bytes);
+    staging.bytes = staging.memory ? bytes : 0;
+  }
+  return staging.memory.get();
+}
+
+static int64_t tagOf(int64_t op) {
+  // Ranks at different ops do not take each other's data for their own; any MPI
+  // has that many tags.
+  return std::max<int64_t>(op, 0) % 32767;
+}
+
+/// Sends from `inputs` and receives into `outputs`, or the staging memory.
+bool MpiBackend::exchange(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+                          const std::vector<Message> &sends, const std::vector<Message> &receives,
+                          const void *const *inputs, void *const *outputs, char *staging) {
+  Requests requests;
+  int tag = int(tagOf(caller.op));
+  auto post = [&](const Message &message, char *data, bool isSend) {
+    for (int64_t begin = 0; begin < message.bytes; begin += kLargestPart) {
+      int count = int(std::min(kLargestPart, message.bytes - begin));
+      int member = int(message.member);
+      MPI_Request *request = requests.addFor(plan.ranks[message.member]);
+      int status =
+          isSend
+              ? MPI_Isend(data + begin, count, MPI_BYTE, member, tag, plan.communicator, request)
+              : MPI_Irecv(data + begin, count, MPI_BYTE, member, tag, plan.communicator, request);
+      if (!process.check(world, caller, status))
+        return false;
+    }
+    return true;
+  };
+  for (const Message &message : receives) {
+    char *data = message.isDirect ? static_cast<char *>(outputs[message.tensor]) : staging;
+    if (!post(message, data + message.offset, /*isSend=*/false))
+      return false;
+  }
+  for (const Message &message : sends) {
+    auto *data = static_cast<char *>(const_cast<void *>(inputs[message.tensor]));
+    if (!message.isDirect) {
+      const Arrivals &arrivals = plan.arrivals[message.tensor];
+      std::vector<int64_t> origin(message.extents.size(), 0);
+      copyBox(data, arrivals.inShape, message.place, staging + message.offset, message.extents,
+              origin, message.extents, arrivals.elementSize);
+      data = staging;
+    }
+    if (!post(message, data + message.offset, /*isSend=*/true))
+      return false;
+  }
+  return process.await(world, caller, requests, world.getTimeout());
+}
+
+/// What has arrived, and what was here already, goes where it belongs.
+void MpiBackend::land(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
+                      void *const *outputs, const char *staging) const {
+  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
+    const Arrivals &arrivals = plan.arrivals[tensor];
+    for (const Move &move : arrivals.moves)
+      if (move.from == plan.self)
+        copyBox(inputs[tensor], arrivals.inShape, move.source, outputs[tensor], arrivals.outShape,
+                move.destination, move.extents, arrivals.elementSize);
+  }
+  for (const Message &message : plan.receives) {
+    if (message.isDirect)
+      continue;
+    const Arrivals &arrivals = plan.arrivals[message.tensor];
+    std::vector<int64_t> origin(message.extents.size(), 0);
+    copyBox(staging + message.offset, message.extents, origin, outputs[message.tensor],
+            arrivals.outShape, message.place, message.extents, arrivals.elementSize);
+  }
+}
+
+/// Combines this rank's shares of an all-reduce, or chunks of a reduce-scatter.
+void MpiBackend::reduceShares(const Plan &plan, const mw_rt_collective &what,
+                              const void *const *inputs, void *const *outputs,
+                              const char *staging) const {
+  int64_t members = int64_t(plan.ranks.size());
+  std::map<std::pair<int64_t, int64_t>, const char *> arrived;
+  for (const Message &message : plan.receives)
+    arrived[{message.tensor, message.member}] = staging + message.offset;
+  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
+    if (what.kind == MW_RT_REDUCE_SCATTER) {
+      std::vector<ChunkSource> sources;
+      for (int64_t member : plan.byRank) {
+        if (member == plan.self)
+          sources.push_back({inputs[tensor], /*isBox=*/false});
+        else
+          sources.push_back({arrived[{tensor, member}], /*isBox=*/true});
+      }
+      reduceChunk(what, tensor, plan.arrivals[tensor], sources, outputs[tensor]);
+      continue;
+    }
+    const mw_rt_moved_tensor &moved = what.tensors[tensor];
+    int64_t size = sizeOf(DType(moved.dtype));
+    auto [begin, end] = shareOf(countBefore(moved), plan.self, members);
+    if (begin == end)
+      continue;
+    std::vector<const void *> sources;
+    for (int64_t member : plan.byRank)
+      sources.push_back(member == plan.self
+                            ? static_cast<const char *>(inputs[tensor]) + begin * size
+                            : arrived[{tensor, member}]);
+    reduce(DType(moved.dtype), what.reduction, sources,
+           {static_cast<char *>(outputs[tensor]) + begin * size}, end - begin);
+  }
+}
+
+/// One non-blocking collective of MPI for each tensor.
+bool MpiBackend::runFast(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+                         const void *const *inputs, void *const *outputs) {
+  auto typeOf = [](DType type) {
+    switch (type) {
+    case DType::F64:
+      return MPI_DOUBLE;
+    case DType::I64:
+      return MPI_INT64_T;
+    case DType::I32:
+      return MPI_INT32_T;
+    default:
+      return MPI_FLOAT;
+    }
+  };
+  Requests requests;
+  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
+    const mw_rt_moved_tensor &moved = what.tensors[tensor];
+    int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
+    const void *input = inputs[tensor];
+    void *output = outputs[tensor];
+    if (input == output && what.kind != MW_RT_ALL_GATHER)
+      input = MPI_IN_PLACE;
+    MPI_Request *request = requests.addFor(-1);
+    int status = MPI_SUCCESS;
+    switch (what.kind) {
+    case MW_RT_ALL_REDUCE:
+      status = MPI_Iallreduce(input, output, int(countBefore(moved)), typeOf(DType(moved.dtype)),
+                              MPI_SUM, plan.communicator, request);
+      break;
+    case MW_RT_REDUCE_SCATTER:
+      status = MPI_Ireduce_scatter_block(input, output, int(countAfter(moved)),
+                                         typeOf(DType(moved.dtype)), MPI_SUM, plan.communicator,
+                                         request);
+      break;
+    default:
+      status = MPI_Iallgather(input, int(bytes), MPI_BYTE, output, int(bytes), MPI_BYTE,
+                              plan.communicator, request);
+      break;
+    }
+    if (!process.check(world, caller, status))
+      return false;
+  }
+  return process.await(world, caller, requests, world.getTimeout());
+}
+
+bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+                     void *const *outputs) {
+  process.note(caller.stream, caller.op);
+  Plan &plan = getPlan(caller, what);
+  if (plan.communicator == MPI_COMM_NULL) {
+    plan.communicator = process.getCommunicator(world, caller, plan.ranks);
+    if (plan.communicator == MPI_COMM_NULL)
+      return false;
+  }
+  if (plan.isFast)
+    return runFast(caller, plan, what, inputs, outputs);
+  char *staging = getStaging(caller.stream, plan.stagingBytes);
+  if (!staging && plan.stagingBytes > 0) {
+    world.fail(caller.rank, caller.op,
+               "out of memory for messages: " + formatBytes(plan.stagingBytes));
+    return false;
+  }
+  bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
+  if (!reduces)
+    for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
+      if (const Arrivals &arrivals = plan.arrivals[tensor]; arrivals.clears)
+        std::memset(outputs[tensor], 0, countOf(arrivals.outShape) * arrivals.elementSize);
+  if (!exchange(caller, plan, what, plan.sends, plan.receives, inputs, outputs, staging))
+    return false;
+  if (!reduces) {
+    land(plan, what, inputs, outputs, staging);
+    return true;
+  }
+  reduceShares(plan, what, inputs, outputs, staging);
+  return what.kind == MW_RT_REDUCE_SCATTER ||
+         exchange(caller, plan, what, plan.resultSends, plan.resultReceives, outputs, outputs,
+                  staging);
+}
+
+//===----------------------------------------------------------------------===//
+// Factory
+//===----------------------------------------------------------------------===//
+
+/// Whether results are to be those of `local`.
+static bool isDeterministic(const std::string &mode, std::string &error) {
+  const char *text = std::getenv("MESHWRIGHT_MPI_DETERMINISTIC");
+  if (mode == "fast")
+    return false;
+  if (!mode.empty())
+    error = "there is no mode '" + mode + "', expected 'mpi' or 'mpi:fast'";
+  else if (text && std::strcmp(text, "0") != 0 && std::strcmp(text, "1") != 0)
+    error = std::string("MESHWRIGHT_MPI_DETERMINISTIC is '") + text + "', expected 0 or 1";
+  return !text || std::strcmp(text, "0") != 0;
+}
+
+extern "C" Backend *mw_rt_create_backend(int64_t version, World &world, const std::string &mode,
+                                         std::string &error) {
+  if (version != MW_RT_ABI_VERSION) {
+    error = "it was built for version " + std::to_string(MW_RT_ABI_VERSION) +
+            " of the runtime, this is version " + std::to_string(version);
+    return nullptr;
+  }
+  bool deterministic = isDeterministic(mode, error);
+  if (!error.empty())
+    return nullptr;
+  Process *process = Process::get(world.getNumRanks(), error);
+  if (!process)
+    return nullptr;
+  if (process->hasFailed()) {
+    error = describeEnd(process->getError());
+    return nullptr;
+  }
+  return new MpiBackend(*process, world, deterministic);
+}

@@ -1,0 +1,583 @@
+//===- Process.cpp - this process among those of mpirun -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Process.h"
+
+#include "meshwright/runtime/include/World.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace meshwright::rt::mpi {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kNewsTag = 1;
+/// Tags of hand-shakes before a communicator is made, and of making it: one a
+/// stream.
+constexpr int kHandshakeTag = 16, kMakingTag = 4096;
+/// Bytes of a failure's text, its end included.
+constexpr int kErrorBytes = sizeof(Table::error);
+/// How often a process looks after the others.
+constexpr int kWatchMilliseconds = 20;
+/// How long others have, after a failure, to tell it before this process ends.
+constexpr auto kWitnessTime = std::chrono::milliseconds(2000);
+
+int64_t monotonicNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+/// How many processes the launcher has started, or -1 if there is none that says.
+int64_t launchedProcesses() {
+  for (const char *name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+    if (const char *text = std::getenv(name))
+      return std::strtoll(text, nullptr, 10);
+  return std::getenv("PMIX_RANK") ? -1 : 1;
+}
+
+/// What the user is to type.
+std::string adviseLaunch(int64_t numRanks, int64_t processes) {
+  auto plural = [](int64_t count, const char *word, const char *ending) {
+    return std::to_string(count) + " " + word + (count == 1 ? "" : ending);
+  };
+  return "the program has " + plural(numRanks, "rank", "s") + ", and there " +
+         (processes == 1 ? "is " : "are ") + plural(processes, "process", "es") +
+         ": start it by 'mpirun -np " + std::to_string(numRanks) + " ...'";
+}
+
+//===----------------------------------------------------------------------===//
+// SIGTERM
+//===----------------------------------------------------------------------===//
+
+// mpirun ends the other processes so when one has died, and kills them a second
+// later: time to say who died. Outside a run the signal does what it always does.
+std::atomic<int> activeRuns{0};
+std::atomic<bool> terminated{false};
+int signalWakeUp = -1;
+
+void handleTermination(int signal) {
+  if (activeRuns.load() == 0) {
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+    return;
+  }
+  int saved = errno;
+  terminated.store(true);
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(signalWakeUp, &one, sizeof(one));
+  errno = saved;
+}
+
+void watchForTermination(int wakeUp) {
+  signalWakeUp = wakeUp;
+  struct sigaction current = {};
+  if (sigaction(SIGTERM, nullptr, &current) != 0 || current.sa_handler != SIG_DFL)
+    return;
+  struct sigaction ours = {};
+  ours.sa_handler = handleTermination;
+  sigemptyset(&ours.sa_mask);
+  ours.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &ours, nullptr);
+}
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Beginning and end
+//===----------------------------------------------------------------------===//
+
+Process *Process::get(int64_t numRanks, std::string &error) {
+  static std::mutex mutex;
+  static Process *process = nullptr;
+  static std::string refusal;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!refusal.empty()) {
+    error = refusal;
+    return nullptr;
+  }
+  if (!process) {
+    int64_t launched = launchedProcesses();
+    if (launched > 0 && launched != numRanks) {
+      error = adviseLaunch(numRanks, launched);
+      return nullptr;
+    }
+    // Never destroyed: its watching thread and MPI may outlive static objects.
+    auto *started = new Process();
+    if (!started->start(numRanks, refusal)) {
+      error = refusal;
+      return nullptr;
+    }
+    process = started;
+    std::atexit([] { process->finish(); });
+  }
+  if (process->size != numRanks) {
+    error = adviseLaunch(numRanks, process->size);
+    return nullptr;
+  }
+  return process;
+}
+
+bool Process::start(int64_t numRanks, std::string &error) {
+  // MPI's own plug-ins look for its symbols among the process's, and this library
+  // was opened on its own.
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void *>(&MPI_Init_thread), &info) && info.dli_fname)
+    dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+  int begun = 0, provided = 0;
+  MPI_Initialized(&begun);
+  if (begun)
+    MPI_Query_thread(&provided);
+  else if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    error = "MPI does not start";
+    return false;
+  }
+  if (provided != MPI_THREAD_MULTIPLE) {
+    error = "this MPI gives threads level " + std::to_string(provided) + ", expected " +
+            std::to_string(MPI_THREAD_MULTIPLE) +
+            " (MPI_THREAD_MULTIPLE): streams communicate from threads of their own";
+    return false;
+  }
+  int number = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &number);
+  rank = number;
+  MPI_Comm_size(MPI_COMM_WORLD, &number);
+  size = number;
+  if (size != numRanks) {
+    error = adviseLaunch(numRanks, size);
+    return false;
+  }
+  for (MPI_Comm *copy : {&all, &making, &news}) {
+    MPI_Comm_dup(MPI_COMM_WORLD, copy);
+    MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
+  }
+  if (!shareTable(error))
+    return false;
+  wakeUp = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  watchForTermination(wakeUp);
+  watcher = std::thread([this] { watch(); });
+  return true;
+}
+
+bool Process::shareTable(std::string &error) {
+  MPI_Comm here = MPI_COMM_NULL;
+  MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+  int place = 0, count = 1;
+  MPI_Comm_rank(here, &place);
+  MPI_Comm_size(here, &count);
+  size_t bytes = sizeof(Table) + count * sizeof(Seat);
+  char name[64] = "";
+  int file = -1;
+  if (place == 0) {
+    std::snprintf(name, sizeof(name), "/meshwright-%d-%lld", int(getpid()),
+                  (long long)(monotonicNanoseconds()));
+    file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    // Written, not cut to length: where there is no room that fails here, and not
+    // with a bus error later.
+    if (file >= 0 && posix_fallocate(file, 0, off_t(bytes)) != 0) {
+      close(file);
+      file = -1;
+    }
+  }
+  MPI_Bcast(name, sizeof(name), MPI_CHAR, 0, here);
+  if (place != 0)
+    file = shm_open(name, O_RDWR, 0600);
+  void *memory =
+      file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  int failed = errno;
+  if (file >= 0)
+    close(file);
+  int fine = memory != MAP_FAILED, everywhere = 0;
+  MPI_Allreduce(&fine, &everywhere, 1, MPI_INT, MPI_MIN, all);
+  if (place == 0)
+    shm_unlink(name);
+  if (!everywhere) {
+    error = fine ? "another process cannot share memory with its neighbours"
+                 : std::string("no memory to share with other processes: ") + std::strerror(failed);
+    return false;
+  }
+  // Fresh pages are zeros: nobody has failed.
+  table = static_cast<Table *>(memory);
+  seat = &table->seats[place];
+  seat->pid = getpid();
+  seat->heartbeat = monotonicNanoseconds();
+  seat->lastOp = -1;
+  for (std::atomic<int64_t> &op : seat->ops)
+    op = -1;
+  machine.resize(count);
+  MPI_Allgather(&rank, 1, MPI_INT64_T, machine.data(), 1, MPI_INT64_T, here);
+  MPI_Barrier(here);
+  MPI_Comm_free(&here);
+  peers.assign(count, -1);
+  for (int i = 0; i < count; ++i)
+    if (i != place)
+      peers[i] = int(syscall(SYS_pidfd_open, pid_t(table->seats[i].pid), 0));
+  return true;
+}
+
+/// At exit. After a failure MPI cannot end: it would wait for the dead.
+void Process::finish() {
+  seat->hasLeft = 1;
+  stopping = true;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
+  watcher.join();
+  if (hasFailed())
+    return;
+  for (auto &[key, communicator] : communicators)
+    MPI_Comm_free(&communicator);
+  for (MPI_Comm *copy : {&all, &making, &news})
+    MPI_Comm_free(copy);
+  int ended = 0;
+  MPI_Finalized(&ended);
+  if (!ended)
+    MPI_Finalize();
+}
+
+//===----------------------------------------------------------------------===//
+// Failures
+//===----------------------------------------------------------------------===//
+
+void Process::enter(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  worlds.insert(&world);
+}
+
+void Process::leave(World &world) {
+  endRun(world);
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  worlds.erase(&world);
+}
+
+void Process::beginRun(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  ++seat->runs;
+  activeWorlds.insert(&world);
+  activeRuns = int(activeWorlds.size());
+}
+
+void Process::endRun(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  activeWorlds.erase(&world);
+  activeRuns = int(activeWorlds.size());
+}
+
+void Process::publish(const std::string &error) {
+  int32_t fine = Table::Fine;
+  if (!table->state.compare_exchange_strong(fine, Table::Writing))
+    return;
+  std::snprintf(table->error, sizeof(table->error), "%s", error.c_str());
+  table->state.store(Table::Failed, std::memory_order_release);
+  // The watching thread does the rest.
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
+}
+
+/// Tells the processes of other machines, once.
+void Process::spread() {
+  if (hasSpread.exchange(true) || int64_t(machine.size()) == size)
+    return;
+  for (int64_t peer = 0; peer < size; ++peer)
+    if (!findSeat(peer)) {
+      newsRequests.emplace_back();
+      MPI_Isend(table->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
+                &newsRequests.back());
+    }
+}
+
+/// Those of other machines tell us.
+void Process::readMessages() {
+  if (int64_t(machine.size()) == size)
+    return;
+  int arrived = 0;
+  MPI_Status status;
+  if (MPI_Iprobe(MPI_ANY_SOURCE, kNewsTag, news, &arrived, &status) != MPI_SUCCESS || !arrived)
+    return;
+  std::vector<char> text(kErrorBytes);
+  if (MPI_Recv(text.data(), kErrorBytes, MPI_CHAR, status.MPI_SOURCE, kNewsTag, news,
+               MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    return;
+  text.back() = '\0';
+  publish(text.data());
+}
+
+Seat *Process::findSeat(int64_t peer) const {
+  auto found = std::find(machine.begin(), machine.end(), peer);
+  return found == machine.end() ? nullptr : &table->seats[found - machine.begin()];
+}
+
+/// Fails where a process of this machine, which may be gone, will not come to our
+/// run.
+void Process::lookAtPeer(size_t place, bool isGone) {
+  const Seat &other = table->seats[place];
+  if (other.hasSeenFailure || hasFailed() || (!isGone && !other.hasLeft))
+    return;
+  std::string where = "rank " + std::to_string(machine[place]) + ": ", what = "has died";
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  if (other.hasLeft) {
+    // It may have ended as soon as our common run was over.
+    if (activeWorlds.empty() || other.runs >= seat->runs)
+      return;
+    what = "has ended before the run";
+  } else if (!activeWorlds.empty()) {
+    World &world = **activeWorlds.begin();
+    if (int64_t op = other.lastOp; op >= 0)
+      where += world.getOpName(op) + ": ";
+    else if (int64_t mine = world.getPosition(rank); mine >= 0)
+      what += ", rank " + std::to_string(rank) + " being at " + world.getOpName(mine);
+  }
+  publish(where + "its process (" + std::to_string(other.pid) + ") " + what);
+}
+
+void Process::lookAtPeers() {
+  std::vector<pollfd> files;
+  for (int peer : peers)
+    files.push_back({peer, POLLIN, 0});
+  poll(files.data(), files.size(), 0);
+  for (size_t place = 0; place < files.size(); ++place) {
+    if (&table->seats[place] == seat)
+      continue;
+    bool isGone = peers[place] >= 0 && (files[place].revents & POLLIN);
+    lookAtPeer(place, isGone);
+    if (isGone) {
+      close(peers[place]);
+      peers[place] = -1;
+    }
+  }
+}
+
+void Process::watch() {
+  pthread_setname_np(pthread_self(), "mw mpi watch");
+  Clock::time_point endBegins;
+  while (!stopping) {
+    pollfd wake = {wakeUp, POLLIN, 0};
+    poll(&wake, 1, kWatchMilliseconds);
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = read(wakeUp, &count, sizeof(count));
+    seat->heartbeat.store(monotonicNanoseconds(), std::memory_order_relaxed);
+    {
+      std::lock_guard<std::mutex> lock(worldsMutex);
+      for (World *world : activeWorlds)
+        seat->lastOp.store(world->getPosition(rank), std::memory_order_relaxed);
+    }
+    lookAtPeers();
+    readMessages();
+    if (terminated && hasFailed() && endBegins == Clock::time_point())
+      endBegins = Clock::now();
+    if (endBegins != Clock::time_point() && Clock::now() - endBegins > kWitnessTime) {
+      // Time enough to say what happened.
+      std::signal(SIGTERM, SIG_DFL);
+      kill(getpid(), SIGTERM);
+    }
+    if (terminated && !hasFailed()) {
+      // Somebody's death may be the reason, and take a moment to show.
+      for (int i = 0; i < 10 && !hasFailed(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        lookAtPeers();
+      }
+      publish("rank " + std::to_string(rank) + ": ended by SIGTERM");
+    }
+    if (!hasFailed() || seat->hasSeenFailure)
+      continue;
+    spread();
+    seat->hasSeenFailure = 1;
+    std::string error = getError();
+    // World::fail calls us back: not under the lock.
+    std::set<World *> told;
+    {
+      std::lock_guard<std::mutex> lock(worldsMutex);
+      told = worlds;
+    }
+    for (World *world : told)
+      world->fail(error);
+  }
+}
+
+void Process::awaitWitnesses() {
+  seat->hasTold = 1;
+  auto end = Clock::now() + kWitnessTime;
+  auto isDone = [&](size_t place) {
+    const Seat &seat = table->seats[place];
+    if (seat.hasTold || seat.hasLeft)
+      return true;
+    return kill(seat.pid, 0) != 0 && errno == ESRCH;
+  };
+  for (size_t place = 0; place < machine.size(); ++place)
+    while (!isDone(place) && Clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  // mpirun may not read what others have written any more once one has ended.
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+}
+
+//===----------------------------------------------------------------------===//
+// Waiting
+//===----------------------------------------------------------------------===//
+
+bool Process::check(World &world, const Caller &caller, int status) {
+  if (status == MPI_SUCCESS)
+    return true;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  world.fail(caller.rank, caller.op, std::string("MPI: ") + text);
+  return false;
+}
+
+/// "rank 2, last at dist.all_gather (m.mlir:7)".
+std::string Process::nameWaitedFor(World &world, int64_t stream, const Requests &requests) const {
+  std::set<int64_t> waited;
+  for (size_t i = 0; i < requests.list.size(); ++i)
+    if (requests.list[i] != MPI_REQUEST_NULL && requests.peers[i] >= 0)
+      waited.insert(requests.peers[i]);
+  if (waited.empty())
+    return "other ranks";
+  std::string text = waited.size() > 1 ? "ranks" : "rank";
+  for (int64_t peer : waited) {
+    text += (peer == *waited.begin() ? " " : ", ") + std::to_string(peer);
+    const Seat *seat = findSeat(peer);
+    if (!seat)
+      text += " (on another machine)";
+    else if (int64_t op = seat->ops[stream % Seat::kStreams]; op >= 0)
+      text += " (last at " + world.getOpName(op) + ")";
+  }
+  return text;
+}
+
+/// A rank of this machine that has given no sign of life for that long; else -1.
+int64_t Process::findSilent(double timeout) const {
+  int64_t limit = monotonicNanoseconds() - int64_t(timeout * 1e9);
+  for (size_t place = 0; place < machine.size(); ++place)
+    if (!table->seats[place].hasLeft && table->seats[place].heartbeat < limit)
+      return machine[place];
+  return -1;
+}
+
+bool Process::await(World &world, const Caller &caller, Requests &requests, double timeout) {
+  int count = int(requests.list.size()), left = 0;
+  for (MPI_Request request : requests.list)
+    left += request != MPI_REQUEST_NULL;
+  if (left == 0)
+    return !world.hasFailed();
+  std::vector<int> done(count);
+  std::vector<MPI_Status> statuses(count);
+  auto begin = Clock::now();
+  auto spin = std::chrono::nanoseconds(world.getSpin(caller.stream));
+  bool sleeps = false;
+  while (true) {
+    int completed = 0;
+    int status =
+        MPI_Testsome(count, requests.list.data(), &completed, done.data(), statuses.data());
+    if (status == MPI_ERR_IN_STATUS) {
+      for (int i = 0; i < completed; ++i)
+        if (statuses[i].MPI_ERROR != MPI_SUCCESS)
+          return check(world, caller, statuses[i].MPI_ERROR);
+    }
+    if (!check(world, caller, status))
+      return false;
+    if (completed > 0 && (left -= completed) == 0)
+      return true;
+    if (hasFailed())
+      world.fail(getError());
+    if (world.hasFailed())
+      return false;
+    auto waited = Clock::now() - begin;
+    if (waited < spin) {
+      sched_yield();
+      continue;
+    }
+    double seconds = std::chrono::duration<double>(waited).count();
+    if (timeout > 0 ? seconds > timeout : seconds > world.getTimeout()) {
+      // Without a limit of its own the wait lasts while the others work on what
+      // comes before; those of other machines are not seen doing so.
+      int64_t silent = timeout > 0 ? -1 : findSilent(world.getTimeout());
+      bool isOver =
+          timeout > 0 || (int64_t(machine.size()) < size && seconds > 10 * world.getTimeout());
+      char text[32];
+      std::snprintf(text, sizeof(text), "%g", timeout > 0 ? timeout : world.getTimeout());
+      if (silent >= 0)
+        world.fail("rank " + std::to_string(silent) +
+                   ": its process has given no sign of life for " + text + " s");
+      else if (isOver)
+        world.fail(caller.rank, caller.op,
+                   std::string("timed out after ") + text + " s waiting for " +
+                       nameWaitedFor(world, caller.stream, requests));
+      if (silent >= 0 || isOver)
+        return false;
+    }
+    // The kernel may else be 50 us late. Sleeping for a share of the time that has
+    // passed costs that share at most, and leaves the processor to who computes.
+    if (!sleeps)
+      prctl(PR_SET_TIMERSLACK, 1000);
+    sleeps = true;
+    auto pause = std::clamp<Clock::duration>(waited / 16, std::chrono::microseconds(10),
+                                             std::chrono::microseconds(timeout > 0 ? 200 : 1000));
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Communicators
+//===----------------------------------------------------------------------===//
+
+MPI_Comm Process::getCommunicator(World &world, const Caller &caller,
+                                  const std::vector<int64_t> &ranks) {
+  std::pair<int64_t, std::vector<int64_t>> key(caller.stream, ranks);
+  {
+    std::lock_guard<std::mutex> lock(communicatorsMutex);
+    if (auto found = communicators.find(key); found != communicators.end())
+      return found->second;
+  }
+  // Making one blocks within MPI. So the members first make sure of each other:
+  // only one that dies in this very moment can keep the others there.
+  Requests requests;
+  requests.list.reserve(2 * ranks.size());
+  int tag = int(caller.stream % 1024);
+  for (int64_t peer : ranks) {
+    if (peer == rank)
+      continue;
+    if (!check(world, caller,
+               MPI_Irecv(nullptr, 0, MPI_CHAR, int(peer), kHandshakeTag + tag, making,
+                         requests.addFor(peer))) ||
+        !check(world, caller,
+               MPI_Isend(nullptr, 0, MPI_CHAR, int(peer), kHandshakeTag + tag, making,
+                         requests.addFor(peer))))
+      return MPI_COMM_NULL;
+  }
+  if (!await(world, caller, requests, world.getTimeout()))
+    return MPI_COMM_NULL;
+  MPI_Group everybody = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+  MPI_Comm made = MPI_COMM_NULL;
+  std::vector<int> numbers(ranks.begin(), ranks.end());
+  MPI_Comm_group(making, &everybody);
+  MPI_Group_incl(everybody, int(numbers.size()), numbers.data(), &members);
+  int status = MPI_Comm_create_group(making, members, kMakingTag + tag, &made);
+  MPI_Group_free(&members);
+  MPI_Group_free(&everybody);
+  if (!check(world, caller, status))
+    return MPI_COMM_NULL;
+  MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
+  std::lock_guard<std::mutex> lock(communicatorsMutex);
+  communicators.emplace(std::move(key), made);
+  return made;
+}
+
+} // namespace meshwright::rt::mpi
