@@ -34,6 +34,10 @@ using namespace meshwright;
 
 namespace {
 
+/// How often, and for how many blocks in all, another order is tried after those
+/// that are always tried.
+constexpr int64_t kMaxRounds = 64, kMaxPlacements = 64 << 10;
+
 struct BufferBlock {
   int64_t bytes;
   /// The first and the last launch that need it.
@@ -187,35 +191,50 @@ int64_t Planner::getLive() const {
 
 void Planner::plan() {
   live = getLive();
-  std::vector<size_t> order(blocks.size());
-  std::iota(order.begin(), order.end(), 0);
   arena = -1;
-  auto attempt = [&](auto before) {
-    if (arena == live)
-      return;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return before(blocks[a], blocks[b]); });
+  std::vector<size_t> best;
+  auto attempt = [&](const std::vector<size_t> &order) {
     SmallVector<int64_t> offsets;
     int64_t peak = place(order, offsets);
-    if (arena >= 0 && peak >= arena)
+    // As good is as good: the next step starts from elsewhere.
+    if (arena >= 0 && peak > arena)
       return;
     arena = peak;
+    best = order;
     for (auto [block, offset] : llvm::zip_equal(blocks, offsets))
       block.offset = offset;
+  };
+  auto attemptBy = [&](auto before) {
+    if (arena == live)
+      return;
+    std::vector<size_t> order(blocks.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return before(blocks[a], blocks[b]); });
+    attempt(order);
   };
   auto span = [](const BufferBlock &block) { return block.end - block.begin + 1; };
   // As they come; the largest first; those needed longest first; the most bytes
   // times steps first.
-  attempt([](const BufferBlock &a, const BufferBlock &b) { return a.begin < b.begin; });
-  attempt([](const BufferBlock &a, const BufferBlock &b) {
+  attemptBy([](const BufferBlock &a, const BufferBlock &b) { return a.begin < b.begin; });
+  attemptBy([](const BufferBlock &a, const BufferBlock &b) {
     return std::make_pair(-a.bytes, a.begin) < std::make_pair(-b.bytes, b.begin);
   });
-  attempt([&](const BufferBlock &a, const BufferBlock &b) {
+  attemptBy([&](const BufferBlock &a, const BufferBlock &b) {
     return std::make_tuple(-span(a), -a.bytes) < std::make_tuple(-span(b), -b.bytes);
   });
-  attempt([&](const BufferBlock &a, const BufferBlock &b) {
+  attemptBy([&](const BufferBlock &a, const BufferBlock &b) {
     return double(a.bytes) * span(a) > double(b.bytes) * span(b);
   });
+  // What lies on top was placed too late: before all others it gets a place below.
+  int64_t rounds = std::min<int64_t>(kMaxRounds, kMaxPlacements / (blocks.size() + 1));
+  for (int64_t round = 0; round < rounds && arena - live > live / 100; ++round) {
+    std::vector<size_t> order = best;
+    std::stable_partition(order.begin(), order.end(), [&](size_t block) {
+      return blocks[block].offset + blocks[block].bytes == arena;
+    });
+    attempt(order);
+  }
 }
 
 void Planner::write() {

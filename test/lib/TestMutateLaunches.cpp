@@ -63,8 +63,7 @@ private:
 
   static Range getRange(int64_t offset, Type type) {
     int64_t begin = offset / rt::kAlignment;
-    return {begin,
-            begin + int64_t(llvm::divideCeil(rt::getBufferBytes(type), rt::kAlignment))};
+    return {begin, begin + int64_t(llvm::divideCeil(rt::getBufferBytes(type), rt::kAlignment))};
   }
   static bool overlap(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
 
@@ -197,8 +196,7 @@ private:
 
 using Random = std::mt19937_64;
 
-Operation *pick(func::FuncOp func, Random &random,
-                llvm::function_ref<bool(Operation &)> isWanted) {
+Operation *pick(func::FuncOp func, Random &random, llvm::function_ref<bool(Operation &)> isWanted) {
   SmallVector<Operation *> candidates;
   for (Operation &op : func.getBody().front())
     if (isWanted(op))
@@ -230,9 +228,8 @@ bool moveResult(func::FuncOp func, Random &random) {
 
 /// An op moves up or down, as far as it may by its operands and users.
 bool moveOp(func::FuncOp func, Random &random) {
-  Operation *op = pick(func, random, [](Operation &op) {
-    return isLaunch(op) || isa<rt::WaitOp>(op);
-  });
+  Operation *op =
+      pick(func, random, [](Operation &op) { return isLaunch(op) || isa<rt::WaitOp>(op); });
   if (!op)
     return false;
   SmallVector<Operation *> places;
