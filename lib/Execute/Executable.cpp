@@ -189,7 +189,8 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   LowerOptions lowering;
   lowering.probes = options.probes;
   lowering.schedule = options.schedule;
-  lowering.expandBf16 = !target->hasBf16Conversion;
+  lowering.target = *target;
+  lowering.schedule.targetCpu = options.targetCpu;
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);
   if (failed(lowered))
     return failure();

@@ -111,7 +111,6 @@ std::string KernelCache::getKey(const KernelSource &kernel, const Target &target
   add(std::to_string(MW_RT_ABI_VERSION));
   add(target.cpu);
   add(target.features);
-  add(std::to_string(options.expandBf16));
   add(kernel.text);
   BLAKE3Result<20> result = hasher.final<20>();
   return toHex(result, /*LowerCase=*/true);

@@ -37,8 +37,10 @@ bool hasGemm(Type type, const Target &target) {
 namespace {
 /// Blocks by target, as measured (`bench/gemm.py`).
 struct BlockSizes {
-  /// The tallest tile, in rows, and its width in vectors.
-  int64_t tileRows, tileVectors;
+  /// Columns of a panel, in vectors.
+  int64_t panelVectors;
+  /// The tallest tile.
+  int64_t tileRows;
   /// Bytes of a panel of B that stay in cache while tiles go down the rows.
   int64_t panelBytes;
   /// Rows of A that are copied at once, and columns of C whose sums are kept.
@@ -48,45 +50,49 @@ struct BlockSizes {
 
 static BlockSizes getBlockSizes(const Target &target) {
   if (target.numVectorRegisters >= 32)
-    return {/*tileRows=*/14, /*tileVectors=*/2, /*panelBytes=*/64 << 10, /*blockRows=*/560,
+    return {/*panelVectors=*/2, /*tileRows=*/14, /*panelBytes=*/64 << 10, /*blockRows=*/560,
             /*blockColumns=*/1024};
-  return {/*tileRows=*/6, /*tileVectors=*/2, /*panelBytes=*/32 << 10, /*blockRows=*/240,
+  return {/*panelVectors=*/2, /*tileRows=*/6, /*panelBytes=*/32 << 10, /*blockRows=*/240,
           /*blockColumns=*/1024};
 }
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
                             const Target &target) {
-  BlockSizes sizes = getBlockSizes(target);
   return {type.isBF16() ? MW_BF16 : MW_F32,
           k,
           n,
           transposed,
-          sizes.tileVectors * target.getLanes(),
+          getBlockSizes(target).panelVectors * target.getLanes(),
           getGroup(type)};
 }
 
 static int64_t getBytes(Type type) { return type.getIntOrFloatBitWidth() / 8; }
 
-GemmPlan planGemm(const GemmSpec &spec, const Target &target) {
+GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   BlockSizes sizes = getBlockSizes(target);
   GemmPlan plan;
   plan.lanes = target.getLanes();
-  plan.tileVectors = sizes.tileVectors;
+  plan.tileVectors = columns / plan.lanes;
   plan.dotsPairs = spec.type.isBF16() && target.hasBf16Dot && target.vectorBytes == 64;
 
   plan.masksBf16 = target.hasBf16Conversion;
 
   // Tiles of equal height, so that the last one wastes little.
-  int64_t tiles = divideCeil(spec.m, sizes.tileRows);
+  // Beside sums, registers hold a step of B and an element of A; bf16 that has to
+  // be widened takes two steps of B, and a mask.
+  bool widens = spec.type.isBF16() && !plan.dotsPairs;
+  int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
+  int64_t rows = std::clamp<int64_t>((target.numVectorRegisters - others) / plan.tileVectors, 1,
+                                     sizes.tileRows);
+  int64_t tiles = divideCeil(spec.m, rows);
   plan.tileRows = divideCeil(spec.m, tiles);
   tiles = divideCeil(spec.m, plan.tileRows);
   plan.rowBlocks = divideCeil(tiles, std::max<int64_t>(1, sizes.blockRows / plan.tileRows));
   plan.blockTiles = divideCeil(tiles, plan.rowBlocks);
   plan.rowBlocks = divideCeil(tiles, plan.blockTiles);
 
-  int64_t columns = plan.tileVectors * plan.lanes;
   plan.panels = divideCeil(spec.n, columns);
-  plan.blockPanels = std::min(plan.panels, sizes.blockColumns / columns);
+  plan.blockPanels = std::min(plan.panels, std::max<int64_t>(1, sizes.blockColumns / columns));
 
   int64_t group = getGroup(spec.type);
   plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
@@ -102,7 +108,7 @@ GemmPlan planGemm(const GemmSpec &spec, const Target &target) {
   plan.items = plan.rowBlocks * plan.panels;
   // Enough work in a task to pay for its copy of A.
   plan.grain = std::min(plan.panels, std::max<int64_t>(1, 256 / columns));
-  int64_t stepSize = spec.type.isBF16() && !plan.dotsPairs ? 8 : 4;
+  int64_t stepSize = widens ? 8 : 4;
   plan.workspaceBytes =
       llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);
   if (plan.blockSteps < plan.steps)

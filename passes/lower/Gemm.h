@@ -21,11 +21,13 @@
 #include "Target.h"
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
 #include <functional>
+#include <optional>
 
 namespace meshwright::lower {
 
@@ -71,6 +73,14 @@ bool hasGemm(mlir::Type type, const Target &target);
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
                             const Target &target);
 
+/// The operand of a launch that a generated product would read packed, and how.
+struct GemmWeight {
+  unsigned operand;
+  mw_rt_packing packing;
+};
+/// Nothing if the launch is not a product that there is a kernel for.
+std::optional<GemmWeight> getGemmWeight(rt::KernelOp launch, const Target &target);
+
 /// The blocks that a product is cut into.
 struct GemmPlan {
   /// Of the tile that is summed in registers: rows, and vectors of `lanes`.
@@ -93,7 +103,8 @@ struct GemmPlan {
   int64_t items, grain, workspaceBytes, flops, bytes;
 };
 
-GemmPlan planGemm(const GemmSpec &spec, const Target &target);
+/// `panel` is that of the packing, whole vectors.
+GemmPlan planGemm(const GemmSpec &spec, int64_t panel, const Target &target);
 
 /// The buffers of a product; their shapes do not matter, only that they are dense.
 struct GemmBuffers {

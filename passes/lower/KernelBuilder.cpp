@@ -26,8 +26,8 @@ std::string describeOp(Operation *op) {
   return text;
 }
 
-KernelBuilder::KernelBuilder(MLIRContext *context)
-    : module(ModuleOp::create(UnknownLoc::get(context))) {}
+KernelBuilder::KernelBuilder(MLIRContext *context, const Target &target)
+    : target(target), module(ModuleOp::create(UnknownLoc::get(context))) {}
 
 func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
   OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
@@ -78,8 +78,8 @@ std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
   // Those for one kind of launch first. Each looks at the ops in the region and
   // declines, before it has begun a kernel, what it is not for.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
-  constexpr Emitter emitters[] = {&KernelScope::buildAttention, &KernelScope::buildRows,
-                                  &KernelScope::buildColumns};
+  constexpr Emitter emitters[] = {&KernelScope::buildGemm, &KernelScope::buildAttention,
+                                  &KernelScope::buildRows, &KernelScope::buildColumns};
   KernelScope scope(*this);
   size_t known = sources.size();
   for (Emitter emitter : emitters)

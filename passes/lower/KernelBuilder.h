@@ -24,6 +24,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
 namespace meshwright::lower {
@@ -82,13 +83,13 @@ struct KernelInfo {
 /// they are of type `mw_rt_kernel`.
 class KernelBuilder {
 public:
-  explicit KernelBuilder(mlir::MLIRContext *context);
+  KernelBuilder(mlir::MLIRContext *context, const Target &target);
 
   /// The kernel of a launch, or none where there is none for what it computes:
   /// the runtime then has to do it.
   std::optional<KernelInfo> build(rt::KernelOp launch);
 
-  const Target &getTarget() const { return Target::host(); }
+  const Target &getTarget() const { return target; }
 
   /// What has been built, in the order of first use.
   std::vector<KernelSource> takeSources() { return std::move(sources); }
@@ -101,10 +102,13 @@ private:
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 
+  Target target;
   /// Holds the kernel that is being built.
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::vector<KernelSource> sources;
   llvm::StringSet<> names;
+  /// Names of kernels by what their emitters say of them.
+  llvm::StringMap<std::string> known;
 };
 
 } // namespace meshwright::lower

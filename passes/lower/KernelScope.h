@@ -34,6 +34,8 @@ public:
   /// Launches that go over rows, and those that reduce other dimensions.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
+  /// Products whose weight is packed.
+  std::optional<KernelInfo> buildGemm(rt::KernelOp launch);
 
   static mlir::ImplicitLocOpBuilder getBuilder(mlir::func::FuncOp kernel) {
     return mlir::ImplicitLocOpBuilder::atBlockEnd(kernel.getLoc(), &kernel.getBody().front());

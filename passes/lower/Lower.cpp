@@ -316,7 +316,7 @@ LogicalResult ProgramLowering::addOp(Operation *op) {
 
 FailureOr<LoweredProgram> ProgramLowering::run() {
   program.module = ModuleOp::create(main.getLoc());
-  kernels.emplace(main.getContext());
+  kernels.emplace(main.getContext(), options.target);
   program.arenaBytes = main->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
   if (failed(addArguments()))
     return failure();

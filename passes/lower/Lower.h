@@ -8,7 +8,9 @@
 #ifndef MESHWRIGHT_PASSES_LOWER_LOWER_H
 #define MESHWRIGHT_PASSES_LOWER_LOWER_H
 
+#include "Target.h"
 #include "meshwright-c/Runtime.h"
+
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/passes/schedule/Schedule.h"
 
@@ -77,9 +79,8 @@ struct LowerOptions {
   ScheduleOptions schedule;
   /// Hand every value that has an `nn.id` to the runtime.
   bool probes = false;
-  /// Spell conversions to bf16 in integer arithmetic, for processors without
-  /// an instruction for them.
-  bool expandBf16 = false;
+  /// What kernels are made for.
+  Target target = Target::host();
 };
 
 /// Lowers a planned rt program, or an SPMD function or a global one without

@@ -146,7 +146,7 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
-  kernels.addPass(std::make_unique<ApproximateMath>(options.expandBf16));
+  kernels.addPass(std::make_unique<ApproximateMath>(!options.target.hasBf16Conversion));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
   kernels.addPass(createConvertMathToLLVMPass());

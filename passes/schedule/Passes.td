@@ -170,6 +170,36 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::dist::DistDialect"];
 }
 
+def PackWeights : Pass<"pack-weights", "::mlir::func::FuncOp"> {
+  let summary = "has the weights of matrix products packed at load";
+  let description = [{
+    Takes a function of launches. Where a launch is a product that a kernel is
+    generated for (`nn.linear` in f32 or bf16) and its weight is a parameter, it
+    reads the parameter as `rt.prepare` gives it. Other launches read parameters
+    as they lie, so that a parameter may be there in both forms.
+
+    ```mlir
+    %1 = rt.kernel %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
+    ^bb0(%a: tensor<4x8xf32>, %b: tensor<16x8xf32>):
+      %2 = nn.linear %a, %b : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+      rt.yield %2 : tensor<4x16xf32>
+    }
+    ```
+    becomes
+    ```mlir
+    %0 = rt.prepare %w <k = 8, n = 16, transposed = true, panel = 32> : tensor<16x8xf32>
+    %1 = rt.kernel %x, %0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
+    ^bb0(%a: tensor<4x8xf32>, %b: tensor<16x8xf32>):
+      %2 = nn.linear %a, %b : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+      rt.yield %2 : tensor<4x16xf32>
+    }
+    ```
+  }];
+  let options = [Option<"targetCpu", "target-cpu", "std::string", /*default=*/"\"host\"",
+                        "the processor that the program is for, by LLVM's name">];
+  let dependentDialects = ["::meshwright::rt::RtDialect"];
+}
+
 def PlanBuffers : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
   let summary = "gives every result of a launch its place in the arena";
   let description = [{

@@ -22,6 +22,9 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
   pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
+  PackWeightsOptions weights;
+  weights.targetCpu = options.targetCpu;
+  pm.addNestedPass<func::FuncOp>(createPackWeights(weights));
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
   if (options.verifyPlacement)
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());

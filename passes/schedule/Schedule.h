@@ -19,6 +19,8 @@ struct ScheduleOptions {
   bool keepProbed = false;
   /// Prove the placement of what comes out; races are always looked for.
   bool verifyPlacement = false;
+  /// The processor that programs are for, by LLVM's name.
+  std::string targetCpu = "host";
 };
 
 /// Adds the passes from an SPMD or a global program to a planned rt program.

@@ -48,7 +48,7 @@ Kernel::build(ArrayRef<mlir::Type> types, const Target &target,
   KernelSource source{"kernel", ""};
   raw_string_ostream(source.text) << *module;
   LowerOptions options;
-  options.expandBf16 = !target.hasBf16Conversion;
+  options.target = target;
   ExitOnError exitOnError("kernel: ");
   auto codegen = exitOnError(CodeGenerator::create(target));
   auto start = std::chrono::steady_clock::now();

@@ -105,7 +105,7 @@ std::vector<float> GemmTest::run(const Case &c,
       mlir::Value other = point.load(builder, extraBuffer, c.k, /*byRow=*/false);
       return mlir::arith::MulFOp::create(builder, element, other);
     };
-  GemmPlan plan = planGemm(spec, target);
+  GemmPlan plan = planGemm(spec, packing.panel, target);
   auto buffer = [&](int64_t count, mlir::Type element) {
     return mlir::MemRefType::get({count}, element);
   };

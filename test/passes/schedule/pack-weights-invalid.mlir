@@ -1,0 +1,6 @@
+// RUN: sharding-opt %s --pack-weights="target-cpu=z80" -verify-diagnostics -o %t
+
+// expected-error@+1 {{unknown target cpu 'z80' for}}
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  return %x : tensor<4xf32>
+}
