@@ -1,0 +1,66 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Programs written as launches: streams, several results, places."""
+import pathlib
+
+import pytest
+import torch
+from harness import run_module
+
+OVERLAPPING = pathlib.Path(__file__).parents[1] / "passes" / "verify-races.mlir"
+
+
+def named(text):
+    """The lit test's program with names for its inputs and outputs."""
+    text = text.replace("%x: tensor<16x64xf32> {", '%x: tensor<16x64xf32> {nn.input = "x", ')
+    text = text.replace("%y: tensor<16x64xf32> {", '%y: tensor<16x64xf32> {nn.input = "y", ')
+    text = text.replace("-> (tensor<16x64xf32> {", '-> (tensor<16x64xf32> {nn.output = "a", ')
+    return text.replace("        tensor<32x64xf32> {", '        tensor<32x64xf32> {nn.output = "b", ')
+
+
+def test_overlapping_collectives(tmp_path):
+    x, y = torch.randn(32, 64), torch.randn(32, 64)
+    out = run_module(tmp_path, named(OVERLAPPING.read_text()), {"x": x, "y": y})
+    soft = y.double().softmax(1)
+    a = (-x.double() + (soft * y.double()).exp()).softmax(1)
+    torch.testing.assert_close(out["a"].double(), a, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out["b"].double(), soft.softmax(1), rtol=0, atol=1e-5)
+
+
+PLANNED = """
+func.func @main(%x: tensor<6x40xf32> {nn.input = "x"}) -> (tensor<6x40xf32> {nn.output = "a"},
+    tensor<6x40xf32> {nn.output = "b"}) attributes {rt.arena = 4096 : i64} {
+  %0:2 = rt.kernel %x at [1024, 2048] : (tensor<6x40xf32>) -> (tensor<6x40xf32>, tensor<6x40xf32>) {
+  ^bb0(%a: tensor<6x40xf32>):
+    %k = nn.exp %a : tensor<6x40xf32>
+    %l = nn.neg %k : tensor<6x40xf32>
+    rt.yield %l, %k : tensor<6x40xf32>, tensor<6x40xf32>
+  }
+  %1 = rt.kernel %0#1, %0#0 at [AT] : (tensor<6x40xf32>, tensor<6x40xf32>) -> tensor<6x40xf32> {
+  ^bb0(%a: tensor<6x40xf32>, %b: tensor<6x40xf32>):
+    %k = nn.sub %a, %b : (tensor<6x40xf32>, tensor<6x40xf32>) -> tensor<6x40xf32>
+    rt.yield %k : tensor<6x40xf32>
+  }
+  return %0#0, %1 : tensor<6x40xf32>, tensor<6x40xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("offset", [0, 2048, 3072])
+def test_places(tmp_path, offset):
+    """In a place of its own, and over the operand that nobody needs any more."""
+    x = torch.randn(6, 40)
+    out = run_module(tmp_path, PLANNED.replace("AT", str(offset)), {"x": x})
+    torch.testing.assert_close(out["a"], -x.exp(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(out["b"], 2 * x.exp(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset, problem", [
+    (1024, "over a value that is needed later"),
+    (2112, "over operand 0, which it reads at other places"),
+    (4096, "outside of the arena"),
+])
+def test_wrong_places_are_refused(tmp_path, offset, problem):
+    text = PLANNED.replace("AT", str(offset))
+    said = run_module(tmp_path, text, {"x": torch.randn(6, 40)}, status=1)
+    assert problem in said and "rt.kernel" in said
