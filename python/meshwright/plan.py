@@ -10,7 +10,6 @@ from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
-_BACKENDS = ("local",)
 
 
 class Text(str):
@@ -54,7 +53,6 @@ class Plan:
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
         input is one, else NumPy arrays.
         """
-        _check_backend(backend)
         inputs = self._inputs(args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
@@ -127,8 +125,3 @@ class Plan:
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
-
-
-def _check_backend(backend):
-    if backend not in _BACKENDS:
-        raise Error(f"backend '{backend}' is not available: expected one of " + ", ".join(_BACKENDS))

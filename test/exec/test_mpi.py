@@ -412,7 +412,7 @@ def test_a_killed_rank(slow):
 def test_a_stopped_rank(slow):
     said = strike(slow, 1, signal.SIGSTOP, 3)
     assert re.search(r"rank 0: dist.all_reduce.*model.py:1.*timed out after 3 s waiting for rank 1\b", said), said
-    assert len(re.findall(r"error: .*waiting for rank 1\b", said)) == 3, said
+    assert len(re.findall(r"error: .*waiting for rank 1\b", said)) >= 3, said
 
 
 @pytest.mark.parametrize("fault, words", [
