@@ -62,10 +62,11 @@ def run(program):
     want = model.parallelize(mesh={"x": 1}).run(*inputs)
     try:
         model, inputs = model_of(program, arrays, sharded=True)
+        # Chunks and asynchronous collectives, wherever there can be any.
         if program.options:
-            plan = model.parallelize(mesh=program.mesh, **program.options)
+            plan = model.parallelize(mesh=program.mesh, overlap="on", **program.options)
         else:
-            plan = model.parallelize(data_parallel="none", tensor_parallel="none")
+            plan = model.parallelize(data_parallel="none", tensor_parallel="none", overlap="on")
     except Error as error:
         return Outcome("refused" if REFUSED.search(str(error)) else "error", str(error))
     got = plan.run(*inputs)
