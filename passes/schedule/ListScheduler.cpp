@@ -150,9 +150,23 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
     distance[i] = std::min(kNever, tasks[i].time + next);
   }
 
+  // Chains of chunks that nothing holds together stay side by side: one that
+  // has got ahead by many collectives waits for the others, and chunks of about
+  // one size count as equal.
+  constexpr unsigned kAhead = 8;
+  std::vector<unsigned> stage(count);
+  for (unsigned i = 0; i < count; ++i) {
+    for (unsigned dependence : tasks[i].dependences)
+      stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].stream != 0));
+    int64_t unit = 1;
+    while (distance[i] / unit >= 16)
+      unit *= 2;
+    distance[i] -= distance[i] % unit;
+  }
+
   auto isBefore = [&](unsigned a, unsigned b) {
-    return std::tuple(tasks[a].stream == 0, distance[a], -remaining[a], a) <
-           std::tuple(tasks[b].stream == 0, distance[b], -remaining[b], b);
+    return std::tuple(tasks[a].stream == 0, stage[a] / kAhead, distance[a], -remaining[a], a) <
+           std::tuple(tasks[b].stream == 0, stage[b] / kAhead, distance[b], -remaining[b], b);
   };
   std::set<unsigned, decltype(isBefore)> ready(isBefore);
   // What can begin at a later time.

@@ -51,7 +51,7 @@ struct Schedule {
 /// collective begins as soon as its operands are there. Of the kernels that
 /// could run, the one goes first from which a collective follows soonest: what
 /// keeps the links busy hides most; then the one with the longest way to the
-/// end; then the first.
+/// end; then the first. One that is many collectives ahead waits.
 ///
 /// With `memory`, a task that would take more than those bytes waits as long as
 /// another one can run; a `peak` above tells that none could. Results are kept

@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """SPMD programs in chunks compute what they compute whole."""
+import re
 import subprocess
 
 import pytest
@@ -102,3 +103,39 @@ def test_split(tmp_path, mesh, batch, tokens, chunks, sequence_parallel):
     assert_close(split, reference, 1e-5)
     assert_close(split, whole, 1e-6)
     assert torch.equal(run(tmp_path, "split"), split)
+
+
+@pytest.mark.parametrize("options", ["mesh=tp=2 sequence-parallel=on", "mesh=tp=4 sequence-parallel=off",
+                                     "mesh=dp=2,tp=3 sequence-parallel=on"])
+def test_overlap(tmp_path, options):
+    """In chunks, in another order and on streams of their own: the same bits."""
+    prepare(tmp_path, 2, 13)
+    results = []
+    for overlap in ("off", "on", "on"):
+        done = launch(tmp_path / "m.mlir", f"--weights={tmp_path}/w.safetensors",
+                      f"--inputs={tmp_path}/x.safetensors", f"--outputs={tmp_path}/y.safetensors",
+                      f"--parallelize={options} overlap={overlap}")
+        assert done.returncode == 0, done.stderr
+        results.append(load_file(tmp_path / "y.safetensors")["logits"])
+    assert torch.equal(results[1], results[2])
+    assert_close(results[1], results[0], 1e-6)
+
+
+def test_memory_ceiling(tmp_path):
+    """What an error says to be the smallest ceiling is one that can be kept to."""
+    prepare(tmp_path, 1, 16)
+    opt(tmp_path, "m.mlir", "--parallelize=mesh=tp=2 sequence-parallel=on", "-o", "spmd.mlir")
+    program = tool().replace("sharding-run", "sharding-opt")
+
+    def schedule(ceiling):
+        return subprocess.run([program, "spmd.mlir", f"--request-schedule=overlap=on memory-ceiling={ceiling}",
+                               "--schedule", "-o", "rt.mlir"], cwd=tmp_path, capture_output=True, text=True)
+
+    refused = schedule(1000)
+    assert refused.returncode != 0
+    least = int(re.search(r"needs (\d+) bytes on a rank", refused.stderr)[1])
+    assert schedule(least).returncode == 0
+    frugal = int(re.search(r"rt.arena = (\d+)", (tmp_path / "rt.mlir").read_text())[1])
+    assert schedule(1 << 30).returncode == 0
+    assert frugal < int(re.search(r"rt.arena = (\d+)", (tmp_path / "rt.mlir").read_text())[1])
+    assert schedule(least - 1).returncode != 0

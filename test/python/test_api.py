@@ -143,6 +143,9 @@ def test_options(module, x):
         model.parallelize(mesh={"cp": 2}, gtp="cp")
     with pytest.raises(mw.Error, match="sequence-parallel is 'often': expected on, off or auto"):
         model.parallelize(mesh={"tp": 2}, sequence_parallel="often")
+    with pytest.raises(mw.Error, match="overlap is 'often': expected on, off or auto"):
+        model.parallelize(mesh={"tp": 2}, overlap="often")
+    assert 'rt.overlap = "off"' in model.parallelize(mesh={"tp": 2}, overlap=False).ir()
     with pytest.raises(mw.Error, match="axis 'tp' has size 0"):
         model.parallelize(mesh={"tp": 0})
     with pytest.raises(mw.Error) as error:

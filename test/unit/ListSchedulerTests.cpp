@@ -38,6 +38,21 @@ TEST(ListScheduler, HidesOneChunkBehindAnother) {
   EXPECT_EQ(playInOrder(makeChunks()).exposed, 16);
 }
 
+TEST(ListScheduler, KeepsChainsSideBySide) {
+  // Three chains, one a little shorter: none may be left over.
+  std::vector<ScheduleTask> tasks;
+  for (unsigned chain = 0; chain < 3; ++chain)
+    for (unsigned i = 0; i < 50; ++i) {
+      ScheduleTask product{0, chain == 0 ? 99 : 100, {}, 0};
+      if (i > 0)
+        product.dependences.push_back(tasks.size() - 1);
+      tasks.push_back(product);
+      tasks.push_back({1, 60, {unsigned(tasks.size() - 1)}, 0});
+    }
+  Schedule schedule = scheduleTasks(tasks);
+  EXPECT_LT(schedule.exposed, 10 * 60);
+}
+
 TEST(ListScheduler, KeepsToTheMemoryGiven) {
   EXPECT_EQ(scheduleTasks(makeChunks()).peak, 16);
   Schedule frugal = scheduleTasks(makeChunks(), 12);
