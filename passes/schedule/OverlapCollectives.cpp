@@ -32,7 +32,9 @@ constexpr llvm::StringLiteral kPass = "overlap-collectives";
 /// its readers.
 class Program {
 public:
-  Program(func::FuncOp func, const CostModel &model, bool always);
+  /// `always`, `never`: whether collectives run beside kernels, whatever the
+  /// links are.
+  Program(func::FuncOp func, const CostModel &model, bool always, bool never);
 
   ArrayRef<ScheduleTask> getTasks() const { return tasks; }
   bool isBeside(unsigned i) const { return tasks[i].stream != 0; }
@@ -85,7 +87,7 @@ void Program::addDependences(ScheduleTask &task, Operation *op) {
   task.dependences.append(dependences.begin(), dependences.end());
 }
 
-Program::Program(func::FuncOp func, const CostModel &model, bool always)
+Program::Program(func::FuncOp func, const CostModel &model, bool always, bool never)
     : block(func.front()), model(model) {
   for (Operation &op : block) {
     auto kernel = dyn_cast<rt::KernelOp>(op);
@@ -102,7 +104,7 @@ Program::Program(func::FuncOp func, const CostModel &model, bool always)
         task.bytes += rt::getBufferBytes(result.getType());
     } else {
       Operation *collective = start.getCollective();
-      if (always || model.runsBeside(getCollectiveAxes(collective, model.getMesh())))
+      if (!never && (always || model.runsBeside(getCollectiveAxes(collective, model.getMesh()))))
         task.stream = start.getStream();
       if (std::optional<Cost> cost = model.getCost(collective))
         task.time = cost->time;
@@ -170,31 +172,29 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   int64_t fixed = 0;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
-  int64_t budget = ceiling - fixed, arena = planBuffers(func).arena;
-  // The arena may need more than the sum of what is in it at once.
-  int64_t target = budget;
-  for (int attempt = 0; attempt < 4 && arena > budget && target > 0; ++attempt) {
-    schedule = scheduleTasks(program.getTasks(), target);
-    program.arrange(schedule.order);
-    arena = planBuffers(func).arena;
-    target = int64_t(double(target) * std::min(0.95, double(budget) / double(arena)));
-  }
-  if (arena <= budget)
+  int64_t budget = ceiling - fixed, first = planBuffers(func).arena, least = first;
+  if (first <= budget)
     return success();
-  // As it came, and with the least that each step may take.
-  std::vector<unsigned> order(program.getTasks().size());
-  std::iota(order.begin(), order.end(), 0);
-  int64_t least = arena;
-  for (bool greedy : {false, true}) {
-    schedule = greedy ? scheduleTasks(program.getTasks(), 1) : playInOrder(program.getTasks());
-    program.arrange(schedule.order, /*blocking=*/true);
-    arena = planBuffers(func).arena;
-    if (arena <= budget) {
+  // Orders that keep to less and less, whatever the ceiling: so the least of them
+  // is one that a ceiling can ask for. The arena may need more than the sum of
+  // what is in it at once.
+  auto tryOrder = [&](Schedule next, bool blocking) {
+    schedule = std::move(next);
+    if (blocking)
       schedule.exposed = schedule.communication;
-      return success();
-    }
+    program.arrange(schedule.order, blocking);
+    int64_t arena = planBuffers(func).arena;
     least = std::min(least, arena);
-  }
+    return arena <= budget;
+  };
+  for (int64_t tenths = 9; tenths > 0; --tenths)
+    if (tryOrder(scheduleTasks(program.getTasks(), std::max<int64_t>(1, first / 10 * tenths)),
+                 /*blocking=*/false))
+      return success();
+  // As it came, and with the least that each step may take.
+  if (tryOrder(playInOrder(program.getTasks()), /*blocking=*/true) ||
+      tryOrder(scheduleTasks(program.getTasks(), 1), /*blocking=*/true))
+    return success();
   return emitError(func.getLoc(), "'")
          << func.getName() << "' needs " << fixed + least << " bytes on a rank, " << fixed
          << " for parameters and inputs and " << least
@@ -218,10 +218,9 @@ void OverlapCollectivesPass::runOnOperation() {
   int64_t ceiling = memoryCeiling;
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
-  Program program(func, model, always);
+  Program program(func, model, always, never);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
-  bool anyBeside =
-      !never && llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
+  bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
   Schedule schedule;
   if (anyBeside) {
     schedule = scheduleTasks(tasks);
