@@ -1,6 +1,7 @@
 """lit configuration: .mlir and .test files run with our tools and LLVM's."""
 
 import os
+import shutil
 
 import lit.formats
 
@@ -44,6 +45,9 @@ config.substitutions.append(("%{sanitizer_flags}", sanitizer_flags[config.saniti
 
 if config.enable_python:
     config.available_features.add("python")
+backend = os.path.join(config.meshwright_build_dir, "lib", "libMeshwrightBackend_mpi.so")
+if os.path.exists(backend) and shutil.which("mpirun"):
+    config.available_features.add("mpi")
 if os.path.exists("/dev/nvidia0"):
     config.available_features.add("gpu")
 if config.sanitizer:

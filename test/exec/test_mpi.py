@@ -243,6 +243,15 @@ def test_a_parallelized_block(block, ranks, options):
     assert block.said.count("y: differs by 0") == 1, block.said
 
 
+def test_a_bundle(block):
+    folder = block.folder / "bundle"
+    done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    block.arguments = [folder, f"--inputs={block.folder}/in.safetensors"]
+    assert_same_bits(block.mpi(4), block.local())
+
+
 PYTHON = """
 import meshwright as mw, torch, sys, resource
 torch.manual_seed(0)
