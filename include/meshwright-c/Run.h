@@ -53,6 +53,24 @@ void mw_program_close(mw_program *program);
 int64_t mw_program_count(const mw_program *program, int32_t kind);
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
 
+/* How to run; zeros stand for the defaults. */
+typedef struct mw_run_options {
+  /* Who runs the ranks, or null: `local`. */
+  const char *backend;
+  /* Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. */
+  int64_t threads_per_rank;
+  /* Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or
+   * 30. */
+  double timeout;
+  /* Fail where an op produces NaN or infinity, and name the first one. */
+  int32_t check_finite;
+  /* Add where time and memory went to the report. */
+  int32_t measure;
+  /* A file for what each rank and stream does when, in the Chrome trace format,
+   * or null. */
+  const char *trace;
+} mw_run_options;
+
 /* These return 0, or 1 after an error. */
 
 /* Takes the parameters from a safetensors file, which has others, too, where it
@@ -60,8 +78,8 @@ const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t 
 int32_t mw_program_load_weights(mw_program *program, const char *path);
 /* Runs on all ranks; compiles first where that has not happened yet. `inputs` and
  * `outputs` in the order of the ports; outputs are filled. */
-int32_t mw_program_run(mw_program *program, const char *backend, const mw_tensor *inputs,
-                       void *const *outputs);
+int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
+                       const mw_run_options *options);
 /* Compiles for a processor by LLVM's name (null: this machine's) and writes a bundle,
  * which runs without the compiler; see docs/bundles.md. */
 int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu);
@@ -69,8 +87,8 @@ int32_t mw_program_compile(mw_program *program, const char *bundle, const char *
  * tolerance stands for the types' own. Returns 3 where the two differ; the
  * error names the first value that does. */
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance);
-/* What the program sends and holds, as text or JSON; stays until the program
- * is closed. Null after an error. */
+/* What the program sends and holds, and what the last run measured, as text or
+ * JSON; stays until the program is closed. Null after an error. */
 const char *mw_program_report(mw_program *program, int32_t json);
 
 #ifdef __cplusplus

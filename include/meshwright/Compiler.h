@@ -174,6 +174,23 @@ struct CompileSummary {
   double entryMilliseconds = 0;
 };
 
+/// How a program is run.
+struct RunOptions {
+  std::string backend = "local";
+  /// Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. Results do
+  /// not depend on it.
+  int64_t threadsPerRank = 0;
+  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or 30.
+  double timeout = 0;
+  /// Fail where an op produces NaN or infinity, and name the first one.
+  bool checkFinite = false;
+  /// A file for what each rank and stream does when, in the Chrome trace format; none
+  /// if empty.
+  std::string trace;
+  /// Add where time and memory went to the report.
+  bool measure = false;
+};
+
 /// A program rewritten for the ranks of a mesh.
 class Plan {
 public:
@@ -182,6 +199,7 @@ public:
 
   /// Fails for the phases that an SPMD program has behind it when it enters.
   Result<std::string> str(PlanPhase phase, bool locations = false) const;
+  /// After a run with `measure`, also what that run measured.
   std::string report(ReportFormat format) const;
   int64_t getNumRanks() const;
   const std::vector<Port> &getInputs() const;
@@ -196,7 +214,7 @@ public:
   /// `inputs` in the order of `getInputs`; `outputs` are arrays that are filled,
   /// in the order of `getOutputs`. One run at a time. The result is true.
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
-                   std::string_view backend = "local");
+                   const RunOptions &options = {});
 
   /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
   /// bundle, a folder that runs without the compiler (docs/bundles.md): whole or not

@@ -106,8 +106,8 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
     return mlir::failure();
   Outputs actual((*plan)->getDescription().outputs),
       expected((*reference)->getDescription().outputs);
-  if (failed(state.run(**plan, inputs, actual.addresses, diagnostics)) ||
-      failed(state.run(**reference, inputs, expected.addresses, diagnostics)))
+  if (failed(state.run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
+      failed(state.run(**reference, inputs, expected.addresses, {}, diagnostics)))
     return mlir::failure();
 
   mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd));
@@ -169,8 +169,8 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
     return diagnostics;
   const std::vector<rt::ProgramValue> &values = (*plan)->getDescription().outputs;
   Outputs actual(values), expected((*reference)->getDescription().outputs);
-  if (failed(state->run(**plan, inputs, actual.addresses, diagnostics)) ||
-      failed(state->run(**reference, inputs, expected.addresses, diagnostics)))
+  if (failed(state->run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
+      failed(state->run(**reference, inputs, expected.addresses, {}, diagnostics)))
     return diagnostics;
 
   CheckResult result;

@@ -214,7 +214,7 @@ Plan::State::compile(PlanPhase phase, const CompileOptions &options,
 }
 
 LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArray> &inputs,
-                               const std::vector<void *> &outputs,
+                               const std::vector<void *> &outputs, const RunOptions &options,
                                std::vector<Diagnostic> &diagnostics) const {
   const std::vector<Port> &ports = program->ports.inputs;
   if (inputs.size() != ports.size() ||
@@ -235,7 +235,13 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
     }
     tensors.push_back(toHostTensor(inputs[i]));
   }
-  if (std::string error; !executable.getProgram().run(tensors, outputs, {}, error)) {
+  rt::RunOptions settings;
+  settings.timeout = options.timeout;
+  settings.threadsPerRank = options.threadsPerRank;
+  settings.checkFinite = options.checkFinite;
+  settings.traceFile = options.trace;
+  settings.measure = options.measure;
+  if (std::string error; !executable.getProgram().run(tensors, outputs, settings, error)) {
     diagnostics.push_back(makeError(error));
     return failure();
   }
@@ -243,20 +249,25 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
 }
 
 Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
-                       std::string_view backend) {
+                       const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
-  if (!state->executable || state->backend != backend) {
-    CompileOptions options;
-    options.backend = backend;
-    options.schedule = getScheduleOptions(state->options);
-    auto executable = state->compile(PlanPhase::Spmd, options, diagnostics);
+  if (!state->executable || state->backend != options.backend) {
+    CompileOptions compiling;
+    compiling.backend = options.backend;
+    compiling.schedule = getScheduleOptions(state->options);
+    auto executable = state->compile(PlanPhase::Spmd, compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
     state->executable = std::move(*executable);
-    state->backend = backend;
+    state->backend = options.backend;
   }
-  if (failed(state->run(*state->executable, inputs, outputs, diagnostics)))
+  if (failed(state->run(*state->executable, inputs, outputs, options, diagnostics)))
     return diagnostics;
+  if (options.measure) {
+    const rt::RunReport &run = state->executable->getProgram().getRunReport();
+    state->report.runText = run.toText();
+    state->report.runJson = run.toJson();
+  }
   return {true, diagnostics};
 }
 

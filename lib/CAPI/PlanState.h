@@ -48,7 +48,7 @@ struct Plan::State {
                                                        std::vector<Diagnostic> &diagnostics) const;
   /// Runs, after a check that the inputs are what the program takes.
   mlir::LogicalResult run(Executable &executable, const std::vector<HostArray> &inputs,
-                          const std::vector<void *> &outputs,
+                          const std::vector<void *> &outputs, const RunOptions &options,
                           std::vector<Diagnostic> &diagnostics) const;
 };
 

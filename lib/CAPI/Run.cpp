@@ -273,11 +273,20 @@ static std::vector<HostArray> toArrays(const mw_program *program, const mw_tenso
   return arrays;
 }
 
-int32_t mw_program_run(mw_program *program, const char *backend, const mw_tensor *inputs,
-                       void *const *outputs) {
+int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
+                       const mw_run_options *options) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
+  const char *backend = options->backend ? options->backend : "local";
   if (program->plan) {
-    Result<bool> done = program->plan->run(toArrays(program, inputs), results, backend);
+    RunOptions settings;
+    settings.backend = backend;
+    settings.threadsPerRank = options->threads_per_rank;
+    settings.timeout = options->timeout;
+    settings.checkFinite = options->check_finite != 0;
+    settings.measure = options->measure != 0;
+    if (options->trace)
+      settings.trace = options->trace;
+    Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
@@ -286,8 +295,15 @@ int32_t mw_program_run(mw_program *program, const char *backend, const mw_tensor
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
     tensors.push_back(toHostTensor(inputs[i]));
+  rt::RunOptions settings;
+  settings.threadsPerRank = options->threads_per_rank;
+  settings.timeout = options->timeout;
+  settings.checkFinite = options->check_finite != 0;
+  settings.measure = options->measure != 0;
+  if (options->trace)
+    settings.traceFile = options->trace;
   std::string error;
-  if (!program->executable->getProgram().run(tensors, results, {}, error))
+  if (!program->executable->getProgram().run(tensors, results, settings, error))
     return program->fail(error);
   return 0;
 }
@@ -328,12 +344,24 @@ const char *mw_program_report(mw_program *program, int32_t json) {
 }
 
 bool mw_program::buildReport(Report &report) {
-  DiagnosticCollector collector(context.get());
-  FailureOr<Report> built = ::meshwright::buildReport(getEntry(*module));
-  tell(collector.take());
-  if (failed(built))
-    return false;
-  report = std::move(*built);
+  mlir::FunctionOpInterface main = getEntry(*module);
+  if (main->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    DiagnosticCollector collector(context.get());
+    FailureOr<Report> built = ::meshwright::buildReport(main);
+    tell(collector.take());
+    if (failed(built))
+      return false;
+    report = std::move(*built);
+  } else {
+    // A program for one rank sends nothing.
+    report.memory = countMemory(main);
+  }
+  if (!executable)
+    return true;
+  if (const rt::RunReport &run = executable->getProgram().getRunReport(); run.ranks > 0) {
+    report.runText = run.toText();
+    report.runJson = run.toJson();
+  }
   return true;
 }
 
@@ -350,14 +378,11 @@ int32_t mw_program_compile(mw_program *program, const char *bundle, const char *
   }
   BundleOptions options;
   options.compile.targetCpu = target;
-  // A program for one rank sends nothing.
-  if (getEntry(*program->module)->hasAttr(dist::DistDialect::kSpmdAttr)) {
-    Report report;
-    if (!program->buildReport(report))
-      return 1;
-    options.textReport = toString(report, ReportFormat::Text);
-    options.jsonReport = toString(report, ReportFormat::Json);
-  }
+  Report report;
+  if (!program->buildReport(report))
+    return 1;
+  options.textReport = toString(report, ReportFormat::Text);
+  options.jsonReport = toString(report, ReportFormat::Json);
   DiagnosticCollector collector(program->context.get());
   bool fine = succeeded(compileBundle(*program->module, bundle, program->parameters, options));
   program->tell(collector.take());

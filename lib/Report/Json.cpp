@@ -79,6 +79,11 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("bytes", warning.bytes);
         });
     });
+    if (!report.runJson.empty()) {
+      json.attributeBegin("run");
+      json.rawValue(report.runJson);
+      json.attributeEnd();
+    }
   });
   os << "\n";
 }

@@ -79,6 +79,8 @@ struct Report {
   Memory memory;
   std::vector<Decision> decisions;
   std::vector<Warning> warnings;
+  /// What a run measured, as the runtime spells it; empty without one.
+  std::string runText, runJson;
 };
 
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its

@@ -359,6 +359,7 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   printCollectives(report, os);
   printWarnings(report, os);
   printDecisions(report, os);
+  os << report.runText;
 }
 
 //===----------------------------------------------------------------------===//

@@ -133,6 +133,15 @@ NB_MODULE(_core, m) {
       .def_ro("file", &CheckResult::file)
       .def_ro("line", &CheckResult::line);
 
+  nb::class_<RunOptions>(m, "RunOptions")
+      .def(nb::init<>())
+      .def_rw("backend", &RunOptions::backend)
+      .def_rw("threads_per_rank", &RunOptions::threadsPerRank)
+      .def_rw("timeout", &RunOptions::timeout)
+      .def_rw("check_finite", &RunOptions::checkFinite)
+      .def_rw("trace", &RunOptions::trace)
+      .def_rw("measure", &RunOptions::measure);
+
   nb::class_<Plan>(m, "Plan")
       .def_static(
           "parallelize",
@@ -158,13 +167,13 @@ NB_MODULE(_core, m) {
            })
       .def("run",
            [](Plan &plan, const std::vector<PyArray> &inputs, const std::vector<uintptr_t> &outputs,
-              std::string_view backend) {
+              const RunOptions &options) {
              std::vector<HostArray> arrays = toArrays(inputs);
              std::vector<void *> addresses;
              for (uintptr_t address : outputs)
                addresses.push_back(reinterpret_cast<void *>(address));
              nb::gil_scoped_release release;
-             return toPython(plan.run(arrays, addresses, backend));
+             return toPython(plan.run(arrays, addresses, options));
            })
       .def("compile",
            [](Plan &plan, std::string_view path, std::string_view targetCpu) {

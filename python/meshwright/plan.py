@@ -47,8 +47,24 @@ class Plan:
         report = self._plan.report(format == "json")
         return json.loads(report) if format == "json" else Text(report)
 
-    def run(self, *args, backend: str = "local", **kwargs) -> list:
+    def run(
+        self,
+        *args,
+        backend: str = "local",
+        threads_per_rank: int | None = None,
+        timeout: float | None = None,
+        check_finite: bool = False,
+        trace=None,
+        measure: bool = False,
+        **kwargs,
+    ) -> list:
         """Runs on all ranks of the mesh, with the arguments of the model.
+
+        Each rank computes with `threads_per_rank` threads (default: MESHWRIGHT_THREADS, or 1),
+        which changes no result, and waits in a collective for at most `timeout` seconds (default:
+        MESHWRIGHT_TIMEOUT, or 30). With `check_finite` the run fails where an op gives NaN or
+        infinity, and names the first one. `trace` is a file for what each rank and stream does
+        when, which Perfetto opens; with `measure` the report says where time and memory went.
 
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
         input is one, else NumPy arrays.
@@ -59,7 +75,14 @@ class Plan:
             as_torch = any(is_torch(p) for p in self._model._parameters.values())
         outputs = [empty(port.dtype, port.shape, as_torch) for port in self._plan.outputs]
         addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in outputs]
-        unwrap(self._plan.run([i.raw for i in inputs], addresses, backend))
+        options = _core.RunOptions()
+        options.backend = backend
+        options.threads_per_rank = _positive("threads_per_rank", threads_per_rank)
+        options.timeout = _positive("timeout", timeout)
+        options.check_finite = check_finite
+        options.trace = "" if trace is None else os.fspath(trace)
+        options.measure = measure
+        unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
         return outputs
 
     def check(self, *args, tolerance: float | None = None, **kwargs) -> dict[str, float]:
@@ -125,3 +148,12 @@ class Plan:
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
+
+
+def _positive(name, value):
+    """0 stands for the default."""
+    if value is None:
+        return 0
+    if not value > 0:
+        raise Error(f"{name} is {value}: expected a number above 0")
+    return value

@@ -16,6 +16,7 @@
 
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Packing.h"
+#include "meshwright/runtime/include/RunReport.h"
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 #include "meshwright/runtime/include/World.h"
@@ -144,6 +145,9 @@ public:
   bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
            const RunOptions &options, std::string &error);
 
+  /// Of the last run that succeeded with `measure`; none has 0 ranks.
+  const RunReport &getRunReport() const { return report; }
+
 private:
   Program() = default;
 
@@ -164,6 +168,9 @@ private:
   bool allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const;
   bool placeArguments(const std::vector<HostTensor> &inputs);
   bool prepareParameters();
+  bool allocateArenas(std::string &error);
+  bool gatherTrace(Trace &trace, std::string &error);
+  bool findSeen(std::string &error);
   bool refuse(std::string &error, const std::string &message) const;
   bool collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
                std::string &error);
@@ -183,6 +190,7 @@ private:
   std::vector<bool> given;
   /// By argument and by packed parameter.
   std::vector<Parts> placed, prepared;
+  RunReport report;
   /// Held by a run.
   std::mutex running;
 };

@@ -41,6 +41,8 @@ struct TraceEvent {
   int64_t op = -1;
   /// Computed; read and written, or sent.
   int64_t flops = 0, bytes = 0;
+  /// Of the results, where one counts; else -1.
+  int64_t dtype = -1;
 };
 
 /// What the ranks did in a run, or several.
@@ -59,8 +61,8 @@ public:
   std::vector<const Row *> getRows() const;
   void clear() { rows.clear(); }
 
-  /// As bytes, for another process, which adds them to its own.
-  std::string serialize() const;
+  /// A rank's events as bytes, for another process, which adds them to its own.
+  std::string serialize(int64_t rank) const;
   bool merge(const std::string &bytes);
 
   /// In the Chrome trace format, which Perfetto and chrome://tracing open: a
@@ -72,14 +74,24 @@ private:
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Row>> rows;
 };
 
+/// Writes the trace as JSON: under another name first, so that no half-written file is
+/// left behind.
+bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
+                std::string &error);
+
 /// Nanoseconds since the epoch, steady within a process.
 int64_t traceClock();
 
 /// An event as long as the scope; none where `row` is null.
 class TraceScope {
 public:
-  TraceScope(Trace::Row *row, TraceKind kind, int64_t op, int64_t flops, int64_t bytes)
-      : row(row), event{row ? traceClock() : 0, 0, kind, op, flops, bytes} {}
+  /// `event` without its times.
+  TraceScope(Trace::Row *row, const TraceEvent &event) : row(row) {
+    if (!row)
+      return;
+    this->event = event;
+    this->event.begin = traceClock();
+  }
   TraceScope(const TraceScope &) = delete;
   ~TraceScope() {
     if (!row)

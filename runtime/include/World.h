@@ -49,8 +49,14 @@ struct RunOptions {
   int64_t threadsPerRank = 0;
   /// Fail where an op produces NaN or infinity, and name the first one.
   bool checkFinite = false;
-  /// Filled with what each rank and stream does when.
+  /// Filled with what each rank and stream of this process does when.
   std::shared_ptr<Trace> trace = nullptr;
+
+  /// For programs (Program.h), whose ranks may be in other processes too:
+  /// where to write the trace of all of them; nowhere if empty.
+  std::string traceFile = {};
+  /// Prepare a report of where time and memory went.
+  bool measure = false;
 };
 
 /// Lets go of a world; not of its memory where a rank is stuck in it.
@@ -92,6 +98,7 @@ public:
   /// For backends and the ranks' threads.
   /// Of the current run.
   double getTimeout() const { return timeout; }
+  int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
   const std::vector<std::string> &getOpNames() const { return ops; }
   /// The op that a rank of this process is at, or was last; -1 before the first.
@@ -117,7 +124,7 @@ private:
   World() = default;
   ~World();
 
-  bool prepareThreads(int64_t threadsPerRank, std::string &error);
+  bool prepareThreads(std::string &error);
   bool awaitRanks();
   void agreeWithOthers();
   void hostRank(mw_rt_context &context, size_t index);
@@ -130,6 +137,7 @@ private:
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
   std::unique_ptr<Backend> backend;
   double timeout = 30;
+  int64_t threadsPerRank = 1;
   int64_t computeSpin = 0, streamSpin = 0, ranksOnMachine = 0;
   Probe probe;
 

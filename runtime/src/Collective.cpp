@@ -58,8 +58,8 @@ int32_t meshwright::rt::performCollective(mw_rt_context &context, int64_t stream
       context.trace && stream ? &context.trace->getRow(context.rank, stream) : context.row;
   return call(&context, op, [&] {
     {
-      TraceScope scope(row, moves ? TraceKind::Move : TraceKind::Collective, op, 0,
-                       row ? trafficOf(what, context.rank).bytes : 0);
+      TraceScope scope(row, {0, 0, moves ? TraceKind::Move : TraceKind::Collective, op, 0,
+                             row ? trafficOf(what, context.rank).bytes : 0, -1});
       if (moves)
         cutLocally(context, what, inputs, outputs);
       else if (!context.backend->run({context.rank, stream, op}, what, inputs, outputs))
@@ -90,7 +90,7 @@ int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *
 }
 
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket) {
-  return call(context, op, TraceKind::Wait, 0, 0, [&] {
+  return call(context, op, TraceKind::Wait, -1, 0, 0, [&] {
     std::string error;
     if (context->streams.wait(ticket, error))
       return 0;
@@ -152,7 +152,7 @@ static void mask(const mw_rt_context *context, const mw_rt_mask *what, const voi
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result) {
   int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));
-  return call(context, op, TraceKind::Move, 0, 2 * bytes, [&] {
+  return call(context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&] {
     mask(context, what, input, result);
     return 0;
   });

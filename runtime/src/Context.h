@@ -75,12 +75,12 @@ template <typename Body> int32_t call(mw_rt_context *context, int64_t op, Body b
   }
 }
 
-/// The same, as an event of the trace.
+/// The same, as an event of the trace; its results are of type `dtype`.
 template <typename Body>
-int32_t call(mw_rt_context *context, int64_t op, TraceKind kind, int64_t flops, int64_t bytes,
-             Body body) {
+int32_t call(mw_rt_context *context, int64_t op, TraceKind kind, int64_t dtype, int64_t flops,
+             int64_t bytes, Body body) {
   return call(context, op, [&] {
-    TraceScope scope(context->row, kind, op, flops, bytes);
+    TraceScope scope(context->row, {0, 0, kind, op, flops, bytes, dtype});
     return body();
   });
 }

@@ -305,7 +305,7 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
   int64_t batch = batchOf(*what), results = batch * what->m * what->n;
   int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
                      matricesOf(*what, what->stride_b) * what->k * what->n + results;
-  return call(context, op, TraceKind::Gemm, 2 * results * what->k,
+  return call(context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k,
               elements * sizeOf(DType(what->dtype)), [&] {
                 int32_t status = multiply(context, op, what, a, b, bias, c);
                 checkFinite(*context, op, 0, what->dtype, c, status ? 0 : results);

@@ -62,7 +62,7 @@ int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather 
                          const void *data, const void *indices, const void *offset, void *result) {
   int64_t count = what->outer * what->count * what->inner;
   int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(context, op, TraceKind::Move, 0, bytes, [&] {
+  return call(context, op, TraceKind::Move, what->dtype, 0, bytes, [&] {
     int32_t status = gather(context, op, what, data, indices, offset, result);
     checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
     return status;
@@ -73,7 +73,7 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
                              const void *data, const void *indices, void *result) {
   int64_t count = what->outer * what->count * what->inner;
   int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(context, op, TraceKind::Move, 0, bytes, [&] {
+  return call(context, op, TraceKind::Move, what->dtype, 0, bytes, [&] {
     int32_t status = takeAlong(context, op, what, data, indices, result);
     checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
     return status;

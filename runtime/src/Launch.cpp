@@ -33,7 +33,8 @@ static void runPart(void *state, int64_t index, int64_t count) {
 
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
                          mw_rt_kernel kernel, void *const *buffers) {
-  return call(context, op, TraceKind(what->kind), what->flops, what->bytes, [&] {
+  int64_t dtype = what->num_outputs > 0 ? what->outputs[0].dtype : -1;
+  return call(context, op, TraceKind(what->kind), dtype, what->flops, what->bytes, [&] {
     Workers &workers = *context->workers;
     int64_t grain = std::max<int64_t>(what->grain, 1);
     Launch launch{kernel, buffers, what->items, grain, (what->items + grain - 1) / grain, &workers};

@@ -330,6 +330,72 @@ bool Program::refuse(std::string &error, const std::string &message) const {
   return false;
 }
 
+/// Behind an arena, so that a write there is seen.
+static constexpr int64_t kGuardBytes = 4096;
+/// What nobody wrote; no program's values are likely to be this.
+static constexpr uint64_t kUntouched = 0x7ff5c0ffee15dead;
+
+bool Program::allocateArenas(std::string &error) {
+  while (arenas.size() < ranks.size()) {
+    arenas.push_back(allocate(description.arenaBytes + kGuardBytes));
+    if (!arenas.back()) {
+      arenas.pop_back();
+      error = "no memory for rank " + std::to_string(ranks[arenas.size()]) + "'s arena of " +
+              formatBytes(description.arenaBytes);
+      return false;
+    }
+  }
+  return true;
+}
+
+static void markUntouched(char *arena, int64_t bytes) {
+  for (int64_t at = 0; at + 8 <= bytes; at += 8)
+    std::memcpy(arena + at, &kUntouched, 8);
+}
+
+/// How far up an arena was written, up to alignment.
+static int64_t findTouched(const char *arena, int64_t bytes) {
+  int64_t touched = bytes / 8 * 8;
+  while (touched > 0 && std::memcmp(arena + touched - 8, &kUntouched, 8) == 0)
+    touched -= 8;
+  return (touched + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Events of ranks in other processes come here, since each tells all.
+bool Program::gatherTrace(Trace &trace, std::string &error) {
+  Backend &backend = world->getBackend();
+  for (int64_t rank = 0;
+       int64_t(ranks.size()) < description.numRanks && rank < description.numRanks; ++rank) {
+    bool isHere = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    std::string bytes = isHere ? trace.serialize(rank) : std::string();
+    int64_t size = bytes.size();
+    if (!backend.broadcast(rank, &size, sizeof(size), error))
+      return false;
+    bytes.resize(size);
+    if (!backend.broadcast(rank, bytes.data(), size, error))
+      return false;
+    if (!isHere && !trace.merge(bytes)) {
+      error = "the trace of rank " + std::to_string(rank) + " did not arrive whole";
+      return false;
+    }
+  }
+  return true;
+}
+
+/// As far up as any rank of this process wrote its arena.
+bool Program::findSeen(std::string &error) {
+  report.planned = description.arenaBytes;
+  report.seen = 0;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    report.seen =
+        std::max(report.seen, findTouched(arenas[r].get(), description.arenaBytes + kGuardBytes));
+  if (report.seen <= (report.planned + kAlignment - 1) / kAlignment * kAlignment)
+    return true;
+  error = "the program wrote " + std::to_string(report.seen) + " bytes of an arena of " +
+          std::to_string(report.planned);
+  return false;
+}
+
 bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                   const RunOptions &options, std::string &error) {
   std::lock_guard<std::mutex> lock(running);
@@ -342,13 +408,8 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
                              (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
                              " of memory, " + formatBytes(available) + " are available");
   }
-  while (arenas.size() < ranks.size()) {
-    arenas.push_back(allocate(description.arenaBytes));
-    if (!arenas.back()) {
-      arenas.clear();
-      return refuse(error, "out of memory for " + onRanks);
-    }
-  }
+  if (!allocateArenas(error))
+    return refuse(error, std::string(error));
   if (!placeArguments(inputs) || !prepareParameters()) {
     return refuse(error, "out of memory for " + onRanks);
   }
@@ -364,9 +425,26 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
       mine.constants.push_back(constant.data.get());
     mine.results.resize(description.outputs.size());
   }
-  if (!world->run(entry, buffers, options, error))
+  RunOptions settings = options;
+  if (!settings.trace && (options.measure || !options.traceFile.empty()))
+    settings.trace = std::make_shared<Trace>();
+  for (size_t r = 0; options.measure && r < ranks.size(); ++r)
+    markUntouched(arenas[r].get(), description.arenaBytes + kGuardBytes);
+  if (!world->run(entry, buffers, settings, error))
     return false;
-  return collect(buffers, outputs, error);
+  if (settings.trace && !gatherTrace(*settings.trace, error))
+    return false;
+  if (!collect(buffers, outputs, error))
+    return false;
+  // What fails from here on fails in this process alone.
+  if (options.measure) {
+    report = summarize(*settings.trace, world->getThreadsPerRank());
+    if (!findSeen(error))
+      return false;
+  }
+  // One process writes for all.
+  return options.traceFile.empty() || ranks.front() != 0 ||
+         writeTrace(options.traceFile, *settings.trace, description.ops, error);
 }
 
 /// Puts the ranks' parts of results together, in every process.

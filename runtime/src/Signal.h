@@ -22,7 +22,8 @@ Time deadlineIn(double seconds);
 
 /// A counter that threads wait on. A waiter looks at it for a while before it
 /// sleeps: what another core does within microseconds costs no system call, on
-/// either side.
+/// either side. How long is learnt: where it did not help, the next looks are
+/// shorter (the other core may be busy with another process).
 class Signal {
 public:
   uint32_t get() const { return word.load(std::memory_order_acquire); }
@@ -35,7 +36,7 @@ public:
   }
 
   /// Returns once the counter is no longer `seen`; false where that takes until
-  /// the deadline. Looks for `spinNanoseconds` before it sleeps.
+  /// the deadline. Looks for up to `spinNanoseconds` before it sleeps.
   bool wait(uint32_t seen, int64_t spinNanoseconds, Time deadline = Time::max());
 
 private:
@@ -43,6 +44,8 @@ private:
 
   std::atomic<uint32_t> word{0};
   std::atomic<uint32_t> sleepers{0};
+  /// How long to look, in nanoseconds.
+  std::atomic<int64_t> patience{INT64_MAX};
 };
 
 /// How long threads look before they sleep: not at all where there are more of

@@ -7,6 +7,8 @@
 
 #include "meshwright/runtime/include/Trace.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -61,9 +63,11 @@ std::vector<const Trace::Row *> Trace::getRows() const {
   return result;
 }
 
-std::string Trace::serialize() const {
+std::string Trace::serialize(int64_t rank) const {
   std::string bytes;
   for (const Row *row : getRows()) {
+    if (row->rank != rank)
+      continue;
     int64_t header[] = {row->rank, row->stream, int64_t(row->events.size())};
     bytes.append(reinterpret_cast<const char *>(header), sizeof(header));
     bytes.append(reinterpret_cast<const char *>(row->events.data()),
@@ -155,6 +159,21 @@ std::string Trace::toJson(const std::vector<std::string> &ops) const {
     }
   }
   return json + "\n]}\n";
+}
+
+bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
+                std::string &error) {
+  std::string json = trace.toJson(ops), partial = path + ".partial";
+  FILE *file = std::fopen(partial.c_str(), "w");
+  bool written = file && std::fwrite(json.data(), 1, json.size(), file) == json.size();
+  // Closing may be what fails.
+  if (file && std::fclose(file) != 0)
+    written = false;
+  if (written && std::rename(partial.c_str(), path.c_str()) == 0)
+    return true;
+  error = path + ": cannot be written: " + std::strerror(errno);
+  std::remove(partial.c_str());
+  return false;
 }
 
 } // namespace meshwright::rt

@@ -160,7 +160,7 @@ void World::hostRank(mw_rt_context &context, size_t index) {
 }
 
 /// Threads and how they wait.
-bool World::prepareThreads(int64_t threadsPerRank, std::string &error) {
+bool World::prepareThreads(std::string &error) {
   int64_t ranks = std::max<int64_t>(ranksOnMachine, localRanks.size());
   int64_t streams = 1;
   for (std::unique_ptr<mw_rt_context> &context : contexts)
@@ -260,10 +260,10 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   failed = false;
   firstError.clear();
   notFiniteOp = notFiniteRank = -1;
+  threadsPerRank = options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads();
   if (!backend->reset(error))
     return false;
-  if (!prepareThreads(options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads(),
-                      error)) {
+  if (!prepareThreads(error)) {
     backend->fail(error);
     return false;
   }

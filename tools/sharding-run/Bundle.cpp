@@ -23,18 +23,28 @@ public:
     outputs = this->program->getDescription().outputs;
   }
 
-  Status run(const std::vector<rt::HostTensor> &inputs,
-             const std::vector<void *> &outputs) override {
+  Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
+             const rt::RunOptions &options) override {
     rt::Progress progress("running");
     std::string error;
-    return program->run(inputs, outputs, {}, error) ? Fine : fail(error);
+    return program->run(inputs, outputs, options, error) ? Fine : fail(error);
   }
   // The options have ruled it out.
   Status check(const std::vector<rt::HostTensor> &, double) override { return Error; }
   Status report(bool asJson, std::string &text) override {
     std::string error;
     text = rt::readReport(path, asJson, error);
-    return text.empty() ? fail(error) : Fine;
+    if (text.empty())
+      return fail(error);
+    const rt::RunReport &run = program->getRunReport();
+    if (run.ranks == 0)
+      return Fine;
+    // What the run measured comes behind what was known before.
+    if (!asJson)
+      text += run.toText();
+    else if (size_t end = text.rfind('}'); end != std::string::npos)
+      text.insert(end, ",\n \"run\": " + run.toJson() + "\n");
+    return Fine;
   }
 
 private:

@@ -91,11 +91,17 @@ public:
     return numParameters == 0;
   }
 
-  Status run(const std::vector<rt::HostTensor> &inputs,
-             const std::vector<void *> &outputs) override {
-    return compiler.run(program, backend.c_str(), toTensors(inputs).data(), outputs.data()) == 0
-               ? Fine
-               : Error;
+  Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
+             const rt::RunOptions &options) override {
+    mw_run_options running = {};
+    running.backend = backend.c_str();
+    running.threads_per_rank = options.threadsPerRank;
+    running.timeout = options.timeout;
+    running.check_finite = options.checkFinite;
+    running.measure = options.measure;
+    running.trace = options.traceFile.empty() ? nullptr : options.traceFile.c_str();
+    return compiler.run(program, toTensors(inputs).data(), outputs.data(), &running) == 0 ? Fine
+                                                                                          : Error;
   }
   Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) override {
     return Status(compiler.check(program, toTensors(inputs).data(), tolerance));

@@ -28,8 +28,8 @@ public:
   const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
   const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
 
-  virtual Status run(const std::vector<rt::HostTensor> &inputs,
-                     const std::vector<void *> &outputs) = 0;
+  virtual Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
+                     const rt::RunOptions &options) = 0;
   /// Against the program before it was rewritten.
   virtual Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) = 0;
   virtual Status report(bool asJson, std::string &text) = 0;

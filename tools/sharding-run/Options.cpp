@@ -37,7 +37,14 @@ const char *const usage =
     "  --reference=FILE      compare the outputs with these (safetensors)\n"
     "  --tolerance=X         for both, relative to an output's largest entry\n"
     "                        (default: f32 1e-5, bf16 2e-2, f16 2.5e-3, f64 1e-12)\n"
-    "  --report[=FILE]       what is sent and held; JSON where FILE ends in .json\n"
+    "  --threads-per-rank=N  threads that each rank computes with (default:\n"
+    "                        MESHWRIGHT_THREADS, or 1)\n"
+    "  --timeout=SECONDS     for a rank's wait in one collective (default:\n"
+    "                        MESHWRIGHT_TIMEOUT, or 30)\n"
+    "  --check-finite        fail where an op gives NaN or infinity; names the first\n"
+    "  --trace=FILE          what each rank and stream does when, for Perfetto\n"
+    "  --report[=FILE]       what is sent and held, and where the time went; JSON where\n"
+    "                        FILE ends in .json\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
     "\n"
@@ -71,9 +78,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
     const std::pair<const char *, std::string *> texts[] = {
-        {"--weights", &options.weights}, {"--inputs", &options.inputs},
-        {"--outputs", &options.outputs}, {"--reference", &options.reference},
-        {"--backend", &options.backend}, {"--link", &options.link}};
+        {"--weights", &options.weights},        {"--inputs", &options.inputs},
+        {"--outputs", &options.outputs},        {"--reference", &options.reference},
+        {"--backend", &options.backend},        {"--link", &options.link},
+        {"--trace", &options.running.traceFile}};
     bool known = false;
     for (auto [name, to] : texts)
       if (const char *value = arguments.take(name)) {
@@ -93,6 +101,18 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         error = std::string("--random-inputs is '") + value + "', expected a natural number";
         return false;
       }
+    } else if (const char *value = arguments.take("--threads-per-rank")) {
+      options.running.threadsPerRank = std::strtoll(value, &end, 10);
+      if (end == value || *end != '\0' || options.running.threadsPerRank < 1) {
+        error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 on";
+        return false;
+      }
+    } else if (const char *value = arguments.take("--timeout")) {
+      options.running.timeout = std::strtod(value, &end);
+      if (end == value || *end != '\0' || !(options.running.timeout > 0)) {
+        error = std::string("--timeout is '") + value + "', expected a number above 0";
+        return false;
+      }
     } else if (const char *value = arguments.take("--tolerance")) {
       options.tolerance = std::strtod(value, &end);
       if (end == value || *end != '\0' || !(options.tolerance >= 0)) {
@@ -105,6 +125,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.report = argument + 9;
     } else if (std::strcmp(argument, "--report") == 0) {
       options.report = "-";
+    } else if (std::strcmp(argument, "--check-finite") == 0) {
+      options.running.checkFinite = true;
     } else if (std::strcmp(argument, "--check") == 0) {
       options.check = true;
     } else if (std::strcmp(argument, "--quiet") == 0) {
@@ -121,6 +143,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.model = argument;
     }
   }
+  options.running.measure = options.report.has_value();
   if (options.help)
     return true;
   if (options.model.empty()) {

@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_TOOLS_SHARDING_RUN_OPTIONS_H
 #define MESHWRIGHT_TOOLS_SHARDING_RUN_OPTIONS_H
 
+#include "meshwright/runtime/include/World.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +24,8 @@ struct Options {
   std::optional<std::string> parallelize;
   std::string backend = "local";
   double tolerance = -1;
+  /// Threads, timeout, what to look at while running.
+  rt::RunOptions running;
   bool check = false;
   /// Where the report goes: nothing, "-" for standard output, or a file.
   std::optional<std::string> report;

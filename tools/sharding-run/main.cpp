@@ -46,6 +46,13 @@ static Status writeReport(const Options &options, Model &model) {
   return fail(path + ": cannot be written");
 }
 
+/// Ends the process at once: after a run that failed, a rank may still be at work
+/// on what an orderly end would free.
+[[noreturn]] static void leave(Status status) {
+  std::fflush(nullptr);
+  std::_Exit(status);
+}
+
 static Status execute(const Options &options) {
   std::unique_ptr<Model> model = options.isBundle ? loadBundle(options) : compileModel(options);
   if (!model)
@@ -65,8 +72,12 @@ static Status execute(const Options &options) {
     pointers.push_back(arrays.back().get());
     outputs.push_back({output.name, output.type, output.shape, pointers.back()});
   }
-  if (Status status = model->run(inputs.tensors, pointers))
+  if (Status status = model->run(inputs.tensors, pointers, options.running)) {
+    // Processes of other backends take leave of each other.
+    if (options.backend == "local")
+      leave(status);
     return status;
+  }
   // All processes have the same outputs.
   if (!options.speaks)
     return Fine;

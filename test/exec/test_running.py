@@ -1,0 +1,158 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What a run shows of itself, and how it ends where something goes wrong."""
+import json
+import resource
+import subprocess
+import time
+
+import pytest
+import torch
+from harness import launch, tool
+from safetensors.torch import load_file, save_file
+
+ROWS = 64
+
+
+def model(ranks, body=""):
+    """An MLP split over its inner dimension; the second product's sum is reduced."""
+    inner = 128 // ranks
+    return f"""dist.mesh @m = <["x"={ranks}]>
+func.func @main(%x: tensor<{ROWS}x96xf32> {{nn.input = "x", dist.global = tensor<{ROWS}x96xf32>, dist.sharding = #dist.sharding<@m, [{{}}, {{}}]>}},
+                %w: tensor<{inner}x96xf32> {{nn.parameter = "w", dist.global = tensor<128x96xf32>, dist.sharding = #dist.sharding<@m, [{{"x"}}, {{}}]>}},
+                %v: tensor<96x{inner}xf32> {{nn.parameter = "v", dist.global = tensor<96x128xf32>, dist.sharding = #dist.sharding<@m, [{{}}, {{"x"}}]>}})
+    -> (tensor<{ROWS}x96xf32> {{nn.output = "y", dist.global = tensor<{ROWS}x96xf32>, dist.sharding = #dist.sharding<@m, [{{}}, {{}}]>}})
+    attributes {{dist.spmd = @m}} {{
+  %0 = nn.linear %x, %w : (tensor<{ROWS}x96xf32>, tensor<{inner}x96xf32>) -> tensor<{ROWS}x{inner}xf32>
+  %1 = nn.tanh %0 : tensor<{ROWS}x{inner}xf32>
+  %2 = nn.linear %1, %v : (tensor<{ROWS}x{inner}xf32>, tensor<96x{inner}xf32>) -> tensor<{ROWS}x96xf32>
+  %3 = dist.all_reduce sum %2 axes ["x"] : (tensor<{ROWS}x96xf32>) -> tensor<{ROWS}x96xf32>
+  %4 = nn.exp %3 : tensor<{ROWS}x96xf32>
+  return %4 : tensor<{ROWS}x96xf32>
+}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda *shape: torch.randn(*shape, generator=generator) / 8
+    save_file({"x": draw(ROWS, 96)}, tmp_path / "x.safetensors")
+    save_file({"w": draw(128, 96), "v": draw(96, 128)}, tmp_path / "w.safetensors")
+    return tmp_path
+
+
+def run(files, *arguments, ranks=4, text=None, **more):
+    path = files / "m.mlir"
+    path.write_text(text or model(ranks))
+    return launch(path, f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors",
+                  f"--outputs={files}/y.safetensors", *arguments, **more)
+
+
+def outputs(files):
+    return load_file(files / "y.safetensors")["y"]
+
+
+def test_threads_change_no_bit(files):
+    done = run(files)
+    assert done.returncode == 0, done.stderr
+    first = outputs(files)
+    for threads in (2, 3):
+        assert run(files, f"--threads-per-rank={threads}").returncode == 0
+        assert torch.equal(outputs(files), first)
+    assert run(files, env={"MESHWRIGHT_THREADS": "2"}).returncode == 0
+    assert torch.equal(outputs(files), first)
+    for wrong in ("0", "-1", "two"):
+        assert run(files, f"--threads-per-rank={wrong}").returncode == 2
+
+
+def test_trace(files):
+    done = run(files, f"--trace={files}/t.json")
+    assert done.returncode == 0, done.stderr
+    events = json.loads((files / "t.json").read_text())["traceEvents"]
+    names = {(e["pid"], e["name"]): e["args"]["name"] for e in events if e["ph"] == "M" and "name" in e["args"]}
+    assert [names[rank, "process_name"] for rank in range(4)] == [f"rank {r}" for r in range(4)]
+    assert names[0, "thread_name"] == "compute"
+    spans = [e for e in events if e["ph"] == "X"]
+    for rank in range(4):
+        mine = [e for e in spans if e["pid"] == rank]
+        reduced = [e for e in mine if e["cat"] == "collective"]
+        assert len(reduced) == 1 and reduced[0]["name"].startswith("dist.all_reduce")
+        # Where it stands in the file, and what it sends.
+        assert f"{files}/m.mlir:10" in reduced[0]["name"]
+        assert reduced[0]["args"]["bytes"] == 2 * 3 * ROWS * 96 * 4 // 4
+        assert sum(e["cat"] == "gemm" for e in mine) == 2
+        assert sum(e["args"]["flops"] for e in mine if e["cat"] == "gemm") == 2 * 2 * ROWS * 96 * 32
+        assert all(e["dur"] >= 0 for e in mine)
+    assert run(files, f"--trace={files}/absent/t.json").returncode == 1
+
+
+def test_report(files):
+    done = run(files, f"--report={files}/r.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((files / "r.json").read_text())
+    assert report["ranks"] == 4
+    measured = report["run"]
+    assert measured["ranks"] == 4 and measured["threads_per_rank"] == 1
+    kernels = {k["class"]: k for k in measured["kernels"]}
+    assert kernels["gemm"]["launches"] == 2
+    assert kernels["gemm"]["flops"] == 2 * 2 * ROWS * 96 * 32
+    assert kernels["gemm"]["of_ceiling"] > 0
+    assert measured["communication"]["collectives"] == 1
+    assert measured["communication"]["bytes_sent"] == report["bytes_per_rank"]
+    done = run(files, "--report")
+    assert "run: 4 ranks, 1 thread each" in done.stdout and "of ceiling" in done.stdout
+
+
+def test_the_arena_is_as_planned(files):
+    for ranks in (1, 2, 4):
+        assert run(files, f"--report={files}/r.json", ranks=ranks).returncode == 0
+        arena = json.loads((files / "r.json").read_text())["run"]["arena"]
+        assert arena["planned"] > 0 and arena["seen"] == arena["planned"]
+
+
+def test_check_finite(files):
+    assert run(files, "--check-finite").returncode == 0
+    # Above 88 the exponential is infinite, and infinity minus infinity is no number.
+    text = model(4).replace("%4 = nn.exp %3", "%s = nn.add %3, %3 : (tensor<64x96xf32>, tensor<64x96xf32>) -> tensor<64x96xf32>\n  %4 = nn.exp %s")
+    save_file({"w": torch.ones(128, 96), "v": torch.ones(96, 128)}, files / "w.safetensors")
+    save_file({"x": torch.ones(ROWS, 96)}, files / "x.safetensors")
+    assert run(files, text=text).returncode == 0
+    (files / "y.safetensors").unlink()
+    done = run(files, "--check-finite", text=text)
+    assert done.returncode == 1
+    assert "rank 0: nn.exp" in done.stderr and "m.mlir:12): is infinity at element 0" in done.stderr, done.stderr
+    assert not (files / "y.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind, words", [
+    ("throw 2 all_reduce", "rank 2: dist.all_reduce (%s:10): a fault was asked for"),
+    ("memory 1 nn.exp", "rank 1: nn.exp (%s:11): out of memory"),
+    ("stall 3 tanh", "dist.all_reduce (%s:10): timed out after 1 s waiting for rank 3 (at nn.tanh (%s:8))"),
+    ("stall 3 exp", "rank 3: nn.exp (%s:11): does not end: other ranks have ended"),
+])
+def test_faults_end_a_run(files, kind, words):
+    """On all ranks, soon, without a half file; also where a rank never comes back."""
+    begin = time.monotonic()
+    done = run(files, "--timeout=1", env={"MESHWRIGHT_FAULT": kind})
+    assert done.returncode == 1, done.stderr
+    assert time.monotonic() - begin < 60
+    assert words.replace("%s", f"{files}/m.mlir") in done.stderr, done.stderr
+    assert sorted(p.name for p in files.iterdir()) == ["m.mlir", "w.safetensors", "x.safetensors"]
+
+
+def test_memory_that_is_refused(files):
+    """With a limit on the address space that the arenas do not fit."""
+    size = 1 << 28
+    (files / "m.mlir").write_text(f"""func.func @main(%x: tensor<1xf32> {{nn.input = "x"}}) -> (tensor<1xf32> {{nn.output = "y"}}) {{
+  %0 = nn.broadcast %x : (tensor<1xf32>) -> tensor<{size}x1xf32>
+  %1 = nn.cumsum %0 dim 0 : tensor<{size}x1xf32>
+  %2 = nn.reduce max %1 dims [0] : (tensor<{size}x1xf32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}}
+""")
+    limit = 3 << 29
+    done = subprocess.run([tool(), files / "m.mlir", "--random-inputs=1"], capture_output=True, text=True, timeout=120,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert done.returncode == 1
+    assert "no memory for rank 0's arena of" in done.stderr, done.stderr
