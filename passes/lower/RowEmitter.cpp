@@ -21,6 +21,7 @@ void RowEmitter::startRow(const LoopSpace &space, ArrayRef<Value> indices) {
   this->indices.assign(indices.begin(), indices.end());
   width = 0;
   rowValues.clear();
+  streamed.clear();
   kept.clear();
   exponentials.clear();
   statistics.clear();
@@ -111,6 +112,25 @@ void RowEmitter::store(Value element, Value buffer, const Access &access) {
   }
 }
 
+void RowEmitter::prefetch(unsigned dimension, Value further) {
+  constexpr int64_t lineBytes = 64;
+  for (auto [value, access] : streamed) {
+    int64_t stride = access.rows[dimension];
+    if (stride == 0)
+      continue;
+    Value buffer = getBuffer(value);
+    int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
+    Value index = emitIndexOf(access);
+    Value step = arith::MulIOp::create(builder, further, emitIndex(builder, stride));
+    index = arith::AddIOp::create(builder, index, step);
+    for (int64_t i = 0; i < width; i += lineBytes / bytes) {
+      Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i));
+      memref::PrefetchOp::create(builder, buffer, at, /*isWrite=*/false, /*localityHint=*/2,
+                                 /*isDataCache=*/true);
+    }
+  }
+}
+
 Value RowEmitter::toVector(Value value) {
   if (isa<VectorType>(value.getType()))
     return value;
@@ -155,6 +175,9 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
   if (KeptBuffer *from = kept.find(value, access))
     return fromStorage(builder, load(from->buffer, from->at), elementOf(value));
   Operation *op = region.getDefiningOp(value);
+  if (!op && width && access.column == 1 && !access.isConstantInRows() &&
+      !llvm::is_contained(streamed, std::make_pair(value, access)))
+    streamed.push_back({value, access});
   if (!op)
     return fromStorage(builder, load(getBuffer(value), access), elementOf(value));
   if (auto constant = dyn_cast<nn::ConstantOp>(op)) {

@@ -34,6 +34,9 @@ public:
   /// columns is emitted before `anchor`, if there is one.
   void startColumns(int64_t begin, int64_t end, mlir::Value column, int64_t width,
                     mlir::Operation *anchor);
+  /// Fetches into the cache what was read of inputs at these columns, in the row
+  /// that is `further` along a dimension: 1, or 0 at the last.
+  void prefetch(unsigned dimension, mlir::Value further);
   /// Ends them: what follows is for the row.
   void endColumns() { width = 0; }
 
@@ -83,6 +86,8 @@ private:
   /// 0 outside of columns.
   int64_t width = 0;
   mlir::Operation *anchor = nullptr;
+  /// What has been read of inputs in the row's order.
+  llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;
   NodeMap<mlir::Value> rowValues, columnValues;
   NodeMap<KeptBuffer> kept, exponentials;
   std::map<unsigned, NodeMap<mlir::Value>> statistics;

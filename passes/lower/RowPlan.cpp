@@ -11,6 +11,8 @@
 
 #include "llvm/Support/SaveAndRestore.h"
 
+#include <array>
+
 using namespace mlir;
 
 namespace meshwright::lower {
@@ -176,6 +178,8 @@ public:
   }
   /// Chooses what is kept.
   void chooseKept();
+  /// Whether some cut parts pairs that are exchanged within vectors.
+  bool cutsPairs() const;
 
   std::string reason;
 
@@ -196,6 +200,8 @@ private:
   RowPiece &piece;
   /// Of the pass.
   int64_t columns = 1;
+  /// Columns of interleaved pairs: of which pass, and the range.
+  SmallVector<std::array<int64_t, 3>> pairs;
   /// Levels by the pass's columns and those looked at.
   std::map<std::array<int64_t, 3>, NodeMap<int64_t>> levels;
 };
@@ -284,7 +290,7 @@ std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Acces
     first = std::max(first, space.begin);
     last = std::min(last, space.end);
     if (first < last)
-      parts.push_back({operand, kind, first, last, from});
+      parts.push_back({operand, kind, first, last, from, along.offset + along.column * first});
   };
   if (concat) {
     int64_t at = 0;
@@ -346,8 +352,9 @@ FailureOr<int64_t> Walker::walkParts(Operation *op, const Access &access, const 
     if (part.kind == RotaryPart::Pairs) {
       // Pairs are exchanged within vectors.
       auto whole = getPartAccess(op, part.operand, 0, 0, access, within);
-      if ((part.end - part.begin) % 2 != 0 || !whole || whole->column != 1)
+      if (part.first % 2 != 0 || (part.end - part.begin) % 2 != 0 || !whole || whole->column != 1)
         return fail(op, "has pairs that the kernel would part");
+      pairs.push_back({columns, part.begin, part.end});
     } else if (failed(visit(part.operand, 0, getRotaryShift(rotary, part.kind), within))) {
       return failure();
     }
@@ -429,6 +436,15 @@ bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &
     open.append(op->operand_begin(), op->operand_end());
   }
   return loads > 1;
+}
+
+bool Walker::cutsPairs() const {
+  for (auto [columns, begin, end] : pairs)
+    if (auto cuts = piece.cuts.find(columns); cuts != piece.cuts.end())
+      for (int64_t cut : cuts->second)
+        if (cut > begin && cut < end && (cut - begin) % 2 != 0)
+          return true;
+  return false;
 }
 
 void Walker::chooseKept() {
@@ -546,6 +562,10 @@ static LogicalResult finishPiece(const KernelRegion &region, RowPlan &plan, RowP
     }
     store.level = *level;
     piece.numPasses = std::max(piece.numPasses, *level + 1);
+  }
+  if (walker.cutsPairs()) {
+    reason = "pairs of a rotary op would be parted";
+    return failure();
   }
   walker.chooseKept();
   for (auto &[columns, cuts] : piece.cuts)

@@ -153,11 +153,12 @@ llvm::SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op);
 int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind);
 
 /// Columns, begin .. end, for which a concatenation or a rotary op is one thing: an
-/// operand of the former, from its index `from` on, or a part of the latter.
+/// operand of the former, from its index `from` on, or a part of the latter. `first`
+/// is the index in the dimension at the first of these columns.
 struct ColumnPart {
   mlir::Value operand;
   RotaryPart::Kind kind;
-  int64_t begin, end, from;
+  int64_t begin, end, from, first;
 };
 /// The parts of an op in a space; none if it does not lie along the columns.
 std::optional<llvm::SmallVector<ColumnPart>>

@@ -47,6 +47,10 @@ Kernel::build(ArrayRef<mlir::Type> types, const Target &target,
     report_fatal_error("the kernel's IR is invalid");
   KernelSource source{"kernel", ""};
   raw_string_ostream(source.text) << *module;
+  return compile(source, target);
+}
+
+std::unique_ptr<Kernel> Kernel::compile(const KernelSource &source, const Target &target) {
   LowerOptions options;
   options.target = target;
   ExitOnError exitOnError("kernel: ");
@@ -65,7 +69,7 @@ Kernel::build(ArrayRef<mlir::Type> types, const Target &target,
       result->jit->getDataLayout().getGlobalPrefix()));
   result->jit->getMainJITDylib().addGenerator(std::move(process));
   cantFail(result->jit->addObjectFile(MemoryBuffer::getMemBufferCopy(object)));
-  result->kernel = cantFail(result->jit->lookup("kernel")).toPtr<mw_rt_kernel>();
+  result->kernel = cantFail(result->jit->lookup(source.name)).toPtr<mw_rt_kernel>();
   return result;
 }
 

@@ -13,6 +13,7 @@
 #define MESHWRIGHT_TEST_LIB_KERNELRUNNER_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/passes/lower/Lower.h"
 #include "meshwright/passes/lower/Target.h"
 
 #include "mlir/IR/ImplicitLocOpBuilder.h"
@@ -41,10 +42,13 @@ public:
   build(llvm::ArrayRef<mlir::Type> types, const Target &target,
         llvm::function_ref<void(mlir::ImplicitLocOpBuilder &, mlir::ValueRange)> emit);
 
+  /// The same for one that was built for a program.
+  static std::unique_ptr<Kernel> compile(const KernelSource &source, const Target &target);
+
   /// Does the items begin .. end; buffers are inputs, then outputs.
-  void operator()(std::initializer_list<const void *> buffers, int64_t begin, int64_t end,
+  void operator()(llvm::ArrayRef<const void *> buffers, int64_t begin, int64_t end,
                   void *workspace) const {
-    kernel(const_cast<void *const *>(buffers.begin()), begin, end, workspace);
+    kernel(const_cast<void *const *>(buffers.data()), begin, end, workspace);
   }
 
   /// From MLIR to code, in milliseconds.

@@ -1,4 +1,4 @@
-//===- EmitRows.cpp - kernels that go over rows ---------------------------===//
+//===- RowKernels.cpp - kernels that go over rows -------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -234,13 +234,15 @@ private:
   Workspace used;
   SmallVector<Value> keptBuffers;
   llvm::DenseMap<const Statistic *, Value> exponentialBuffers;
+  /// 1, or 0 in the last row; null where rows are not read ahead.
+  Value further;
 };
 
 } // namespace
 
 RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Target &target)
     : region(region), plan(plan) {
-  int64_t registers = plan.isScalar ? 1 : plan.isCostly ? 2 : 4;
+  int64_t registers = plan.isScalar ? 1 : 2;
   widest = registers * target.vectorBytes / plan.widestBytes;
   int64_t first = 0;
   for (const RowPiece &piece : plan.pieces) {
@@ -314,6 +316,14 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
   for (size_t i = piece.loops.size(); i-- > 0;)
     indices[piece.loops[i].front()] = i == 0 ? item : split(item, piece.getLoopSize(i));
   row->startRow(piece.space, indices);
+  // While the last pass writes a row, memory reads the next one.
+  further = Value();
+  if (piece.numPasses > 1 && piece.loops.size() == 1) {
+    Value isLast = arith::CmpIOp::create(builder, arith::CmpIPredicate::eq, item,
+                                         emitIndex(builder, piece.getNumRows() - 1));
+    further =
+        arith::SelectOp::create(builder, isLast, emitIndex(builder, 0), emitIndex(builder, 1));
+  }
 
   used = Workspace();
   keptBuffers.clear();
@@ -357,6 +367,8 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
 /// What a pass does with some columns; returns the terms of its statistics.
 SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int64_t columns) {
   Builder &b = row->builder;
+  if (further && pass == piece.numPasses - 1)
+    row->prefetch(piece.loops[0].front(), further);
   for (auto [kept, buffer] : llvm::zip_equal(piece.kept, keptBuffers))
     if (kept.level == pass && kept.columns == columns)
       row->store(row->emitVector(kept.value, kept.access), buffer, getColumnAccess(piece));
