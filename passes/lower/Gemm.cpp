@@ -39,8 +39,8 @@ namespace {
 struct BlockSizes {
   /// Columns of a panel, in vectors.
   int64_t panelVectors;
-  /// The tallest tile.
-  int64_t tileRows;
+  /// The tallest tile where it is alone, and where there are several.
+  int64_t onlyTileRows, tileRows;
   /// Bytes of a panel of B that stay in cache while tiles go down the rows.
   int64_t panelBytes;
   /// Rows of A that are copied at once, and columns of C whose sums are kept.
@@ -50,10 +50,10 @@ struct BlockSizes {
 
 static BlockSizes getBlockSizes(const Target &target) {
   if (target.numVectorRegisters >= 32)
-    return {/*panelVectors=*/2, /*tileRows=*/14, /*panelBytes=*/64 << 10, /*blockRows=*/560,
-            /*blockColumns=*/1024};
-  return {/*panelVectors=*/2, /*tileRows=*/6, /*panelBytes=*/32 << 10, /*blockRows=*/240,
-          /*blockColumns=*/1024};
+    return {/*panelVectors=*/2,       /*onlyTileRows=*/14, /*tileRows=*/8,
+            /*panelBytes=*/128 << 10, /*blockRows=*/512,   /*blockColumns=*/4096};
+  return {/*panelVectors=*/2,      /*onlyTileRows=*/6, /*tileRows=*/6,
+          /*panelBytes=*/64 << 10, /*blockRows=*/240,  /*blockColumns=*/4096};
 }
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
@@ -82,8 +82,10 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   // be widened takes two steps of B, and a mask.
   bool widens = spec.type.isBF16() && !plan.dotsPairs;
   int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
-  int64_t rows = std::clamp<int64_t>((target.numVectorRegisters - others) / plan.tileVectors, 1,
-                                     sizes.tileRows);
+  int64_t fitting = std::max<int64_t>(1, (target.numVectorRegisters - others) / plan.tileVectors);
+  int64_t rows =
+      std::min(fitting, spec.m <= std::min(fitting, sizes.onlyTileRows) ? sizes.onlyTileRows
+                                                                        : sizes.tileRows);
   int64_t tiles = divideCeil(spec.m, rows);
   plan.tileRows = divideCeil(spec.m, tiles);
   tiles = divideCeil(spec.m, plan.tileRows);
