@@ -442,7 +442,7 @@ FactorRule AttentionOp::getFactorRule() {
   int group = rule.addFactor(query[1] / kvHeads);
   // Causal and window masks compare positions, which a chunk of the queries
   // does not know.
-  bool positional = getCausal() || getWindowLeft() || getWindowRight();
+  bool positional = !getQPositions() && (getCausal() || getWindowLeft() || getWindowRight());
   int queries = rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
   int keys = rule.addFactor(key[2], FactorKind::Special);
   int features = rule.addFactor(query[3], FactorKind::Special);
@@ -458,6 +458,12 @@ FactorRule AttentionOp::getFactorRule() {
     rule.operands.push_back({{batch}, {keys}});
   if (Value bias = getBias())
     rule.operands.push_back(broadcastFactors(shapeOf(bias), scores, scoreFactors));
+  if (getQPositions()) {
+    rule.operands.push_back({{queries}});
+    rule.operands.push_back({{keys}});
+  }
   rule.results.push_back({{batch}, heads, {queries}, {valueFeatures}});
+  if (getLse())
+    rule.results.push_back({{batch}, heads, {queries}});
   return rule;
 }

@@ -569,5 +569,18 @@ LogicalResult AttentionOp::verify() {
       (failed(verifyElementType(*this, "bias", getBias(), "query", getQuery())) ||
        failed(verifyStretchesTo(*this, "bias", getBias(), {query[0], query[1], query[2], key[2]}))))
     return failure();
+  if (bool(getQPositions()) != bool(getKvPositions()))
+    return emitOpError("expected positions of queries and keys, or of neither");
+  if (getQPositions() && (failed(verifyShape(*this, "q_positions", getQPositions(), {query[2]})) ||
+                          failed(verifyShape(*this, "kv_positions", getKvPositions(), {key[2]}))))
+    return failure();
+  if (Value lse = getLse()) {
+    if (failed(verifyShape(*this, "lse", lse, {query[0], query[1], query[2]})))
+      return failure();
+    Type element = getElementTypeOrSelf(getQuery().getType());
+    Type expected = element.isF64() ? element : Float32Type::get(getContext());
+    if (Type got = getElementTypeOrSelf(lse.getType()); got != expected)
+      return emitOpError() << "expected lse of element type " << expected << ", got " << got;
+  }
   return verifyAttentionAttributes(*this);
 }

@@ -26,6 +26,7 @@ def Nn_Tensor : StaticShapeTensorOf<[Nn_Element]>;
 def Nn_FloatTensor : StaticShapeTensorOf<[Nn_Float]>;
 def Nn_NumberTensor : StaticShapeTensorOf<[Nn_Float, I64, I32]>;
 def Nn_IntTensor : StaticShapeTensorOf<[I64, I32]>;
+def Nn_I64Tensor : StaticShapeTensorOf<[I64]>;
 def Nn_BoolTensor : StaticShapeTensorOf<[I1]>;
 
 class Nn_Enum<string name, string summary, list<I32EnumAttrCase> cases>
@@ -365,9 +366,17 @@ def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
     - `kv_length` = n: j < n (the keys behind are padding);
     - `key_padding` [batch, kv_len] (i1): true at (batch, j).
 
+    With `positions` q_positions [q_len], kv_positions [kv_len] (i64), `causal` and
+    the windows compare q_positions[i] and kv_positions[j] instead of i and j, for
+    chunks of a longer sequence in any order.
+
     `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
     after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
     sees no key gives zeros. Computed in f32.
+
+    The second result, where there is one, is the logarithm of the sum of exp(score)
+    over the keys that a query sees [batch, q_heads, q_len], -inf where it sees
+    none; f32 (f64 for f64). Attention over parts of the keys is put together by it.
 
     ```mlir
     %o = nn.attention %q, %k, %v key_padding %m scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x7xi1>) -> tensor<1x4x7x16xf32>
@@ -375,11 +384,12 @@ def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
   }];
   let arguments = (ins Nn_FloatTensor:$query, Nn_FloatTensor:$key, Nn_FloatTensor:$value,
                        Optional<Nn_BoolTensor>:$key_padding, Optional<Nn_FloatTensor>:$bias,
+                       Optional<Nn_I64Tensor>:$q_positions, Optional<Nn_I64Tensor>:$kv_positions,
                        F64Attr:$scale, UnitAttr:$causal, OptionalAttr<I64Attr>:$window_left,
                        OptionalAttr<I64Attr>:$window_right, OptionalAttr<I64Attr>:$kv_length,
                        OptionalAttr<F64Attr>:$soft_cap);
-  let results = (outs Nn_FloatTensor:$result);
-  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
+  let results = (outs Nn_FloatTensor:$result, Optional<Nn_FloatTensor>:$lse);
+  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? `scale` $scale attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

@@ -241,7 +241,12 @@ Padding RuleTransfer::evaluate(int factor, const LayoutFactor &piece) const {
         return padding::meet(Padding::Finite, overallState(*operands[0]));
       })
       .Case<nn::AttentionOp>([&](nn::AttentionOp attention) {
-        State bias = attention.getBias() ? in.back() : State();
+        State bias = attention.getBias() ? in[attention.getKeyPadding() ? 4 : 3] : State();
+        // The log-sum-exp of a query that sees no key is -inf.
+        if (attention.getLse() && llvm::any_of(rule.results[1], [&](const auto &factors) {
+              return usesFactor(factors, factor);
+            }))
+          return Padding::Arbitrary;
         if (!isFinite(in[0]) || !isFinite(in[1]) || !isFinite(in[2]) || !isMaskable(bias))
           return Padding::Arbitrary;
         return in[2] == Padding::Zero ? Padding::Zero : Padding::Finite;
@@ -268,6 +273,8 @@ Padding RuleTransfer::evaluateCorner() const {
     return padding::evaluateElementwise(op, in);
   if (isa<nn::TransposeOp>(op))
     return operands[0]->corner;
+  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && attention.getLse())
+    return Padding::Arbitrary;
   if (isa<nn::SoftmaxOp>(op))
     return isMaskable(overallState(*operands[0])) ? Padding::Finite : Padding::Arbitrary;
   // Integer operands (ids) do not enter the result.

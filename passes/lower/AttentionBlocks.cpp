@@ -112,7 +112,7 @@ AttentionBlocks::AttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
   reserve(sums, plan.blockRows, compute);
   reserve(scales, width, compute);
   if (plan.isPositional())
-    reserve(positions, plan.blockRows, b.getI32Type());
+    reserve(positions, plan.blockRows, getPlaceType());
   if (isWidened)
     reserve(keyBlock, plan.blockKeys * plan.features, compute);
   if (isWidened)
@@ -178,13 +178,14 @@ void AttentionBlocks::packPositions() {
     Value query = add(firstRow, i);
     if (plan.headsPerUnit > 1)
       query = rem(query, plan.queries);
-    memref::StoreOp::create(b, arith::IndexCastOp::create(b, b.getI32Type(), query),
-                            positions.buffer, i);
+    Value place = plan.hasPositions ? loadScalar(queryPositions, query) : toPlace(query);
+    memref::StoreOp::create(b, place, positions.buffer, i);
   });
   // Rows that repeat the last.
   if (plan.rows % plan.blockRows)
     loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
-      Value last = arith::ConstantIntOp::create(b, b.getI32Type(), plan.queries - 1);
+      Value last = plan.hasPositions ? loadScalar(queryPositions, getIndex(plan.queries - 1))
+                                     : getPlace(plan.queries - 1);
       memref::StoreOp::create(b, last, positions.buffer, i);
     });
 }
@@ -353,14 +354,12 @@ void AttentionBlocks::emitProducts(Value panel) {
 
 SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRange before) {
   Value lowest = getSplat(-std::numeric_limits<double>::infinity());
-  Type i32 = b.getI32Type();
   SmallVector<Value> lower, upper, biases(vectors);
   for (int64_t v = 0; v < vectors; ++v) {
     if (masked && plan.isPositional()) {
       Value place = load(positions.buffer, mul(getGroup(panel, v), plan.lanes));
       auto shifted = [&](int64_t by) -> Value {
-        Value offset = arith::ConstantIntOp::create(b, i32, by);
-        return arith::AddIOp::create(b, place, splat(offset));
+        return arith::AddIOp::create(b, place, splat(getPlace(by)));
       };
       lower.push_back(plan.left ? shifted(-*plan.left) : Value());
       upper.push_back(plan.right ? shifted(*plan.right) : Value());
@@ -389,7 +388,7 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
       Value zero = arith::ConstantIntOp::create(b, b.getI8Type(), 0);
       keep = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, byte, zero);
     }
-    Value index = arith::IndexCastOp::create(b, i32, absolute), indexVector;
+    Value placeOfKey;
     Value rowBias;
     if (bias && biasStrides[3] && !biasStrides[2])
       rowBias = splat(widen(loadScalar(bias, add(biasBase, absolute))));
@@ -405,10 +404,11 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
       }
       Value seen;
       if (masked && plan.isPositional()) {
-        if (!indexVector)
-          indexVector = splat(index);
+        if (!placeOfKey)
+          placeOfKey =
+              splat(plan.hasPositions ? loadScalar(keyPositions, absolute) : toPlace(absolute));
         auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
-          seen = both(seen, arith::CmpIOp::create(b, predicate, indexVector, limit));
+          seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
         };
         if (lower[v])
           compare(arith::CmpIPredicate::sge, lower[v]);
@@ -447,7 +447,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
     auto require = [&](Value condition) {
       masked = masked ? arith::OrIOp::create(b, masked, condition).getResult() : condition;
     };
-    if (plan.headsPerUnit > 1) {
+    if (plan.hasPositions || plan.headsPerUnit > 1) {
       masked = arith::ConstantIntOp::create(b, b.getI1Type(), 1);
     } else {
       Value first = add(firstRow, mul(panel, width));
@@ -513,7 +513,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
 void AttentionBlocks::emitPanel(Value panel) {
   from = getIndex(0);
   to = numKeys;
-  if (plan.headsPerUnit == 1 && plan.isPositional()) {
+  if (plan.headsPerUnit == 1 && plan.isPositional() && !plan.hasPositions) {
     Value first = add(firstRow, mul(panel, width));
     Value last = sub(min(add(first, width), plan.rows), getIndex(1));
     if (plan.right)
@@ -577,7 +577,7 @@ void AttentionBlocks::emitLogSumExp() {
 void AttentionBlocks::emitItem(Value item) {
   unit = div(item, plan.blocks);
   Value block = rem(item, plan.blocks);
-  if (plan.right && !plan.left && plan.blocks > 1) {
+  if (plan.right && !plan.left && !plan.hasPositions && plan.blocks > 1) {
     // The further down a block, the more keys it sees: one from the front, one
     // from the back, so that equal shares of the items are equal work.
     Value half = div(block, 2);
@@ -605,9 +605,10 @@ void AttentionBlocks::emitItem(Value item) {
   fill(results, mul(lanes, llvm::alignTo(plan.valueFeatures, tileRows)), 0);
 
   Value first = getIndex(0), last = getIndex(plan.keys);
-  if (plan.headsPerUnit == 1 && plan.right)
+  bool ordered = plan.headsPerUnit == 1 && !plan.hasPositions;
+  if (ordered && plan.right)
     last = min(last, add(add(firstRow, numRows), *plan.right));
-  if (plan.headsPerUnit == 1 && plan.left)
+  if (ordered && plan.left)
     first = max(first, sub(firstRow, getIndex(*plan.left)));
   loop(first, last, plan.blockKeys, [&](Value k) {
     firstKey = k;

@@ -139,6 +139,11 @@ protected:
   /// log(sum) + maximum, as lse has it.
   Value getLogSumExp(Value sum, Value maximum);
 
+  /// An index as places are compared: a number of 64 bits where they are operands.
+  Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
+  Value toPlace(Value index);
+  Value getPlace(int64_t place);
+
   /// Of the bias, strides of batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
 
@@ -146,7 +151,7 @@ protected:
   AttentionPlan plan;
   const Target &target;
   mlir::ImplicitLocOpBuilder b;
-  Value query, key, value, padding, bias, result, lse;
+  Value query, key, value, padding, bias, queryPositions, keyPositions, result, lse;
 
 private:
   /// The op's tensors, and the members that hold their buffers.

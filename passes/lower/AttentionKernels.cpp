@@ -25,6 +25,8 @@ namespace meshwright::lower {
 
 /// Pairs of a query and a key that it sees, as far as structure says.
 static int64_t countVisible(const AttentionPlan &plan) {
+  if (plan.hasPositions)
+    return plan.queries * plan.keys;
   int64_t count = 0;
   for (int64_t i = 0; i < plan.queries; ++i) {
     int64_t first = plan.left ? std::max<int64_t>(0, i - *plan.left) : 0;
@@ -46,10 +48,11 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
   keyRows = keyType.getDimSize(2);
   keys = std::min<int64_t>(keyRows, op.getKvLength().value_or(keyRows));
   valueFeatures = valueType.getDimSize(3);
+  hasPositions = bool(op.getQPositions());
   // Windows that reach over everything hide nothing.
   int64_t longest = std::max(queries, keys);
   auto limit = [&](std::optional<int64_t> window) {
-    return window && *window < longest ? window : std::nullopt;
+    return window && (hasPositions || *window < longest) ? window : std::nullopt;
   };
   left = limit(op.getWindowLeft());
   right = op.getCausal() ? limit(0) : limit(op.getWindowRight());
@@ -116,7 +119,13 @@ SmallVector<std::pair<Value, Value *>> AttentionEmitter::getBuffers() {
     buffers.push_back({op.getKeyPadding(), &padding});
   if (op.getBias())
     buffers.push_back({op.getBias(), &bias});
+  if (op.getQPositions()) {
+    buffers.push_back({op.getQPositions(), &queryPositions});
+    buffers.push_back({op.getKvPositions(), &keyPositions});
+  }
   buffers.push_back({op.getResult(), &result});
+  if (op.getLse())
+    buffers.push_back({op.getLse(), &lse});
   return buffers;
 }
 
@@ -400,6 +409,14 @@ Value AttentionEmitter::exp2(Value x) {
 // The scores
 //===----------------------------------------------------------------------===//
 
+Value AttentionEmitter::toPlace(Value index) {
+  return arith::IndexCastOp::create(b, getPlaceType(), index);
+}
+
+Value AttentionEmitter::getPlace(int64_t place) {
+  return arith::ConstantIntOp::create(b, getPlaceType(), place);
+}
+
 double AttentionEmitter::getUnit() { return op.getBias() ? 1.0 : M_LOG2E; }
 
 double AttentionEmitter::getFactor() {
@@ -448,7 +465,7 @@ Value AttentionEmitter::invert(Value sum) {
 }
 
 Value AttentionEmitter::getLogSumExp(Value sum, Value maximum) {
-  Value natural = arith::MulFOp::create(b, maximum, getSplat(1 / (getUnit() / 1.0)));
+  Value natural = arith::MulFOp::create(b, maximum, getSplat(1 / getUnit()));
   return arith::AddFOp::create(b, math::LogOp::create(b, sum), natural);
 }
 

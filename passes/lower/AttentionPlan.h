@@ -30,6 +30,8 @@ struct AttentionPlan {
   int64_t batch, queryHeads, keyHeads, queries, keys, keyRows, features, valueFeatures;
   /// A query at i sees keys from i - left to i + right.
   std::optional<int64_t> left, right;
+  /// Whether places of queries and keys are operands.
+  bool hasPositions;
   /// Elements as stored, and what arithmetic is done in: f32, or f64 for f64.
   mlir::Type element, compute;
   /// Elements of `compute` in a vector register.

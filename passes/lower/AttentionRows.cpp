@@ -38,6 +38,7 @@ private:
   /// it can be read in whole vectors.
   void copyBias(Value row);
   void copyPadding();
+  void copyPlaces();
   void emitProducts();
   /// Columns from `column` on: `full` whole vectors and, with `tail`, one of as
   /// many lanes.
@@ -54,7 +55,7 @@ private:
   /// Elements of the query that a step of a product takes.
   int64_t step;
 
-  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow;
+  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow;
 
   // Of the item.
   Value unit, batchIndex, keyBase, valueBase;
@@ -85,6 +86,8 @@ AttentionRows::AttentionRows(nn::AttentionOp op, const AttentionPlan &plan, cons
     reserve(biasRow, scoreStride, compute);
   if (op.getKeyPadding())
     reserve(keepRow, scoreStride, compute);
+  if (plan.isPositional() && plan.hasPositions)
+    reserve(placeRow, scoreStride, getPlaceType());
 }
 
 //===----------------------------------------------------------------------===//
@@ -187,17 +190,30 @@ void AttentionRows::copyPadding() {
   });
 }
 
+void AttentionRows::copyPlaces() {
+  loop(getIndex(0), numKeys, 1, [&](Value i) {
+    memref::StoreOp::create(b, loadScalar(keyPositions, add(firstKey, i)), placeRow.buffer, i);
+  });
+}
+
 void AttentionRows::emitProbabilities(Value row) {
   if (bias)
     copyBias(row);
   Type i32 = b.getI32Type();
   auto toVector = [&](Value index) { return splat(arith::IndexCastOp::create(b, i32, index)); };
   // The keys of the block that the query sees.
-  Value from, to = numKeys;
+  Value from, to = numKeys, lower, upper;
   Value place = rem(row, plan.queries);
-  if (plan.right)
+  if (placeRow.buffer) {
+    place = loadScalar(queryPositions, place);
+    if (plan.right)
+      upper = splat(add(place, getPlace(*plan.right)));
+    if (plan.left)
+      lower = splat(sub(place, getPlace(*plan.left)));
+  }
+  if (plan.right && !upper)
     to = min(to, sub(add(place, *plan.right + 1), firstKey));
-  if (plan.left)
+  if (plan.left && !lower)
     from = toVector(sub(sub(place, getIndex(*plan.left)), firstKey));
   to = toVector(to);
   SmallVector<int32_t> lanes;
@@ -217,6 +233,12 @@ void AttentionRows::emitProbabilities(Value row) {
         Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, index, to);
         if (from)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, index, from));
+        if (upper)
+          seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle,
+                                                  load(placeRow.buffer, i), upper));
+        if (lower)
+          seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge,
+                                                  load(placeRow.buffer, i), lower));
         if (padding)
           seen = both(seen, arith::CmpFOp::create(b, arith::CmpFPredicate::UNE,
                                                   load(keepRow.buffer, i), getSplat(0)));
@@ -330,13 +352,15 @@ void AttentionRows::emitItem(Value item) {
   fill(sums, 0);
   fill(maxima, -std::numeric_limits<double>::infinity());
   int64_t last = plan.keys;
-  if (plan.right)
+  if (plan.right && !plan.hasPositions)
     last = std::min(last, plan.queries + *plan.right);
   loop(getIndex(0), getIndex(last), plan.blockKeys, [&](Value k) {
     firstKey = k;
     numKeys = min(sub(getIndex(last), k), plan.blockKeys);
     if (padding)
       copyPadding();
+    if (placeRow.buffer)
+      copyPlaces();
     emitScores();
     loop(getIndex(0), getIndex(plan.rows), 1, [&](Value row) { emitProbabilities(row); });
     emitProducts();

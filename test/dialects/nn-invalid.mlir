@@ -974,6 +974,46 @@ func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: ten
 
 // -----
 
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %kp: tensor<9xi64>) {
+  // expected-error@+1 {{'nn.attention' op expected q_positions of shape [7], got [9]}}
+  %0 = nn.attention %q, %k, %v positions %kp, %kp scale 1.0 {causal} : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<9xi64>, tensor<9xi64>) -> tensor<2x4x7x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %qp: tensor<7xi64>) {
+  // expected-error@+1 {{'nn.attention' op expected kv_positions of shape [9], got [7]}}
+  %0 = nn.attention %q, %k, %v positions %qp, %qp scale 1.0 {causal} : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %qp: tensor<7xi64>) {
+  // expected-error@+1 {{'nn.attention' op expected positions of queries and keys, or of neither}}
+  %0 = "nn.attention"(%q, %k, %v, %qp) <{operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, scale = 1.0 : f64}> : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>) {
+  // expected-error@+1 {{'nn.attention' op expected lse of shape [2, 4, 7], got [2, 7, 4]}}
+  %0:2 = nn.attention %q, %k, %v scale 1.0 : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x7x4xf32>)
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>) {
+  // expected-error@+1 {{'nn.attention' op expected lse of element type 'f32', got 'f16'}}
+  %0:2 = nn.attention %q, %k, %v scale 1.0 : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x4x7xf16>)
+  return
+}
+
+// -----
+
 // Attributes.
 
 // expected-error@+1 {{expected nn.input on argument 0 to be a string that is not empty, got 3 : i64}}

@@ -187,3 +187,77 @@ def test_memory_is_linear_in_the_sequence(tmp_path):
         part = slice(first, first + 100)
         i, j = torch.arange(tokens)[part, None], torch.arange(tokens)[None]
         assert_close(got[:, :, part], attend(q[:, :, part], k, v, 0.25, j <= i), 3e-6)
+
+
+def log_sum_exp(q, k, scale, *args, **kwargs):
+    wanted = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.logsumexp(scores(q, k, scale, *args, **kwargs), -1).to(wanted)
+
+
+def run_with_lse(folder, operands, text):
+    """Result and lse of `text`, which has {} for each operand."""
+    q, v = operands[0], operands[2]
+    result = f"tensor<{'x'.join(map(str, (*q.shape[:3], v.shape[3])))}x{ELEMENT[q.dtype]}>"
+    lse = f"tensor<{'x'.join(map(str, q.shape[:3]))}x{'f64' if q.dtype == torch.float64 else 'f32'}>"
+    names = [f"in{i}" for i in range(len(operands))]
+    arguments = ", ".join(f'%{n}: {type_of(x)} {{nn.input = "{n}"}}' for n, x in zip(names, operands))
+    types = ", ".join(map(type_of, operands))
+    module = f"""func.func @main({arguments}) -> ({result} {{nn.output = "o"}}, {lse} {{nn.output = "lse"}}) {{
+      %0:2 = {text.format(*("%" + n for n in names))} : ({types}) -> ({result}, {lse})
+      return %0#0, %0#1 : {result}, {lse}
+    }}"""
+    got = run_module(folder, module, dict(zip(names, operands)))
+    return got["o"], got["lse"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+@pytest.mark.parametrize("queries", [2, 150])
+def test_log_sum_exp(tmp_path, queries, dtype):
+    """-inf where a query sees no key; two halves of the keys make the whole."""
+    x = q, k, v = tensors(2, 4, 2, queries, 70, 16, 12, dtype)
+    i, j = places(queries, 70)
+    seen = torch.ones(2, 70, dtype=torch.bool)
+    seen[1, :40] = False
+    visible = (j <= i) & seen[:, None, None]
+    call = "nn.attention {}, {}, {}"
+    result, lse = run_with_lse(tmp_path, [*x, seen], call + " key_padding {} scale 0.25 {{causal}}")
+    assert torch.isneginf(lse[1, :, 0]).all()
+    assert_close(result, attend(*x, 0.25, visible), TOLERANCE[dtype])
+    assert_close(lse, log_sum_exp(q, k, 0.25, visible), TOLERANCE[dtype])
+
+    bias = randn(queries, 70, seed=4, dtype=dtype)
+    parts = []
+    for keys in (slice(0, 30), slice(30, 70)):
+        part = [q, k[:, :, keys], v[:, :, keys], bias[:, keys]]
+        parts.append(run_with_lse(tmp_path, part, call + " bias {} scale 0.25 {{soft_cap = 2.0}}"))
+    whole = torch.logaddexp(parts[0][1].double(), parts[1][1].double())
+    joined = sum(o.double() * (part - whole).exp()[..., None] for o, part in parts)
+    assert_close(joined.to(dtype), attend(*x, 0.25, None, bias, 2.0), TOLERANCE[dtype])
+    assert_close(whole.to(lse.dtype), log_sum_exp(q, k, 0.25, None, bias, 2.0), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=ELEMENT.get)
+@pytest.mark.parametrize("queries,keys", [(5, 40), (150, 200)])
+def test_positions(tmp_path, queries, keys, dtype):
+    """Chunks of a longer sequence, in order, in zigzag and in any order."""
+    x = tensors(2, 4, 2, queries, keys, 16, 12, dtype)
+    shuffled = torch.randperm(4 * keys, generator=torch.Generator().manual_seed(7))
+    orders = {
+        "later": (torch.arange(queries) + keys // 2, torch.arange(keys)),
+        "earlier": (torch.arange(queries), torch.arange(keys) + queries // 2),
+        "zigzag": (torch.cat([torch.arange(queries // 2), torch.arange(queries - queries // 2) + 5 * keys]),
+                   torch.cat([torch.arange(keys // 2), torch.arange(keys - keys // 2) + 5 * keys])),
+        "any": (shuffled[:queries], shuffled[queries:queries + keys]),
+        "far": (torch.arange(queries) + 2**40, torch.arange(keys) + 2**40 - 30),
+    }
+    p = Program()
+    for at, of in orders.values():
+        at, of = at.clone(), of.clone()
+        i, j = at[:, None], of[None]
+        for attributes, seen in {
+                "causal": j <= i,
+                "causal, window_left = 20": (j <= i) & (j >= i - 20),
+                "window_left = 10, window_right = 30": (j >= i - 10) & (j <= i + 30)}.items():
+            p.op(f"nn.attention {{}}, {{}}, {{}} positions {{}}, {{}} scale 0.25 {{{{{attributes}}}}}",
+                 [*x, at, of], attend(*x, 0.25, seen))
+    p.check(tmp_path, TOLERANCE[dtype])

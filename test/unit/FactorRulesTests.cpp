@@ -350,6 +350,14 @@ TEST_F(FactorRules, Attention) {
                      .str()),
             "a (bc) d e, a b f e, a b f g, a f, (bc) . f -> a (bc) d g "
             "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+  // Positions that are operands are cut like what they belong to.
+  EXPECT_EQ(
+      rule(types + " 7xi64 9xi64",
+           ("nn.attention %a0, %a1, %a2 positions %a3, %a4 scale 1.0 {causal} : " + signature +
+            ", tensor<7xi64>, tensor<9xi64>) -> (tensor<3x4x7x8xf32>, tensor<3x4x7xf32>)")
+               .str()),
+      "a (bc) d e, a b f e, a b f g, d, f -> a (bc) d g, a (bc) d "
+      "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
   // Multi-query: the key's one head is a factor of size 1.
   EXPECT_EQ(rule("1x4x7x16xf32 1x1x7x16xf32 1x1x7x16xf32",
                  "nn.attention %a0, %a1, %a2 scale 1.0 : (tensor<1x4x7x16xf32>, "
