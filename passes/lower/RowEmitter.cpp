@@ -16,6 +16,28 @@ namespace meshwright::lower {
 
 static Type elementOf(Value value) { return getElementTypeOrSelf(value.getType()); }
 
+Type getRowStorageType(Type element) {
+  return element.isBF16() ? IntegerType::get(element.getContext(), 16) : getStorageType(element);
+}
+
+/// An element as it lies in memory, and back.
+static Value toMemory(Builder &b, Value value) {
+  if (!elementOf(value).isBF16())
+    return toStorage(b, value);
+  Type type = b.getI16Type();
+  if (auto vector = dyn_cast<VectorType>(value.getType()))
+    type = vector.clone(type);
+  return arith::BitcastOp::create(b, type, value);
+}
+
+static Value fromMemory(Builder &b, Value value, Type element) {
+  if (!element.isBF16())
+    return fromStorage(b, value, element);
+  if (auto vector = dyn_cast<VectorType>(value.getType()))
+    element = vector.clone(element);
+  return arith::BitcastOp::create(b, element, value);
+}
+
 void RowEmitter::startRow(const LoopSpace &space, ArrayRef<Value> indices) {
   this->space = space;
   this->indices.assign(indices.begin(), indices.end());
@@ -95,7 +117,7 @@ Value RowEmitter::load(Value buffer, const Access &access) {
 }
 
 void RowEmitter::store(Value element, Value buffer, const Access &access) {
-  element = toStorage(builder, element);
+  element = toMemory(builder, element);
   Value index = emitIndexOf(access);
   if (!width) {
     memref::StoreOp::create(builder, element, buffer, index);
@@ -173,13 +195,13 @@ Value RowEmitter::emitOperand(Operation *op, Value operand, const Access &access
 
 Value RowEmitter::emitNew(Value value, const Access &access) {
   if (KeptBuffer *from = kept.find(value, access))
-    return fromStorage(builder, load(from->buffer, from->at), elementOf(value));
+    return fromMemory(builder, load(from->buffer, from->at), elementOf(value));
   Operation *op = region.getDefiningOp(value);
   if (!op && width && access.column == 1 && !access.isConstantInRows() &&
       !llvm::is_contained(streamed, std::make_pair(value, access)))
     streamed.push_back({value, access});
   if (!op)
-    return fromStorage(builder, load(getBuffer(value), access), elementOf(value));
+    return fromMemory(builder, load(getBuffer(value), access), elementOf(value));
   if (auto constant = dyn_cast<nn::ConstantOp>(op)) {
     auto splat = cast<DenseElementsAttr>(constant.getValue());
     return arith::ConstantOp::create(builder, splat.getSplatValue<TypedAttr>());

@@ -18,6 +18,10 @@
 
 namespace meshwright::lower {
 
+/// The type of an element in the buffers of row kernels: bf16 lies there as
+/// integers, since LLVM cannot move all vectors of it.
+mlir::Type getRowStorageType(mlir::Type element);
+
 class RowEmitter {
 public:
   RowEmitter(Builder &builder, const KernelRegion &region) : builder(builder), region(region) {}

@@ -206,7 +206,7 @@ private:
     return getComputeType(getElementTypeOrSelf(statistic.op->getOperand(0).getType()));
   }
   static Type getStoredType(Value value) {
-    return getStorageType(getElementTypeOrSelf(value.getType()));
+    return getRowStorageType(getElementTypeOrSelf(value.getType()));
   }
   void emitItem(Builder &builder, const RowPiece &piece, const PieceItems &items, Value item);
   void emitPass(const RowPiece &piece, int64_t pass, int64_t columns);
@@ -499,7 +499,8 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
     for (Value value : values) {
       int64_t count = cast<RankedTensorType>(value.getType()).getNumElements();
-      types.push_back(getBufferType(value, {count}));
+      types.push_back(
+          MemRefType::get({count}, getRowStorageType(getElementTypeOrSelf(value.getType()))));
       info.bytes += bytesOf(value);
       points = std::max(points, count);
     }

@@ -208,3 +208,14 @@ def test_elements_of_all_types(tmp_path):
     r = c.op("nn.reshape {}", [x], x[1].reshape(7, 10, 90))
     c.output(c.op("nn.rms_norm {} eps 1.0e-5", [r], rms(r[1])))
     c.check(tmp_path, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_moves(tmp_path, dtype):
+    c = Chains()
+    for columns in (1, 5, 33):
+        x = c.input(randn(3, columns, dtype=dtype))
+        c.output(c.op("dist.pad {} dims [0, 1]", [x], F.pad(x[1], (0, 3, 0, 2))))
+        c.output(c.op("nn.concat {}, {} dim 1", [x, x], torch.cat([x[1], x[1]], 1)))
+        c.output(c.op("nn.concat {}, {} dim 0", [x, x], torch.cat([x[1], x[1]], 0)))
+    c.check(tmp_path, 0)
