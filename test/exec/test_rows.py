@@ -219,3 +219,21 @@ def test_moves(tmp_path, dtype):
         c.output(c.op("nn.concat {}, {} dim 1", [x, x], torch.cat([x[1], x[1]], 1)))
         c.output(c.op("nn.concat {}, {} dim 0", [x, x], torch.cat([x[1], x[1]], 0)))
     c.check(tmp_path, 0)
+
+
+def test_threads_do_not_show(tmp_path):
+    """Items are cut over threads; what they compute is the same, bit for bit."""
+    results = []
+    for threads in (1, 3):
+        c = Chains()
+        x, y = c.input(randn(301, 517)), c.input(randn(301, 517, seed=1))
+        h = c.op("nn.add {}, {}", [x, y], x[1] + y[1])
+        c.output(h)
+        c.output(c.op("nn.rms_norm {} eps 1.0e-5", [h], rms(h[1])))
+        c.output(c.op("nn.softmax {} dim 1", [x], F.softmax(x[1], 1), short=True))
+        c.output(c.op("nn.softmax {} dim 0", [x], F.softmax(x[1], 0), short=True))
+        c.output(c.op("nn.reduce sum {} dims [0]", [x], x[1].sum(0)))
+        c.output(c.op("nn.gelu {}", [y], F.gelu(y[1]), short=True))
+        results.append(c.check(tmp_path, 3e-6, [f"--threads-per-rank={threads}"]))
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
