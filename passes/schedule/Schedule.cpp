@@ -15,8 +15,9 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options) {
-  // Values that somebody looks at stay whole.
-  if (!options.keepProbed)
+  // Values that somebody looks at stay whole; and only what is the placement of a
+  // global program can be cut by what its values are.
+  if (!options.keepProbed && options.verifyPlacement)
     pm.addNestedPass<func::FuncOp>(createSplitCollectives());
   FormKernelsOptions kernels;
   kernels.keepProbed = options.keepProbed;
