@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""How fast is attention, beside PyTorch's and beside the machine?
+
+Causal attention of one head of 128 features over 1,024 and 4,096 tokens, and a step of decoding
+with grouped queries (32 heads, 8 key heads, 4,096 keys), on one thread pinned to one core. Ours and
+PyTorch's scaled_dot_product_attention (is_causal) take turns; the processor's peak, for f32 fused
+multiply-adds or bf16 dot products, is taken by `bench-gemm` in every round. Medians over the rounds,
+of ratios within a round. Operations are the useful ones, of keys that a query sees. Ours is the time
+of the kernel as the trace of a run has it, PyTorch's that of the call.
+
+    ninja -C build bench-gemm
+    PYTHONPATH=build/python python bench/attention.py [--rounds 15] [--core 0] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import meshwright as mw
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+# Heads, key heads, queries, keys, features.
+CASES = {"causal 1024": (1, 1, 1024, 1024, 128), "causal 4096": (1, 1, 4096, 4096, 128),
+         "decode 32:8": (32, 8, 1, 4096, 128)}
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, causal):
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def measure_peak(build, dtype):
+    """Operations per second of one core."""
+    tool = Path(build) / "bench" / "bench-gemm"
+    done = subprocess.run([tool, "1", "host", f"32,64,64,{dtype}"], check=True,
+                          stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)[0]["rounds"][0]["peak"]
+
+
+def measure(name, dtype, options):
+    heads, key_heads, queries, keys, features = CASES[name]
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(DTYPES[dtype])
+    inputs = (random(1, heads, queries, features), random(1, key_heads, keys, features),
+              random(1, key_heads, keys, features))
+    module = Attention(queries > 1)
+    plan = mw.from_torch(module, inputs).parallelize(mesh={"tp": 1}, device="cpu")
+
+    def run_ours(trace):
+        result = plan.run(*inputs, threads_per_rank=1, trace=trace)[0]
+        events = json.loads(Path(trace).read_text())["traceEvents"]
+        event, = (e for e in events if e.get("cat") == "attention")
+        return result, event["dur"] * 1e-6, event["args"]
+
+    rounds = []
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        theirs = module(*inputs).double()
+        result, _, counts = run_ours(trace)
+        difference = ((result.double() - theirs).abs().max() / theirs.abs().max()).item()
+        for _ in range(options.rounds):
+            _, ours, _ = run_ours(trace)
+            begin = time.perf_counter()
+            module(*inputs)
+            rounds.append({"ours": ours, "pytorch": time.perf_counter() - begin,
+                           "peak": measure_peak(options.build, dtype)})
+
+    def median(value):
+        return statistics.median(map(value, rounds))
+    return {
+        "case": name, "dtype": dtype, "seconds": median(lambda r: r["ours"]),
+        "gflops": median(lambda r: counts["flops"] / r["ours"]) / 1e9,
+        "peak_gflops": median(lambda r: r["peak"]) / 1e9,
+        "of_peak": median(lambda r: counts["flops"] / r["ours"] / r["peak"]),
+        "gbps": median(lambda r: counts["bytes"] / r["ours"]) / 1e9,
+        "pytorch_seconds": median(lambda r: r["pytorch"]),
+        "times_pytorch": median(lambda r: r["pytorch"] / r["ours"]),
+        "difference": difference, "rounds": rounds,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--build", default="build", help="the build tree")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {options.core})
+    torch.set_num_threads(1)
+    print(f"{'':<12} {'':<5} {'ms':>8} {'GF/s':>6} {'of peak':>8} {'GB/s':>6} {'PyTorch ms':>11} "
+          f"{'times PyTorch':>14} {'difference':>11}")
+    rows = []
+    for name in CASES:
+        for dtype in DTYPES:
+            row = measure(name, dtype, options)
+            rows.append(row)
+            print(f"{row['case']:<12} {row['dtype']:<5} {row['seconds'] * 1e3:>8.2f} "
+                  f"{row['gflops']:>6.0f} {row['of_peak']:>8.0%} {row['gbps']:>6.1f} "
+                  f"{row['pytorch_seconds'] * 1e3:>11.2f} {row['times_pytorch']:>14.2f} "
+                  f"{row['difference']:>11.1e}", flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
