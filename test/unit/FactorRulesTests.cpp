@@ -119,7 +119,7 @@ protected:
     types.split(list, ' ', -1, false);
     for (auto [i, type] : llvm::enumerate(list))
       stream << (i ? ", " : "") << "%a" << i << ": tensor<" << type << ">";
-    stream << ") {\n  %r = " << text << "\n  return\n}\n";
+    stream << ") {\n  " << text << "\n  return\n}\n";
     OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(source, &context);
     if (!module)
       return "does not parse";
