@@ -338,10 +338,8 @@ FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
                                                             OptionErrorHandler error) {
   ContextParallel context;
   text = text.trim();
-  if (text == "auto") {
-    context.isAuto = true;
-    return context;
-  }
+  if (text == "auto")
+    text = "ulysses=auto";
   SmallVector<StringRef> pairs;
   llvm::SplitString(text, pairs);
   for (StringRef pair : pairs) {
@@ -356,31 +354,28 @@ FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
     } else {
       return error("context-parallel: cannot read '" + pair +
                    "': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or "
-                   "auto, or auto alone");
+                   "auto");
     }
   }
-  if (context.ulysses == "auto" && (context.ring == "auto" || context.ring.empty()))
-    context.isAuto = true;
-  if (context.isAuto)
-    context.ulysses = context.ring = "";
+  if (context.ulysses == "auto" || context.ring == "auto")
+    return error("context-parallel: choosing axes by cost (auto) is not supported yet: expected "
+                 "ulysses=axis");
   if (!context.isWanted())
     return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
-  if (context.ulysses == context.ring && !context.isAuto)
+  if (context.ulysses == context.ring)
     return error("context-parallel: ulysses and ring are both '" + context.ulysses +
                  "': expected two axes");
   return context;
 }
 
 std::string ContextParallel::str() const {
-  std::string text = isAuto ? "ulysses=auto ring=auto" : "";
+  std::string text;
   auto add = [&](StringRef key, StringRef value) {
     if (!value.empty())
       text += (text.empty() ? "" : " ") + (key + "=" + value).str();
   };
-  if (!isAuto) {
-    add("ulysses", ulysses);
-    add("ring", ring);
-  }
+  add("ulysses", ulysses);
+  add("ring", ring);
   add("order", order);
   return text;
 }

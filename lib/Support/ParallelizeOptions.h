@@ -75,12 +75,10 @@ struct AxisChoice {
 struct ContextParallel {
   /// Axes of the mesh; both empty where not asked for.
   std::string ulysses, ring;
-  /// Choose the axes by cost.
-  bool isAuto = false;
   /// contiguous, zigzag, striped or auto.
   std::string order = "auto";
 
-  bool isWanted() const { return isAuto || !ulysses.empty() || !ring.empty(); }
+  bool isWanted() const { return !ulysses.empty() || !ring.empty(); }
   std::string str() const;
 };
 
@@ -117,7 +115,7 @@ struct ParallelizeOptions {
 /// Takes an error's text; returns failure.
 using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
 
-/// Reads `ulysses=AXIS ring=AXIS order=ORDER`, or `auto`.
+/// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
 llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
                                                       OptionErrorHandler error);
 
