@@ -23,8 +23,8 @@ using namespace meshwright;
 
 static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) {
   DeclareMeshPassOptions mesh;
-  for (const MeshAxisOption &axis : options.mesh)
-    mesh.mesh += (mesh.mesh.empty() ? "" : ",") + axis.name + "=" + std::to_string(axis.size);
+  if (std::string text = options.getMeshText(); !text.empty())
+    mesh.mesh = llvm::StringRef(text).drop_front(llvm::StringRef("mesh=").size()).str();
   mesh.device = options.device.empty() ? "h100" : options.device;
   pm.addPass(createDeclareMeshPass(mesh));
 
@@ -44,13 +44,27 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   data.optional = options.dataParallel.kind == AxisChoice::Default;
   pm.addPass(createAnnotateDataParallelPass(data));
 
+  if (options.contextParallel.isWanted())
+    pm.addPass(createSplitJointAttentionPass());
   // Stages that are laid out for themselves, and those that are not as the others.
   std::string folded, apart;
   auto append = [](std::string &list, const std::string &stage) {
     list += (list.empty() ? "" : ",") + stage;
   };
-  for (const FoldRule &rule : options.fold) {
+  for (const FoldRule &rule : options.fold)
     append(apart, rule.stage);
+  if (options.contextParallel.isWanted()) {
+    ChooseContextParallelPassOptions choose;
+    choose.ulysses = options.contextParallel.ulysses;
+    choose.ring = options.contextParallel.ring;
+    choose.order = options.contextParallel.order;
+    choose.data = data.axis;
+    choose.tensor = options.tensorParallel.getName("tp").str();
+    choose.exceptStages = apart;
+    choose.memoryCeiling = options.memoryCeiling.value_or(0);
+    pm.addPass(createChooseContextParallelPass(choose));
+  }
+  for (const FoldRule &rule : options.fold) {
     if (rule.mode == "none")
       continue;
     append(folded, rule.stage);
@@ -61,6 +75,9 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
     fold.ulysses = options.contextParallel.ulysses;
     fold.ring = options.contextParallel.ring;
     fold.data = data.axis;
+    fold.tensor = options.tensorParallel.getName("tp").str();
+    fold.sequenceParallel = stringify(options.sequenceParallel).str();
+    fold.memoryCeiling = options.memoryCeiling.value_or(0);
     pm.addPass(createFoldEncoderPass(fold));
   }
   bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
@@ -76,6 +93,7 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
     AnnotateContextParallelPassOptions context;
     context.ulysses = options.contextParallel.ulysses;
     context.ring = options.contextParallel.ring;
+    context.order = options.contextParallel.order;
     context.exceptStages = apart;
     pm.addPass(createAnnotateContextParallelPass(context));
   }

@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_DIALECTS_DIST_DIST_H
 #define MESHWRIGHT_DIALECTS_DIST_DIST_H
 
+#include "meshwright/TokenOrder.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 

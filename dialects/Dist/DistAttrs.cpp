@@ -13,6 +13,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
+using namespace meshwright;
 using namespace meshwright::dist;
 
 #include "meshwright/dialects/Dist/DistEnums.cpp.inc"
@@ -206,7 +207,7 @@ static void printAxisRefs(AsmPrinter &printer, ArrayRef<AxisRefAttr> axes, bool 
   printer << '}';
 }
 
-/// factor ::= integer (`pad` integer)? axes?
+/// factor ::= integer (`pad` integer)? ((`zigzag` | `striped`) integer)? axes?
 static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
   int64_t size, padded = 0;
   SmallVector<AxisRefAttr> axes;
@@ -215,6 +216,16 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
     return failure();
   if (succeeded(parser.parseOptionalKeyword("pad")) && parser.parseInteger(padded))
     return failure();
+  TokenOrder order = TokenOrder::Natural;
+  int64_t orderRanks = 1;
+  for (TokenOrder candidate : {TokenOrder::Zigzag, TokenOrder::Striped})
+    if (succeeded(parser.parseOptionalKeyword(stringify(candidate)))) {
+      order = candidate;
+      if (parser.parseInteger(orderRanks))
+        return failure();
+      if (orderRanks < 1)
+        return parser.emitError(loc, "order for ") << orderRanks << " ranks, expected at least 1";
+    }
   if (succeeded(parser.parseOptionalLBrace())) {
     if (failed(parser.parseOptionalRBrace())) {
       do {
@@ -230,13 +241,15 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
   if (size < 1 || (padded != 0 && padded < size))
     return parser.emitError(loc, "factor of size ")
            << size << (padded ? " with a smaller padded size" : ", expected at least 1");
-  return FactorShardingAttr::get(parser.getContext(), size, padded, axes);
+  return FactorShardingAttr::get(parser.getContext(), size, padded, order, orderRanks, axes);
 }
 
 static void printFactor(AsmPrinter &printer, FactorShardingAttr factor) {
   printer << factor.getSize();
   if (factor.getPadded() != 0 && factor.getPadded() != factor.getSize())
     printer << " pad " << factor.getPadded();
+  if (factor.getOrder() != TokenOrder::Natural)
+    printer << ' ' << stringify(factor.getOrder()) << ' ' << factor.getOrderRanks();
   if (!factor.getAxes().empty())
     printAxisRefs(printer, factor.getAxes());
 }
@@ -260,7 +273,7 @@ static FailureOr<DimShardingAttr> parseDim(AsmParser &parser) {
   bool isOpen = false;
   if (parseAxisRefs(parser, axes, &isOpen))
     return failure();
-  factors.push_back(FactorShardingAttr::get(context, 0, 0, axes));
+  factors.push_back(FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1, axes));
   return DimShardingAttr::get(context, factors, isOpen);
 }
 
@@ -365,7 +378,7 @@ void ShardingAttr::print(AsmPrinter &printer) const {
 
 ShardingAttr ShardingAttr::getReplicated(MLIRContext *context, FlatSymbolRefAttr mesh,
                                          int64_t rank) {
-  auto factor = FactorShardingAttr::get(context, 0, 0, {});
+  auto factor = FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1, {});
   auto dim = DimShardingAttr::get(context, {factor}, /*isOpen=*/false);
   return get(context, mesh, SmallVector<DimShardingAttr>(rank, dim), {}, ReductionKind::Sum);
 }

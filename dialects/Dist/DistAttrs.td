@@ -91,10 +91,11 @@ def Dist_FactorShardingAttr : Dist_Attr<"FactorSharding", "factor"> {
   let summary = "how one factor of a dimension is sharded";
   let description = [{
     `size` is the factor's true size, `padded` its padded size; both are 0 when
-    the factor is the whole dimension and its sizes follow from the types.
+    the factor is the whole dimension and its sizes follow from the types. `order`
+    is that of its elements, for so many ranks.
   }];
-  let parameters = (ins "int64_t":$size, "int64_t":$padded,
-                        ArrayRefParameter<"AxisRefAttr">:$axes);
+  let parameters = (ins "int64_t":$size, "int64_t":$padded, "::meshwright::TokenOrder":$order,
+                        "int64_t":$orderRanks, ArrayRefParameter<"AxisRefAttr">:$axes);
   let hasCustomAssemblyFormat = 1;
 }
 
@@ -123,6 +124,14 @@ def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
 
     ```mlir
     #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {} ]>
+    ```
+
+    A factor may have an order of its elements, `zigzag` or `striped`, with the number
+    of ranks that it is for. Here each of 4 ranks holds 16 of the first and 16 of the
+    last of 128 tokens that are left:
+
+    ```mlir
+    #dist.sharding<@mesh, [(128 zigzag 4{"ring"}), {} ]>
     ```
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$mesh,

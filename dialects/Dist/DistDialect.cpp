@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Dist/StagesAttr.h"
 
 using namespace mlir;
 using namespace meshwright::dist;
@@ -128,6 +129,29 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
       return op->emitOpError() << "'dist.sharding': expected a list of " << op->getNumResults()
                                << " shardings";
     return verifySharding(op, attr.getValue(), op->getResult(0).getType());
+  }
+  if (attr.getName() == kStageMeshesAttr) {
+    auto meshOp = dyn_cast<MeshOp>(op);
+    auto stages = dyn_cast<DictionaryAttr>(attr.getValue());
+    if (!meshOp || !stages)
+      return op->emitOpError() << "'dist.stages': expected a table of meshes on a dist.mesh";
+    for (NamedAttribute stage : stages) {
+      auto mesh = dyn_cast<MeshAttr>(stage.getValue());
+      if (!mesh || mesh.getNumRanks() != meshOp.getMesh().getNumRanks())
+        return op->emitOpError() << "'dist.stages': stage '" << stage.getName().getValue()
+                                 << "' has " << stage.getValue() << ", expected a mesh of "
+                                 << meshOp.getMesh().getNumRanks() << " ranks";
+    }
+    return success();
+  }
+  // What policies chose for attention over a sharded sequence, while they run.
+  if (attr.getName() == "dist.context_parallel") {
+    auto choice = dyn_cast<DictionaryAttr>(attr.getValue());
+    for (StringRef key : {"ulysses", "ring", "order"})
+      if (!choice || !choice.getAs<StringAttr>(key))
+        return op->emitOpError() << "'dist.context_parallel': expected a dictionary with a string '"
+                                 << key << "'";
+    return success();
   }
   return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";
 }

@@ -355,6 +355,62 @@ LogicalResult MaskPaddingOp::verify() {
   return success();
 }
 
+/// What a factor's attribute must be for ops that work on its elements.
+static LogicalResult verifyFactor(Operation *op, StringRef name, FactorShardingAttr factor,
+                                  MeshAttr mesh) {
+  if (factor.getSize() < 1)
+    return op->emitOpError() << "'" << name << "' gives no size";
+  for (AxisRefAttr axis : factor.getAxes()) {
+    int index = mesh.getAxisIndex(axis.getName());
+    if (index < 0 || !axis.divides(mesh.getAxes()[index].getSize()))
+      return op->emitOpError() << "'" << name << "': the mesh has no axis or part \""
+                               << axis.getName() << "\"";
+  }
+  LayoutFactor layout = getFactor(factor, mesh);
+  int64_t shards = getNumShards(layout.axes);
+  if (layout.padded < layout.size || layout.padded % shards != 0 ||
+      layout.padded % layout.orderRanks != 0)
+    return op->emitOpError() << "'" << name << "': a factor of size " << layout.size
+                             << " padded to " << layout.padded << " does not divide over " << shards
+                             << " shards in an order for " << layout.orderRanks << " ranks";
+  return success();
+}
+
+LogicalResult ReorderOp::verify() {
+  MeshAttr mesh = getSpmdMesh(*this);
+  if (!mesh)
+    return emitOpError() << "expected to be in a function with 'dist.spmd'";
+  auto type = cast<RankedTensorType>(getInput().getType());
+  if (failed(verifyDims(*this, getDim(), "dim")))
+    return failure();
+  for (auto [name, factor] : {std::pair("from", getFrom()), std::pair("to", getTo())}) {
+    if (failed(verifyFactor(*this, name, factor, mesh)))
+      return failure();
+    if (!factor.getAxes().empty())
+      return emitOpError() << "'" << name << "' is sharded, expected a whole dimension";
+    if (int64_t padded = getFactor(factor, mesh).padded; padded != type.getDimSize(getDim()))
+      return emitOpError() << "'" << name << "' has " << padded << " elements, expected the "
+                           << type.getDimSize(getDim()) << " of dimension " << getDim();
+  }
+  if (getFrom().getSize() != getTo().getSize())
+    return emitOpError() << "goes from " << getFrom().getSize() << " true elements to "
+                         << getTo().getSize();
+  return success();
+}
+
+LogicalResult PositionsOp::verify() {
+  MeshAttr mesh = getSpmdMesh(*this);
+  if (!mesh)
+    return emitOpError() << "expected to be in a function with 'dist.spmd'";
+  if (failed(verifyFactor(*this, "factor", getFactor(), mesh)))
+    return failure();
+  auto type = cast<RankedTensorType>(getResult().getType());
+  int64_t local = dist::getFactor(getFactor(), mesh).getLocalSize();
+  if (type.getRank() != 1 || !type.getElementType().isInteger(64) || type.getDimSize(0) != local)
+    return emitOpError() << "has type " << type << ", expected tensor<" << local << "xi64>";
+  return success();
+}
+
 LogicalResult AxisIndexOp::verify() {
   if (failed(verifyAxes(*this, getAxes())))
     return failure();

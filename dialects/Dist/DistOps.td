@@ -118,15 +118,18 @@ def Dist_SliceOp : Dist_CollectiveOp<"slice"> {
   let description = [{
     Layout: replicated over `axes` -> dimension `dim` gains them as minor-most.
     Moves nothing. Where the result's chunks together are larger than the
-    operand, the operand is first padded with zeros at its tail.
+    operand, the operand is first padded with zeros at its tail. With a `shift` of s
+    the rank with coordinate i keeps chunk (i - s) modulo the number of chunks, the one
+    that a `dist.permute` of that shift would bring.
 
     ```mlir
     %1 = dist.slice %0 axes ["tp"] dims [1] : (tensor<4x32xf32>) -> tensor<4x8xf32>
+    %2 = dist.slice %0 axes ["tp"] dims [1] shift 1 : (tensor<4x32xf32>) -> tensor<4x8xf32>
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
-                       DenseI64ArrayAttr:$dims);
-  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+                       DenseI64ArrayAttr:$dims, DefaultValuedAttr<I64Attr, "0">:$shift);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims (`shift` $shift^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
 
 def Dist_PermuteOp : Dist_CollectiveOp<"permute"> {
@@ -206,6 +209,40 @@ def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, AllTypesMatch<["input", 
                        F64Attr:$value);
   let results = (outs AnyRankedTensor:$result);
   let assemblyFormat = "$input `axes` custom<Axes>($axes) `dim` $dim `size` $size `value` $value attr-dict `:` type($input)";
+  let hasVerifier = 1;
+}
+
+def Dist_ReorderOp : Dist_Op<"reorder", [Pure, AllTypesMatch<["input", "result"]>]> {
+  let summary = "puts the elements of a whole dimension in another order";
+  let description = [{
+    Layout: dimension `dim`, which no axis shards, goes from the one order of its true
+    elements to the other; padding stays its tail. Moves nothing between ranks.
+
+    ```mlir
+    %1 = dist.reorder %0 dim 1 from <14 pad 16> to <14 pad 16 zigzag 4> : tensor<3x16xi64>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, I64Attr:$dim, Dist_FactorShardingAttr:$from,
+                       Dist_FactorShardingAttr:$to);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `dim` $dim `from` $from `to` $to attr-dict `:` type($input)";
+  let hasVerifier = 1;
+}
+
+def Dist_PositionsOp : Dist_Op<"positions", [Pure]> {
+  let summary = "the true positions of a rank's elements of a sharded dimension";
+  let description = [{
+    One number for each element that the rank holds of a dimension that lies as
+    `factor`; -1 for padding. A `shift` as in `dist.slice`.
+
+    ```mlir
+    %0 = dist.positions <14 pad 16 zigzag 2{"tp"}> : tensor<4xi64>
+    %1 = dist.positions <14 pad 16 zigzag 2{"tp"}> shift 1 : tensor<4xi64>
+    ```
+  }];
+  let arguments = (ins Dist_FactorShardingAttr:$factor, DefaultValuedAttr<I64Attr, "0">:$shift);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$factor (`shift` $shift^)? attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
 

@@ -7,8 +7,12 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 
+#include "meshwright/dialects/Dist/Refine.h"
+
 #include "llvm/Support/MathExtras.h"
 #include "llvm/Support/raw_ostream.h"
+
+#include <numeric>
 
 using namespace mlir;
 using namespace meshwright;
@@ -129,6 +133,17 @@ AxisList Layout::getShardedAxes() const {
   return axes;
 }
 
+bool Layout::isBlockwise() const {
+  AxisList seen;
+  for (const DimLayout &dim : dims)
+    for (const LayoutFactor &factor : dim.factors) {
+      if (anyOverlap(seen, factor.axes))
+        return true;
+      seen.append(factor.axes.begin(), factor.axes.end());
+    }
+  return false;
+}
+
 bool Layout::uses(ArrayRef<Axis> axes) const {
   if (anyOverlap(unreduced, axes))
     return true;
@@ -140,7 +155,8 @@ bool Layout::uses(ArrayRef<Axis> axes) const {
 }
 
 bool Layout::sameShardingAs(const Layout &other) const {
-  if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction))
+  if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction) ||
+      !(keys == other.keys))
     return false;
   return llvm::equal(dims, other.dims,
                      [](const DimLayout &a, const DimLayout &b) { return a.sameShardingAs(b); });
@@ -181,6 +197,11 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
         continue;
       if (!factors.empty()) {
         LayoutFactor &above = factors.back();
+        // Elements out of order are no run of the product's.
+        if (!above.isNatural() || !factor.isNatural()) {
+          factors.push_back(std::move(factor));
+          continue;
+        }
         // An unsharded, unpadded factor under an unpadded one: the chunks of
         // the product are those of the upper factor.
         if (!above.isPadded() && !factor.isPadded() && factor.axes.empty() &&
@@ -207,7 +228,8 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     // A padded major factor over an unpadded, unsharded minor one is a padded
     // dimension like any other: padding stays at the tail.
     if (factors.size() == 2 && factors[0].isPadded() && !factors[1].isPadded() &&
-        factors[1].axes.empty() && factors[0].uniform == factors[1].uniform) {
+        factors[1].axes.empty() && factors[0].uniform == factors[1].uniform &&
+        factors[0].isNatural()) {
       factors[0].size *= factors[1].size;
       factors[0].padded *= factors[1].padded;
       factors.pop_back();
@@ -222,6 +244,8 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
 bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
                        LayoutFactor &lower) {
   if (minor <= 0 || factor.size % minor != 0 || factor.padded % minor != 0)
+    return false;
+  if (!factor.isNatural() && minor != 1)
     return false;
   upper = factor;
   lower = factor;
@@ -256,6 +280,36 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
   }
   lower.axes = tail;
   return true;
+}
+
+std::optional<SmallVector<FactorPair>> dist::refine(const DimLayout &from, const DimLayout &to,
+                                                    MeshAttr mesh) {
+  SmallVector<FactorPair> pairs;
+  SmallVector<LayoutFactor> a(from.factors.begin(), from.factors.end());
+  SmallVector<LayoutFactor> b(to.factors.begin(), to.factors.end());
+  while (!a.empty() && !b.empty()) {
+    LayoutFactor x = a.pop_back_val(), y = b.pop_back_val(), upper, lower;
+    if (x.size > y.size) {
+      if (!splitFactor(x, y.size, mesh, upper, lower))
+        return std::nullopt;
+      a.push_back(upper);
+      x = lower;
+    } else if (y.size > x.size) {
+      if (!splitFactor(y, x.size, mesh, upper, lower))
+        return std::nullopt;
+      b.push_back(upper);
+      y = lower;
+    }
+    pairs.push_back({std::move(x), std::move(y)});
+  }
+  // What is left over has size 1, but may be padded.
+  LayoutFactor unit;
+  for (; !a.empty(); a.pop_back())
+    pairs.push_back({a.back(), unit});
+  for (; !b.empty(); b.pop_back())
+    pairs.push_back({unit, b.back()});
+  std::reverse(pairs.begin(), pairs.end());
+  return pairs;
 }
 
 //===----------------------------------------------------------------------===//
@@ -325,17 +379,15 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
       dim.factors.push_back(std::move(factor));
     } else {
       for (FactorShardingAttr factorAttr : dimAttr.getFactors()) {
-        LayoutFactor factor;
-        factor.size = factorAttr.getSize();
-        for (AxisRefAttr axis : factorAttr.getAxes())
-          factor.axes.push_back(getAxis(axis, mesh));
+        LayoutFactor factor = getFactor(factorAttr, mesh);
         int64_t shards = getNumShards(factor.axes);
-        factor.padded =
-            factorAttr.getPadded() ? factorAttr.getPadded() : llvm::alignTo(factor.size, shards);
         if (factor.padded % shards != 0 || factor.padded < factor.size)
           return emitError() << "dimension " << d << ": a factor of size " << factor.size
                              << " padded to " << factor.padded << " does not divide over " << shards
                              << " shards";
+        if (factor.padded % factor.orderRanks != 0)
+          return emitError() << "dimension " << d << ": a factor padded to " << factor.padded
+                             << " has no order for " << factor.orderRanks << " ranks";
         factor.padding = padding;
         dim.factors.push_back(std::move(factor));
       }
@@ -366,24 +418,49 @@ FailureOr<Layout> dist::getLayout(ShardingAttr sharding, MeshAttr mesh, ArrayRef
   return getLayoutImpl(sharding, mesh, global, std::nullopt, Padding::Zero, emitError);
 }
 
+int64_t dist::getOrderChunks(TokenOrder order, int64_t ranks) {
+  return order == TokenOrder::Zigzag ? 2 * ranks : ranks;
+}
+
+LayoutFactor dist::getFactor(FactorShardingAttr attr, MeshAttr mesh) {
+  LayoutFactor factor;
+  factor.size = attr.getSize();
+  for (AxisRefAttr axis : attr.getAxes())
+    factor.axes.push_back(getAxis(axis, mesh));
+  factor.order = attr.getOrder();
+  factor.orderRanks = attr.getOrderRanks();
+  int64_t chunks =
+      std::lcm(getNumShards(factor.axes), getOrderChunks(factor.order, factor.orderRanks));
+  factor.padded = attr.getPadded() ? attr.getPadded() : llvm::alignTo(factor.size, chunks);
+  return factor;
+}
+
+static SmallVector<AxisRefAttr> getAxisRefs(ArrayRef<Axis> axes, MeshAttr mesh) {
+  SmallVector<AxisRefAttr> result;
+  for (const Axis &axis : axes)
+    result.push_back(getAxisRef(axis, mesh));
+  return result;
+}
+
+FactorShardingAttr dist::getFactorAttr(const LayoutFactor &factor, MeshAttr mesh) {
+  return FactorShardingAttr::get(mesh.getContext(), factor.size, factor.padded, factor.order,
+                                 factor.orderRanks, getAxisRefs(factor.axes, mesh));
+}
+
 ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh) {
   MLIRContext *context = mesh.getContext();
-  auto refs = [&](ArrayRef<Axis> axes) {
-    SmallVector<AxisRefAttr> result;
-    for (const Axis &axis : axes)
-      result.push_back(getAxisRef(axis, mesh));
-    return result;
-  };
   SmallVector<DimShardingAttr> dims;
   for (const DimLayout &dim : layout.dims) {
     SmallVector<FactorShardingAttr> factors;
-    bool spelled = dim.factors.size() > 1;
+    bool spelled = dim.factors.size() > 1 || !dim.factors.front().isNatural();
     for (const LayoutFactor &factor : dim.factors)
-      factors.push_back(FactorShardingAttr::get(context, spelled ? factor.size : 0,
-                                                spelled ? factor.padded : 0, refs(factor.axes)));
+      factors.push_back(spelled ? getFactorAttr(factor, mesh)
+                                : FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1,
+                                                          getAxisRefs(factor.axes, mesh)));
     dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
   }
-  return ShardingAttr::get(context, symbol, dims, refs(layout.unreduced), layout.reduction);
+  return ShardingAttr::get(context, symbol, dims, getAxisRefs(layout.unreduced, mesh),
+                           layout.reduction);
 }
 
 //===----------------------------------------------------------------------===//
@@ -444,13 +521,30 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
   };
   for (const DimLayout &dim : layout.dims) {
     for (const LayoutFactor &factor : dim.factors) {
-      hash = llvm::hash_combine(hash, factor.size, factor.padded);
+      hash = llvm::hash_combine(hash, factor.size, factor.padded, factor.order, factor.orderRanks,
+                                factor.shift);
       add(factor.axes);
     }
     hash = llvm::hash_combine(hash, dim.factors.size());
   }
   add(layout.unreduced);
+  add(layout.keys.axes);
+  hash = llvm::hash_combine(hash, layout.keys.source);
+  for (unsigned chunk : layout.keys.merged.set_bits())
+    hash = llvm::hash_combine(hash, chunk);
   return hash;
+}
+
+StringRef dist::stringify(TokenOrder order) {
+  switch (order) {
+  case TokenOrder::Natural:
+    return "natural";
+  case TokenOrder::Zigzag:
+    return "zigzag";
+  case TokenOrder::Striped:
+    return "striped";
+  }
+  llvm_unreachable("unknown order");
 }
 
 static void print(llvm::raw_ostream &os, ArrayRef<Axis> axes, MeshAttr mesh) {
@@ -475,7 +569,7 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
   llvm::raw_string_ostream os(text);
   os << '[';
   llvm::interleaveComma(layout.dims, os, [&](const DimLayout &dim) {
-    if (dim.factors.size() == 1) {
+    if (dim.factors.size() == 1 && dim.factors[0].isNatural()) {
       print(os, dim.factors[0].axes, mesh);
       return;
     }
@@ -484,8 +578,12 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
       os << factor.size;
       if (factor.isPadded())
         os << " pad " << factor.padded;
+      if (factor.order != TokenOrder::Natural)
+        os << ' ' << stringify(factor.order) << ' ' << factor.orderRanks;
       if (!factor.axes.empty())
         print(os, factor.axes, mesh);
+      if (factor.shift != 0)
+        os << " shifted by " << factor.shift;
     });
     os << ')';
   });
@@ -493,6 +591,12 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
   if (layout.isUnreduced()) {
     os << " unreduced ";
     print(os, layout.unreduced, mesh);
+  }
+  if (layout.keys.isPart()) {
+    os << " over key chunks {";
+    llvm::interleaveComma(layout.keys.merged.set_bits(), os);
+    os << "} of ";
+    print(os, layout.keys.axes, mesh);
   }
   return text;
 }

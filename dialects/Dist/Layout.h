@@ -17,6 +17,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 
 #include "llvm/ADT/Hashing.h"
+#include "llvm/ADT/SmallBitVector.h"
 
 namespace meshwright::dist {
 
@@ -81,12 +82,24 @@ struct LayoutFactor {
   /// The value does not depend on this factor (a splat or broadcast): it has
   /// every layout whose local size is `padded`. `axes` is empty.
   bool uniform = false;
+  /// The order of the elements, for `orderRanks` ranks; padding is its tail.
+  TokenOrder order = TokenOrder::Natural;
+  int64_t orderRanks = 1;
+  /// The rank with coordinate i over `axes` holds chunk (i - shift) mod their
+  /// number, as keys do on their way around a ring.
+  int64_t shift = 0;
 
   bool isPadded() const { return size != padded; }
+  /// Whether elements lie as they are numbered, chunk i on rank i.
+  bool isNatural() const { return order == TokenOrder::Natural && shift == 0; }
   int64_t getLocalSize() const { return padded / getNumShards(axes); }
-  /// Same sizes and axes; the padding's content is not compared.
+  /// Same elements in the same order, in or out of place.
+  bool sameOrderAs(const LayoutFactor &other) const {
+    return order == other.order && orderRanks == other.orderRanks && shift == other.shift;
+  }
+  /// Same sizes, axes and order; the padding's content is not compared.
   bool sameShardingAs(const LayoutFactor &other) const {
-    return size == other.size && padded == other.padded && axes == other.axes;
+    return size == other.size && padded == other.padded && axes == other.axes && sameOrderAs(other);
   }
 };
 
@@ -106,6 +119,24 @@ struct DimLayout {
   bool sameShardingAs(const DimLayout &other) const;
 };
 
+/// What attention over some chunks of the keys is a part of. Two such results with
+/// their log-sum-exps make up attention over the chunks of both.
+struct KeyCover {
+  /// The axes over which the keys are sharded; none where the value is not a part.
+  AxisList axes;
+  /// Chunks by how far they were shifted along `axes`: on a rank with coordinate i
+  /// bit t stands for chunk (i - t).
+  llvm::SmallBitVector merged, needed;
+  /// The attention that it is a part of: what differs is no part of the same whole.
+  size_t source = 0;
+
+  bool isPart() const { return !axes.empty(); }
+  bool operator==(const KeyCover &other) const {
+    return axes == other.axes && merged == other.merged && needed == other.needed &&
+           source == other.source;
+  }
+};
+
 /// How a value lies on a mesh.
 struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
@@ -114,6 +145,8 @@ struct Layout {
   /// What stands where the paddings of two factors meet; a factor's own
   /// `padding` speaks of its tail beside true rows of the others.
   Padding corner = Padding::Zero;
+  /// Of results of attention over a part of the keys, and their log-sum-exps.
+  KeyCover keys;
 
   int64_t getRank() const { return dims.size(); }
   mlir::SmallVector<int64_t> getLocalShape() const;
@@ -121,6 +154,10 @@ struct Layout {
   /// Axes that shard a dimension.
   AxisList getShardedAxes() const;
   bool isUnreduced() const { return !unreduced.empty(); }
+  /// Whether an axis shards two dimensions: a rank has blocks of rows and of columns
+  /// that go together, and no collective makes the value whole. Only the bias of
+  /// attention in steps around a ring lies so.
+  bool isBlockwise() const;
   /// Whether any factor is sharded or the value unreduced over one of `axes`.
   bool uses(mlir::ArrayRef<Axis> axes) const;
   bool sameShardingAs(const Layout &other) const;
@@ -158,6 +195,11 @@ mlir::FailureOr<Layout> getLayout(ShardingAttr sharding, MeshAttr mesh,
                                   mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
 
 /// The attribute that spells a layout.
+FactorShardingAttr getFactorAttr(const LayoutFactor &factor, MeshAttr mesh);
+/// Of how many equal parts chunks in an order for so many ranks are made.
+int64_t getOrderChunks(TokenOrder order, int64_t ranks);
+/// The factor that an attribute with a size spells.
+LayoutFactor getFactor(FactorShardingAttr attr, MeshAttr mesh);
 ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 
 Axis getAxis(AxisRefAttr attr, MeshAttr mesh);
@@ -174,6 +216,8 @@ int64_t getCoordinate(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
 mlir::SmallVector<int64_t> getGroup(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
 
 llvm::hash_code hash_value(const Layout &layout);
+
+llvm::StringRef stringify(TokenOrder order);
 
 /// Prints a layout for messages: `[{"dp"}, {"tp"}, {}] unreduced {"cp"}`.
 std::string toString(const Layout &layout, MeshAttr mesh);

@@ -433,6 +433,15 @@ FactorRule RotaryOp::getFactorRule() {
   return withLinear(std::move(rule), {0});
 }
 
+FactorRule MergeAttentionOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors out = addFactors(rule, shapeOf(getFirst()));
+  ValueFactors rows(out.begin(), out.end() - 1);
+  rule.operands = {out, rows, out, rows};
+  rule.results = {out, rows};
+  return rule;
+}
+
 FactorRule AttentionOp::getFactorRule() {
   FactorRule rule;
   ArrayRef<int64_t> query = shapeOf(getQuery()), key = shapeOf(getKey());

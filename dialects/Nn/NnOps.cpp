@@ -584,3 +584,26 @@ LogicalResult AttentionOp::verify() {
   }
   return verifyAttentionAttributes(*this);
 }
+
+LogicalResult MergeAttentionOp::verify() {
+  if (failed(verifyRank(*this, "first", getFirst(), 4)))
+    return failure();
+  Shape out = shapeOf(getFirst());
+  const std::pair<StringRef, Value> outs[] = {{"second", getSecond()}, {"result", getResult()}};
+  for (auto [name, value] : outs)
+    if (failed(verifyShape(*this, name, value, out)) ||
+        failed(verifyElementType(*this, name, value, "first", getFirst())))
+      return failure();
+  const std::pair<StringRef, Value> lses[] = {
+      {"first_lse", getFirstLse()}, {"second_lse", getSecondLse()}, {"lse", getLse()}};
+  Type element = getElementTypeOrSelf(getFirst().getType());
+  Type expected = element.isF64() ? element : Float32Type::get(getContext());
+  for (auto [name, value] : lses) {
+    if (failed(verifyShape(*this, name, value, out.drop_back())))
+      return failure();
+    if (Type got = getElementTypeOrSelf(value.getType()); got != expected)
+      return emitOpError() << "expected " << name << " of element type " << expected << ", got "
+                           << got;
+  }
+  return success();
+}

@@ -368,7 +368,8 @@ def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
 
     With `positions` q_positions [q_len], kv_positions [kv_len] (i64), `causal` and
     the windows compare q_positions[i] and kv_positions[j] instead of i and j, for
-    chunks of a longer sequence in any order.
+    chunks of a longer sequence in any order. A key of negative position is padding:
+    no query sees it, whatever the mask. `kv_length` still counts keys where they lie.
 
     `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
     after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
@@ -390,6 +391,25 @@ def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
                        OptionalAttr<F64Attr>:$soft_cap);
   let results = (outs Nn_FloatTensor:$result, Optional<Nn_FloatTensor>:$lse);
   let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? `scale` $scale attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_MergeAttentionOp : Nn_Op<"merge_attention"> {
+  let summary = "attention over the keys of both of two parts";
+  let description = [{
+    Two results of `nn.attention` [batch, heads, q_len, dv] over keys that have none in
+    common, each with its log-sum-exp [batch, heads, q_len], make up the result over all
+    of these keys and its log-sum-exp. A query that sees no key of either part gives
+    zeros and -inf. Computed in the log-sum-exp's type.
+
+    ```mlir
+    %o, %l = nn.merge_attention %a, %la, %b, %lb : (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>, tensor<1x4x7x16xf32>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>)
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$first, Nn_FloatTensor:$first_lse, Nn_FloatTensor:$second,
+                       Nn_FloatTensor:$second_lse);
+  let results = (outs Nn_FloatTensor:$result, Nn_FloatTensor:$lse);
+  let assemblyFormat = "$first `,` $first_lse `,` $second `,` $second_lse attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

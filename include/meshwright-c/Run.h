@@ -69,6 +69,8 @@ typedef struct mw_run_options {
   /* A file for what each rank and stream does when, in the Chrome trace format,
    * or null. */
   const char *trace;
+  /* The processor to compile for, by LLVM's name, or null: this machine's. */
+  const char *target_cpu;
 } mw_run_options;
 
 /* These return 0, or 1 after an error. */

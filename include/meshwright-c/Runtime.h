@@ -112,7 +112,8 @@ enum {
 enum { MW_RT_SUM = 0, MW_RT_MAX = 1 };
 
 /* One tensor of a collective: local shapes before and after, and the dimension
- * it acts on (`from` and `to` of an all-to-all). */
+ * it acts on (`from` and `to` of an all-to-all). A slice has in `to_dim` by how
+ * many ranks chunks are shifted: coordinate i keeps chunk i - shift. */
 typedef struct mw_rt_moved_tensor {
   int64_t dtype, rank, dim, to_dim;
   int64_t in_shape[MW_RT_MAX_RANK], out_shape[MW_RT_MAX_RANK];
@@ -172,6 +173,23 @@ typedef struct mw_rt_axis_index {
   int64_t chunk;
 } mw_rt_axis_index;
 
+/* The order of a dimension's elements: see meshwright/TokenOrder.h. */
+enum { MW_RT_NATURAL = 0, MW_RT_ZIGZAG = 1, MW_RT_STRIPED = 2 };
+
+/* Rows of a tensor [outer, padded, inner], of which `size` are true, from one
+ * order to another; padding stays behind them. */
+typedef struct mw_rt_reorder {
+  int64_t dtype, outer, size, padded, inner, from_order, from_ranks, to_order, to_ranks;
+} mw_rt_reorder;
+
+/* The positions (i64) of the elements that a rank has of a dimension of `size`
+ * elements in an order, padded to `padded` and sharded over `axes`; coordinate i
+ * has chunk i - shift. -1 for padding. */
+typedef struct mw_rt_positions {
+  mw_rt_axes axes;
+  int64_t size, padded, order, order_ranks, shift;
+} mw_rt_positions;
+
 /* The calls. `op` is an index into the program's table of op names, for
  * errors. All return 0, or 1 once an error has been recorded: the program then
  * returns at once. */
@@ -200,6 +218,10 @@ int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *wha
                        const void *input, void *result);
 int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,
                              void *result);
+int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
+                          const void *input, void *result);
+int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
+                            void *result);
 /* Hands a value to whoever watches the run (`--check`). */
 int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value);
 

@@ -189,6 +189,8 @@ struct RunOptions {
   std::string trace;
   /// Add where time and memory went to the report.
   bool measure = false;
+  /// The processor to compile for, by LLVM's name; this machine's if empty.
+  std::string targetCpu;
 };
 
 /// A program rewritten for the ranks of a mesh.

@@ -9,6 +9,8 @@
 
 #include "llvm/Support/MathExtras.h"
 
+#include <numeric>
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
@@ -159,7 +161,67 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
   for (auto &entry : analysis.ops)
     for (Leaves &factor : entry.second->leaves)
       settle(factor);
+  for (BlockArgument arg : block.getArguments())
+    if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
+      return failure();
+  for (Operation &op : block.without_terminator())
+    for (Value result : op.getResults())
+      if (failed(analysis.readOrders(result, getShardingAttr(result))))
+        return failure();
   return analysis;
+}
+
+//===----------------------------------------------------------------------===//
+// Orders
+//===----------------------------------------------------------------------===//
+
+LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
+  if (!attr)
+    return success();
+  for (size_t d = 0; d < attr.getDims().size(); ++d) {
+    DimShardingAttr dim = attr.getDims()[d];
+    if (llvm::all_of(dim.getFactors(), [](FactorShardingAttr factor) {
+          return factor.getOrder() == TokenOrder::Natural;
+        }))
+      continue;
+    ArrayRef<int> rest = getLeaves(value)[d];
+    for (FactorShardingAttr factor : llvm::reverse(dim.getFactors())) {
+      SmallVector<int> own;
+      for (int64_t size = 1; size < factor.getSize() && !rest.empty(); rest = rest.drop_back()) {
+        own.push_back(rest.back());
+        size *= getSize(rest.back());
+      }
+      if (factor.getOrder() == TokenOrder::Natural)
+        continue;
+      if (own.size() > 1 || (own.size() == 1 && getSize(own[0]) != factor.getSize()))
+        return emitError(value.getLoc())
+               << "sharding gives dimension " << d << " an order, but the program takes it apart";
+      if (own.empty())
+        continue;
+      Order order{factor.getOrder(), factor.getOrderRanks()};
+      auto [it, isNew] = orders.try_emplace(own[0], order);
+      if (!isNew && !(it->second == order))
+        return emitError(value.getLoc())
+               << "sharding gives dimension " << d << " the order '" << dist::stringify(order.order)
+               << "' for " << order.ranks << " ranks, but a dimension that it is tied to has '"
+               << dist::stringify(it->second.order) << "' for " << it->second.ranks;
+    }
+  }
+  return success();
+}
+
+LayoutFactor FactorAnalysis::getFactor(int leaf, ArrayRef<Axis> axes, int64_t padded) const {
+  LayoutFactor factor;
+  factor.size = factor.padded = getSize(leaf);
+  if (axes.empty())
+    return factor;
+  Order order = getOrder(leaf);
+  factor.axes.assign(axes.begin(), axes.end());
+  factor.order = order.order;
+  factor.orderRanks = order.ranks;
+  int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
+  factor.padded = padded ? padded : llvm::alignTo(factor.size, chunks);
+  return factor;
 }
 
 //===----------------------------------------------------------------------===//
@@ -252,13 +314,8 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
   ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
   for (auto [axes, dimLeaves] : llvm::zip_equal(sharding.dims, leaves)) {
     DimLayout dim;
-    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, dimLeaves)) {
-      LayoutFactor factor;
-      factor.size = factors.getSize(leaf);
-      factor.padded = llvm::alignTo(factor.size, getNumShards(leafAxes));
-      factor.axes = leafAxes;
-      dim.factors.push_back(std::move(factor));
-    }
+    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, dimLeaves))
+      dim.factors.push_back(factors.getFactor(leaf, leafAxes));
     if (dim.factors.empty())
       dim.factors.emplace_back();
     layout.dims.push_back(std::move(dim));
@@ -285,7 +342,7 @@ ShardingAttr meshwright::getShardingAttr(Value value) {
     return constrain.getSharding();
   Attribute attr = result.getOwner()->getAttr(DistDialect::kShardingAttr);
   if (auto array = dyn_cast_or_null<ArrayAttr>(attr))
-    return cast<ShardingAttr>(array[result.getResultNumber()]);
+    return dyn_cast<ShardingAttr>(array[result.getResultNumber()]);
   return cast_or_null<ShardingAttr>(attr);
 }
 
@@ -295,8 +352,18 @@ void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
     func.setArgAttr(arg.getArgNumber(), DistDialect::kShardingAttr, attr);
     return;
   }
-  // Every op of the global program has one result.
-  cast<OpResult>(value).getOwner()->setAttr(DistDialect::kShardingAttr, attr);
+  auto result = cast<OpResult>(value);
+  Operation *op = result.getOwner();
+  if (op->getNumResults() == 1) {
+    op->setAttr(DistDialect::kShardingAttr, attr);
+    return;
+  }
+  // One for each result; until it is known, nothing is said of the others.
+  SmallVector<Attribute> all(op->getNumResults(), UnitAttr::get(op->getContext()));
+  if (auto known = op->getAttrOfType<ArrayAttr>(DistDialect::kShardingAttr))
+    all.assign(known.begin(), known.end());
+  all[result.getResultNumber()] = attr;
+  op->setAttr(DistDialect::kShardingAttr, ArrayAttr::get(op->getContext(), all));
 }
 
 void meshwright::setArgumentAttrs(func::FuncOp func, StringRef name, ArrayRef<Attribute> attrs) {

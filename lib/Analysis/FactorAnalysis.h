@@ -43,6 +43,21 @@ public:
   mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
   const OpFactors &getFactors(mlir::Operation *op) const { return *ops.find(op)->second; }
   int64_t getSize(int leaf) const { return nodes[leaf].size; }
+  /// The order of a leaf's elements where it is sharded, and for how many ranks.
+  /// Read from shardings that spell one; a policy may set it before it writes some.
+  struct Order {
+    TokenOrder order = TokenOrder::Natural;
+    int64_t ranks = 1;
+    bool operator==(const Order &other) const {
+      return order == other.order && ranks == other.ranks;
+    }
+  };
+  Order getOrder(int leaf) const { return orders.lookup(leaf); }
+  void setOrder(int leaf, Order order) { orders[leaf] = order; }
+  /// A layout factor for a leaf over these axes: padded to the smallest size that
+  /// fits where `padded` is 0, in the leaf's order where it is sharded.
+  dist::LayoutFactor getFactor(int leaf, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
+
   /// Classes are numbered below this.
   int getNumClasses() const { return nodes.size(); }
 
@@ -57,10 +72,12 @@ private:
   int find(int node);
   void expand(int node, Leaves &leaves);
   void unify(mlir::ArrayRef<int> a, mlir::ArrayRef<int> b);
+  mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
   std::vector<Node> nodes;
   llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
   llvm::DenseMap<mlir::Operation *, std::unique_ptr<OpFactors>> ops;
+  llvm::SmallDenseMap<int, Order> orders;
 };
 
 /// The analysis as passes share it. It holds as long as only attributes change:

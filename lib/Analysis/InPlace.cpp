@@ -24,13 +24,22 @@ static bool isElementByElement(Operation *op) {
          });
 }
 
-/// Whether an element of the result depends on the operand's at the same place
-/// in memory, and on no other.
+/// The results that depend on an operand.
+static ResultRange getDependents(Operation *op, unsigned operand) {
+  // Log-sum-exps are merged by themselves.
+  auto merge = dyn_cast<nn::MergeAttentionOp>(op);
+  bool isAttention = merge && (op->getOperand(operand) == merge.getFirst() ||
+                               op->getOperand(operand) == merge.getSecond());
+  return isAttention ? op->getResults().take_front(1) : op->getResults();
+}
+
+/// Whether an element of the one result that depends on the operand does so on the
+/// element at the same place in memory, and on no other.
 static bool isAtSamePlace(Operation *op, unsigned operand) {
   if (isa<nn::ReshapeOp>(op))
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
-  if (!interface || op->getNumResults() != 1 || isa<nn::SliceOp>(op) ||
+  if (!interface || getDependents(op, operand).size() != 1 || isa<nn::SliceOp>(op) ||
       cast<RankedTensorType>(op->getOperand(operand).getType()).getShape() !=
           cast<RankedTensorType>(op->getResult(0).getType()).getShape())
     return false;
@@ -56,7 +65,8 @@ bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned
       if (dependent.contains(use.get())) {
         if (!isAtSamePlace(&op, use.getOperandNumber()))
           return false;
-        dependent.insert(op.result_begin(), op.result_end());
+        for (Value value : getDependents(&op, use.getOperandNumber()))
+          dependent.insert(value);
       }
   for (auto [i, value] : llvm::enumerate(kernel.getYielded()))
     if (i != result && dependent.contains(value))

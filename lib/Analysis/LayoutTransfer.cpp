@@ -43,8 +43,10 @@ void layout_transfer::collapse(DimLayout &dim) {
   if (factors.empty())
     factors.push_back(makeFactor(1));
   for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front())
-    if (factor.isPadded() || !factor.axes.empty())
+    if (factor.isPadded() || !factor.axes.empty() || !factor.isNatural())
       return;
+  if (!factors.front().isNatural() && factors.size() > 1)
+    return;
   LayoutFactor joined = factors.front();
   for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front()) {
     joined.size *= factor.size;
@@ -261,6 +263,7 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
 
 bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
   if (layout.dims.size() != expected.dims.size() || layout.unreduced != expected.unreduced ||
+      !(layout.keys == expected.keys) ||
       (layout.isUnreduced() && layout.reduction != expected.reduction))
     return false;
   for (auto [have, want] : llvm::zip_equal(layout.dims, expected.dims)) {
@@ -315,6 +318,15 @@ static LogicalResult checkIndexed(const TransferContext &context, unsigned opera
                   "needs the whole of dimension " + Twine(dim) + " of operand " + Twine(operand) +
                       ", which is sharded over " + toString(layout.getAxes(), context.mesh),
                   operand);
+  if (llvm::any_of(layout.factors, [](const LayoutFactor &f) { return !f.isNatural(); })) {
+    Layout own;
+    own.dims.push_back(layout);
+    return report(context,
+                  "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      ", which are not in their natural order: they lie as " +
+                      toString(own, context.mesh),
+                  operand);
+  }
   if (layout.isPadded() && layout.factors.size() > 1)
     return report(context,
                   "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
@@ -436,6 +448,15 @@ static MaybeLayouts transferScalar(const TransferContext &context) {
   return ResultLayouts(context.op->getNumResults());
 }
 
+static std::string list(const llvm::SmallBitVector &chunks) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << '{';
+  llvm::interleaveComma(chunks.set_bits(), os);
+  os << '}';
+  return text;
+}
+
 static bool isScalar(Value value) {
   auto tensor = dyn_cast<ShapedType>(value.getType());
   return !tensor || (tensor.hasRank() && tensor.getRank() == 0);
@@ -456,6 +477,24 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   for (auto values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     if (llvm::any_of(values, isEmpty))
       return LogicalResult(report(context, "expected static tensors with at least one element"));
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (auto attention = dyn_cast<nn::AttentionOp>(op);
+        operand->isBlockwise() && !(attention && attention.getBias() == op->getOperand(i)))
+      return LogicalResult(report(context,
+                                  "reads operand " + Twine(i) + ", which lies in blocks as " +
+                                      toString(*operand, context.mesh) +
+                                      ": only attention's bias may",
+                                  i));
+  if (!isa<nn::MergeAttentionOp>(op))
+    for (auto [i, operand] : llvm::enumerate(context.operands))
+      if (operand->keys.isPart())
+        return LogicalResult(report(context,
+                                    "reads operand " + Twine(i) + ", attention over key chunks " +
+                                        list(operand->keys.merged) + " of the needed " +
+                                        list(operand->keys.needed) + " of " +
+                                        toString(operand->keys.axes, context.mesh) +
+                                        ": the others have not been merged",
+                                    i));
   if (auto constant = dyn_cast<nn::ConstantOp>(op))
     return transferConstant(constant);
   if (auto iota = dyn_cast<nn::IotaOp>(op))

@@ -54,6 +54,9 @@ static void popAxes(AxisList &list, AxisList &axes) {
 
 /// The dimension without `axes`, its minor-most ones: chunks concatenated.
 static bool loseAxes(DimLayout &dim, AxisList axes) {
+  // Chunks out of place do not concatenate.
+  if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
+    return false;
   if (isUniform(dim)) {
     DimLayout uniform(
         makeFactor(dim.getLocalSize() * getNumShards(axes), true, dim.factors.front().padding));
@@ -91,8 +94,9 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
   }
   if (padded) {
     collapse(dim);
-    // Only behind the whole dimension is there a tail.
-    if (dim.isSharded() || dim.factors.size() != 1)
+    // Only behind the whole dimension is there a tail; an order depends on where it
+    // ends.
+    if (dim.isSharded() || dim.factors.size() != 1 || !dim.factors.front().isNatural())
       return false;
     LayoutFactor &factor = dim.factors.front();
     factor.padding =
@@ -102,6 +106,8 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
     factor.axes = axes;
     return true;
   }
+  if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
+    return false;
   auto cut = [](LayoutFactor &factor, ArrayRef<Axis> by) {
     if (factor.uniform)
       factor.size = factor.padded /= getNumShards(by);
@@ -152,6 +158,8 @@ private:
   LogicalResult gain(Layout &layout, unsigned i, int64_t dim);
   LogicalResult expectReplicated(const Layout &layout, unsigned i, StringRef what);
   LogicalResult redistribute(RedistributeOp op, Layout &layout, unsigned i);
+  LogicalResult sliceShifted(SliceOp op, Layout &layout, unsigned i);
+  LogicalResult reorder(ReorderOp op, Layout &layout);
   LogicalResult mask(MaskPaddingOp op, Layout &layout);
   LogicalResult pad(PadOp op, Layout &layout);
   std::string text(ArrayRef<Axis> list) const { return toString(list, mesh); }
@@ -388,7 +396,7 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
     dim = DimLayout(factor);
   }
   LayoutFactor &factor = dim.factors.front();
-  if (dim.factors.size() != 1 || factor.axes != axes)
+  if (dim.factors.size() != 1 || factor.axes != axes || factor.shift != 0)
     return report(context,
                   "masks dimension " + Twine(d) + " along " + text(axes) + ", but it lies as " +
                       toString(layout, mesh),
@@ -414,7 +422,8 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
     DimLayout &dim = layout.dims[d];
     int others = countPadded(layout);
     collapse(dim);
-    if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()))
+    if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()) ||
+        !dim.factors.front().isNatural())
       return report(context,
                     "pads dimension " + Twine(d) + " of operand 0, which lies as " +
                         toString(layout, mesh) + ": padding would be within it",
@@ -431,6 +440,60 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
 }
 
 //===----------------------------------------------------------------------===//
+// Orders
+//===----------------------------------------------------------------------===//
+
+/// A slice, and where the chunks of it went.
+LogicalResult CollectiveTransfer::sliceShifted(SliceOp op, Layout &layout, unsigned i) {
+  int64_t dim = op.getDims()[i];
+  if (failed(gain(layout, i, dim)))
+    return failure();
+  int64_t chunks = getNumShards(axes), shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  if (shift == 0 || isUniform(layout.dims[dim]))
+    return success();
+  for (LayoutFactor &factor : layout.dims[dim].factors)
+    if (factor.axes == axes) {
+      factor.shift = shift;
+      return success();
+    }
+  return report(context,
+                "shifts chunks of dimension " + Twine(dim) + " of operand " + Twine(i) + " along " +
+                    text(axes) + ", which shard more than one factor of it",
+                i);
+}
+
+LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
+  DimLayout &dim = layout.dims[op.getDim()];
+  if (isUniform(dim))
+    return success();
+  LayoutFactor from = getFactor(op.getFrom(), mesh), to = getFactor(op.getTo(), mesh);
+  collapse(dim);
+  if (dim.factors.size() != 1 || !dim.factors.front().sameShardingAs(from)) {
+    Layout expected;
+    expected.dims.emplace_back(from);
+    return report(context,
+                  "expects dimension " + Twine(op.getDim()) + " of operand 0 as " +
+                      toString(expected, mesh) + " of true size " + Twine(from.size) +
+                      ", but it lies as " + toString(layout, mesh),
+                  0);
+  }
+  dim.factors.front().order = to.order;
+  dim.factors.front().orderRanks = to.orderRanks;
+  return success();
+}
+
+static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
+  ResultLayouts layouts(1);
+  LayoutFactor factor = getFactor(op.getFactor(), mesh);
+  int64_t chunks = getNumShards(factor.axes);
+  factor.shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  factor.padding = Padding::Finite;
+  layouts[0].dims.emplace_back(std::move(factor));
+  canonicalize(layouts[0], mesh);
+  return layouts;
+}
+
+//===----------------------------------------------------------------------===//
 // Dispatch
 //===----------------------------------------------------------------------===//
 
@@ -438,6 +501,8 @@ MaybeLayouts CollectiveTransfer::run() {
   Operation *op = context.op;
   if (isa<AxisIndexOp>(op))
     return ResultLayouts(1);
+  if (auto positions = dyn_cast<PositionsOp>(op))
+    return transferPositions(positions, mesh);
   if (isa<ConstrainOp>(op))
     return LogicalResult(report(context, "belongs to a global program"));
   if (auto list = op->getAttrOfType<ArrayAttr>("axes")) {
@@ -465,9 +530,13 @@ MaybeLayouts CollectiveTransfer::run() {
               return gain(layout, n, all.getTo()[n]);
             })
             .Case<SliceOp>([&](SliceOp slice) -> LogicalResult {
-              if (failed(expectReplicated(layout, n, "slices")))
+              // The bias of queries that are sharded goes with the keys of each step.
+              bool blocks = layout.dims.size() >= 2 &&
+                            slice.getDims()[n] + 1 == int64_t(layout.dims.size()) &&
+                            layout.dims[layout.dims.size() - 2].getAxes() == axes;
+              if (!blocks && failed(expectReplicated(layout, n, "slices")))
                 return failure();
-              return gain(layout, n, slice.getDims()[n]);
+              return sliceShifted(slice, layout, n);
             })
             .Case<PartialOp>([&](PartialOp) -> LogicalResult {
               if (failed(expectReplicated(layout, n, "makes a partial sum of")))
@@ -488,6 +557,7 @@ MaybeLayouts CollectiveTransfer::run() {
             })
             .Case<RedistributeOp>(
                 [&](RedistributeOp move) { return redistribute(move, layout, n); })
+            .Case<ReorderOp>([&](ReorderOp r) { return reorder(r, layout); })
             .Case<MaskPaddingOp>([&](MaskPaddingOp m) { return mask(m, layout); })
             .Case<PadOp>([&](PadOp p) { return pad(p, layout); })
             .Default([&](Operation *) {

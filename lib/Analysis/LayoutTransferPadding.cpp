@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/RuleTransfer.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -97,6 +98,10 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
       continue;
     std::optional<int64_t> length = attention.getKvLength();
     if (length && pieces[keys].size() == 1 && *length <= piece.size)
+      continue;
+    // A key of negative position is seen by nobody.
+    if (Value positions = attention.getKvPositions();
+        positions && rt::getSource(positions).getDefiningOp<PositionsOp>())
       continue;
     // A key padding mask that is false there hides the padding too.
     if (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero)
@@ -242,14 +247,14 @@ Padding RuleTransfer::evaluate(int factor, const LayoutFactor &piece) const {
       })
       .Case<nn::AttentionOp>([&](nn::AttentionOp attention) {
         State bias = attention.getBias() ? in[attention.getKeyPadding() ? 4 : 3] : State();
-        // The log-sum-exp of a query that sees no key is -inf.
-        if (attention.getLse() && llvm::any_of(rule.results[1], [&](const auto &factors) {
-              return usesFactor(factors, factor);
-            }))
-          return Padding::Arbitrary;
         if (!isFinite(in[0]) || !isFinite(in[1]) || !isFinite(in[2]) || !isMaskable(bias))
           return Padding::Arbitrary;
         return in[2] == Padding::Zero ? Padding::Zero : Padding::Finite;
+      })
+      .Case<nn::MergeAttentionOp>([&](auto) {
+        if (!isFinite(in[0]) || !isFinite(in[2]) || !isMaskable(in[1]) || !isMaskable(in[3]))
+          return Padding::Arbitrary;
+        return in[0] == Padding::Zero && in[2] == Padding::Zero ? Padding::Zero : Padding::Finite;
       })
       .Default([](Operation *) { return Padding::Arbitrary; });
 }
@@ -273,8 +278,11 @@ Padding RuleTransfer::evaluateCorner() const {
     return padding::evaluateElementwise(op, in);
   if (isa<nn::TransposeOp>(op))
     return operands[0]->corner;
-  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && attention.getLse())
-    return Padding::Arbitrary;
+  if (isa<nn::MergeAttentionOp>(op)) {
+    bool finite = isFinite(overallState(*operands[0])) && isFinite(overallState(*operands[2])) &&
+                  isMaskable(overallState(*operands[1])) && isMaskable(overallState(*operands[3]));
+    return finite ? Padding::Finite : Padding::Arbitrary;
+  }
   if (isa<nn::SoftmaxOp>(op))
     return isMaskable(overallState(*operands[0])) ? Padding::Finite : Padding::Arbitrary;
   // Integer operands (ids) do not enter the result.

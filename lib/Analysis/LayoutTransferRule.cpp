@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Analysis/RingSteps.h"
 #include "meshwright/lib/Analysis/RuleTransfer.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -204,13 +205,15 @@ static bool isMaximum(Operation *op) {
 
 LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
+  auto attention = dyn_cast<nn::AttentionOp>(op);
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     // What is read whole depends on how much of it there is.
     if (factor.kind == FactorKind::Special)
       for (LayoutFactor &piece : pieces[f])
         piece.uniform = false;
     AxisList axes = getAxes(f);
-    if (axes.empty())
+    // Sharded keys may share axes with the queries: see coverKeys.
+    if (axes.empty() || (attention && static_cast<int>(f) == rule.operands[1][2].front()))
       continue;
     if (anyOverlap(all, axes))
       return report(context, "axes " + toString(axes, mesh) +
@@ -237,6 +240,146 @@ LogicalResult RuleTransfer::checkAxes() {
   return success();
 }
 
+LogicalResult RuleTransfer::checkOrder() {
+  bool counts = isa<nn::CumsumOp, nn::GatherOp, nn::TakeAlongOp, nn::RotaryOp>(op);
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  bool positional = attention && !attention.getQPositions() &&
+                    (MaskShape::of(attention).isPositional() || attention.getKvLength());
+  if (!counts && !positional)
+    return success();
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    bool isKeys = attention && static_cast<int>(f) == rule.operands[1][2].front();
+    if (factor.kind != FactorKind::Special && !isKeys)
+      continue;
+    if (llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.isNatural(); }))
+      continue;
+    Layout own;
+    own.dims.emplace_back().factors = pieces[f];
+    return report(context,
+                  "counts elements of a dimension of operand " + Twine(owners[f]) +
+                      ", which are not in their natural order: they lie as " + toString(own, mesh) +
+                      (attention ? "; expected positions that follow the order" : ""),
+                  owners[f]);
+  }
+  return success();
+}
+
+static bool isPositions(Value value) {
+  return bool(rt::getSource(value).getDefiningOp<PositionsOp>());
+}
+
+/// The value before it went around the ring.
+static Value getRingSource(Value value) {
+  for (;;) {
+    value = rt::getSource(value);
+    auto permute = value.getDefiningOp<PermuteOp>();
+    if (!permute)
+      return value;
+    value = permute.getInputs()[cast<OpResult>(value).getResultNumber()];
+  }
+}
+
+LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
+  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
+  LayoutFactor *sharded = nullptr;
+  for (LayoutFactor &piece : pieces[keyFactor]) {
+    if (piece.axes.empty())
+      continue;
+    if (sharded)
+      return report(context,
+                    "has keys of which two factors are sharded, over " +
+                        toString(getAxes(keyFactor), mesh),
+                    1);
+    sharded = &piece;
+  }
+  if (!sharded)
+    return success();
+  AxisList queryAxes = getAxes(queryFactor);
+  // The heads and the batch are sharded over other axes.
+  for (auto [f, list] : llvm::enumerate(pieces))
+    if (static_cast<int>(f) != keyFactor && static_cast<int>(f) != queryFactor &&
+        anyOverlap(getAxes(f), sharded->axes))
+      return report(context, "axes " + toString(sharded->axes, mesh) +
+                                 " shard the keys and another dimension than the queries'");
+  if (!queryAxes.empty() && anyOverlap(queryAxes, sharded->axes) && queryAxes != sharded->axes)
+    return report(context,
+                  "has keys sharded over " + toString(sharded->axes, mesh) + " and queries over " +
+                      toString(queryAxes, mesh) + ", expected the same axes",
+                  1);
+  MaskShape mask = MaskShape::of(attention);
+  if (mask.isPositional() && !attention.getQPositions())
+    return report(context,
+                  "compares positions of keys that are sharded over " +
+                      toString(sharded->axes, mesh) + ", expected the positions as operands",
+                  1);
+  if (attention.getKvLength())
+    return report(context,
+                  "counts the keys that it sees, but they are sharded over " +
+                      toString(sharded->axes, mesh),
+                  1);
+  // What the queries' positions are is known where the rank's chunk is.
+  const LayoutFactor *queries = nullptr;
+  bool known = pieces[queryFactor].size() == 1 &&
+               (queryAxes.empty() || queryAxes == sharded->axes) && pieces[keyFactor].size() == 1;
+  if (known && mask.isPositional() && isPositions(attention.getQPositions()) &&
+      isPositions(attention.getKvPositions()))
+    queries = &pieces[queryFactor].front();
+  keys.axes = sharded->axes;
+  keys.needed = getNeededSteps(mask, queries, *sharded);
+  keys.merged.resize(keys.needed.size());
+  keys.merged.set(sharded->shift);
+  Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
+  keys.source =
+      llvm::hash_combine(rt::getSource(attention.getQuery()).getAsOpaquePointer(),
+                         key.getAsOpaquePointer(), value.getAsOpaquePointer(), mask.causal,
+                         mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1));
+  if (!keys.needed.test(keys.merged)) {
+    keys = KeyCover();
+    return success();
+  }
+  if (!attention.getLse())
+    return report(context,
+                  "sees a chunk of the keys, which are sharded over " +
+                      toString(sharded->axes, mesh) +
+                      ", and has no log-sum-exp by which to merge the others",
+                  1);
+  return success();
+}
+
+LogicalResult RuleTransfer::mergeKeys(nn::MergeAttentionOp merge) {
+  for (unsigned part : {0u, 2u})
+    if (!(operands[part]->keys == operands[part + 1]->keys))
+      return report(context,
+                    "operand " + Twine(part + 1) + " is not the log-sum-exp of operand " +
+                        Twine(part) + ": they are over other chunks of the keys",
+                    part + 1);
+  const KeyCover &first = operands[0]->keys, &second = operands[2]->keys;
+  if (!first.isPart() && !second.isPart())
+    return success();
+  if (first.isPart() != second.isPart()) {
+    unsigned whole = first.isPart() ? 2 : 0;
+    return report(context,
+                  "merges a part into operand " + Twine(whole) +
+                      ", which is attention over all keys already",
+                  whole);
+  }
+  if (first.axes != second.axes || first.needed != second.needed || first.source != second.source)
+    return report(context, "merges parts of different attentions", 2);
+  if (first.merged.anyCommon(second.merged)) {
+    llvm::SmallBitVector twice = first.merged;
+    twice &= second.merged;
+    return report(context,
+                  "merges chunk " + Twine(twice.find_first()) + " of the keys along " +
+                      toString(first.axes, mesh) + " twice",
+                  2);
+  }
+  keys = first;
+  keys.merged |= second.merged;
+  if (!keys.needed.test(keys.merged))
+    keys = KeyCover();
+  return success();
+}
+
 /// With an offset the table is a chunk of the rows; it must say which.
 LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
   const DimLayout &rows = operands[1]->dims[0];
@@ -258,6 +401,8 @@ LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
                     "has an offset along " + toString(own, mesh) +
                         ", expected the axes of the table's rows, " + toString(axes, mesh),
                     2);
+    if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+      return report(context, "counts rows of a table whose rows are not in their natural order", 1);
     int64_t chunk = index.getChunk();
     if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
       return report(context,
@@ -383,7 +528,11 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
       embedding && failed(checkEmbedding(embedding)))
     return failure();
-  if (failed(checkUnreduced()))
+  if (failed(checkOrder()) || failed(checkUnreduced()))
+    return failure();
+  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && failed(coverKeys(attention)))
+    return failure();
+  if (auto merge = dyn_cast<nn::MergeAttentionOp>(op); merge && failed(mergeKeys(merge)))
     return failure();
   if (failed(derivePadding()))
     return failure();
@@ -404,6 +553,17 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     layout.unreduced = all;
     layout.reduction = reduction;
     layout.corner = corner;
+    layout.keys = keys;
+    // A log-sum-exp is minus infinity where a query sees no key.
+    if (layouts.size() == 2 && isa<nn::AttentionOp, nn::MergeAttentionOp>(op)) {
+      auto ofLse = [](Padding result) {
+        return padding::isFinite(result) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
+      };
+      layout.corner = ofLse(layout.corner);
+      for (DimLayout &dim : layout.dims)
+        for (LayoutFactor &factor : dim.factors)
+          factor.padding = ofLse(factor.padding);
+    }
     canonicalize(layout, mesh);
   }
   ReductionKind kind = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;

@@ -34,9 +34,26 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
     return success();
   int64_t size = getNumShards(axes);
   if (std::optional<int64_t> shift = op.getShift()) {
-    // Shifted chunks are out of order; shifted parts have the same sum.
+    if (*shift % size == 0)
+      return success();
+    // Shifted parts have the same sum.
     AxisList left = layout.unreduced;
-    return success(*shift % size == 0 || removeAxes(left, axes));
+    if (removeAxes(left, axes))
+      return success();
+    // Chunks of one factor move on, all of them.
+    LayoutFactor *moved = nullptr;
+    for (DimLayout &dim : layout.dims)
+      for (LayoutFactor &factor : dim.factors) {
+        if (!anyOverlap(factor.axes, axes))
+          continue;
+        if (moved || factor.axes != AxisList(axes.begin(), axes.end()))
+          return failure();
+        moved = &factor;
+      }
+    if (!moved || anyOverlap(layout.unreduced, axes))
+      return failure();
+    moved->shift = ((moved->shift + *shift) % size + size) % size;
+    return success();
   }
 
   SmallVector<int64_t> source(size, 0);

@@ -30,6 +30,7 @@ bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
 
 bool sameLayout(const Layout &a, const Layout &b) {
   return a.corner == b.corner && a.unreduced == b.unreduced && a.reduction == b.reduction &&
+         a.keys == b.keys &&
          llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
            return llvm::equal(x.factors, y.factors, sameFactor);
          });
@@ -210,7 +211,9 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
 LogicalResult PlacementDerivation::checkCollective(Operation *op) {
   // These act on the rank's own data.
   if (!isa<DistDialect>(op->getDialect()) ||
-      isa<AxisIndexOp, MaskPaddingOp, PadOp, dist::SliceOp, PartialOp>(op) || conditions.empty())
+      isa<AxisIndexOp, MaskPaddingOp, PadOp, PositionsOp, ReorderOp, dist::SliceOp, PartialOp>(
+          op) ||
+      conditions.empty())
     return success();
   const Dependence &dependence = dependent.find(conditions.back())->second;
   InFlightDiagnostic diagnostic =
@@ -384,12 +387,14 @@ PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, u
   if (readings.size() < 2 || !interface || isa<nn::ReshapeOp, nn::ReduceOp>(op))
     return readings;
   FactorRule rule = interface.getFactorRule();
+  // Keys may be sharded around a ring.
+  int keys = isa<nn::AttentionOp>(op) ? rule.operands[1][2].front() : -1;
   Readings plausible;
   for (Reading reading : readings) {
     bool reads = false;
     for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], reading->dims))
-      reads |= factors.size() == 1 && rule.factors[factors[0]].kind == FactorKind::Special &&
-               dim.isSharded();
+      reads |= factors.size() == 1 && factors[0] != keys &&
+               rule.factors[factors[0]].kind == FactorKind::Special && dim.isSharded();
     if (!reads)
       plausible.push_back(reading);
   }

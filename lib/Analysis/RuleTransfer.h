@@ -36,6 +36,12 @@ private:
   dist::AxisList getAxes(int factor) const;
   mlir::LogicalResult checkAxes();
   mlir::LogicalResult checkEmbedding(nn::EmbeddingOp embedding);
+  /// Ops that count elements need their natural order.
+  mlir::LogicalResult checkOrder();
+  /// Attention over keys that are sharded is a part of the whole.
+  mlir::LogicalResult coverKeys(nn::AttentionOp attention);
+  /// Parts of one attention make up more of it.
+  mlir::LogicalResult mergeKeys(nn::MergeAttentionOp merge);
   mlir::LogicalResult checkUnreduced();
   /// Whether all that is contracted of some factor are equal elements.
   bool contractsUniform() const;
@@ -75,6 +81,8 @@ private:
   dist::AxisList contracted, unreduced;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   padding::Padding corner = padding::Padding::Zero;
+  /// Of attention, and of merged attention, while some keys are missing.
+  dist::KeyCover keys;
 };
 
 } // namespace meshwright::layout_transfer

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Analysis/ShardingPropagation.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/StageMeshes.h"
 
 #include "llvm/ADT/SetVector.h"
 
@@ -42,6 +43,9 @@ ArrayRef<ShardingPropagation::Group> ShardingPropagation::getGroups(Operation *o
                                                                     const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
   if (!inserted)
+    return it->second;
+  // How a stage lays out what another made says nothing of the other.
+  if (auto constrain = dyn_cast<ConstrainOp>(op); constrain && isCrossing(constrain))
     return it->second;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   SmallVector<int, 8> first;

@@ -85,8 +85,8 @@ static llvm::DenseMap<int64_t, std::vector<mlir::Operation *>>
 getOpsById(mlir::FunctionOpInterface function) {
   llvm::DenseMap<int64_t, std::vector<mlir::Operation *>> ops;
   function->walk([&](mlir::Operation *op) {
-    if (auto id = op->getAttrOfType<mlir::IntegerAttr>(nn::NnDialect::kIdAttr);
-        id && op->getNumResults() == 1)
+    auto id = op->getAttrOfType<mlir::IntegerAttr>(nn::NnDialect::kIdAttr);
+    if (id && (op->getNumResults() == 1 || llvm::isa<nn::NnDialect>(op->getDialect())))
       ops[id.getInt()].push_back(op);
   });
   return ops;

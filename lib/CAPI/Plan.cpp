@@ -106,13 +106,38 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   return text;
 }
 
+/// The rt program; null after an error.
+mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
+  mlir::OwningOpRef<ModuleOp> scheduled = get(PlanPhase::Spmd).clone();
+  mlir::PassManager manager(context.get());
+  buildPhase(manager, options, Phase::Rt);
+  return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
+}
+
+/// What the report says of the schedule: times, and what was decided for collectives.
+static void addSchedule(Plan::State &state) {
+  dist::DistDialect::getDecisionLog(state.context.get()).clear();
+  // What cannot be scheduled says so when it is to run.
+  DiagnosticCollector ignored(state.context.get());
+  mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
+  if (!scheduled)
+    return;
+  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled));
+  if (!func)
+    return;
+  CommunicationTime time = estimateCommunication(func);
+  state.report.communication = {time.exposed, time.hidden, time.total};
+  // How kernels are formed is for those who work on that.
+  addDecisions(state.report, state.context.get(), [](const Decision &decision) {
+    return llvm::StringRef(decision.pass).ends_with("-collectives");
+  });
+}
+
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
   if (phase == PlanPhase::Rt) {
     DiagnosticCollector collector(state->context.get());
-    mlir::OwningOpRef<ModuleOp> scheduled = state->get(PlanPhase::Spmd).clone();
-    mlir::PassManager manager(state->context.get());
-    buildPhase(manager, state->options, Phase::Rt);
-    if (failed(manager.run(*scheduled)))
+    mlir::OwningOpRef<ModuleOp> scheduled = state->schedule();
+    if (!scheduled)
       return collector.take();
     return print(*scheduled, locations);
   }
@@ -124,9 +149,10 @@ Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
 }
 
 std::string Plan::report(ReportFormat format) const {
-  if (!state->triedBefore) {
-    state->triedBefore = true;
+  if (!state->isComplete) {
+    state->isComplete = true;
     state->report.before = planBefore(*state->program, state->options);
+    addSchedule(*state);
   }
   return toString(state->report, format);
 }
@@ -251,15 +277,18 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
 Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
-  if (!state->executable || state->backend != options.backend) {
+  if (!state->executable || state->backend != options.backend ||
+      state->targetCpu != options.targetCpu) {
     CompileOptions compiling;
     compiling.backend = options.backend;
+    compiling.targetCpu = options.targetCpu;
     compiling.schedule = getScheduleOptions(state->options);
     auto executable = state->compile(PlanPhase::Spmd, compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
     state->executable = std::move(*executable);
     state->backend = options.backend;
+    state->targetCpu = options.targetCpu;
   }
   if (failed(state->run(*state->executable, inputs, outputs, options, diagnostics)))
     return diagnostics;

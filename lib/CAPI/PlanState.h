@@ -32,16 +32,18 @@ struct Plan::State {
   /// null where an SPMD program entered later.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
   Report report;
-  bool triedBefore = false;
+  /// Whether what is compared, and the schedule, is in the report.
+  bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
   /// Compiled at the first run that needs it.
   std::unique_ptr<Executable> executable;
-  std::string backend;
+  std::string backend, targetCpu;
 
   mlir::ModuleOp get(PlanPhase phase) const {
     const auto &module = phases[static_cast<size_t>(phase)];
     return module ? module.get() : mlir::ModuleOp();
   }
+  mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
   /// Compiles a phase and gives it the parameters.
   mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
                                                        const CompileOptions &options,

@@ -41,7 +41,7 @@ struct mw_program {
   std::unique_ptr<mlir::MLIRContext> context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::unique_ptr<Executable> executable;
-  std::string backend;
+  std::string backend, targetCpu;
   std::unique_ptr<rt::SafeTensorsFile> weights;
   std::map<std::string, rt::HostTensor, std::less<>> parameters;
   std::vector<OwnedPort> ports[3];
@@ -53,7 +53,7 @@ struct mw_program {
     return 1;
   }
   bool open(const char *path, const char *parallelize);
-  bool compile(const char *backend);
+  bool compile(const char *backend, const char *targetCpu);
   bool buildReport(Report &report);
 };
 
@@ -246,12 +246,13 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
 }
 
 /// For programs that run as they are.
-bool mw_program::compile(const char *backend) {
-  if (executable && this->backend == backend)
+bool mw_program::compile(const char *backend, const char *targetCpu) {
+  if (executable && this->backend == backend && this->targetCpu == targetCpu)
     return true;
   DiagnosticCollector collector(context.get());
   CompileOptions options;
   options.backend = backend;
+  options.targetCpu = targetCpu;
   FailureOr<std::unique_ptr<Executable>> compiled = Executable::compile(*module, options);
   tell(collector.take());
   if (failed(compiled))
@@ -263,6 +264,7 @@ bool mw_program::compile(const char *backend) {
     }
   executable = std::move(*compiled);
   this->backend = backend;
+  this->targetCpu = targetCpu;
   return true;
 }
 
@@ -277,6 +279,7 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
                        const mw_run_options *options) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
   const char *backend = options->backend ? options->backend : "local";
+  const char *targetCpu = options->target_cpu ? options->target_cpu : "";
   if (program->plan) {
     RunOptions settings;
     settings.backend = backend;
@@ -284,13 +287,14 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
     settings.timeout = options->timeout;
     settings.checkFinite = options->check_finite != 0;
     settings.measure = options->measure != 0;
+    settings.targetCpu = targetCpu;
     if (options->trace)
       settings.trace = options->trace;
     Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
     program->tell(done.getDiagnostics());
     return done ? 0 : 1;
   }
-  if (!program->compile(backend))
+  if (!program->compile(backend, targetCpu))
     return 1;
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)

@@ -7,6 +7,9 @@
 
 #include "meshwright/lib/CostModel/CostModel.h"
 
+#include "meshwright/dialects/Dist/Refine.h"
+
+#include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -251,6 +254,91 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
   return result;
 }
 
+/// Ranks of a group that crossing cuts are counted for, one by one.
+static constexpr int64_t kMaxCountedRanks = 256;
+
+RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factors,
+                                             int64_t elementBytes, MeshAttr mesh) {
+  RedistributeCost result;
+  llvm::SmallBitVector touched(mesh.getAxes().size());
+  __int128 needed = elementBytes;
+  for (const RedistributeFactor &factor : factors) {
+    needed *= factor.paddedTo / getNumShards(factor.to);
+    // Chunks of different sizes have no rows in common that the axes could name.
+    size_t common = 0;
+    while (factor.padded == factor.paddedTo && common < factor.from.size() &&
+           common < factor.to.size() && factor.from[common] == factor.to[common])
+      ++common;
+    for (ArrayRef<Axis> axes : {factor.from.drop_front(common), factor.to.drop_front(common)})
+      for (const Axis &axis : axes) {
+        touched.set(axis.axis);
+        if (!contains(result.axes, axis))
+          result.axes.push_back(axis);
+      }
+  }
+  llvm::sort(result.axes);
+  AxisList group;
+  for (int axis : touched.set_bits())
+    group.push_back({axis, 1, mesh.getAxes()[axis].getSize()});
+  int64_t ranks = getNumShards(group);
+  if (ranks > kMaxCountedRanks) {
+    result.bytes = saturate(needed);
+    result.peers = ranks - 1;
+    return result;
+  }
+  // Who is in the group of the rank whose coordinates are all 0 stands for all.
+  struct Box {
+    SmallVector<std::pair<int64_t, int64_t>, 8> rows;
+  };
+  SmallVector<Box> held(ranks), wanted(ranks);
+  for (auto [i, rank] : llvm::enumerate(getGroup(0, group, mesh)))
+    for (const RedistributeFactor &factor : factors) {
+      int64_t from = factor.padded / getNumShards(factor.from);
+      int64_t to = factor.paddedTo / getNumShards(factor.to);
+      int64_t own = getCoordinate(rank, factor.from, mesh) * from;
+      int64_t next = getCoordinate(rank, factor.to, mesh) * to;
+      held[i].rows.push_back({own, own + from});
+      wanted[i].rows.push_back({next, next + to});
+    }
+  auto countCommon = [](const Box &a, const Box &b) {
+    int64_t rows = 1;
+    for (auto [x, y] : llvm::zip_equal(a.rows, b.rows))
+      rows *= std::max<int64_t>(0, std::min(x.second, y.second) - std::max(x.first, y.first));
+    return rows;
+  };
+  SmallVector<int64_t> replicas(ranks, 0), outPeers(ranks, 0);
+  for (int64_t i = 0; i < ranks; ++i)
+    for (int64_t j = 0; j < ranks; ++j)
+      replicas[i] += held[i].rows == held[j].rows;
+  // Rows, in equal parts from all that hold them.
+  SmallVector<double> sent(ranks, 0);
+  double most = 0;
+  for (int64_t to = 0; to < ranks; ++to) {
+    double received = 0;
+    int64_t inPeers = 0;
+    for (int64_t from = 0; from < ranks; ++from) {
+      if (held[from].rows == held[to].rows)
+        continue;
+      int64_t rows = countCommon(held[from], wanted[to]);
+      if (rows == 0)
+        continue;
+      sent[from] += double(rows) / replicas[from];
+      received += double(rows) / replicas[from];
+      ++outPeers[from];
+      ++inPeers;
+    }
+    most = std::max(most, received);
+    result.peers = std::max(result.peers, inPeers);
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    most = std::max(most, sent[rank]);
+    result.peers = std::max(result.peers, outPeers[rank]);
+  }
+  // Thirds add up to a little more or less than a whole.
+  result.bytes = int64_t(std::ceil(most * elementBytes - 1e-6));
+  return result;
+}
+
 /// Cuts axes so that any two of the layouts' are equal or apart. False where
 /// two parts overlap without a common part.
 static bool splitAxes(AxisList &axes, ArrayRef<Axis> others) {
@@ -295,38 +383,31 @@ RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layou
   AxisList all = from.getShardedAxes();
   all.append(to.getShardedAxes());
   SmallVector<std::pair<AxisList, AxisList>> lists;
-  SmallVector<int64_t> sizes;
+  SmallVector<std::pair<int64_t, int64_t>> sizes;
+  bool crosses = false;
   if (from.getRank() != to.getRank())
     return wholeTarget();
   for (auto [a, b] : llvm::zip_equal(from.dims, to.dims)) {
-    // Factors from the minor end, cut where either layout cuts them.
-    SmallVector<LayoutFactor> upper(a.factors.begin(), a.factors.end());
-    SmallVector<LayoutFactor> lower(b.factors.begin(), b.factors.end());
-    while (!upper.empty() && !lower.empty()) {
-      LayoutFactor x = upper.pop_back_val(), y = lower.pop_back_val(), rest, part;
-      if (x.size > y.size) {
-        if (!splitFactor(x, y.size, mesh, rest, part))
-          return wholeTarget();
-        upper.push_back(rest);
-        x = part;
-      } else if (y.size > x.size) {
-        if (!splitFactor(y, x.size, mesh, rest, part))
-          return wholeTarget();
-        lower.push_back(rest);
-        y = part;
-      }
-      if (x.padded != y.padded || !splitAxes(x.axes, all) || !splitAxes(y.axes, all))
-        return wholeTarget();
-      lists.push_back({x.axes, y.axes});
-      sizes.push_back(x.padded);
-    }
-    if (!upper.empty() || !lower.empty())
+    SmallVector<FactorPair> pairs;
+    if (a.factors.size() == 1 && b.factors.size() == 1) {
+      // Each side may have been padded on its own.
+      pairs.push_back({a.factors[0], b.factors[0]});
+    } else if (auto refined = refine(a, b, mesh)) {
+      pairs = std::move(*refined);
+    } else {
       return wholeTarget();
+    }
+    for (auto &[x, y] : pairs) {
+      crosses |= x.padded != y.padded || !splitAxes(x.axes, all) || !splitAxes(y.axes, all);
+      lists.push_back({x.axes, y.axes});
+      sizes.push_back({x.padded, y.padded});
+    }
   }
   SmallVector<RedistributeFactor> factors;
   for (auto [list, size] : llvm::zip_equal(lists, sizes))
-    factors.push_back({size, list.first, list.second});
-  return getRedistributeCost(factors, elementBytes);
+    factors.push_back({size.first, list.first, list.second, size.second});
+  return crosses ? getCrossingCost(factors, elementBytes, mesh)
+                 : getRedistributeCost(factors, elementBytes);
 }
 
 //===----------------------------------------------------------------------===//
@@ -368,16 +449,15 @@ static FailureOr<Layout> getSideLayout(RankedTensorType localType, ShardingAttr 
   SmallVector<int64_t> padded = getPaddedShape(localType, sharding, mesh);
   for (auto [size, dim] : llvm::zip_equal(padded, sharding.getDims())) {
     DimLayout result;
-    bool spelled = dim.getFactors().size() > 1;
+    bool spelled = dim.getFactors().size() > 1 ||
+                   (dim.getFactors().size() == 1 && dim.getFactors()[0].getSize() != 0);
     for (FactorShardingAttr factor : dim.getFactors()) {
       LayoutFactor entry;
       for (AxisRefAttr axis : factor.getAxes())
         entry.axes.push_back(getAxis(axis, mesh));
-      int64_t shards = getNumShards(entry.axes);
-      entry.size = entry.padded =
-          spelled ? (factor.getPadded() ? factor.getPadded()
-                                        : int64_t(llvm::alignTo(factor.getSize(), shards)))
-                  : size;
+      entry.size = entry.padded = size;
+      if (spelled)
+        entry = getFactor(factor, mesh);
       result.factors.push_back(std::move(entry));
     }
     if (result.factors.empty()) {

@@ -189,9 +189,16 @@ RedistributeCost getRedistributeCost(const dist::Layout &from, const dist::Layou
 struct RedistributeFactor {
   int64_t padded;
   llvm::ArrayRef<dist::Axis> from, to;
+  /// The target's padded size, for getCrossingCost.
+  int64_t paddedTo = 0;
 };
 RedistributeCost getRedistributeCost(llvm::ArrayRef<RedistributeFactor> factors,
                                      int64_t elementBytes);
+
+/// The same for any axes and padded sizes on the two sides, counted rank by rank:
+/// with more than a few hundred ranks each is taken to receive all that it needs.
+RedistributeCost getCrossingCost(llvm::ArrayRef<RedistributeFactor> factors, int64_t elementBytes,
+                                 dist::MeshAttr mesh);
 
 } // namespace meshwright
 

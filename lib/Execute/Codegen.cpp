@@ -60,7 +60,13 @@ static void optimize(Module &module, TargetMachine &machine) {
   FunctionAnalysisManager functions;
   CGSCCAnalysisManager components;
   ModuleAnalysisManager modules;
-  PassBuilder builder(&machine);
+  // Kernels are vectors as far as they will ever be, and long ones were unrolled
+  // by who wrote them: LLVM would take as much time again over those.
+  constexpr unsigned most = 400;
+  PipelineTuningOptions tuning;
+  tuning.LoopInterleaving = tuning.LoopVectorization = tuning.SLPVectorization = false;
+  tuning.LoopUnrolling = module.getInstructionCount() <= most;
+  PassBuilder builder(&machine, tuning);
   builder.registerModuleAnalyses(modules);
   builder.registerCGSCCAnalyses(components);
   builder.registerFunctionAnalyses(functions);

@@ -119,6 +119,29 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
   return Error::success();
 }
 
+/// The list of calls: unlike kernels it is long, and another one for each program,
+/// but often the same program is compiled again.
+static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &target,
+                                         const LowerOptions &options) {
+  KernelCache cache;
+  std::string key;
+  if (cache.isOn()) {
+    KernelSource source{LoweredProgram::kEntry.str(), "", ""};
+    raw_string_ostream os(source.text);
+    module->print(os, mlir::OpPrintingFlags().assumeVerified());
+    key = KernelCache::getKey(source, target, options);
+    if (std::optional<ObjectCode> found = cache.find(key))
+      return std::move(*found);
+  }
+  auto generator = CodeGenerator::create(target);
+  if (!generator)
+    return generator.takeError();
+  Expected<ObjectCode> entry = (*generator)->compileEntry(module);
+  if (entry)
+    cache.insert(key, *entry);
+  return entry;
+}
+
 Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
                                                  const Target &target, const LowerOptions &options,
                                                  CompileStatistics *statistics) {
@@ -127,10 +150,7 @@ Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
     return std::move(error);
   std::vector<ObjectCode> objects = queue.take();
   double start = getMilliseconds();
-  auto generator = CodeGenerator::create(target);
-  if (!generator)
-    return generator.takeError();
-  Expected<ObjectCode> entry = (*generator)->compileEntry(*program.module);
+  Expected<ObjectCode> entry = compileEntry(*program.module, target, options);
   if (!entry)
     return entry.takeError();
   objects.push_back(std::move(*entry));

@@ -66,7 +66,8 @@ static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAtt
   for (const dist::DimLayout &dim : layout.dims) {
     auto &factors = result.dims.emplace_back();
     for (const dist::LayoutFactor &factor : dim.factors)
-      factors.push_back({factor.size, factor.padded, convertAxes(factor.axes, mesh)});
+      factors.push_back({factor.size, factor.padded, convertAxes(factor.axes, mesh), factor.order,
+                         factor.orderRanks});
   }
   return result;
 }

@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A folder with a file for each kernel and target: MESHWRIGHT_CACHE, or
-// meshwright/kernels in XDG_CACHE_HOME or ~/.cache; `off` for none. Names are
-// hashes of all that the code depends on. A file appears whole or not at all, and
-// says what its content hashes to, so that any number of processes may share the
-// folder. It is kept below 1 GiB; what was used longest ago goes first.
+// A folder with a file for each kernel, or program's list of calls, and target: MESHWRIGHT_CACHE,
+// or meshwright/kernels in XDG_CACHE_HOME or ~/.cache; `off` for none. Names are hashes of all that
+// the code depends on. A file appears whole or not at all, and says what its content hashes to, so
+// that any number of processes may share the folder. It is kept below 1 GiB; what was used longest
+// ago goes first.
 //
 //===----------------------------------------------------------------------===//
 

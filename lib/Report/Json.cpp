@@ -54,10 +54,38 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("bytes_per_rank", report.before->bytes);
         json.attribute("launches_per_rank", report.before->launches);
       });
+    if (report.communication)
+      json.attributeObject("communication", [&] {
+        json.attribute("exposed", report.communication->exposed);
+        json.attribute("hidden", report.communication->hidden);
+        json.attribute("run", report.communication->run);
+      });
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
       json.attribute("activations_peak", report.memory.activationsPeak);
+      if (report.memory.modules.empty())
+        return;
+      json.attributeObject("modules", [&] {
+        for (const Memory::Module &module : report.memory.modules)
+          json.attributeObject(module.name, [&] {
+            json.attribute("weights", module.weights);
+            json.attribute("activations_peak", module.activationsPeak);
+          });
+      });
     });
+    if (!report.attention.empty())
+      json.attributeObject("attention_work", [&] {
+        json.attribute("largest_over_mean", report.attentionBalance);
+        json.attributeArray("places", [&] {
+          for (const Report::AttentionWork &entry : report.attention)
+            json.object([&] {
+              json.attribute("order", entry.order);
+              json.attribute("largest", entry.largest);
+              json.attribute("mean", entry.mean);
+              json.attribute("location", toJson(entry.location));
+            });
+        });
+      });
     json.attributeArray("decisions", [&] {
       for (const Report::Decision &decision : report.decisions)
         json.object([&] {
@@ -65,9 +93,23 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("outcome", stringify(decision.outcome));
           json.attribute("message", json::fixUTF8(decision.message));
           json.attribute("location", toJson(decision.location));
-          json.attributeObject("numbers", [&] {
-            for (auto &[name, number] : decision.numbers)
-              json.attribute(name, toJson(number));
+          auto printNumbers = [&](auto &numbers) {
+            json.attributeObject("numbers", [&] {
+              for (auto &[name, number] : numbers)
+                json.attribute(name, toJson(number));
+            });
+          };
+          printNumbers(decision.numbers);
+          if (decision.alternatives.empty())
+            return;
+          json.attributeArray("alternatives", [&] {
+            for (const Alternative &alternative : decision.alternatives)
+              json.object([&] {
+                json.attribute("name", json::fixUTF8(alternative.name));
+                json.attribute("chosen", alternative.chosen);
+                json.attribute("note", json::fixUTF8(alternative.note));
+                printNumbers(alternative.numbers);
+              });
           });
         });
     });

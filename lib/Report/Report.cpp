@@ -9,13 +9,18 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/AttentionWork.h"
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Analysis/Stages.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/raw_ostream.h"
+
+#include <map>
 
 using namespace mlir;
 using namespace meshwright;
@@ -221,8 +226,10 @@ static Value getBuffer(Value value) {
 }
 
 /// The most bytes of inputs, results and intermediate values alive at one time,
-/// each from its definition to its last use. Inputs live throughout.
-static int64_t getActivationsPeak(FunctionOpInterface function) {
+/// each from its definition to its last use. Inputs live throughout. `visit` sees each
+/// op with what is alive at it.
+static int64_t getActivationsPeak(FunctionOpInterface function,
+                                  llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (!function.getArgAttr(i, nn::NnDialect::kParameterAttr))
@@ -250,6 +257,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function) {
       for (Value result : op.getResults())
         alive += getTensorBytes(result.getType());
     peak = std::max(peak, alive);
+    visit(&op, alive);
     freed.clear();
     for (Value operand : op.getOperands()) {
       Value buffer = getBuffer(operand);
@@ -294,13 +302,82 @@ FailureOr<Traffic> meshwright::countTraffic(FunctionOpInterface function) {
   return traffic;
 }
 
+/// The stages of the body's ops, in the order in which they run.
+static std::vector<Memory::Module> getModules(Block &body) {
+  std::vector<Memory::Module> modules;
+  llvm::StringSet<> seen;
+  for (Operation &op : body)
+    if (StringRef stage = getStage(&op); !stage.empty() && seen.insert(stage).second)
+      modules.push_back({stage.str(), 0, 0});
+  return modules;
+}
+
 Memory meshwright::countMemory(FunctionOpInterface function) {
   Memory memory;
-  for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (function.getArgAttr(i, nn::NnDialect::kParameterAttr))
-      memory.weights += getTensorBytes(function.getArgument(i).getType());
-  memory.activationsPeak = getActivationsPeak(function);
+  if (!function.getFunctionBody().empty())
+    memory.modules = getModules(function.getFunctionBody().front());
+  auto find = [&](StringRef name) -> Memory::Module * {
+    auto it = llvm::find_if(memory.modules, [&](auto &module) { return module.name == name; });
+    return it == memory.modules.end() ? nullptr : &*it;
+  };
+  for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+    auto name = function.getArgAttrOfType<StringAttr>(i, nn::NnDialect::kParameterAttr);
+    if (!name)
+      continue;
+    int64_t bytes = getTensorBytes(function.getArgument(i).getType());
+    memory.weights += bytes;
+    // Composed programs name parameters "stage.name".
+    if (Memory::Module *module = find(name.getValue().split('.').first))
+      module->weights += bytes;
+  }
+  Memory::Module *current = nullptr;
+  memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
+    // What moves values between stages belongs to the one before.
+    if (Memory::Module *module = find(getStage(op)))
+      current = module;
+    if (current)
+      current->activationsPeak = std::max(current->activationsPeak, alive);
+  });
   return memory;
+}
+
+/// What attention makes each rank compute, by place and over all.
+static void addAttention(FunctionOpInterface function, const PlacementAnalysis &placement,
+                         Report &report) {
+  std::vector<int64_t> total(report.ranks);
+  // Steps of a ring, and the layers of a loop, share a place.
+  llvm::StringMap<size_t> index;
+  std::vector<std::vector<int64_t>> byPlace;
+  // Layers are alike: an analysis has each layout once.
+  std::map<std::tuple<const Layout *, const Layout *, bool, int64_t, int64_t>, AttentionWork> known;
+  function->walk([&](nn::AttentionOp op) {
+    std::tuple like(placement.lookup(op.getQuery()), placement.lookup(op.getKey()), op.getCausal(),
+                    op.getWindowLeft().value_or(-1), op.getWindowRight().value_or(-1));
+    auto found = known.find(like);
+    if (found == known.end())
+      found = known.emplace(like, getAttentionWork(op, placement)).first;
+    const AttentionWork &work = found->second;
+    SourceLocation location = getSourceLocation(op.getLoc());
+    std::string order =
+        work.order == TokenOrder::Natural ? "contiguous" : stringify(work.order).str();
+    std::string key =
+        order + '\0' + location.file + '\0' + std::to_string(location.line) + '\0' + location.name;
+    auto [entry, isNew] = index.try_emplace(key, byPlace.size());
+    if (isNew) {
+      byPlace.emplace_back(report.ranks);
+      report.attention.push_back({order, 0, 0, location});
+    }
+    for (int64_t rank = 0; rank < report.ranks; ++rank) {
+      byPlace[entry->second][rank] += work.perRank[rank];
+      total[rank] += work.perRank[rank];
+    }
+  });
+  for (auto [entry, perRank] : llvm::zip_equal(report.attention, byPlace)) {
+    AttentionWork work{perRank};
+    entry.largest = work.getLargest();
+    entry.mean = work.getMean();
+  }
+  report.attentionBalance = AttentionWork{total}.getLargestOverMean();
 }
 
 FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
@@ -329,12 +406,20 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     if (failed(placement))
       return failure();
     report.warnings = getWarnings(function, *placement, model);
+    addAttention(function, *placement, report);
   }
 
   report.memory = countMemory(function);
 
-  for (Decision &decision : DistDialect::getDecisionLog(function->getContext()).get())
-    report.decisions.push_back({decision.pass, decision.outcome, decision.message,
-                                getSourceLocation(decision.location), decision.numbers});
+  addDecisions(report, function->getContext(), [](const Decision &) { return true; });
   return report;
+}
+
+void meshwright::addDecisions(Report &report, MLIRContext *context,
+                              llvm::function_ref<bool(const Decision &)> wanted) {
+  for (Decision &decision : DistDialect::getDecisionLog(context).get())
+    if (wanted(decision))
+      report.decisions.push_back({decision.pass, decision.outcome, decision.message,
+                                  getSourceLocation(decision.location), decision.numbers,
+                                  decision.alternatives});
 }

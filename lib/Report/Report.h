@@ -37,6 +37,23 @@ struct Memory {
   int64_t weights = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
+
+  /// The weights of one stage of a composed program, and the most bytes alive while
+  /// it runs, those of other stages included.
+  struct Module {
+    std::string name;
+    int64_t weights = 0, activationsPeak = 0;
+  };
+  /// In the order in which they run; none in a program of one model.
+  std::vector<Module> modules;
+};
+
+/// Seconds that a rank's collectives take in one run, by the cost model.
+struct CommunicationEstimate {
+  /// In which nothing is computed, and beside what is computed.
+  double exposed = 0, hidden = 0;
+  /// Of the whole run.
+  double run = 0;
 };
 
 struct Report {
@@ -59,6 +76,16 @@ struct Report {
     std::string message;
     SourceLocation location;
     std::vector<std::pair<std::string, double>> numbers;
+    std::vector<Alternative> alternatives;
+  };
+
+  /// What attention at one place of the source makes the ranks compute, in visible
+  /// pairs of a query and a key, times heads and batch.
+  struct AttentionWork {
+    std::string order;
+    int64_t largest = 0;
+    double mean = 0;
+    SourceLocation location;
   };
 
   struct Warning {
@@ -76,7 +103,13 @@ struct Report {
   /// The plan without sequence parallelism and without the rewrites of
   /// *optimise*, where somebody made one.
   std::optional<Traffic> before;
+  /// Where somebody scheduled the program.
+  std::optional<CommunicationEstimate> communication;
   Memory memory;
+  /// Empty where there is no attention. `attentionBalance` is the largest over the mean
+  /// of the ranks' work in all of it.
+  std::vector<AttentionWork> attention;
+  double attentionBalance = 1;
   std::vector<Decision> decisions;
   std::vector<Warning> warnings;
   /// What a run measured, as the runtime spells it; empty without one.
@@ -86,6 +119,10 @@ struct Report {
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its
 /// context. Fails with a diagnostic where the function is none.
 mlir::FailureOr<Report> buildReport(mlir::FunctionOpInterface function);
+
+/// Adds the decisions logged in a context that somebody wants.
+void addDecisions(Report &report, mlir::MLIRContext *context,
+                  llvm::function_ref<bool(const Decision &)> wanted);
 
 /// Only its traffic: what a comparison needs.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);

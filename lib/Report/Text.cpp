@@ -130,12 +130,16 @@ static std::string formatBytes(int64_t bytes) {
                        value, units[unit]);
 }
 
+static std::string formatSeconds(double number) {
+  return number < 1e-3 ? llvm::formatv("{0:f1} us", number * 1e6).str()
+                       : llvm::formatv("{0:f2} ms", number * 1e3).str();
+}
+
 static std::string formatNumber(StringRef name, double number) {
   if (name.contains("bytes") || name.contains("memory"))
     return formatBytes(static_cast<int64_t>(number));
   if (name.contains("seconds") || name.contains("time"))
-    return number < 1e-3 ? llvm::formatv("{0:f1} us", number * 1e6).str()
-                         : llvm::formatv("{0:f2} ms", number * 1e3).str();
+    return formatSeconds(number);
   if (number == static_cast<double>(static_cast<int64_t>(number)))
     return std::to_string(static_cast<int64_t>(number));
   std::string text;
@@ -279,11 +283,58 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
         {"this plan", formatBytes(report.total.bytes), std::to_string(report.total.launches)});
     table.print(os);
   }
+  if (const std::optional<CommunicationEstimate> &time = report.communication;
+      time && time->exposed + time->hidden > 0) {
+    os << "time, per rank and run, by the cost model\n";
+    Table table("lr");
+    table.row({"communication that shows", formatSeconds(time->exposed)});
+    table.row({"communication beside kernels", formatSeconds(time->hidden)});
+    table.row({"the whole run", formatSeconds(time->run)});
+    table.print(os);
+  }
   os << "memory, per rank\n";
-  Table memory("lr");
-  memory.row({"weights", formatBytes(report.memory.weights)});
-  memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
-  memory.print(os);
+  if (report.memory.modules.empty()) {
+    Table memory("lr");
+    memory.row({"weights", formatBytes(report.memory.weights)});
+    memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
+    memory.print(os);
+  } else {
+    Table memory("lrr");
+    memory.row({"", "weights", "inputs and activations, at most"});
+    for (const Memory::Module &module : report.memory.modules)
+      memory.row({module.name, formatBytes(module.weights), formatBytes(module.activationsPeak)});
+    memory.row({"together", formatBytes(report.memory.weights),
+                formatBytes(report.memory.activationsPeak)});
+    memory.print(os);
+  }
+  if (report.ranks == 1 || report.attention.empty())
+    return;
+  std::set<std::string> orders;
+  for (const Report::AttentionWork &entry : report.attention)
+    orders.insert(entry.order);
+  os << llvm::formatv("attention, largest work of a rank over the mean: {0:f2} ({1} order)\n",
+                      report.attentionBalance, llvm::join(orders, ", "));
+}
+
+/// What a decision compared, a row each.
+static void printAlternatives(ArrayRef<Alternative> alternatives, llvm::raw_ostream &os) {
+  if (alternatives.empty())
+    return;
+  std::string alignment = "ll" + std::string(alternatives.front().numbers.size(), 'r') + "l";
+  Table table(alignment);
+  std::vector<std::string> heads{"", "alternative"};
+  for (auto &[name, number] : alternatives.front().numbers)
+    heads.push_back(name);
+  heads.push_back("");
+  table.row(std::move(heads));
+  for (const Alternative &alternative : alternatives) {
+    std::vector<std::string> cells{alternative.chosen ? "    *" : "", alternative.name};
+    for (auto &[name, number] : alternative.numbers)
+      cells.push_back(formatNumber(name, number));
+    cells.push_back(alternative.note);
+    table.row(std::move(cells));
+  }
+  table.print(os);
 }
 
 static void printDecisions(const Report &report, llvm::raw_ostream &os) {
@@ -318,6 +369,7 @@ static void printDecisions(const Report &report, llvm::raw_ostream &os) {
       if (std::string where = Groups<Report::Decision>::where(group); !where.empty())
         os << "\n      at " << where;
       os << "\n";
+      printAlternatives(decision.alternatives, os);
     }
 }
 

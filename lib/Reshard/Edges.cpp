@@ -227,6 +227,9 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   if (other.totalShards != lists.totalShards || other.shards != lists.shards ||
       placement == node.placement || isTooDear({}, rest))
     return;
+  // Between two cuts the chunks that move are a redistribute's.
+  if (crosses(other.used, lists.used))
+    return;
   AxisList moved;
   auto match = [&](ArrayRef<uint8_t> a, ArrayRef<uint8_t> b) {
     AxisList from, to;
@@ -268,6 +271,37 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   relax(std::move(next), other, std::move(edge));
 }
 
+/// A whole run of parts, side by side in a factor or all unreduced, may be spelled
+/// by the other cut.
+void Search::recut() {
+  for (const auto &pair : recuts)
+    for (auto [from, to] :
+         {std::pair(&pair.first, &pair.second), std::pair(&pair.second, &pair.first)}) {
+      Node next = node;
+      uint16_t place = node.placement[from->front()];
+      bool isRun = place != kFree;
+      for (auto [i, part] : llvm::enumerate(*from)) {
+        isRun &= node.placement[part] == (place == kUnreduced ? place : uint16_t(place + i));
+        next.placement[part] = kFree;
+      }
+      if (!isRun)
+        continue;
+      for (auto [i, part] : llvm::enumerate(*to))
+        next.placement[part] = place == kUnreduced ? place : uint16_t(place + i);
+      // Those behind the run move up or down.
+      int more = int(to->size()) - int(from->size());
+      for (auto [i, other] : llvm::enumerate(node.placement))
+        if (place != kUnreduced && other != kFree && other != kUnreduced &&
+            other >> 8 == place >> 8 && other >= place + from->size())
+          next.placement[i] = uint16_t(other + more);
+      Edge edge;
+      edge.kind = ReshardStepKind::Slice;
+      edge.isRecut = true;
+      Lists nextLists = getLists(next.placement);
+      relax(std::move(next), nextLists, std::move(edge));
+    }
+}
+
 FactorAxes Search::getFactorAxes(const Lists &lists) const {
   FactorAxes result;
   for (const Parts &parts : lists.factors) {
@@ -282,7 +316,8 @@ FactorAxes Search::getFactorAxes(const Lists &lists) const {
 /// collective brings a rank more than it counts as sent.
 Cost Search::getLeastRest(const Lists &lists, const FactorAxes &axes) const {
   Cost rest;
-  if (!lists.unreduced.empty() || !problem.target.unreduced.empty() || wholeDims != 1)
+  if (!lists.unreduced.empty() || !problem.target.unreduced.empty() || wholeDims != 1 ||
+      hasConflicts)
     return rest;
   SmallVector<RedistributeFactor, 8> factors;
   for (int f = 0, e = problem.factors.size(); f < e; ++f) {
@@ -299,19 +334,19 @@ Cost Search::getLeastRest(const Lists &lists, const FactorAxes &axes) const {
   return rest;
 }
 
-void Search::redistribute(const Placement &placement, const Lists &other,
+void Search::redistribute(const Placement &placement, const PadChoice &pads, const Lists &other,
                           const FactorAxes &otherAxes, const Cost &rest) {
   if (!other.unreduced.empty() || placement == node.placement || isTooDear({}, rest))
     return;
+  Node next{placement, pads};
   SmallVector<RedistributeFactor, 8> factors;
   for (int f = 0, e = problem.factors.size(); f < e; ++f) {
-    if (getPadded(node, f) % other.shards[f] != 0)
+    if (getPadded(next, f) % other.shards[f] != 0)
       return;
-    factors.push_back({getPadded(node, f), factorAxes[f], otherAxes[f]});
+    factors.push_back({getPadded(node, f), factorAxes[f], otherAxes[f], getPadded(next, f)});
   }
   int64_t scale = 1;
   if (wholeDims != 1) {
-    Node next{placement, node.pads};
     if (!isConsistent(next, other))
       return;
     // Both cuts of a dimension are in use: rows of one cut are not boxes of the
@@ -325,7 +360,13 @@ void Search::redistribute(const Placement &placement, const Lists &other,
           return;
     scale = wholeDims;
   }
-  RedistributeCost part = meshwright::getRedistributeCost(factors, problem.elementBytes);
+  bool isCrossing = pads != node.pads || crosses(other.used, lists.used);
+  if (isCrossing && placement != targetNode.placement &&
+      int64_t(placements.size()) * model.getMesh().getNumRanks() > kMaxCrossings)
+    return;
+  RedistributeCost part = isCrossing
+                              ? getCrossingCost(factors, problem.elementBytes, model.getMesh())
+                              : meshwright::getRedistributeCost(factors, problem.elementBytes);
   Edge edge;
   edge.kind = ReshardStepKind::Redistribute;
   edge.cost = model.getRedistributeCost(part.axes, part.bytes / scale, part.peers);
@@ -334,7 +375,7 @@ void Search::redistribute(const Placement &placement, const Lists &other,
   for (auto [i, axis] : llvm::enumerate(problem.axes))
     if (contains(part.axes, axis))
       edge.axes.push_back(i);
-  relax(Node{placement, node.pads}, other, std::move(edge));
+  relax(std::move(next), other, std::move(edge));
 }
 
 void Search::expand(int index) {
@@ -352,10 +393,16 @@ void Search::expand(int index) {
   gather();
   exchange();
   makePartial();
+  recut();
   for (size_t i = 0; i < placements.size(); ++i)
     permute(placements[i], placementLists[i], placementRest[i]);
   // From a replicated value slices do.
   if (lists.unreduced.empty() && lists.totalShards != 1)
-    for (size_t i = 0; i < placements.size(); ++i)
-      redistribute(placements[i], placementLists[i], placementAxes[i], placementRest[i]);
+    for (size_t i = 0; i < placements.size(); ++i) {
+      redistribute(placements[i], node.pads, placementLists[i], placementAxes[i], placementRest[i]);
+      // Between cuts that do not fit each side has padded sizes of its own.
+      if (i == 0 && node.pads != targetNode.pads && crosses(placementLists[i].used, lists.used))
+        redistribute(placements[i], targetNode.pads, placementLists[i], placementAxes[i],
+                     placementRest[i]);
+    }
 }

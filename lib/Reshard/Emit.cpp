@@ -139,6 +139,8 @@ Layout Emitter::getLayout(const ReshardState &state) const {
     factor.size = entry.size;
     factor.padded = state.padded[f];
     factor.axes = state.axes[f];
+    factor.order = entry.order;
+    factor.orderRanks = entry.orderRanks;
     layout.dims.back().factors.push_back(std::move(factor));
   }
   canonicalize(layout, mesh);

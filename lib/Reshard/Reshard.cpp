@@ -11,6 +11,7 @@
 
 #include "meshwright/lib/Reshard/Reshard.h"
 
+#include "meshwright/dialects/Dist/Refine.h"
 #include "meshwright/lib/Reshard/Search.h"
 
 #include <unordered_map>
@@ -51,61 +52,71 @@ llvm::StringRef meshwright::stringify(ReshardStepKind kind) {
 
 namespace {
 
-using FactorPair = std::pair<LayoutFactor, LayoutFactor>;
-
-/// The factors of a dimension on both sides, cut where either is; none where
-/// the cuts do not fit.
-std::optional<SmallVector<FactorPair>> refine(const DimLayout &from, const DimLayout &to,
-                                              MeshAttr mesh) {
-  SmallVector<FactorPair> pairs;
-  SmallVector<LayoutFactor> a(from.factors.begin(), from.factors.end());
-  SmallVector<LayoutFactor> b(to.factors.begin(), to.factors.end());
-  while (!a.empty() && !b.empty()) {
-    LayoutFactor x = a.pop_back_val(), y = b.pop_back_val(), upper, lower;
-    if (x.size > y.size) {
-      if (!splitFactor(x, y.size, mesh, upper, lower))
-        return std::nullopt;
-      a.push_back(upper);
-      x = lower;
-    } else if (y.size > x.size) {
-      if (!splitFactor(y, x.size, mesh, upper, lower))
-        return std::nullopt;
-      b.push_back(upper);
-      y = lower;
-    }
-    pairs.push_back({std::move(x), std::move(y)});
-  }
-  // What is left over has size 1, but may be padded.
-  LayoutFactor unit;
-  for (; !a.empty(); a.pop_back())
-    pairs.push_back({a.back(), unit});
-  for (; !b.empty(); b.pop_back())
-    pairs.push_back({unit, b.back()});
-  std::reverse(pairs.begin(), pairs.end());
-  return pairs;
-}
+/// More parts of axes than this have no place in a search.
+constexpr size_t kMaxParts = 64;
 
 bool isUniform(const DimLayout &dim) {
   return llvm::any_of(dim.factors, [](const LayoutFactor &factor) { return factor.uniform; });
 }
 
-/// Cuts the mesh's axes at all borders of the parts that the layouts name;
-/// false where two parts overlap without one dividing the other.
-bool cutAxes(MeshAttr mesh, ArrayRef<Axis> named, SmallVectorImpl<Axis> &parts) {
+/// Where the parts that a layout names cut an axis; false where two of them
+/// overlap without one dividing the other.
+bool getBorders(int axis, int64_t size, ArrayRef<Axis> named, SmallVectorImpl<int64_t> &borders) {
+  borders.assign({1, size});
+  for (const Axis &part : named)
+    if (part.axis == axis)
+      borders.append({part.pre, part.pre * part.size});
+  llvm::sort(borders);
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  for (size_t i = 0; i + 1 < borders.size(); ++i)
+    if (borders[i + 1] % borders[i] != 0)
+      return false;
+  return true;
+}
+
+/// Cuts the mesh's axes at the borders of the parts that either layout names, as
+/// far as they fit each other; where they do not, both cuts are listed.
+bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &target,
+             ReshardProblem &problem) {
+  AxisList named[2];
+  for (auto [state, list] : {std::pair(&source, &named[0]), std::pair(&target, &named[1])}) {
+    list->append(state->unreduced);
+    for (const AxisList &axes : state->axes)
+      list->append(axes);
+  }
   for (auto [index, meshAxis] : llvm::enumerate(mesh.getAxes())) {
-    SmallVector<int64_t> cuts{1, meshAxis.getSize()};
-    for (const Axis &axis : named)
-      if (axis.axis == int(index))
-        cuts.append({axis.pre, axis.pre * axis.size});
-    llvm::sort(cuts);
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-      if (cuts[i + 1] % cuts[i] != 0)
+    SmallVector<int64_t> borders[2];
+    for (int cut : {0, 1})
+      if (!getBorders(index, meshAxis.getSize(), named[cut], borders[cut]))
         return false;
-      parts.push_back({int(index), cuts[i], cuts[i + 1] / cuts[i]});
+    // What fits all of the other's borders cuts both.
+    for (int cut : {0, 1}) {
+      SmallVector<int64_t> more;
+      for (int64_t border : borders[!cut])
+        if (llvm::all_of(borders[cut],
+                         [&](int64_t own) { return own % border == 0 || border % own == 0; }))
+          more.push_back(border);
+      borders[cut].append(more);
+      llvm::sort(borders[cut]);
+      borders[cut].erase(std::unique(borders[cut].begin(), borders[cut].end()), borders[cut].end());
+    }
+    SmallVector<std::pair<Axis, uint8_t>> parts;
+    for (int cut : {0, 1})
+      for (size_t i = 0; i + 1 < borders[cut].size(); ++i) {
+        Axis part{int(index), borders[cut][i], borders[cut][i + 1] / borders[cut][i]};
+        auto *known = llvm::find_if(parts, [&](auto &entry) { return entry.first == part; });
+        if (known == parts.end())
+          parts.push_back({part, uint8_t(1 << cut)});
+        else
+          known->second |= 1 << cut;
+      }
+    llvm::sort(parts);
+    for (auto [part, cuts] : parts) {
+      problem.axes.push_back(part);
+      problem.cuts.push_back(cuts);
     }
   }
-  return true;
+  return problem.axes.size() <= kMaxParts;
 }
 
 /// Both layouts without the axes that this plan does not touch, as a problem for
@@ -123,7 +134,7 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
   problem.source.unreduced = from.unreduced;
   problem.target.unreduced = to.unreduced;
   auto add = [&](int dim, int cut, const LayoutFactor &a, const LayoutFactor &b) {
-    problem.factors.push_back({dim, cut, a.size});
+    problem.factors.push_back({dim, cut, a.size, a.order, a.orderRanks});
     problem.source.axes.push_back(a.axes);
     problem.source.padded.push_back(a.padded);
     problem.target.axes.push_back(b.axes);
@@ -149,9 +160,16 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
       return failure();
     if (auto pairs = refine(source, target, mesh)) {
       for (const FactorPair &pair : *pairs)
+        if (!pair.first.sameOrderAs(pair.second) ||
+            (!pair.first.isNatural() && pair.first.padded != pair.second.padded))
+          return failure();
+      for (const FactorPair &pair : *pairs)
         add(d, 0, pair.first, pair.second);
       continue;
     }
+    for (const DimLayout *side : {&source, &target})
+      if (llvm::any_of(side->factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+        return failure();
     // No common cut: whole in between, so both cuts are listed.
     for (bool isTarget : {false, true})
       for (const LayoutFactor &factor : (isTarget ? target : source).factors) {
@@ -160,13 +178,7 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
         add(d, isTarget, isTarget ? whole : factor, isTarget ? factor : whole);
       }
   }
-  AxisList named;
-  for (const ReshardState *state : {&problem.source, &problem.target}) {
-    named.append(state->unreduced);
-    for (const AxisList &axes : state->axes)
-      named.append(axes);
-  }
-  if (!cutAxes(mesh, named, problem.axes))
+  if (!cutAxes(mesh, problem.source, problem.target, problem))
     return failure();
   for (auto [factor, have] : uniformCuts) {
     ReshardStep step;

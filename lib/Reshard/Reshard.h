@@ -31,6 +31,9 @@ struct ReshardFactor {
   /// listed; one of the two is whole at any time.
   int cut;
   int64_t size;
+  /// The order of its elements, which a plan leaves as it is.
+  TokenOrder order = TokenOrder::Natural;
+  int64_t orderRanks = 1;
 };
 
 /// A layout during the move: for each factor of the plan its axes and padded

@@ -22,19 +22,28 @@ using namespace meshwright::detail;
 // Layouts
 //===----------------------------------------------------------------------===//
 
-Node Search::encode(const ReshardState &state) {
+/// Whether `part` is a part of `axis`.
+static bool isWithin(const Axis &part, const Axis &axis) {
+  return part.axis == axis.axis && part.pre % axis.pre == 0 &&
+         axis.pre * axis.size % (part.pre * part.size) == 0;
+}
+
+Node Search::encode(const ReshardState &state, uint8_t cut) {
   Node result;
   result.placement.assign(problem.axes.size(), kFree);
+  auto isPart = [&](size_t i, const Axis &axis) {
+    return (problem.cuts[i] & cut) != 0 && isWithin(problem.axes[i], axis);
+  };
   for (auto [f, axes] : llvm::enumerate(state.axes)) {
     uint16_t place = 0;
     for (const Axis &axis : axes)
-      for (auto [i, part] : llvm::enumerate(problem.axes))
-        if (axis.overlaps(part))
+      for (size_t i = 0; i < problem.axes.size(); ++i)
+        if (isPart(i, axis))
           result.placement[i] = uint16_t(f << 8 | place++);
   }
   for (const Axis &axis : state.unreduced)
-    for (auto [i, part] : llvm::enumerate(problem.axes))
-      if (axis.overlaps(part))
+    for (size_t i = 0; i < problem.axes.size(); ++i)
+      if (isPart(i, axis))
         result.placement[i] = kUnreduced;
   for (auto [f, size] : llvm::enumerate(state.padded)) {
     int64_t wanted = size;
@@ -47,8 +56,13 @@ Lists Search::getLists(const Placement &placement) const {
   Lists result;
   result.factors.resize(problem.factors.size());
   result.shards.assign(problem.factors.size(), 1);
+  for (auto [i, place] : llvm::enumerate(placement))
+    if (place != kFree)
+      result.used |= PartSet(1) << i;
   for (auto [i, place] : llvm::enumerate(placement)) {
     if (place == kFree) {
+      if (conflicts(result.used, i))
+        continue;
       result.free.push_back(i);
     } else if (place == kUnreduced) {
       result.unreduced.push_back(i);
@@ -89,6 +103,13 @@ ReshardState Search::decode(const Node &node) const {
   }
   state.unreduced = getAxes(lists.unreduced);
   return state;
+}
+
+bool Search::crosses(PartSet a, PartSet b) const {
+  for (size_t part = 0; hasConflicts && part < problem.axes.size(); ++part)
+    if ((a >> part & 1) && conflicts(b, part))
+      return true;
+  return false;
 }
 
 /// Of a dimension with two cuts only one is in use at a time.
@@ -147,17 +168,21 @@ void Search::listPlacements() {
     std::vector<Lists> next;
     for (const Lists &base : partial) {
       next.push_back(base);
-      if (hasUnreduced) {
+      if (conflicts(base.used, axis))
+        continue;
+      auto push = [&]() -> Lists & {
         next.push_back(base);
-        next.back().unreduced.push_back(axis);
-      }
+        next.back().used |= PartSet(1) << axis;
+        return next.back();
+      };
+      if (hasUnreduced)
+        push().unreduced.push_back(axis);
       for (int f = 0, e = problem.factors.size(); f < e; ++f) {
         int64_t product = getProduct(base.factors[f]) * problem.axes[axis].size;
         if (llvm::none_of(padded[f], [&](int64_t size) { return size % product == 0; }))
           continue;
         for (size_t place = 0; place <= base.factors[f].size(); ++place) {
-          next.push_back(base);
-          Parts &parts = next.back().factors[f];
+          Parts &parts = push().factors[f];
           parts.insert(parts.begin() + place, axis);
         }
       }
@@ -190,6 +215,35 @@ void Search::listPlacements() {
   }
 }
 
+/// Between two borders that both cuts have, all the parts of the one are all the
+/// parts of the other.
+void Search::findRecuts() {
+  if (!hasConflicts)
+    return;
+  for (size_t a = 0; a < model.getMesh().getAxes().size(); ++a) {
+    Parts parts[2];
+    int64_t ends[2] = {1, 1};
+    SmallVector<uint8_t> mine[2];
+    for (auto [i, axis] : llvm::enumerate(problem.axes))
+      for (int cut : {0, 1})
+        if (axis.axis == int(a) && (problem.cuts[i] >> cut & 1))
+          mine[cut].push_back(i);
+    size_t next[2] = {0, 0};
+    while (next[0] < mine[0].size() || next[1] < mine[1].size()) {
+      int behind = ends[0] <= ends[1] && next[0] < mine[0].size() ? 0 : 1;
+      uint8_t part = mine[behind][next[behind]++];
+      parts[behind].push_back(part);
+      ends[behind] = problem.axes[part].pre * problem.axes[part].size;
+      if (ends[0] != ends[1])
+        continue;
+      if (parts[0] != parts[1])
+        recuts.push_back({parts[0], parts[1]});
+      parts[0].clear();
+      parts[1].clear();
+    }
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // The search
 //===----------------------------------------------------------------------===//
@@ -205,8 +259,16 @@ FailureOr<ReshardPlan> Search::run() {
       wholeDims *= factor.size;
   }
   hasUnreduced = !problem.source.unreduced.empty() || !problem.target.unreduced.empty();
-  Node source = encode(problem.source);
-  targetNode = encode(problem.target);
+  for (const Axis &axis : problem.axes) {
+    PartSet &set = conflicting.emplace_back(0);
+    for (auto [i, other] : llvm::enumerate(problem.axes))
+      if (other != axis && axis.overlaps(other))
+        set |= PartSet(1) << i;
+    hasConflicts |= set != 0;
+  }
+  findRecuts();
+  Node source = encode(problem.source, 1);
+  targetNode = encode(problem.target, 2);
   listPlacements();
 
   visits.emplace_back();
@@ -235,7 +297,8 @@ ReshardPlan Search::buildPlan(int last) {
   plan.cost = visits[last].cost;
   SmallVector<int> path;
   for (int index = last; visits[index].previous >= 0; index = visits[index].previous)
-    path.push_back(index);
+    if (!visits[index].edge.isRecut)
+      path.push_back(index);
   for (int index : llvm::reverse(path)) {
     Visit &visit = visits[index];
     ReshardStep step;

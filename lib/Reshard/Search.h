@@ -19,8 +19,11 @@ namespace meshwright {
 
 struct ReshardProblem {
   llvm::SmallVector<ReshardFactor, 6> factors;
-  /// Parts of the mesh's axes; any two are apart.
+  /// Parts of the mesh's axes, in order. Where the two layouts cut an axis in ways
+  /// that do not fit, the parts of both cuts: a layout uses those of one.
   llvm::SmallVector<dist::Axis, 8> axes;
+  /// Of each part the cuts that it belongs to: the source's (1), the target's (2).
+  llvm::SmallVector<uint8_t, 8> cuts;
   ReshardState source, target;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   int64_t elementBytes = 1;

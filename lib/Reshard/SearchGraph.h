@@ -35,6 +35,12 @@ constexpr size_t kMaxPlacements = 2500;
 constexpr size_t kMaxNodes = 50000;
 /// A permute spells one pair for each rank of its group.
 constexpr int64_t kMaxPermuteRanks = 4096;
+/// Between cuts of an axis that do not fit a redistribute is costed rank by rank:
+/// with more layouts times ranks than this it leads to the target only.
+constexpr int64_t kMaxCrossings = 8192;
+
+/// Who uses which part of an axis is a bit in one of these.
+using PartSet = uint64_t;
 
 /// For each axis part its factor (high byte) and its place among the factor's
 /// axes (low byte), or one of the two constants.
@@ -66,6 +72,7 @@ struct Lists {
   SmallVector<int64_t, 8> shards;
   Parts unreduced, free;
   int64_t totalShards = 1;
+  PartSet used = 0;
 };
 
 using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
@@ -75,6 +82,8 @@ struct Edge {
   Parts axes;
   int from = -1, to = -1;
   Cost cost;
+  /// Nothing happens: the same layout by parts of the other cut.
+  bool isRecut = false;
 };
 
 struct Visit {
@@ -94,7 +103,7 @@ public:
 
 private:
   // Layouts.
-  Node encode(const ReshardState &state);
+  Node encode(const ReshardState &state, uint8_t cut);
   ReshardState decode(const Node &node) const;
   Lists getLists(const Placement &placement) const;
   int64_t getPadded(const Node &node, int factor) const {
@@ -103,6 +112,10 @@ private:
   bool isNeutral(const Node &node, const Lists &lists, int factor) const {
     return lists.factors[factor].empty() && getPadded(node, factor) == problem.factors[factor].size;
   }
+  /// Whether a layout that uses `used` uses a part that does not go with `part`.
+  bool conflicts(PartSet used, size_t part) const { return (used & conflicting[part]) != 0; }
+  /// Whether two layouts use parts that do not go together.
+  bool crosses(PartSet a, PartSet b) const;
   bool mayTouch(const Node &node, const Lists &lists, int factor) const;
   bool isConsistent(const Node &node, const Lists &lists) const;
   int64_t getLocalBytes(const Node &node, const Lists &lists) const;
@@ -110,6 +123,7 @@ private:
   AxisList getAxes(ArrayRef<uint8_t> parts) const;
   int64_t getProduct(ArrayRef<uint8_t> parts) const;
   void listPlacements();
+  void findRecuts();
 
   // Edges out of the node being expanded.
   void expand(int index);
@@ -120,9 +134,10 @@ private:
   void exchange();
   void slice();
   void makePartial();
+  void recut();
   void permute(const Placement &placement, const Lists &lists, const Cost &rest);
-  void redistribute(const Placement &placement, const Lists &lists, const FactorAxes &axes,
-                    const Cost &rest);
+  void redistribute(const Placement &placement, const PadChoice &pads, const Lists &lists,
+                    const FactorAxes &axes, const Cost &rest);
   FactorAxes getFactorAxes(const Lists &lists) const;
   /// Whether a path that goes on with this edge, and needs at least `rest`
   /// behind it, cannot be the best.
@@ -146,6 +161,11 @@ private:
   SmallVector<SmallVector<int64_t, 3>, 8> padded;
   int64_t wholeDims = 1; // counted twice by two cuts of a dimension
   bool hasUnreduced = false;
+  /// Of each part those that a layout cannot use beside it.
+  SmallVector<PartSet, 8> conflicting;
+  bool hasConflicts = false;
+  /// Runs of parts that are the same axis in either cut.
+  SmallVector<std::pair<Parts, Parts>, 2> recuts;
 
   std::vector<Placement> placements;
   std::vector<Lists> placementLists;

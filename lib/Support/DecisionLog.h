@@ -29,6 +29,16 @@ enum class Outcome { Applied, Declined, Note };
 
 llvm::StringRef stringify(Outcome outcome);
 
+/// One of the choices that a decision compared.
+struct Alternative {
+  std::string name;
+  /// By name, the same names in all alternatives of a decision.
+  std::vector<std::pair<std::string, double>> numbers;
+  /// Why it was not to be had; empty where it was.
+  std::string note;
+  bool chosen = false;
+};
+
 struct Decision {
   std::string pass;
   Outcome outcome;
@@ -36,6 +46,8 @@ struct Decision {
   mlir::Location location;
   /// What was compared, by name: bytes, seconds, counts.
   std::vector<std::pair<std::string, double>> numbers;
+  /// The table of what was compared, where there was more than yes or no.
+  std::vector<Alternative> alternatives;
 };
 
 /// Decisions in the order they were taken. Safe to append to from several
@@ -44,7 +56,8 @@ struct Decision {
 class DecisionLog {
 public:
   void add(llvm::StringRef pass, Outcome outcome, mlir::Location location, std::string message,
-           std::vector<std::pair<std::string, double>> numbers = {});
+           std::vector<std::pair<std::string, double>> numbers = {},
+           std::vector<Alternative> alternatives = {});
   std::vector<Decision> get() const;
   void clear();
 

@@ -63,16 +63,18 @@ bool ShardingRule::matches(StringRef name) const {
 //===----------------------------------------------------------------------===//
 
 static constexpr OptionDescription descriptions[] = {
-    {"mesh", "name=size[,name=size...]",
-     "the mesh, axes major to minor; the IR's own dist.mesh where absent"},
+    {"mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
+     "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
+     "dist.mesh where absent"},
     {"data-parallel", "axis | none", "splits the batch over an axis; 'dp' where the mesh has it"},
     {"tensor-parallel", "axis | none",
      "splits linears and attention over an axis; 'tp' where the mesh has it"},
     {"sequence-parallel", "on | off | auto",
      "shards the residual stream by token along the tensor-parallel axis"},
-    {"context-parallel", "\"ulysses=axis ring=axis order=contiguous | zigzag | striped | auto\"",
+    {"context-parallel",
+     "auto | \"ulysses=axis | auto ring=axis | auto order=contiguous | zigzag | striped | auto\"",
      "shards the sequence over both axes; attention moves heads along one, keys along the other"},
-    {"fold", "{stage: sp | ulysses | ring | replica | batch | none, ...}",
+    {"fold", "{stage: sp | ulysses | ring | replica | batch | auto | none, ...}",
      "shards a stage of a composed program over the axes of context-parallel"},
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins"},
@@ -150,6 +152,28 @@ struct Parser {
   ParallelizeOptions options;
 
   LogicalResult parseMesh(StringRef value) {
+    if (!value.contains(':'))
+      return parseAxes(value, options.mesh);
+    SmallVector<StringRef> stages;
+    value.split(stages, ';', -1, /*KeepEmpty=*/false);
+    for (StringRef text : stages) {
+      auto [name, axes] = text.split(':');
+      StageMeshOption stage;
+      stage.stage = unquote(name);
+      if (stage.stage.empty())
+        return error("mesh: cannot read '" + text.trim() +
+                     "': expected stage:name=size[,name=size...]");
+      if (llvm::any_of(options.stageMeshes,
+                       [&](auto &other) { return other.stage == stage.stage; }))
+        return error("mesh: stage '" + Twine(stage.stage) + "' is given twice");
+      if (failed(parseAxes(axes.trim(), stage.axes)))
+        return failure();
+      options.stageMeshes.push_back(std::move(stage));
+    }
+    return success();
+  }
+
+  LogicalResult parseAxes(StringRef value, std::vector<MeshAxisOption> &mesh) {
     if (value.empty())
       return error("mesh is empty: expected name=size[,name=size...], as in mesh=dp=2,tp=4");
     SmallVector<StringRef> axes;
@@ -165,13 +189,13 @@ struct Parser {
         return error("mesh: cannot read '" + axis.trim() + "': expected name=size, as in tp=4");
       if (size < 1)
         return error("mesh: axis '" + name + "' has size " + Twine(size) + ": expected at least 1");
-      if (llvm::any_of(options.mesh, [&](auto &other) { return other.name == name; }))
+      if (llvm::any_of(mesh, [&](auto &other) { return other.name == name; }))
         return error("mesh: axis '" + name + "' is given twice");
       // Products beyond this would overflow where ranks are counted in bytes.
       if (size > (int64_t(1) << 40) / ranks)
         return error("mesh: more than 2^40 ranks");
       ranks *= size;
-      options.mesh.push_back({name.str(), size});
+      mesh.push_back({name.str(), size});
     }
     return success();
   }
@@ -219,11 +243,12 @@ struct Parser {
       // As JSON spells Python's None.
       if (rule.mode == "null")
         rule.mode = "none";
-      bool isKnown = llvm::is_contained({"sp", "ulysses", "ring", "replica", "batch", "none"},
-                                        StringRef(rule.mode));
+      bool isKnown = llvm::is_contained(
+          {"sp", "ulysses", "ring", "replica", "batch", "auto", "none"}, StringRef(rule.mode));
       if (rule.stage.empty() || !isKnown)
-        return error("fold: cannot read '" + text.trim() +
-                     "': expected a stage and one of sp, ulysses, ring, replica, batch, none");
+        return error(
+            "fold: cannot read '" + text.trim() +
+            "': expected a stage and one of sp, ulysses, ring, replica, batch, auto, none");
       if (llvm::any_of(options.fold, [&](auto &other) { return other.stage == rule.stage; }))
         return error("fold: stage '" + rule.stage + "' is given twice");
       options.fold.push_back(std::move(rule));
@@ -339,7 +364,7 @@ FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
   ContextParallel context;
   text = text.trim();
   if (text == "auto")
-    text = "ulysses=auto";
+    text = "ulysses=auto ring=auto";
   SmallVector<StringRef> pairs;
   llvm::SplitString(text, pairs);
   for (StringRef pair : pairs) {
@@ -357,12 +382,9 @@ FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
                    "auto");
     }
   }
-  if (context.ulysses == "auto" || context.ring == "auto")
-    return error("context-parallel: choosing axes by cost (auto) is not supported yet: expected "
-                 "ulysses=axis");
   if (!context.isWanted())
     return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
-  if (context.ulysses == context.ring)
+  if (context.ulysses == context.ring && context.ulysses != "auto")
     return error("context-parallel: ulysses and ring are both '" + context.ulysses +
                  "': expected two axes");
   return context;
@@ -406,15 +428,32 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
   return std::move(parser.options);
 }
 
+std::string ParallelizeOptions::getMeshText() const {
+  std::string result;
+  llvm::raw_string_ostream os(result);
+  auto print = [&](const std::vector<MeshAxisOption> &axes) {
+    llvm::interleave(
+        axes, os, [&](const MeshAxisOption &axis) { os << axis.name << "=" << axis.size; }, ",");
+  };
+  if (!mesh.empty() || !stageMeshes.empty())
+    os << "mesh=";
+  print(mesh);
+  llvm::interleave(
+      stageMeshes, os,
+      [&](const StageMeshOption &stage) {
+        os << stage.stage << ":";
+        print(stage.axes);
+      },
+      ";");
+  return result;
+}
+
 std::string ParallelizeOptions::str() const {
   std::string result;
   llvm::raw_string_ostream os(result);
   llvm::ListSeparator space(" ");
-  if (!mesh.empty()) {
-    os << space << "mesh=";
-    llvm::interleave(
-        mesh, os, [&](const MeshAxisOption &axis) { os << axis.name << "=" << axis.size; }, ",");
-  }
+  if (std::string text = getMeshText(); !text.empty())
+    os << space << text;
   auto printAxis = [&](StringRef key, const AxisChoice &choice) {
     if (choice.kind != AxisChoice::Default)
       os << space << key << "=" << (choice.kind == AxisChoice::None ? "none" : choice.name);

@@ -42,6 +42,12 @@ struct MeshAxisOption {
   int64_t size;
 };
 
+/// The axes that a stage of a composed program sees.
+struct StageMeshOption {
+  std::string stage;
+  std::vector<MeshAxisOption> axes;
+};
+
 /// The sharding of every parameter whose name matches a shell pattern.
 struct ShardingRule {
   std::string pattern;
@@ -73,7 +79,7 @@ struct AxisChoice {
 /// How attention over a sharded sequence is computed: heads move along one axis
 /// (Ulysses), keys and values travel along the other (ring).
 struct ContextParallel {
-  /// Axes of the mesh; both empty where not asked for.
+  /// Axes of the mesh, or auto; both empty where not asked for.
   std::string ulysses, ring;
   /// contiguous, zigzag, striped or auto.
   std::string order = "auto";
@@ -85,13 +91,15 @@ struct ContextParallel {
 /// How a stage of a composed program lies on the axes of context parallelism.
 struct FoldRule {
   std::string stage;
-  /// sp, ulysses, ring, replica, batch or none.
+  /// sp, ulysses, ring, replica, batch, auto or none.
   std::string mode;
 };
 
 struct ParallelizeOptions {
   /// Major to minor; empty: the IR's own mesh.
   std::vector<MeshAxisOption> mesh;
+  /// Of a composed program, instead: a mesh for each stage, over the same ranks.
+  std::vector<StageMeshOption> stageMeshes;
   /// Usual name "dp".
   AxisChoice dataParallel;
   /// Usual name "tp".
@@ -108,6 +116,8 @@ struct ParallelizeOptions {
   /// Bytes a rank may hold.
   std::optional<int64_t> memoryCeiling;
 
+  /// The mesh's part of `str`, or nothing.
+  std::string getMeshText() const;
   /// The spelling that `parseParallelizeOptions` reads back.
   std::string str() const;
 };

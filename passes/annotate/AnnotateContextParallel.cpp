@@ -6,8 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/ShardingPropagation.h"
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Analysis/StageMeshes.h"
 #include "meshwright/passes/annotate/AxisParts.h"
+#include "meshwright/passes/annotate/ChooseContextParallel.h"
+#include "meshwright/passes/annotate/JointAttention.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -27,11 +29,12 @@ namespace {
 
 class ContextParallelPolicy {
 public:
-  ContextParallelPolicy(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
-                        AxisList ring, AxisList ulysses, const StageFilter &stages)
+  ContextParallelPolicy(func::FuncOp func, FactorAnalysis &factors, MeshOp meshOp, AxisList ring,
+                        AxisList ulysses, std::optional<TokenOrder> order,
+                        const StageFilter &stages, StringRef stage = "")
       : func(func), factors(factors), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), ring(std::move(ring)), ulysses(std::move(ulysses)),
-        stages(stages) {}
+        order(order), stages(stages), stage(stage) {}
 
   LogicalResult run();
 
@@ -39,7 +42,9 @@ private:
   bool isToken(int leaf) const { return tokens.count(leaf); }
   void findTokens();
   void placeTokens(const FactorAnalysis::Leaves &leaves);
+  void chooseOrder(nn::AttentionOp op, int leaf);
   bool onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const;
+  bool reachesMask(Value value, llvm::SmallDenseSet<Value> &seen) const;
   LogicalResult annotateInputs();
   void annotateAttention(nn::AttentionOp op, const ShardingPropagation &shardings);
   /// Axes for the heads while attention runs, by leaf.
@@ -48,12 +53,16 @@ private:
   Value constrain(OpBuilder &builder, Value value, const ValueSharding &sharding) const;
 
   func::FuncOp func;
-  const FactorAnalysis &factors;
+  FactorAnalysis &factors;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
   /// At most one axis each; empty where it is not used.
   AxisList ring, ulysses;
+  /// None: what suits the mask.
+  std::optional<TokenOrder> order;
   const StageFilter &stages;
+  /// The stage whose mesh has the axes; empty where all stages have one mesh.
+  StringRef stage;
   /// Factors of the sequences that self-attention mixes, and their axes. A sequence
   /// may be a product: frames, rows and columns.
   llvm::SmallDenseMap<int, AxisList> tokens;
@@ -61,43 +70,90 @@ private:
 };
 
 void ContextParallelPolicy::findTokens() {
-  func.walk([&](nn::AttentionOp op) {
-    const FactorAnalysis::Leaves &queries = factors.getLeaves(op.getQuery())[2];
-    const FactorAnalysis::Leaves &keys = factors.getLeaves(op.getKey())[2];
-    bool isKnown = llvm::any_of(queries, [&](int leaf) { return isToken(leaf); });
-    if (stages.contains(op) && !queries.empty() && queries == keys && !isKnown) {
-      placeTokens(queries);
+  auto add = [&](nn::AttentionOp op, const FactorAnalysis::Leaves &sequence) {
+    placeTokens(sequence);
+    if (sequence.size() == 1)
+      chooseOrder(op, sequence.front());
+  };
+  auto visit = [&](auto isWanted) {
+    func.walk([&](nn::AttentionOp op) {
+      const FactorAnalysis::Leaves &queries = factors.getLeaves(op.getQuery())[2];
+      const FactorAnalysis::Leaves &keys = factors.getLeaves(op.getKey())[2];
+      auto isKnown = [&](int leaf) { return isToken(leaf); };
+      if (!stages.contains(op) || op->hasAttr(kWholeKeysAttr) || queries.empty() ||
+          llvm::any_of(queries, isKnown) || llvm::any_of(keys, isKnown) || !isWanted(op))
+        return;
+      add(op, queries);
+      if (keys != queries)
+        add(op, keys);
       lengths.push_back(op.getQuery().getType().getDimSize(2));
-    }
+    });
+  };
+  auto length = [](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(2); };
+  visit([&](nn::AttentionOp op) {
+    return factors.getLeaves(op.getQuery())[2] == factors.getLeaves(op.getKey())[2];
   });
+  // A program of attention alone does not say that its sequences are one.
+  if (tokens.empty())
+    visit([&](nn::AttentionOp op) {
+      return length(op.getQuery()) == length(op.getKey()) &&
+             factors.getLeaves(op.getQuery())[2].size() == factors.getLeaves(op.getKey())[2].size();
+    });
 }
 
-/// Gives the axes, major to minor, to the sequence's factors: each takes as much
-/// as divides it, so that nothing is padded where the product divides.
+/// Gives the axes to the sequence's factors. A ring moves chunks of one factor: the
+/// first that it divides. The rest takes as much of ulysses as divides each, major to
+/// minor, so that nothing is padded where the product divides.
 void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
-  AxisList rest = ring;
-  rest.append(ulysses.begin(), ulysses.end());
+  int64_t ringSize = getNumShards(ring);
+  int largest = *llvm::max_element(
+      leaves, [&](int a, int b) { return factors.getSize(a) < factors.getSize(b); });
+  const int *divided =
+      llvm::find_if(leaves, [&](int leaf) { return factors.getSize(leaf) % ringSize == 0; });
+  int ringLeaf = divided == leaves.end() ? largest : *divided;
+  AxisList rest = ulysses;
   llvm::SmallDenseMap<int, AxisList> placed;
+  placed[ringLeaf] = ring;
   for (int leaf : leaves) {
-    int64_t shards = std::gcd(factors.getSize(leaf), getNumShards(rest));
+    int64_t left = factors.getSize(leaf);
+    if (leaf == ringLeaf)
+      left = left % ringSize == 0 ? left / ringSize : 1;
+    int64_t shards = std::gcd(left, getNumShards(rest));
     auto own = getPart(rest, 1, shards);
     auto behind = getPart(rest, shards, getNumShards(rest) / shards);
     // Of axes that do not split so nothing is taken here.
     if (!own || !behind)
       continue;
-    placed[leaf] = *own;
+    placed[leaf].append(own->begin(), own->end());
     rest = *behind;
   }
   if (!rest.empty()) {
     // Padded, and then the largest factor is padded least.
     placed.clear();
-    int largest = *llvm::max_element(
-        leaves, [&](int a, int b) { return factors.getSize(a) < factors.getSize(b); });
-    placed[largest] = ring;
+    placed[ringLeaf] = ring;
     placed[largest].append(ulysses.begin(), ulysses.end());
   }
   for (int leaf : leaves)
     tokens[leaf] = placed.lookup(leaf);
+}
+
+/// An order is for causal masks: without one all ranks have the same to do anyway.
+void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
+  if (ring.empty())
+    return;
+  DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  TokenOrder wanted = order.value_or(op.getCausal() ? TokenOrder::Zigzag : TokenOrder::Natural);
+  if (wanted == TokenOrder::Natural)
+    return;
+  if (!op.getCausal()) {
+    log.add("annotate-context-parallel", Outcome::Declined, op.getLoc(),
+            llvm::formatv("{0} order for attention that is not causal: all ranks have the same to "
+                          "do, so the sequence stays contiguous",
+                          stringify(wanted))
+                .str());
+    return;
+  }
+  factors.setOrder(leaf, {wanted, getNumShards(ring)});
 }
 
 /// Whether a value ends in masks of attention and nowhere else: every rank needs
@@ -113,26 +169,41 @@ bool ContextParallelPolicy::onlyMasks(Value value, llvm::SmallDenseSet<Value> &s
   });
 }
 
+/// Whether a mask of attention depends on a value.
+bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> &seen) const {
+  if (!seen.insert(value).second)
+    return false;
+  return llvm::any_of(value.getUses(), [&](OpOperand &use) {
+    if (auto attention = dyn_cast<nn::AttentionOp>(use.getOwner()))
+      return use.get() == attention.getKeyPadding() || use.get() == attention.getBias();
+    return llvm::any_of(use.getOwner()->getResults(),
+                        [&](Value result) { return reachesMask(result, seen); });
+  });
+}
+
 LogicalResult ContextParallelPolicy::annotateInputs() {
   AxisList sequence = ring;
   sequence.append(ulysses.begin(), ulysses.end());
-  SmallVector<Attribute> attrs(func.getNumArguments());
-  for (BlockArgument arg : func.getArguments()) {
-    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr))
-      continue;
-    ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(arg));
-    if (ShardingAttr attr = getShardingAttr(arg)) {
-      auto given = readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
+  // The sharding that tokens give a value besides what it has; none where they do not.
+  auto place = [&](Value value, ShardingAttr &result) -> LogicalResult {
+    ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+    if (ShardingAttr attr = getShardingAttr(value)) {
+      auto given =
+          readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
       if (failed(given))
         return failure();
       sharding = std::move(*given);
     }
-    llvm::SmallDenseSet<Value> seen;
-    if (anyOverlap(sharding.getAxes(), sequence) || onlyMasks(arg, seen))
-      continue;
+    // Ids and positions that a mask is made of are few: each rank has all of them, and
+    // cuts what else it needs.
+    llvm::SmallDenseSet<Value> seen, reached;
+    bool isIds = getElementTypeOrSelf(value.getType()).isInteger();
+    if (anyOverlap(sharding.getAxes(), sequence) || onlyMasks(value, seen) ||
+        (isIds && reachesMask(value, reached)))
+      return success();
     bool found = false;
     AxisList used = sharding.getAxes();
-    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding.dims))
+    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
         if (isToken(leaf) && axes.empty() && !anyOverlap(used, tokens[leaf])) {
           axes = tokens[leaf];
@@ -140,9 +211,30 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
           found |= !axes.empty();
         }
     if (found)
-      attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
+      result = writeSharding(sharding, value, factors, mesh, symbol);
+    return success();
+  };
+  SmallVector<Attribute> attrs(func.getNumArguments());
+  for (BlockArgument arg : func.getArguments()) {
+    ShardingAttr attr;
+    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) ||
+        (!stage.empty() && getStage(arg) != stage))
+      continue;
+    if (failed(place(arg, attr)))
+      return failure();
+    attrs[arg.getArgNumber()] = attr;
   }
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
+  // What another stage made comes in as inputs do.
+  for (auto op : func.getOps<ConstrainOp>()) {
+    ShardingAttr attr;
+    if (stage.empty() || !isCrossing(op) || getStage(op.getOperation()) != stage)
+      continue;
+    if (failed(place(op.getResult(), attr)))
+      return failure();
+    if (attr)
+      op.setShardingAttr(attr);
+  }
   return success();
 }
 
@@ -182,13 +274,19 @@ ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation 
 
 Value ContextParallelPolicy::constrain(OpBuilder &builder, Value value,
                                        const ValueSharding &sharding) const {
-  return ConstrainOp::create(builder, value.getLoc(), value,
-                             writeSharding(sharding, value, factors, mesh, symbol));
+  auto op = ConstrainOp::create(builder, value.getLoc(), value,
+                                writeSharding(sharding, value, factors, mesh, symbol));
+  if (!stage.empty())
+    op->setAttr(kStageAttr, builder.getStringAttr(stage));
+  return op;
 }
 
 void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
                                               const ShardingPropagation &shardings) {
-  if (llvm::none_of(factors.getLeaves(op.getQuery())[2], [&](int leaf) { return isToken(leaf); }))
+  auto hasTokens = [&](Value value) {
+    return llvm::any_of(factors.getLeaves(value)[2], [&](int leaf) { return isToken(leaf); });
+  };
+  if (!hasTokens(op.getQuery()) && !hasTokens(op.getKey()))
     return;
   llvm::SmallDenseMap<int, AxisList> heads = placeHeads(op, shardings);
   OpBuilder builder(op);
@@ -205,11 +303,27 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
       }
     return sharding;
   };
-  Value output = op.getResult();
+  auto annotateResults = [&](Operation *producer) {
+    for (Value result : producer->getResults())
+      setShardingAttr(result, writeSharding(inside(result), result, factors, mesh, symbol));
+  };
   for (unsigned i = 0; i < 3; ++i)
     op->setOperand(i, constrain(builder, op->getOperand(i), inside(op->getOperand(i))));
-  builder.setInsertionPointAfter(op);
+  annotateResults(op);
+  // Parts are merged where they are.
+  Operation *last = op;
+  while (last->getResult(0).hasOneUse()) {
+    auto merge = dyn_cast<nn::MergeAttentionOp>(*last->getResult(0).user_begin());
+    if (!merge)
+      break;
+    annotateResults(merge);
+    last = merge;
+  }
+  Value output = last->getResult(0);
+  if (llvm::any_of(output.getUsers(), [](Operation *user) { return isa<ConstrainOp>(user); }))
+    return;
   // Behind it: as the stream lies.
+  builder.setInsertionPointAfter(last);
   ValueSharding outside = shardings.get(output);
   for (auto [d, dim] : llvm::enumerate(outside.dims))
     for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(output)[d], dim))
@@ -217,7 +331,6 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
         axes = tokens[leaf];
   Value whole = constrain(builder, output, outside);
   output.replaceAllUsesExcept(whole, whole.getDefiningOp());
-  setShardingAttr(output, writeSharding(inside(output), output, factors, mesh, symbol));
 }
 
 LogicalResult ContextParallelPolicy::run() {
@@ -236,7 +349,8 @@ LogicalResult ContextParallelPolicy::run() {
   SmallVector<nn::AttentionOp> attentions;
   func.walk([&](nn::AttentionOp op) { attentions.push_back(op); });
   for (nn::AttentionOp op : attentions)
-    annotateAttention(op, *shardings);
+    if (stage.empty() || stages.contains(op))
+      annotateAttention(op, *shardings);
   for (int64_t length : lengths)
     log.add("annotate-context-parallel", Outcome::Applied, func.getLoc(),
             llvm::formatv("a sequence of {0} is sharded over {1} ranks (ring {2}, ulysses {3})",
@@ -255,6 +369,17 @@ struct AnnotateContextParallelPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
+    if (hasStageMeshes(*meshOp)) {
+      if (failed(annotateStages(module, *meshOp)))
+        signalPassFailure();
+      return;
+    }
+    FailureOr<std::string> chosenUlysses = getChosen(module, "ulysses", ulysses);
+    FailureOr<std::string> chosenRing = getChosen(module, "ring", ring);
+    FailureOr<std::string> chosenOrder = getChosen(module, "order", order);
+    if (failed(chosenUlysses) || failed(chosenRing) || failed(chosenOrder))
+      return signalPassFailure();
+    module->removeAttr(kContextParallelAttr);
     MeshAttr mesh = meshOp->getMesh();
     auto find = [&](StringRef name, StringRef purpose, AxisList &axes) -> LogicalResult {
       if (name.empty())
@@ -267,15 +392,20 @@ struct AnnotateContextParallelPass
       return success();
     };
     AxisList ringAxes, ulyssesAxes;
-    if (failed(find(ring, "ring attention", ringAxes)) ||
-        failed(find(ulysses, "Ulysses attention", ulyssesAxes)))
+    if (failed(find(*chosenRing, "ring attention", ringAxes)) ||
+        failed(find(*chosenUlysses, "Ulysses attention", ulyssesAxes)))
       return signalPassFailure();
     if (ringAxes.empty() && ulyssesAxes.empty())
       return markAllAnalysesPreserved();
-    if (!ringAxes.empty()) {
-      meshOp->emitOpError() << "has a ring axis \"" << ring
-                            << "\" of more than one rank: ring attention is not supported yet, "
-                               "only Ulysses is";
+    std::optional<TokenOrder> wanted;
+    for (TokenOrder candidate : {TokenOrder::Zigzag, TokenOrder::Striped})
+      if (*chosenOrder == stringify(candidate))
+        wanted = candidate;
+    if (*chosenOrder == "contiguous")
+      wanted = TokenOrder::Natural;
+    if (!wanted && *chosenOrder != "auto") {
+      emitError(module.getLoc()) << "annotate-context-parallel: unknown order '" << *chosenOrder
+                                 << "', expected contiguous, zigzag, striped or auto";
       return signalPassFailure();
     }
     StageFilter stages;
@@ -284,10 +414,36 @@ struct AnnotateContextParallelPass
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
-      ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes, stages);
+      ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes, wanted, stages);
       if (failed(policy.run()))
         return signalPassFailure();
     }
+  }
+
+private:
+  /// Each stage by the axis that its own mesh has. An order would be that of all
+  /// stages' tokens, and a ring without one is out of balance.
+  LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
+    if (!ring.empty())
+      return meshOp->emitOpError() << "has a mesh for each stage: ring attention over \"" << ring
+                                   << "\" is not supported there yet, only Ulysses is";
+    if (!anyHasAxis(meshOp, ulysses))
+      return meshOp->emitOpError() << "has no axis \"" << ulysses << "\" for Ulysses attention";
+    for (func::FuncOp func : getGlobalFunctions(module))
+      for (const StageMesh &view : getStageMeshes(meshOp)) {
+        std::optional<Axis> axis = findAxis(meshOp, view, ulysses);
+        if (!axis || axis->size == 1)
+          continue;
+        FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
+        if (failed(factors))
+          return failure();
+        StageFilter stages = view.getFilter();
+        ContextParallelPolicy policy(func, *factors, meshOp, {}, {*axis}, TokenOrder::Natural,
+                                     stages, view.stage);
+        if (failed(policy.run()))
+          return failure();
+      }
+    return success();
   }
 };
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Analysis/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -61,23 +62,47 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
     for (MeshOp mesh : meshes)
       if (!checkDevice(mesh.getMesh().getDevice(), mesh.getLoc()))
         return signalPassFailure();
-    if (options->mesh.empty()) {
+    if (options->mesh.empty() && options->stageMeshes.empty()) {
       if (meshes.empty()) {
         module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";
         return signalPassFailure();
       }
       return;
     }
-    SmallVector<MeshAxisAttr> axes;
-    for (const MeshAxisOption &axis : options->mesh)
-      axes.push_back(MeshAxisAttr::get(&getContext(), axis.name, axis.size));
-    auto attr = MeshAttr::getChecked([&] { return module.emitError(); }, &getContext(),
-                                     ArrayRef<MeshAxisAttr>(axes), StringRef(device));
+    auto emit = [&] { return module.emitError(); };
+    auto makeMesh = [&](ArrayRef<MeshAxisOption> list, StringRef spelling) {
+      SmallVector<MeshAxisAttr> axes;
+      for (const MeshAxisOption &axis : list)
+        axes.push_back(MeshAxisAttr::get(&getContext(), axis.name, axis.size));
+      return MeshAttr::getChecked(emit, &getContext(), ArrayRef<MeshAxisAttr>(axes), spelling);
+    };
+    MeshAttr attr;
+    DictionaryAttr views;
+    if (!options->stageMeshes.empty()) {
+      SmallVector<StageMesh> stages;
+      SmallVector<NamedAttribute> named;
+      for (const StageMeshOption &stage : options->stageMeshes) {
+        MeshAttr own = makeMesh(stage.axes, "");
+        if (!own)
+          return signalPassFailure();
+        stages.push_back({stage.stage, own});
+        named.push_back({StringAttr::get(&getContext(), stage.stage), own});
+      }
+      FailureOr<MeshAttr> joined = joinMeshes(stages, device, emit);
+      if (failed(joined))
+        return signalPassFailure();
+      attr = *joined;
+      views = DictionaryAttr::get(&getContext(), named);
+    } else {
+      attr = makeMesh(options->mesh, device);
+    }
     if (!attr)
       return signalPassFailure();
     if (!meshes.empty()) {
       MeshAttr own = meshes.front().getMesh();
-      bool same = meshes.size() == 1 && own.getAxes().size() == axes.size();
+      ArrayRef<MeshAxisAttr> axes = attr.getAxes();
+      bool same = meshes.size() == 1 && own.getAxes().size() == axes.size() &&
+                  meshes.front()->getAttr(kStageMeshesAttr) == views;
       for (size_t i = 0; same && i < axes.size(); ++i)
         same = own.getAxes()[i].getName() == axes[i].getName() &&
                own.getAxes()[i].getSize() == axes[i].getSize();
@@ -88,7 +113,13 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
       return;
     }
     OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
-    MeshOp::create(builder, module.getLoc(), "mesh", attr);
+    auto meshOp = MeshOp::create(builder, module.getLoc(), "mesh", attr);
+    if (!views)
+      return;
+    meshOp->setAttr(kStageMeshesAttr, views);
+    for (func::FuncOp func : getGlobalFunctions(module))
+      if (failed(checkStageMeshes(func, meshOp)))
+        return signalPassFailure();
   }
 };
 
@@ -152,64 +183,140 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
   }
 };
 
+/// Splits the batch of a stage, or of a whole program, over an axis.
+class DataParallel {
+public:
+  DataParallel(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
+               const StageMesh &view, StringRef name, std::optional<Axis> axis)
+      : func(func), factors(factors), mesh(meshOp.getMesh()),
+        symbol(FlatSymbolRefAttr::get(meshOp)), stage(view.stage), name(name), axis(axis) {}
+
+  /// Shards the inputs that have no sharding yet.
+  void annotateInputs();
+  /// States how what other stages made lies here.
+  void constrainCrossings();
+
+private:
+  ValueSharding split(Value value);
+  void report(Location loc);
+
+  func::FuncOp func;
+  const FactorAnalysis &factors;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  StringRef stage, name;
+  std::optional<Axis> axis;
+  /// Dimension 0 of the stage's first input, be it the program's or another stage's
+  /// result; -1 as long as there is none.
+  int64_t batch = -1;
+};
+
+void DataParallel::report(Location loc) {
+  int64_t shards = axis ? axis->size : 1;
+  if (shards == 1)
+    return;
+  DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  std::string of = stage.empty() ? "" : " of stage '" + stage.str() + "'";
+  bool isSplit = batch > 1;
+  std::string text =
+      isSplit
+          ? llvm::formatv("a batch of {0}{1} is split over {2} ranks of \"{3}\"{4}", batch, of,
+                          shards, name,
+                          batch % shards
+                              ? llvm::formatv(", padded to {0}", llvm::alignTo(batch, shards)).str()
+                              : std::string())
+                .str()
+          : llvm::formatv("a batch of {0}{1} is not split over {2} ranks of \"{3}\": each "
+                          "computes all of it; a batch of at least {2} would be split",
+                          batch, of, shards, name)
+                .str();
+  log.add("annotate-data-parallel", isSplit ? Outcome::Applied : Outcome::Declined, loc, text,
+          {{"batch", double(batch)}, {"ranks", double(shards)}});
+}
+
+ValueSharding DataParallel::split(Value value) {
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  auto type = cast<RankedTensorType>(value.getType());
+  if (batch < 0) {
+    batch = type.getRank() > 0 ? type.getDimSize(0) : 0;
+    report(value.getLoc());
+  }
+  // A dimension of size 1 has no leaf: nothing tells it from one that broadcasts.
+  if (axis && axis->size > 1 && type.getRank() > 0 && type.getDimSize(0) == batch &&
+      !sharding.dims[0].empty())
+    sharding.dims[0][0] = {*axis};
+  return sharding;
+}
+
+void DataParallel::annotateInputs() {
+  SmallVector<Attribute> attrs(func.getNumArguments());
+  for (BlockArgument arg : func.getArguments())
+    if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && !getShardingAttr(arg) &&
+        (stage.empty() || getStage(arg) == stage))
+      attrs[arg.getArgNumber()] = writeSharding(split(arg), arg, factors, mesh, symbol);
+  setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
+}
+
+void DataParallel::constrainCrossings() {
+  OpBuilder builder(func.getContext());
+  Block &block = func.getBody().front();
+  auto constrain = [&](Value value) {
+    auto isOwn = [&](OpOperand &use) { return getStage(use.getOwner()) == stage; };
+    if (llvm::none_of(value.getUses(), isOwn))
+      return;
+    Value moved = ConstrainOp::create(builder, value.getLoc(), value,
+                                      writeSharding(split(value), value, factors, mesh, symbol));
+    moved.getDefiningOp()->setAttr(kStageAttr, builder.getStringAttr(stage));
+    value.replaceUsesWithIf(moved, [&](OpOperand &use) {
+      return isOwn(use) && use.getOwner() != moved.getDefiningOp();
+    });
+  };
+  builder.setInsertionPointToStart(&block);
+  for (BlockArgument arg : block.getArguments())
+    if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && getStage(arg) != stage)
+      constrain(arg);
+  for (Operation &op : llvm::make_early_inc_range(block.without_terminator())) {
+    if (getStage(&op) == stage)
+      continue;
+    builder.setInsertionPointAfter(&op);
+    for (Value result : op.getResults())
+      constrain(result);
+  }
+}
+
 struct AnnotateDataParallelPass
     : meshwright::impl::AnnotateDataParallelPassBase<AnnotateDataParallelPass> {
   using AnnotateDataParallelPassBase::AnnotateDataParallelPassBase;
   void runOnOperation() override {
-    markAnalysesPreserved<SharedFactorAnalysis>();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    MeshAttr mesh = meshOp->getMesh();
-    int index = axis.empty() ? -1 : mesh.getAxisIndex(axis);
-    if (!axis.empty() && index < 0 && !optional) {
+    if (!axis.empty() && !optional && !anyHasAxis(*meshOp, axis)) {
       meshOp->emitOpError() << "has no axis \"" << axis << "\" to split the batch over";
       return signalPassFailure();
     }
-    DecisionLog &log = DistDialect::getDecisionLog(&getContext());
+    bool hasStages = hasStageMeshes(*meshOp);
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
-      int64_t batch = -1;
-      SmallVector<Attribute> attrs(func.getNumArguments());
-      for (BlockArgument arg : func.getArguments()) {
-        if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || getShardingAttr(arg))
-          continue;
-        ValueSharding sharding = ValueSharding::getReplicated(factors->getLeaves(arg));
-        auto type = cast<RankedTensorType>(arg.getType());
-        bool isFirst = batch < 0;
-        if (isFirst)
-          batch = type.getRank() > 0 ? type.getDimSize(0) : 0;
-        if (index >= 0 && type.getRank() > 0 && type.getDimSize(0) == batch) {
-          int64_t shards = mesh.getAxes()[index].getSize();
-          // A dimension of size 1 has no leaf: nothing tells it from one that
-          // broadcasts.
-          if (!sharding.dims[0].empty() && shards > 1)
-            sharding.dims[0][0] = {{index, 1, shards}};
-          if (isFirst && batch <= 1 && shards > 1)
-            log.add("annotate-data-parallel", Outcome::Declined, arg.getLoc(),
-                    llvm::formatv("a batch of {0} is not split over {1} ranks of \"{2}\": each "
-                                  "computes all of it; a batch of at least {1} would be split",
-                                  batch, shards, axis)
-                        .str(),
-                    {{"batch", double(batch)}, {"ranks", double(shards)}});
-          else if (isFirst && shards > 1)
-            log.add("annotate-data-parallel", Outcome::Applied, arg.getLoc(),
-                    llvm::formatv(
-                        "a batch of {0} is split over {1} ranks of \"{2}\"{3}", batch, shards, axis,
-                        batch % shards
-                            ? llvm::formatv(", padded to {0}", llvm::alignTo(batch, shards)).str()
-                            : std::string())
-                        .str(),
-                    {{"batch", double(batch)}, {"ranks", double(shards)}});
-        }
-        attrs[arg.getArgNumber()] =
-            writeSharding(sharding, arg, *factors, mesh, FlatSymbolRefAttr::get(*meshOp));
+      SmallVector<DataParallel, 2> stages;
+      for (const StageMesh &view : getStageMeshes(*meshOp)) {
+        std::optional<Axis> found;
+        if (!axis.empty())
+          found = findAxis(*meshOp, view, axis);
+        stages.emplace_back(func, *factors, *meshOp, view, axis, found);
+        stages.back().annotateInputs();
       }
-      setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
+      // The analysis knows the values that the crossings read, not their results:
+      // each is asked once.
+      if (hasStages)
+        for (DataParallel &stage : stages)
+          stage.constrainCrossings();
     }
+    if (!hasStages)
+      markAnalysesPreserved<SharedFactorAnalysis>();
   }
 };
 

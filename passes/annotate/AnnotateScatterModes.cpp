@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/ShardingPropagation.h"
+#include "meshwright/lib/Analysis/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -26,9 +27,10 @@ namespace {
 class ScatterModes {
 public:
   ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
-               const ShardingPropagation &shardings, MeshOp meshOp, int axis)
+               const ShardingPropagation &shardings, MeshOp meshOp, Axis axis,
+               const StageFilter &stages)
       : func(func), factors(factors), shardings(shardings), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), axis{axis, 1, mesh.getAxes()[axis].getSize()} {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), axis(axis), stages(stages) {}
 
   /// Finds what would be scattered.
   void find();
@@ -55,6 +57,7 @@ private:
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
   Axis axis;
+  const StageFilter &stages;
   /// Scattered values, with their token leaf, in the order found.
   llvm::MapVector<Value, int> stream;
   SmallVector<Operation *> reduced;
@@ -139,7 +142,7 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
 void ScatterModes::find() {
   Block &block = func.getBody().front();
   for (Operation &op : block.without_terminator()) {
-    if (op.getNumResults() != 1)
+    if (op.getNumResults() != 1 || !stages.contains(&op))
       continue;
     Value result = op.getResult(0);
     if (isReduced(&op)) {
@@ -219,13 +222,15 @@ bool ScatterModes::isProfitable() {
                       cost.getCost(CollectiveKind::AllReduce, axis, size).time);
   }
   bool pays = saved > extra;
+  std::string name = StringRef(toString(axis, mesh)).drop_front(2).drop_back().str();
+  llvm::erase(name, '"');
   DistDialect::getDecisionLog(func.getContext())
       .add("annotate-scatter-modes", pays ? Outcome::Applied : Outcome::Declined,
            reduced.front()->getLoc(),
            llvm::formatv("{0} reductions over \"{1}\": scattering the tokens between blocks saves "
                          "{2:F1} us of memory traffic and costs {3:F1} us more of communication{4}",
-                         reduced.size(), mesh.getAxes()[axis.axis].getName(), saved * 1e6,
-                         extra * 1e6, pays ? "" : "; more tokens a run would change that")
+                         reduced.size(), name, saved * 1e6, extra * 1e6,
+                         pays ? "" : "; more tokens a run would change that")
                .str(),
            {{"saved_seconds", saved}, {"extra_seconds", extra}, {"bytes", double(bytes)}});
   return pays;
@@ -276,39 +281,46 @@ struct AnnotateScatterModesPass
       return signalPassFailure();
     }
     MeshAttr mesh = meshOp->getMesh();
-    int index = mesh.getAxisIndex(axis);
-    if (index < 0 && optional)
-      return;
-    if (index < 0) {
+    if (!optional && !anyHasAxis(*meshOp, axis)) {
       meshOp->emitOpError() << "has no axis \"" << axis << "\" to scatter tokens over";
       return signalPassFailure();
     }
-    if (mode == "off" || mesh.getAxes()[index].getSize() == 1)
+    if (mode == "off")
       return;
-    DecisionLog &log = DistDialect::getDecisionLog(&getContext());
-    for (func::FuncOp func : getGlobalFunctions(module)) {
-      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
-      if (failed(factors))
-        return signalPassFailure();
-      auto shardings = ShardingPropagation::run(func, *factors, mesh);
-      if (failed(shardings))
-        return signalPassFailure();
-      ScatterModes modes(func, *factors, *shardings, *meshOp, index);
-      modes.find();
-      modes.shareGathers();
-      if (modes.empty()) {
-        log.add("annotate-scatter-modes", Outcome::Declined, func.getLoc(),
-                "nothing to scatter: no partial sum over \"" + axis +
-                    "\" with more than one token");
-        continue;
+    for (func::FuncOp func : getGlobalFunctions(module))
+      for (const StageMesh &view : getStageMeshes(*meshOp)) {
+        std::optional<Axis> found = findAxis(*meshOp, view, axis);
+        if (found && found->size > 1 && failed(annotate(func, *meshOp, mesh, view, *found)))
+          return signalPassFailure();
       }
-      if (mode == "auto" && !modes.isProfitable())
-        continue;
-      if (mode == "on")
-        log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
-                "tokens are scattered over \"" + axis + "\" between blocks, as asked");
-      modes.annotate();
+  }
+
+private:
+  LogicalResult annotate(func::FuncOp func, MeshOp meshOp, MeshAttr mesh, const StageMesh &view,
+                         Axis found) {
+    DecisionLog &log = DistDialect::getDecisionLog(&getContext());
+    auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+    if (failed(factors))
+      return failure();
+    auto shardings = ShardingPropagation::run(func, *factors, mesh);
+    if (failed(shardings))
+      return failure();
+    StageFilter stages = view.getFilter();
+    ScatterModes modes(func, *factors, *shardings, meshOp, found, stages);
+    modes.find();
+    modes.shareGathers();
+    if (modes.empty()) {
+      log.add("annotate-scatter-modes", Outcome::Declined, func.getLoc(),
+              "nothing to scatter: no partial sum over \"" + axis + "\" with more than one token");
+      return success();
     }
+    if (mode == "auto" && !modes.isProfitable())
+      return success();
+    if (mode == "on")
+      log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
+              "tokens are scattered over \"" + axis + "\" between blocks, as asked");
+    modes.annotate();
+    return success();
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 
+#include "meshwright/lib/Analysis/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"
@@ -98,6 +99,10 @@ LogicalResult TensorParallel::collect() {
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
       continue;
     fromParameters.insert(arg);
+    // Other stages' weights lie on parts of axes that need not fit these.
+    if (!arg.use_empty() &&
+        llvm::none_of(arg.getUsers(), [&](Operation *op) { return stages.contains(op); }))
+      continue;
     ShardingAttr attr = getShardingAttr(arg);
     if (!attr)
       continue;
@@ -348,36 +353,55 @@ struct AnnotateTensorParallelPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    MeshAttr mesh = meshOp->getMesh();
-    AxisList axes;
     SmallVector<StringRef> names;
     StringRef(axis).split(names, ',');
-    for (StringRef name : names) {
-      int index = mesh.getAxisIndex(name);
-      if (index < 0 && optional)
-        return;
-      if (index < 0) {
+    for (StringRef name : names)
+      if (!optional && !anyHasAxis(*meshOp, name)) {
         meshOp->emitOpError() << "has no axis \"" << name << "\" for tensor parallelism";
         return signalPassFailure();
       }
-      if (int64_t size = mesh.getAxes()[index].getSize(); size > 1)
-        axes.push_back({index, 1, size});
-    }
-    if (axes.empty())
-      return;
-    StageFilter stages;
-    StringRef(onlyStages).split(stages.only, ',', -1, /*KeepEmpty=*/false);
-    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
+    StageFilter given;
+    StringRef(onlyStages).split(given.only, ',', -1, /*KeepEmpty=*/false);
+    StringRef(exceptStages).split(given.except, ',', -1, /*KeepEmpty=*/false);
     bool rewritten = false;
-    for (func::FuncOp func : getGlobalFunctions(module)) {
-      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
-      if (failed(factors))
-        return signalPassFailure();
-      if (failed(annotateTensorParallel(func, *factors, *meshOp, axes, stages, rewritten)))
-        return signalPassFailure();
-    }
+    for (func::FuncOp func : getGlobalFunctions(module))
+      for (const StageMesh &view : getStageMeshes(*meshOp)) {
+        StageFilter stages = given;
+        if (!view.stage.empty()) {
+          if (!given.only.empty() && !llvm::is_contained(given.only, view.stage))
+            continue;
+          stages.only.assign({view.stage});
+        }
+        AxisList axes;
+        bool hasAll = true;
+        for (StringRef name : names) {
+          std::optional<Axis> found = findAxis(*meshOp, view, name);
+          hasAll &= found.has_value();
+          if (found && found->size > 1)
+            axes.push_back(*found);
+        }
+        if (axes.empty() || !hasAll)
+          continue;
+        if (failed(annotate(func, *meshOp, axes, stages, rewritten)))
+          return signalPassFailure();
+      }
     if (!rewritten)
       markAnalysesPreserved<SharedFactorAnalysis>();
+  }
+
+private:
+  LogicalResult annotate(func::FuncOp func, MeshOp meshOp, ArrayRef<Axis> axes,
+                         const StageFilter &stages, bool &rewritten) {
+    // A stage before may have taken norms apart.
+    if (rewritten) {
+      FailureOr<FactorAnalysis> fresh = FactorAnalysis::run(func);
+      return failed(fresh) ? failure()
+                           : annotateTensorParallel(func, *fresh, meshOp, axes, stages, rewritten);
+    }
+    auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+    return failed(factors)
+               ? failure()
+               : annotateTensorParallel(func, *factors, meshOp, axes, stages, rewritten);
   }
 };
 

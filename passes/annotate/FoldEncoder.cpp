@@ -5,9 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
+#include "meshwright/passes/annotate/ChooseContextParallel.h"
+#include "meshwright/passes/annotate/ChooseFold.h"
 #include "meshwright/passes/annotate/Passes.h"
 
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -30,8 +35,18 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    FailureOr<AxisList> axes = getGroup(*meshOp);
-    if (failed(axes))
+    if (hasStageMeshes(*meshOp)) {
+      meshOp->emitOpError() << "has a mesh for each stage, and stage '" << stage
+                            << "' is to be folded: expected one mesh of all stages";
+      return signalPassFailure();
+    }
+    FailureOr<std::string> chosenUlysses = getChosen(module, "ulysses", ulysses);
+    FailureOr<std::string> chosenRing = getChosen(module, "ring", ring);
+    if (failed(chosenUlysses) || failed(chosenRing))
+      return signalPassFailure();
+    ulysses = *chosenUlysses;
+    ring = *chosenRing;
+    if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
     bool found = false;
     SmallVector<StringRef> known;
@@ -41,7 +56,8 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
       if (!llvm::is_contained(stages, stage))
         continue;
       found = true;
-      if (failed(fold(func, *meshOp, *axes)))
+      FailureOr<std::string> chosen = mode == "auto" ? choose(func, *meshOp) : mode.getValue();
+      if (failed(chosen) || failed(fold(func, *meshOp, *chosen)))
         return signalPassFailure();
     }
     if (!found) {
@@ -55,46 +71,95 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
   }
 
 private:
-  FailureOr<AxisList> getGroup(MeshOp meshOp);
-  LogicalResult fold(func::FuncOp func, MeshOp meshOp, ArrayRef<Axis> axes);
+  LogicalResult checkAxes(MeshOp meshOp);
+  AxisList getGroup(MeshAttr mesh, StringRef mode);
+  FailureOr<std::string> choose(func::FuncOp func, MeshOp meshOp);
+  LogicalResult fold(func::FuncOp func, MeshOp meshOp, StringRef mode);
   LogicalResult splitBatch(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
                            ArrayRef<Axis> axes);
-  void log(Outcome outcome, Location loc, const std::string &message) {
-    DistDialect::getDecisionLog(&getContext()).add("fold-encoder", outcome, loc, message);
+  void reportWeights(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
+                     ArrayRef<Axis> axes);
+  void log(Outcome outcome, Location loc, const std::string &message,
+           std::vector<std::pair<std::string, double>> numbers = {}) {
+    DistDialect::getDecisionLog(&getContext())
+        .add("fold-encoder", outcome, loc, message, std::move(numbers));
   }
 };
 
-/// The axes of the mode, in the mesh's order; those of size 1 left out.
-FailureOr<AxisList> FoldEncoderPass::getGroup(MeshOp meshOp) {
-  MeshAttr mesh = meshOp.getMesh();
-  bool both = mode == "sp" || mode == "batch";
-  if (!both && mode != "ulysses" && mode != "ring" && mode != "replica")
+/// The mode is one, and the mesh has the axes that it needs.
+LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
+  if (!llvm::is_contained({"sp", "ulysses", "ring", "replica", "batch", "auto", "none"},
+                          StringRef(mode)))
     return meshOp->emitError() << "fold mode is '" << mode << "' for stage '" << stage
-                               << "', expected sp, ulysses, ring, replica or batch";
-  SmallVector<StringRef> names;
-  if (both || mode == "ring")
-    names.push_back(ring);
-  if (both || mode == "ulysses")
-    names.push_back(ulysses);
-  llvm::erase_if(names, [](StringRef name) { return name.empty(); });
-  if (names.empty() && mode != "replica")
+                               << "', expected sp, ulysses, ring, replica, batch, auto or none";
+  if (mode == "none")
+    return success();
+  bool both = mode == "sp" || mode == "batch";
+  bool isMissing = both                ? ring.empty() && ulysses.empty()
+                   : mode == "ring"    ? ring.empty()
+                   : mode == "ulysses" ? ulysses.empty()
+                                       : false;
+  if (isMissing)
     return meshOp->emitError() << "fold mode '" << mode << "' for stage '" << stage
                                << "' needs the axis that context-parallel names";
-  for (StringRef name : names)
-    if (mesh.getAxisIndex(name) < 0)
+  for (StringRef name : {StringRef(ring), StringRef(ulysses)})
+    if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
       return meshOp->emitOpError() << "has no axis \"" << name << "\" to fold over";
+  if (!ring.empty() && ring == ulysses)
+    return meshOp->emitOpError() << "axis \"" << ring << "\" is both ring and ulysses of stage '"
+                                 << stage << "', expected two axes";
+  return success();
+}
+
+/// The axes of a mode, in the mesh's order; those of size 1 left out.
+AxisList FoldEncoderPass::getGroup(MeshAttr mesh, StringRef mode) {
   AxisList axes;
   for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
-    bool isWanted =
-        mode == "replica" ? axis.getName() != data : llvm::is_contained(names, axis.getName());
+    StringRef name = axis.getName();
+    bool isRing = name == ring && (mode == "sp" || mode == "batch" || mode == "ring");
+    bool isUlysses = name == ulysses && (mode == "sp" || mode == "batch" || mode == "ulysses");
+    bool isWanted = mode == "replica" ? name != data
+                    : mode == "none"  ? name == tensor
+                                      : isRing || isUlysses;
     if (isWanted && axis.getSize() > 1)
       axes.push_back({int(i), 1, axis.getSize()});
   }
   return axes;
 }
 
-LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, ArrayRef<Axis> axes) {
+/// Each group of axes that a mode gives is one alternative.
+FailureOr<std::string> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
+  MeshAttr mesh = meshOp.getMesh();
+  SmallVector<FoldMode> modes{{"none", getGroup(mesh, "none")}};
+  for (StringRef mode : {"sp", "ulysses", "ring", "replica"}) {
+    AxisList axes = getGroup(mesh, mode);
+    if (!axes.empty() &&
+        llvm::none_of(modes, [&](const FoldMode &other) { return other.axes == axes; }))
+      modes.push_back({mode.str(), axes});
+  }
+  if (AxisList axes = getGroup(mesh, "batch"); !axes.empty())
+    modes.push_back({"batch", axes});
+  if (modes.size() == 1) {
+    log(Outcome::Declined, func.getLoc(),
+        llvm::formatv("fold=auto has no group of more than one rank for stage '{0}'", stage));
+    return std::string("none");
+  }
+  FoldEncoderPassOptions options;
+  options.stage = stage;
+  options.ulysses = ulysses;
+  options.ring = ring;
+  options.data = data;
+  options.tensor = tensor;
+  options.sequenceParallel = sequenceParallel;
+  options.memoryCeiling = memoryCeiling;
+  return chooseFold(func, meshOp, modes, options);
+}
+
+LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, StringRef mode) {
+  AxisList axes = getGroup(meshOp.getMesh(), mode);
   if (axes.empty()) {
+    if (mode == "none")
+      return success();
     log(Outcome::Declined, func.getLoc(),
         llvm::formatv("stage '{0}' is not folded by '{1}': the group has one rank", stage, mode));
     return success();
@@ -109,10 +174,76 @@ LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, ArrayRef<A
   stages.only = {stage};
   if (failed(annotateTensorParallel(func, *factors, meshOp, axes, stages, rewritten)))
     return failure();
-  log(Outcome::Applied, func.getLoc(),
-      llvm::formatv("stage '{0}' is folded over {1}, {2} ranks", stage,
-                    toString(axes, meshOp.getMesh()), getNumShards(axes)));
+  if (mode != "none")
+    log(Outcome::Applied, func.getLoc(),
+        llvm::formatv("stage '{0}' is folded over {1}, {2} ranks", stage,
+                      toString(axes, meshOp.getMesh()), getNumShards(axes)));
+  reportWeights(func, *factors, meshOp.getMesh(), axes);
   return success();
+}
+
+/// Says which weights a rank holds more of than its share: features that do not
+/// divide are padded, few ones take a part of the axes, others none.
+void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
+                                    ArrayRef<Axis> axes) {
+  int64_t size = getNumShards(axes);
+  struct Entry {
+    int64_t weights = 0, bytes = 0;
+    std::string first;
+  };
+  // By the features' number and the ranks they lie on.
+  llvm::MapVector<std::pair<int64_t, int64_t>, Entry> padded;
+  llvm::MapVector<int64_t, Entry> partial;
+  auto count = [](Entry &entry, StringRef name, int64_t bytes) {
+    if (entry.weights++ == 0)
+      entry.first = name.str();
+    entry.bytes += bytes;
+  };
+  for (BlockArgument arg : func.getArguments()) {
+    auto name =
+        func.getArgAttrOfType<StringAttr>(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
+    bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
+    if (!name || !isOwn)
+      continue;
+    int64_t bytes = getTensorBytes(arg.getType()), shards = 1;
+    if (ShardingAttr attr = getShardingAttr(arg)) {
+      auto sharding =
+          readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
+      if (failed(sharding))
+        continue;
+      for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding->dims))
+        for (auto [leaf, own] : llvm::zip_equal(leaves, dim)) {
+          int64_t ranks = getNumShards(own), features = factors.getSize(leaf);
+          shards *= ranks;
+          if (features % ranks != 0)
+            count(padded[{features, ranks}], name, bytes);
+        }
+    }
+    // Norms and biases are small change.
+    if (shards < size && cast<ShapedType>(arg.getType()).getRank() > 1)
+      count(partial[shards], name, bytes);
+  }
+  for (auto &[key, entry] : padded) {
+    auto [features, ranks] = key;
+    log(Outcome::Note, func.getLoc(),
+        llvm::formatv("stage '{0}': {1} features, heads or rows are padded to {2} on {3} ranks in "
+                      "{4} weights, {5} first",
+                      stage, features, llvm::alignTo(features, ranks), ranks, entry.weights,
+                      entry.first),
+        {{"bytes", double(entry.bytes)}});
+  }
+  for (auto &[shards, entry] : partial)
+    log(Outcome::Note, func.getLoc(),
+        shards == 1
+            ? llvm::formatv("stage '{0}': {1} weights, {2} first, are whole on each of the {3} "
+                            "ranks",
+                            stage, entry.weights, entry.first, size)
+                  .str()
+            : llvm::formatv("stage '{0}': {1} weights, {2} first, lie on a group of {3} of the {4} "
+                            "ranks, and every such group holds them",
+                            stage, entry.weights, entry.first, shards, size)
+                  .str(),
+        {{"bytes", double(entry.bytes)}});
 }
 
 /// The batch is dimension 0 of what the stage's first input has there.

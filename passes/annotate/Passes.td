@@ -24,9 +24,20 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     ```mlir
     dist.mesh @mesh = <["dp"=2, "tp"=4], device = "h100">
     ```
+
+    The stages of a composed program may each have a mesh over the same ranks. The
+    module's is then the coarsest that all of them cut, and says what each makes of
+    it; axes that a policy names are looked up in the mesh of each stage.
+
+    `--declare-mesh="mesh=target:dp=2,tp=3;draft:dp=3,sp=2"` gives
+    ```mlir
+    dist.mesh @mesh = <["ranks"=6]> {dist.stages = {
+        draft = #dist.mesh<["dp"=3, "sp"=2]>, target = #dist.mesh<["dp"=2, "tp"=3]>}}
+    ```
   }];
   let options = [
-    Option<"mesh", "mesh", "std::string", "\"\"", "axes, name=size, major to minor">,
+    Option<"mesh", "mesh", "std::string", "\"\"",
+           "axes, name=size, major to minor; or stage:axes;stage:axes">,
     Option<"device", "device", "std::string", "\"\"", "device preset">,
   ];
 }
@@ -59,6 +70,8 @@ def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
     Dimension 0 of every input whose dimension 0 equals the first input's is
     sharded over the axis; the other inputs are replicated. A batch that the axis
     does not divide is padded; a batch of one stays whole. Both leave a remark.
+    Where stages have meshes of their own, each splits its own batch, and
+    `dist.constrain` says how what another stage made lies in it.
 
     Before:
     ```mlir
@@ -93,6 +106,30 @@ def SplitFusedLinearsPass : AnnotatePass<"split-fused-linears"> {
     ```mlir
     %q = nn.linear %x, %w0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
     %k = nn.linear %x, %w1 : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    ```
+  }];
+}
+
+def SplitJointAttentionPass : AnnotatePass<"split-joint-attention"> {
+  let summary = "attend to each of several joined sequences for itself";
+  let description = [{
+    Diffusion transformers join the tokens of an image and of a prompt and attend to
+    both at once. Attention over joined keys becomes attention over each part, put
+    together by log-sum-exps; queries that are joined are taken apart too, and so are
+    the readers of the result. Each sequence can then lie as suits it: the long one
+    sharded, the short one whole, its keys counted once.
+
+    Before:
+    ```mlir
+    %k = nn.concat %image_k, %text_k dim 2 : ... -> tensor<1x4x71x16xf32>
+    %v = nn.concat %image_v, %text_v dim 2 : ... -> tensor<1x4x71x16xf32>
+    %o = nn.attention %q, %k, %v scale 0.25 : ... -> tensor<1x4x64x16xf32>
+    ```
+    After:
+    ```mlir
+    %a, %la = nn.attention %q, %image_k, %image_v scale 0.25 : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
+    %b, %lb = nn.attention %q, %text_k, %text_v scale 0.25 {nn.whole_keys} : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
+    %o, %l = nn.merge_attention %a, %la, %b, %lb : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
     ```
   }];
 }
@@ -153,6 +190,48 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
   ];
 }
 
+def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
+  let summary = "choose the axes for Ulysses and ring, and the order of the sequence";
+  let description = [{
+    What is `auto` is chosen among all plans that use as many of the mesh's axes as
+    any: those that neither data nor tensor parallelism has, one for `ulysses`, one for
+    `ring`, and under a causal mask the order of the sequence on the ring.
+
+    A plan is priced by what self-attention costs a rank: all-to-alls of q, k, v and of
+    the output; per step of the ring the largest work of a rank, counted pair by pair
+    under the mask, the keys' way and the merge of the parts. Heads that do not go
+    around are padded, key/value heads copied. Nothing counts as hidden. The fastest
+    plan is taken, unless it is less than 25 % faster than the usual one: Ulysses where
+    links are fast, the ring where one is slow (an axis named `host`), and no longer
+    than it must be.
+
+    Of the orders zigzag balances causal work. Striped balances it as well, but leaves
+    runs of one token: all steps remain needed under a window, and no tile of a kernel
+    is free of the mask. So it is taken only where it is asked for.
+
+    Before, `ulysses=auto ring=auto` with 8 heads:
+    ```mlir
+    dist.mesh @mesh = <["host"=2, "sp"=4], device = "h100">
+    ```
+    After:
+    ```mlir
+    module attributes {dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}}
+    ```
+    which `--fold-encoder` reads and `--annotate-context-parallel` reads and removes.
+  }];
+  let options = [
+    Option<"ulysses", "ulysses", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
+    Option<"ring", "ring", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
+    Option<"order", "order", "std::string", "\"auto\"", "contiguous, zigzag, striped or auto">,
+    Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
+    Option<"tensor", "tensor", "std::string", "\"tp\"", "mesh axis of tensor parallelism">,
+    Option<"exceptStages", "except", "std::string", "\"\"",
+           "stages of a composed program whose sequences stay whole">,
+    Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",
+           "bytes that attention may take on a rank; 0: any">,
+  ];
+}
+
 def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
   let summary = "shard the sequence, and move heads where attention mixes it";
   let description = [{
@@ -161,6 +240,10 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     `ulysses` from the sequence to the heads and back: the resharder writes
     all-to-alls. Key/value heads that are fewer than the axis take a part of it
     and the queries of a group the rest; heads that do not divide are padded.
+
+    Along `ring` the keys stay sharded: `--partition` writes attention in steps, in
+    which keys and values go around. Under a causal mask the sequence lies in zigzag
+    order (`order`), so that all ranks have as much to do.
 
     Before:
     ```mlir
@@ -175,8 +258,12 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     ```
   }];
   let options = [
-    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis that heads move along">,
-    Option<"ring", "ring", "std::string", "\"\"", "mesh axis that keys and values move along">,
+    Option<"ulysses", "ulysses", "std::string", "\"\"",
+           "mesh axis that heads move along, or auto: as choose-context-parallel chose">,
+    Option<"ring", "ring", "std::string", "\"\"",
+           "mesh axis that keys and values move along, or auto">,
+    Option<"order", "order", "std::string", "\"auto\"",
+           "how the sequence lies on the ring: contiguous, zigzag, striped or auto">,
     Option<"exceptStages", "except", "std::string", "\"\"",
            "stages of a composed program whose sequences stay whole">,
   ];
@@ -190,11 +277,22 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
     `mode`, found by structure as for tensor parallelism:
     - sp: ring and ulysses; ulysses; ring;
     - replica: all axes but that of data parallelism;
-    - batch: weights whole, the batch split over ring and ulysses instead.
+    - batch: weights whole, the batch split over ring and ulysses instead;
+    - none: as other stages, over `tensor`;
+    - auto: the one that takes the least time of those whose memory fits (see below).
 
     Over axes that a mode does not name the stage is replicated. What other stages
     read of it is whole again on every rank. Features that do not divide are
-    padded, or take a part of the axes; a group of one leaves a remark.
+    padded, or take a part of the axes, and a remark says which; a group of one
+    leaves a remark.
+
+    `auto` plans the stage alone in each mode that the mesh offers, up to the
+    optimised SPMD program, and asks the cost model: weights are read from memory
+    once a run (what counts with few tokens), products take their arithmetic (what
+    counts with many), collectives their latency and bytes. Of the modes whose memory,
+    with the other stages' weights, stays below the ceiling the fastest is taken,
+    unless it is less than 15 % faster than one with fewer collectives. The decision
+    has the table: time, bytes, memory.
 
     Before:
     ```mlir
@@ -210,10 +308,17 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
   }];
   let options = [
     Option<"stage", "stage", "std::string", "", "a stage of a composed program">,
-    Option<"mode", "mode", "std::string", "\"sp\"", "sp, ulysses, ring, replica or batch">,
-    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis">,
-    Option<"ring", "ring", "std::string", "\"\"", "mesh axis">,
+    Option<"mode", "mode", "std::string", "\"sp\"",
+           "sp, ulysses, ring, replica, batch, none or auto">,
+    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
+    Option<"ring", "ring", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
+    Option<"tensor", "tensor", "std::string", "\"\"",
+           "mesh axis of tensor parallelism, if the mesh has it: mode none">,
+    Option<"sequenceParallel", "sequence-parallel", "std::string", "\"auto\"",
+           "on, off or auto: how alternatives of mode auto are planned">,
+    Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",
+           "bytes a rank may use, for mode auto; 0: the device's memory">,
   ];
 }
 

@@ -47,6 +47,10 @@ private:
   void packKeysAndValues();
   void packBias(Value panel);
   void emitPanel(Value panel);
+  /// Where rows are not in order: the places of the block of keys, and those of the
+  /// queries of a panel.
+  Bounds getKeyBounds();
+  Bounds getPanelBounds(Value panel);
   void emitScores(Value panel);
   /// Masks, caps and biases the panel's scores; returns their maxima.
   SmallVector<Value> emitMaxima(Value panel, bool masked, ValueRange before);
@@ -54,6 +58,10 @@ private:
   void emitProducts(Value panel);
   void emitResult();
   void emitLogSumExp();
+  /// The results of rows that see no key.
+  void emitNothing();
+  /// Those of a block of rows, given the keys between which all lie that any sees.
+  void emitRows(Value first, Value last);
 
   /// A tile of `numRows` scalars by the vectors of a panel:
   /// acc[i][v] += scalar(i, k) * vector(v, k), for k in from .. to.
@@ -83,12 +91,15 @@ private:
   bool isWidened;
 
   Region queryPanels, scores, probabilities, results, maxima, sums, scales, positions;
+  Region lowestOfPanel, highestOfPanel;
   Region keyBlock, valueBlock, biasBlock;
 
   // Of the item.
   Value firstRow, numRows, numPanels, keyBase, valueBase, unit, batchIndex;
+  Bounds queryBounds;
   // Of the block of keys: the first, how many, and those that the panel reads.
   Value firstKey, numKeys, from, to;
+  Bounds keyBounds;
 };
 } // namespace
 
@@ -113,6 +124,10 @@ AttentionBlocks::AttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
   reserve(scales, width, compute);
   if (plan.isPositional())
     reserve(positions, plan.blockRows, getPlaceType());
+  if (plan.isPositional() && !plan.isOrdered()) {
+    reserve(lowestOfPanel, plan.blockRows / width, getPlaceType());
+    reserve(highestOfPanel, plan.blockRows / width, getPlaceType());
+  }
   if (isWidened)
     reserve(keyBlock, plan.blockKeys * plan.features, compute);
   if (isWidened)
@@ -188,6 +203,26 @@ void AttentionBlocks::packPositions() {
                                      : getPlace(plan.queries - 1);
       memref::StoreOp::create(b, last, positions.buffer, i);
     });
+  if (plan.isOrdered())
+    return;
+  queryBounds = getBounds(positions.buffer, getIndex(0), mul(numPanels, width));
+  loop(getIndex(0), numPanels, 1, [&](Value panel) {
+    Bounds bounds = getBounds(positions.buffer, mul(panel, width), getIndex(width));
+    memref::StoreOp::create(b, bounds.lowest, lowestOfPanel.buffer, panel);
+    memref::StoreOp::create(b, bounds.highest, highestOfPanel.buffer, panel);
+  });
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getKeyBounds() {
+  if (plan.hasPositions)
+    return getBounds(keyPositions, firstKey, numKeys);
+  Value lowest = toPlace(firstKey);
+  return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getPanelBounds(Value panel) {
+  Value lowest = loadScalar(lowestOfPanel.buffer, panel);
+  return {lowest, lowest, loadScalar(highestOfPanel.buffer, panel)};
 }
 
 void AttentionBlocks::packKeysAndValues() {
@@ -385,8 +420,7 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
     Value keep;
     if (padding) {
       Value byte = loadScalar(padding, add(mul(batchIndex, plan.keyRows), absolute));
-      Value zero = arith::ConstantIntOp::create(b, b.getI8Type(), 0);
-      keep = arith::CmpIOp::create(b, arith::CmpIPredicate::ne, byte, zero);
+      keep = fromStorage(b, byte, b.getI1Type());
     }
     Value placeOfKey;
     Value rowBias;
@@ -404,9 +438,13 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
       }
       Value seen;
       if (masked && plan.isPositional()) {
-        if (!placeOfKey)
-          placeOfKey =
-              splat(plan.hasPositions ? loadScalar(keyPositions, absolute) : toPlace(absolute));
+        if (!placeOfKey) {
+          Value place = plan.hasPositions ? loadScalar(keyPositions, absolute) : toPlace(absolute);
+          placeOfKey = splat(place);
+          if (plan.hasPositions)
+            keep =
+                both(keep, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0)));
+        }
         auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
           seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
         };
@@ -442,13 +480,15 @@ void AttentionBlocks::emitProbabilities(Value panel) {
   if (!plan.isPositional()) {
     found = emitMaxima(panel, /*masked=*/bool(padding), before);
   } else {
-    // Whether all queries of the panel see all of its keys.
+    // Whether some query of the panel does not see some of its keys.
     Value masked;
     auto require = [&](Value condition) {
       masked = masked ? arith::OrIOp::create(b, masked, condition).getResult() : condition;
     };
-    if (plan.hasPositions || plan.headsPerUnit > 1) {
-      masked = arith::ConstantIntOp::create(b, b.getI1Type(), 1);
+    if (!plan.isOrdered()) {
+      Value none = arith::ConstantIntOp::create(b, b.getI1Type(), 0);
+      Value whole = isWhollySeen(getPanelBounds(panel), keyBounds);
+      masked = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, whole, none);
     } else {
       Value first = add(firstRow, mul(panel, width));
       Value last = min(add(first, width), plan.rows);
@@ -513,7 +553,10 @@ void AttentionBlocks::emitProbabilities(Value panel) {
 void AttentionBlocks::emitPanel(Value panel) {
   from = getIndex(0);
   to = numKeys;
-  if (plan.headsPerUnit == 1 && plan.isPositional() && !plan.hasPositions) {
+  Value isRead;
+  if (plan.isPositional() && !plan.isOrdered()) {
+    isRead = isSeen(getPanelBounds(panel), keyBounds);
+  } else if (plan.isPositional()) {
     Value first = add(firstRow, mul(panel, width));
     Value last = sub(min(add(first, width), plan.rows), getIndex(1));
     if (plan.right)
@@ -524,7 +567,9 @@ void AttentionBlocks::emitPanel(Value panel) {
         from = mul(div(from, 2), 2);
     }
   }
-  when(isBelow(from, to), [&] {
+  if (!isRead)
+    isRead = isBelow(from, to);
+  when(isRead, [&] {
     packBias(panel);
     emitScores(panel);
     emitProbabilities(panel);
@@ -574,12 +619,52 @@ void AttentionBlocks::emitLogSumExp() {
   });
 }
 
+void AttentionBlocks::emitNothing() {
+  auto fill = [&](Value buffer, int64_t columns, Value value) {
+    Value base = mul(add(mul(unit, plan.rows), firstRow), columns);
+    loop(getIndex(0), mul(numRows, columns), 1,
+         [&](Value i) { memref::StoreOp::create(b, value, buffer, add(base, i)); });
+  };
+  fill(result, plan.valueFeatures, emitConstant(b, plan.element, 0));
+  if (lse)
+    fill(lse, 1, getScalar(-std::numeric_limits<double>::infinity()));
+}
+
+void AttentionBlocks::emitRows(Value first, Value last) {
+  packQueries();
+  auto fill = [&](Region &region, Value count, double value) {
+    loop(getIndex(0), count, plan.lanes,
+         [&](Value i) { store(getSplat(value), region.buffer, i); });
+  };
+  Value lanes = mul(numPanels, width);
+  fill(maxima, lanes, -std::numeric_limits<double>::infinity());
+  fill(sums, lanes, 0);
+  fill(results, mul(lanes, llvm::alignTo(plan.valueFeatures, tileRows)), 0);
+
+  auto emitBlock = [&] {
+    packKeysAndValues();
+    loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
+  };
+  loop(first, last, plan.blockKeys, [&](Value k) {
+    firstKey = k;
+    numKeys = min(sub(last, k), plan.blockKeys);
+    if (!plan.isPositional() || plan.isOrdered())
+      return emitBlock();
+    keyBounds = getKeyBounds();
+    when(isSeen(queryBounds, keyBounds), emitBlock);
+  });
+  emitResult();
+  if (lse)
+    emitLogSumExp();
+}
+
 void AttentionBlocks::emitItem(Value item) {
   unit = div(item, plan.blocks);
   Value block = rem(item, plan.blocks);
-  if (plan.right && !plan.left && !plan.hasPositions && plan.blocks > 1) {
-    // The further down a block, the more keys it sees: one from the front, one
-    // from the back, so that equal shares of the items are equal work.
+  if (plan.right && !plan.left && plan.blocks > 1) {
+    // The further down a block, the more keys it sees (with places as operands: if
+    // these grow, as they do in all orders of tokens): one from the front, one from
+    // the back, so that equal shares of the items are equal work.
     Value half = div(block, 2);
     Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, rem(block, 2), getIndex(0));
     block = arith::SelectOp::create(b, isFirst, half, sub(getIndex(plan.blocks - 1), half));
@@ -592,33 +677,31 @@ void AttentionBlocks::emitItem(Value item) {
   keyBase = mul(keyUnit, plan.keyRows * plan.features);
   valueBase = mul(keyUnit, plan.keyRows * plan.valueFeatures);
 
-  packQueries();
   if (plan.isPositional())
     packPositions();
-  auto fill = [&](Region &region, Value count, double value) {
-    loop(getIndex(0), count, plan.lanes,
-         [&](Value i) { store(getSplat(value), region.buffer, i); });
-  };
-  Value lanes = mul(numPanels, width);
-  fill(maxima, lanes, -std::numeric_limits<double>::infinity());
-  fill(sums, lanes, 0);
-  fill(results, mul(lanes, llvm::alignTo(plan.valueFeatures, tileRows)), 0);
-
   Value first = getIndex(0), last = getIndex(plan.keys);
-  bool ordered = plan.headsPerUnit == 1 && !plan.hasPositions;
-  if (ordered && plan.right)
-    last = min(last, add(add(firstRow, numRows), *plan.right));
-  if (ordered && plan.left)
-    first = max(first, sub(firstRow, getIndex(*plan.left)));
-  loop(first, last, plan.blockKeys, [&](Value k) {
-    firstKey = k;
-    numKeys = min(sub(last, k), plan.blockKeys);
-    packKeysAndValues();
-    loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
-  });
-  emitResult();
-  if (lse)
-    emitLogSumExp();
+  if (plan.isOrdered()) {
+    if (plan.right)
+      last = min(last, add(add(firstRow, numRows), *plan.right));
+    if (plan.left)
+      first = max(first, sub(firstRow, getIndex(*plan.left)));
+    return emitRows(first, last);
+  }
+  if (!plan.isPositional())
+    return emitRows(first, last);
+  // From the first to the last block of keys that is seen at all.
+  SmallVector<Value> ends =
+      loop(first, last, plan.blockKeys, ValueRange{last, first}, [&](Value k, ValueRange known) {
+        firstKey = k;
+        numKeys = min(sub(last, k), plan.blockKeys);
+        Value seen = isSeen(queryBounds, getKeyBounds());
+        auto choose = [&](Value end, Value otherwise) -> Value {
+          return arith::SelectOp::create(b, seen, end, otherwise);
+        };
+        return SmallVector<Value>{choose(min(known[0], k), known[0]),
+                                  choose(add(k, numKeys), known[1])};
+      });
+  when(isBelow(ends[0], ends[1]), [&] { emitRows(ends[0], ends[1]); }, [&] { emitNothing(); });
 }
 
 std::unique_ptr<AttentionEmitter> makeAttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_LOWER_ATTENTIONEMITTER_H
 
 #include "AttentionPlan.h"
+#include "KernelBuilder.h"
 #include "Target.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -25,6 +26,9 @@ using llvm::SmallVector;
 using mlir::Type;
 using mlir::Value;
 using mlir::ValueRange;
+
+/// 2^x of a vector, zero for what is no normal number; x is not above 1.
+Value emitExp2(mlir::ImplicitLocOpBuilder &builder, Value x);
 
 /// Emits the kernel of one nn.attention: arithmetic on indices and vectors, the
 /// mask, and the running softmax that both ways of emitting it share.
@@ -103,8 +107,8 @@ protected:
   Value loadScalar(Value buffer, Value index);
   void store(Value value, Value buffer, Value index);
   /// To and from the type of arithmetic.
-  Value widen(Value value);
-  Value narrow(Value value);
+  Value widen(Value value) { return emitCast(b, value, plan.compute); }
+  Value narrow(Value value) { return emitCast(b, value, plan.element); }
   /// Fewer lanes, or more: zeros.
   Value resize(Value vector, int64_t size);
   Value shuffle(Value a, Value c, ArrayRef<int64_t> lanes);
@@ -114,8 +118,7 @@ protected:
   void transpose(SmallVector<Value> &vectors);
   /// Lane i of the result is the sum over vector i.
   Value sumEach(SmallVector<Value> vectors);
-  /// 2^x, zero for what is no normal number.
-  Value exp2(Value x);
+  Value exp2(Value x) { return emitExp2(b, x); }
 
   //===--------------------------------------------------------------------===//
   // The scores
@@ -143,6 +146,20 @@ protected:
   Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
   Value toPlace(Value index);
   Value getPlace(int64_t place);
+
+  /// The smallest and the largest of some places; `lowestPlace` leaves out negative
+  /// ones (and is negative itself where there is no other).
+  struct Bounds {
+    Value lowest, lowestPlace, highest;
+  };
+  /// Of `count` places in a buffer.
+  Bounds getBounds(Value buffer, Value first, Value count);
+  /// Whether some of the queries may see some of the keys, and whether all see all.
+  Value isSeen(const Bounds &queries, const Bounds &keys);
+  Value isWhollySeen(const Bounds &queries, const Bounds &keys);
+  /// Whether `place` is not negative, `first` not behind what the query at the highest
+  /// place sees, and `last` not before what the one at the lowest sees.
+  Value isWithin(Value place, Value first, Value last, const Bounds &queries);
 
   /// Of the bias, strides of batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};

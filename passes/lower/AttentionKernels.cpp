@@ -25,8 +25,9 @@ namespace meshwright::lower {
 
 /// Pairs of a query and a key that it sees, as far as structure says.
 static int64_t countVisible(const AttentionPlan &plan) {
+  // Of chunks of a sequence nobody knows; over the steps of a ring, half.
   if (plan.hasPositions)
-    return plan.queries * plan.keys;
+    return plan.queries * plan.keys / (plan.right ? 2 : 1);
   int64_t count = 0;
   for (int64_t i = 0; i < plan.queries; ++i) {
     int64_t first = plan.left ? std::max<int64_t>(0, i - *plan.left) : 0;
@@ -49,10 +50,11 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
   keys = std::min<int64_t>(keyRows, op.getKvLength().value_or(keyRows));
   valueFeatures = valueType.getDimSize(3);
   hasPositions = bool(op.getQPositions());
-  // Windows that reach over everything hide nothing.
-  int64_t longest = std::max(queries, keys);
+  // Windows that reach over everything hide nothing; operands reach less than half
+  // as far as numbers do.
+  int64_t longest = hasPositions ? int64_t(1) << 62 : std::max(queries, keys);
   auto limit = [&](std::optional<int64_t> window) {
-    return window && (hasPositions || *window < longest) ? window : std::nullopt;
+    return window && *window < longest ? window : std::nullopt;
   };
   left = limit(op.getWindowLeft());
   right = op.getCausal() ? limit(0) : limit(op.getWindowRight());
@@ -283,24 +285,6 @@ void AttentionEmitter::store(Value value, Value buffer, Value index) {
   vector::StoreOp::create(b, value, buffer, index);
 }
 
-Value AttentionEmitter::widen(Value value) {
-  if (getElementTypeOrSelf(value.getType()) == plan.compute)
-    return value;
-  Type type = plan.compute;
-  if (auto vector = dyn_cast<VectorType>(value.getType()))
-    type = vector.cloneWith({}, plan.compute);
-  return arith::ExtFOp::create(b, type, value);
-}
-
-Value AttentionEmitter::narrow(Value value) {
-  if (plan.element == plan.compute)
-    return value;
-  Type type = plan.element;
-  if (auto vector = dyn_cast<VectorType>(value.getType()))
-    type = vector.cloneWith({}, plan.element);
-  return arith::TruncFOp::create(b, type, value);
-}
-
 Value AttentionEmitter::shuffle(Value a, Value c, ArrayRef<int64_t> lanes) {
   return vector::ShuffleOp::create(b, a, c, lanes);
 }
@@ -327,17 +311,22 @@ Value AttentionEmitter::larger(Value a, Value c) {
   return arith::SelectOp::create(b, above, a, c);
 }
 
+/// Of two vectors, the lanes that blocks of `step` lanes beside the diagonal exchange:
+/// what the first one becomes, and the second.
+static std::array<SmallVector<int64_t>, 2> getExchange(int64_t lanes, int64_t step) {
+  std::array<SmallVector<int64_t>, 2> exchange;
+  for (int64_t i = 0; i < lanes; ++i) {
+    bool isFirst = (i & step) == 0;
+    exchange[0].push_back(isFirst ? i : lanes + i - step);
+    exchange[1].push_back(isFirst ? i + step : lanes + i);
+  }
+  return exchange;
+}
+
 void AttentionEmitter::transpose(SmallVector<Value> &vectors) {
-  int64_t lanes = plan.lanes;
-  // Exchange the blocks beside the diagonal, of one lane, two, four, ...
-  for (int64_t step = 1; step < lanes; step *= 2) {
-    SmallVector<int64_t> lower, upper;
-    for (int64_t i = 0; i < lanes; ++i) {
-      bool isFirst = (i & step) == 0;
-      lower.push_back(isFirst ? i : lanes + i - step);
-      upper.push_back(isFirst ? i + step : lanes + i);
-    }
-    for (int64_t i = 0; i < lanes; ++i)
+  for (int64_t step = 1; step < plan.lanes; step *= 2) {
+    auto [lower, upper] = getExchange(plan.lanes, step);
+    for (int64_t i = 0; i < plan.lanes; ++i)
       if ((i & step) == 0) {
         Value first = vectors[i], second = vectors[i + step];
         vectors[i] = shuffle(first, second, lower);
@@ -347,14 +336,8 @@ void AttentionEmitter::transpose(SmallVector<Value> &vectors) {
 }
 
 Value AttentionEmitter::sumEach(SmallVector<Value> vectors) {
-  int64_t lanes = plan.lanes;
-  for (int64_t step = 1; step < lanes; step *= 2) {
-    SmallVector<int64_t> lower, upper;
-    for (int64_t i = 0; i < lanes; ++i) {
-      bool isFirst = (i & step) == 0;
-      lower.push_back(isFirst ? i : lanes + i - step);
-      upper.push_back(isFirst ? i + step : lanes + i);
-    }
+  for (int64_t step = 1; step < plan.lanes; step *= 2) {
+    auto [lower, upper] = getExchange(plan.lanes, step);
     SmallVector<Value> sums;
     for (size_t i = 0; i < vectors.size(); i += 2)
       sums.push_back(arith::AddFOp::create(b, shuffle(vectors[i], vectors[i + 1], lower),
@@ -381,8 +364,10 @@ static SmallVector<double> getExp2Polynomial(bool isDouble) {
   return coefficients;
 }
 
-Value AttentionEmitter::exp2(Value x) {
-  bool isDouble = plan.compute.isF64();
+Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
+  auto type = cast<VectorType>(x.getType());
+  auto getSplat = [&](double value) { return emitConstant(b, type, value); };
+  bool isDouble = type.getElementType().isF64();
   int64_t mantissa = isDouble ? 52 : 23;
   // Adding this leaves the nearest integer in the last bits of the mantissa.
   Value magic = getSplat(1.5 * std::ldexp(1.0, mantissa));
@@ -391,15 +376,13 @@ Value AttentionEmitter::exp2(Value x) {
   SmallVector<double> coefficients = getExp2Polynomial(isDouble);
   Value power = getSplat(coefficients.back());
   for (double coefficient : llvm::reverse(ArrayRef(coefficients).drop_back()))
-    power = fma(power, rest, getSplat(coefficient));
+    power = LLVM::FMulAddOp::create(b, power, rest, getSplat(coefficient));
   // The integer goes to the exponent's place, where all else is shifted out.
-  Type bits = getVector(plan.lanes, b.getIntegerType(isDouble ? 64 : 32));
-  auto shift = DenseElementsAttr::get(
-      cast<VectorType>(bits), b.getIntegerAttr(cast<VectorType>(bits).getElementType(), mantissa));
+  Type bits = type.clone(b.getIntegerType(isDouble ? 64 : 32));
   Value exponent = arith::ShLIOp::create(b, arith::BitcastOp::create(b, bits, biased),
-                                         arith::ConstantOp::create(b, shift));
+                                         emitConstant(b, bits, mantissa));
   Value scaled = arith::AddIOp::create(b, arith::BitcastOp::create(b, bits, power), exponent);
-  Value value = arith::BitcastOp::create(b, getVector(), scaled);
+  Value value = arith::BitcastOp::create(b, type, scaled);
   Value vanishes =
       arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, x, getSplat(isDouble ? -1021.5 : -125.5));
   return arith::SelectOp::create(b, vanishes, getSplat(0), value);
@@ -415,6 +398,59 @@ Value AttentionEmitter::toPlace(Value index) {
 
 Value AttentionEmitter::getPlace(int64_t place) {
   return arith::ConstantIntOp::create(b, getPlaceType(), place);
+}
+
+AttentionEmitter::Bounds AttentionEmitter::getBounds(Value buffer, Value first, Value count) {
+  Type type = cast<MemRefType>(buffer.getType()).getElementType();
+  int64_t lanes = target.vectorBytes / (type.getIntOrFloatBitWidth() / 8);
+  auto widen = [&](const Bounds &bounds, Value place) {
+    return SmallVector<Value>{arith::MinSIOp::create(b, bounds.lowest, place),
+                              arith::MinUIOp::create(b, bounds.lowestPlace, place),
+                              arith::MaxSIOp::create(b, bounds.highest, place)};
+  };
+  auto toBounds = [](ValueRange values) { return Bounds{values[0], values[1], values[2]}; };
+  Value whole = mul(div(count, lanes), lanes);
+  auto constant = [&](const APInt &value) -> Value {
+    return arith::ConstantOp::create(b, DenseElementsAttr::get(getVector(lanes, type), value));
+  };
+  unsigned bits = type.getIntOrFloatBitWidth();
+  SmallVector<Value> none{constant(APInt::getSignedMaxValue(bits)),
+                          constant(APInt::getMaxValue(bits)),
+                          constant(APInt::getSignedMinValue(bits))};
+  SmallVector<Value> vectors =
+      loop(getIndex(0), whole, lanes, none, [&](Value i, ValueRange known) {
+        return widen(toBounds(known), load(buffer, add(first, i), lanes));
+      });
+  constexpr vector::CombiningKind kinds[] = {
+      vector::CombiningKind::MINSI, vector::CombiningKind::MINUI, vector::CombiningKind::MAXSI};
+  SmallVector<Value> scalars;
+  for (auto [values, kind] : llvm::zip_equal(vectors, kinds))
+    scalars.push_back(vector::ReductionOp::create(b, kind, values));
+  return toBounds(loop(whole, count, 1, scalars, [&](Value i, ValueRange known) {
+    return widen(toBounds(known), loadScalar(buffer, add(first, i)));
+  }));
+}
+
+Value AttentionEmitter::isSeen(const Bounds &queries, const Bounds &keys) {
+  return isWithin(keys.highest, keys.lowestPlace, keys.highest, queries);
+}
+
+Value AttentionEmitter::isWhollySeen(const Bounds &queries, const Bounds &keys) {
+  // The first query must see the last key, and the last query the first key.
+  return isWithin(keys.lowest, keys.highest, keys.lowest, {queries.highest, {}, queries.lowest});
+}
+
+Value AttentionEmitter::isWithin(Value place, Value first, Value last, const Bounds &queries) {
+  Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0));
+  if (plan.right) {
+    Value limit = add(queries.highest, getPlace(*plan.right));
+    seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle, first, limit));
+  }
+  if (plan.left) {
+    Value limit = sub(queries.lowest, getPlace(*plan.left));
+    seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, last, limit));
+  }
+  return seen;
 }
 
 double AttentionEmitter::getUnit() { return op.getBias() ? 1.0 : M_LOG2E; }

@@ -30,7 +30,8 @@ struct AttentionPlan {
   int64_t batch, queryHeads, keyHeads, queries, keys, keyRows, features, valueFeatures;
   /// A query at i sees keys from i - left to i + right.
   std::optional<int64_t> left, right;
-  /// Whether places of queries and keys are operands.
+  /// Whether places of queries and keys are operands; keys of negative place are
+  /// padding then.
   bool hasPositions;
   /// Elements as stored, and what arithmetic is done in: f32, or f64 for f64.
   mlir::Type element, compute;
@@ -54,7 +55,10 @@ struct AttentionPlan {
 
   int64_t getItems() const { return units * blocks; }
   /// Whether some query of the op might not see some key.
-  bool isPositional() const { return left || right; }
+  bool isPositional() const { return left || right || hasPositions; }
+  /// Whether the rows of a unit are queries in order, at 0, 1, ..., and so are keys:
+  /// what a row sees is known from where it is.
+  bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }
 };
 
 } // namespace meshwright::lower

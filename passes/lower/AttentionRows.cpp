@@ -86,7 +86,7 @@ AttentionRows::AttentionRows(nn::AttentionOp op, const AttentionPlan &plan, cons
     reserve(biasRow, scoreStride, compute);
   if (op.getKeyPadding())
     reserve(keepRow, scoreStride, compute);
-  if (plan.isPositional() && plan.hasPositions)
+  if (plan.hasPositions)
     reserve(placeRow, scoreStride, getPlaceType());
 }
 
@@ -181,10 +181,8 @@ void AttentionRows::copyBias(Value row) {
 
 void AttentionRows::copyPadding() {
   Value base = add(mul(batchIndex, plan.keyRows), firstKey);
-  Value zero = arith::ConstantIntOp::create(b, b.getI8Type(), 0);
   loop(getIndex(0), numKeys, 1, [&](Value i) {
-    Value keep =
-        arith::CmpIOp::create(b, arith::CmpIPredicate::ne, loadScalar(padding, add(base, i)), zero);
+    Value keep = fromStorage(b, loadScalar(padding, add(base, i)), b.getI1Type());
     memref::StoreOp::create(b, arith::SelectOp::create(b, keep, getScalar(1), getScalar(0)),
                             keepRow.buffer, i);
   });
@@ -204,7 +202,7 @@ void AttentionRows::emitProbabilities(Value row) {
   // The keys of the block that the query sees.
   Value from, to = numKeys, lower, upper;
   Value place = rem(row, plan.queries);
-  if (placeRow.buffer) {
+  if (plan.hasPositions) {
     place = loadScalar(queryPositions, place);
     if (plan.right)
       upper = splat(add(place, getPlace(*plan.right)));
@@ -233,6 +231,9 @@ void AttentionRows::emitProbabilities(Value row) {
         Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, index, to);
         if (from)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, index, from));
+        if (plan.hasPositions)
+          seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge,
+                                                  load(placeRow.buffer, i), splat(getPlace(0))));
         if (upper)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle,
                                                   load(placeRow.buffer, i), upper));
@@ -354,16 +355,24 @@ void AttentionRows::emitItem(Value item) {
   int64_t last = plan.keys;
   if (plan.right && !plan.hasPositions)
     last = std::min(last, plan.queries + *plan.right);
-  loop(getIndex(0), getIndex(last), plan.blockKeys, [&](Value k) {
-    firstKey = k;
-    numKeys = min(sub(getIndex(last), k), plan.blockKeys);
+  auto emitBlock = [&] {
     if (padding)
       copyPadding();
-    if (placeRow.buffer)
+    if (plan.hasPositions)
       copyPlaces();
     emitScores();
     loop(getIndex(0), getIndex(plan.rows), 1, [&](Value row) { emitProbabilities(row); });
     emitProducts();
+  };
+  Bounds places;
+  if (plan.hasPositions)
+    places = getBounds(queryPositions, getIndex(0), getIndex(plan.queries));
+  loop(getIndex(0), getIndex(last), plan.blockKeys, [&](Value k) {
+    firstKey = k;
+    numKeys = min(sub(getIndex(last), k), plan.blockKeys);
+    if (!plan.hasPositions)
+      return emitBlock();
+    when(isSeen(places, getBounds(keyPositions, firstKey, numKeys)), emitBlock);
   });
   emitResult();
 }

@@ -160,11 +160,23 @@ Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
   return arith::ExtSIOp::create(builder, shaped(type), value);
 }
 
+arith::FastMathFlags getAccuracy(Type type) {
+  return getElementTypeOrSelf(type).isBF16() ? arith::FastMathFlags::afn
+                                             : arith::FastMathFlags::none;
+}
+
 /// 1 / (1 + e^-x).
-static Value emitSigmoid(ImplicitLocOpBuilder &b, Value x) {
+static Value emitSigmoid(ImplicitLocOpBuilder &b, Value x, arith::FastMathFlags accuracy) {
   Value one = emitConstant(b, x.getType(), 1);
-  Value e = math::ExpOp::create(b, arith::NegFOp::create(b, x));
-  return arith::DivFOp::create(b, one, arith::AddFOp::create(b, one, e));
+  Value power = arith::NegFOp::create(b, x);
+  Value e = math::ExpOp::create(b, power, accuracy);
+  Value result = arith::DivFOp::create(b, one, arith::AddFOp::create(b, one, e), accuracy);
+  if (accuracy == arith::FastMathFlags::none)
+    return result;
+  // Rough reciprocals are for numbers within limits.
+  Value isBeyond =
+      arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, power, emitConstant(b, x.getType(), 87));
+  return arith::SelectOp::create(b, isBeyond, emitConstant(b, x.getType(), 0), result);
 }
 
 static Value emitRsqrt(ImplicitLocOpBuilder &b, Value x) {
@@ -302,11 +314,12 @@ static Value emitCompare(ImplicitLocOpBuilder &b, nn::CompareKind kind, Value x,
 
 /// On compute types.
 static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x) {
+  arith::FastMathFlags accuracy = getAccuracy(op->getResult(0).getType());
   auto constant = [&](double value) { return emitConstant(b, x[0].getType(), value); };
   return TypeSwitch<Operation *, Value>(op)
       .Case<nn::NegOp>([&](auto) { return arith::NegFOp::create(b, x[0]); })
       .Case<nn::AbsOp>([&](auto) { return math::AbsFOp::create(b, x[0]); })
-      .Case<nn::ExpOp>([&](auto) { return math::ExpOp::create(b, x[0]); })
+      .Case<nn::ExpOp>([&](auto) { return math::ExpOp::create(b, x[0], accuracy); })
       .Case<nn::LogOp>([&](auto) { return math::LogOp::create(b, x[0]); })
       .Case<nn::SqrtOp>([&](auto) { return math::SqrtOp::create(b, x[0]); })
       .Case<nn::RsqrtOp>([&](auto) { return emitRsqrt(b, x[0]); })
@@ -316,9 +329,10 @@ static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x
       .Case<nn::ErfOp>([&](auto) { return math::ErfOp::create(b, x[0]); })
       .Case<nn::FloorOp>([&](auto) { return math::FloorOp::create(b, x[0]); })
       .Case<nn::ReluOp>([&](auto) { return arith::MaximumFOp::create(b, x[0], constant(0)); })
-      .Case<nn::SiluOp>([&](auto) { return arith::MulFOp::create(b, x[0], emitSigmoid(b, x[0])); })
+      .Case<nn::SiluOp>(
+          [&](auto) { return arith::MulFOp::create(b, x[0], emitSigmoid(b, x[0], accuracy)); })
       .Case<nn::TanhOp>([&](auto) { return math::TanhOp::create(b, x[0]); })
-      .Case<nn::SigmoidOp>([&](auto) { return emitSigmoid(b, x[0]); })
+      .Case<nn::SigmoidOp>([&](auto) { return emitSigmoid(b, x[0], accuracy); })
       .Case<nn::GeluOp>(
           [&](nn::GeluOp gelu) { return emitGelu(b, x[0], gelu.getApproximateTanh()); })
       .Case<nn::AddOp>([&](auto) { return arith::AddFOp::create(b, x[0], x[1]); })

@@ -113,8 +113,11 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   int64_t stepSize = widens ? 8 : 4;
   plan.workspaceBytes =
       llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);
+  // Sums between blocks of k, and those of a tile for what follows.
   if (plan.blockSteps < plan.steps)
     plan.workspaceBytes += plan.blockPanels * plan.blockTiles * plan.tileRows * columns * 4;
+  else if (spec.epilogue)
+    plan.workspaceBytes += plan.tileRows * columns * 4;
   int64_t size = getBytes(spec.type);
   plan.flops = 2 * spec.m * spec.n * spec.k;
   plan.bytes = (spec.m * spec.k + spec.k * spec.n + (spec.hasBias ? spec.n : 0)) * size +
@@ -219,6 +222,11 @@ Value GemmPoint::load(Builder &b, Value buffer, int64_t columns, bool byRow) con
   return loadSome(b, flatten(b, buffer), at, count, lanes, masksBf16);
 }
 
+void GemmPoint::store(Builder &b, Value vector, Value buffer, int64_t columns) const {
+  Value at = add(b, mul(b, row, columns), column);
+  storeSome(b, vector, flatten(b, buffer), at, count, masksBf16);
+}
+
 //===----------------------------------------------------------------------===//
 // Kernel
 //===----------------------------------------------------------------------===//
@@ -236,7 +244,8 @@ public:
         sums(VectorType::get({plan.lanes}, b.getF32Type())) {
     a = flatten(b, buffers.a);
     weights = flatten(b, buffers.b);
-    c = flatten(b, buffers.c);
+    if (!spec.epilogue)
+      c = flatten(b, buffers.c);
     if (spec.hasBias)
       bias = flatten(b, buffers.bias);
     auto view = [&](int64_t offset, int64_t count, Type type) -> Value {
@@ -246,9 +255,10 @@ public:
     int64_t count = plan.blockTiles * plan.tileRows * plan.blockSteps * perStep;
     copy = view(0, count, plan.dotsPairs ? Type(b.getI32Type()) : b.getF32Type());
     copyOfTail = plan.dotsPairs ? view(0, count * 2, b.getBF16Type()) : copy;
-    if (hasBlocks)
-      partial = view(llvm::alignTo(count * 4, 64),
-                     plan.blockPanels * plan.blockTiles * plan.tileRows * columns, b.getF32Type());
+    int64_t keptTiles = hasBlocks ? plan.blockPanels * plan.blockTiles : spec.epilogue ? 1 : 0;
+    if (keptTiles)
+      partial =
+          view(llvm::alignTo(count * 4, 64), keptTiles * plan.tileRows * columns, b.getF32Type());
   }
 
   void emit(Builder &b);
@@ -265,8 +275,10 @@ private:
   SmallVector<Value> emitSums(Builder &b, Value copied, Value panel, Value firstStep, Value chunks,
                               ValueRange initial);
   void emitSteps(Builder &b, Value fromCopy, Value fromWeights, MutableArrayRef<Value> results);
-  void emitResults(Builder &b, Value tile, Value panel, ValueRange results);
-  void emitResults(Builder &b, Value tile, Value panel, ValueRange results, bool isLast);
+  void emitResults(Builder &b, Value tile, Value panel, ValueRange results, int64_t width);
+  void emitEpilogue(Builder &b, Value tile, Value panel, Value kept);
+  /// Emits what is to be done with a panel, given how many of its columns C has.
+  void emitForWidth(Builder &b, Value panel, llvm::function_ref<void(Builder &, int64_t)> emit);
 
   const GemmSpec &spec;
   const GemmPlan &plan;
@@ -313,8 +325,10 @@ void GemmEmitter::emit(Builder &b) {
                     [&](OpBuilder &nested, Location loc, Value t, ValueRange) {
                       Builder inner(loc, nested);
                       Value copied = mul(inner, t, blockChunks * plan.tileRows * chunk);
-                      Value kept = mul(inner, add(inner, mul(inner, p, plan.blockTiles), t),
-                                       plan.tileRows * columns);
+                      Value kept = index(inner, 0);
+                      if (hasBlocks)
+                        kept = mul(inner, add(inner, mul(inner, p, plan.blockTiles), t),
+                                   plan.tileRows * columns);
                       emitTile(inner, add(inner, firstTile, t), add(inner, firstPanel, p), copied,
                                kept, firstStep, chunks);
                       scf::YieldOp::create(inner);
@@ -448,22 +462,33 @@ void GemmEmitter::emitTile(Builder &b, Value tile, Value panel, Value copied, Va
     initial.assign(isFirst.getResults().begin(), isFirst.getResults().end());
   }
   SmallVector<Value> results = emitSums(b, copied, panel, firstStep, chunks, initial);
+  auto keep = [&](Builder &b) {
+    for (int64_t i = 0; i < count; ++i)
+      vector::StoreOp::create(b, results[i], partial, add(b, kept, i * plan.lanes));
+  };
+  auto finish = [&](Builder &b) {
+    if (spec.epilogue)
+      emitEpilogue(b, tile, panel, kept);
+    else
+      emitForWidth(b, panel,
+                   [&](Builder &b, int64_t width) { emitResults(b, tile, panel, results, width); });
+  };
+  if (spec.epilogue)
+    keep(b);
   if (!hasBlocks)
-    return emitResults(b, tile, panel, results);
+    return finish(b);
   Value isLast = less(b, index(b, plan.steps - 1), add(b, firstStep, plan.blockSteps));
-  scf::IfOp::create(
-      b, isLast,
-      [&](OpBuilder &nested, Location loc) {
-        Builder b(loc, nested);
-        emitResults(b, tile, panel, results);
-        scf::YieldOp::create(b);
-      },
-      [&](OpBuilder &nested, Location loc) {
-        Builder b(loc, nested);
-        for (int64_t i = 0; i < count; ++i)
-          vector::StoreOp::create(b, results[i], partial, add(b, kept, i * plan.lanes));
-        scf::YieldOp::create(b);
-      });
+  auto emitIn = [&](llvm::function_ref<void(Builder &)> emit) {
+    return [emit](OpBuilder &nested, Location loc) {
+      Builder b(loc, nested);
+      emit(b);
+      scf::YieldOp::create(b);
+    };
+  };
+  if (spec.epilogue)
+    scf::IfOp::create(b, isLast, emitIn(finish));
+  else
+    scf::IfOp::create(b, isLast, emitIn(finish), emitIn(keep));
 }
 
 SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, Value firstStep,
@@ -542,25 +567,45 @@ void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights,
   }
 }
 
-void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange results) {
-  if (spec.n % columns == 0)
-    return emitResults(b, tile, panel, results, /*isLast=*/false);
-  if (plan.panels == 1)
-    return emitResults(b, tile, panel, results, /*isLast=*/true);
-  auto emitIn = [&](bool isLast) {
-    return [&, isLast](OpBuilder &nested, Location loc) {
+void GemmEmitter::emitForWidth(Builder &b, Value panel,
+                               llvm::function_ref<void(Builder &, int64_t)> emit) {
+  int64_t lastWidth = spec.n - (plan.panels - 1) * columns;
+  if (plan.panels == 1 || lastWidth == columns)
+    return emit(b, lastWidth);
+  auto emitIn = [&](int64_t width) {
+    return [&, width](OpBuilder &nested, Location loc) {
       Builder b(loc, nested);
-      emitResults(b, tile, panel, results, isLast);
+      emit(b, width);
       scf::YieldOp::create(b);
     };
   };
-  scf::IfOp::create(b, equal(b, panel, plan.panels - 1), emitIn(true), emitIn(false));
+  scf::IfOp::create(b, equal(b, panel, plan.panels - 1), emitIn(lastWidth), emitIn(columns));
+}
+
+/// Hands the sums of a tile, which lie in the workspace, to what follows. Row by
+/// row: it may be long, and is there once.
+void GemmEmitter::emitEpilogue(Builder &b, Value tile, Value panel, Value kept) {
+  Value firstRow = mul(b, tile, plan.tileRows), column = mul(b, panel, columns);
+  Value rows = min(b, sub(b, index(b, spec.m), firstRow), plan.tileRows);
+  emitForWidth(b, panel, [&](Builder &b, int64_t width) {
+    scf::ForOp::create(
+        b, index(b, 0), rows, index(b, 1), ValueRange{},
+        [&](OpBuilder &nested, Location loc, Value r, ValueRange) {
+          Builder b(loc, nested);
+          GemmPoint point{add(b, firstRow, r), column, width, columns, plan.masksBf16};
+          Value value = vector::LoadOp::create(b, VectorType::get({columns}, b.getF32Type()),
+                                               partial, add(b, kept, mul(b, r, columns)));
+          if (spec.hasBias)
+            value = arith::AddFOp::create(b, value, point.load(b, bias, spec.n, /*byRow=*/false));
+          spec.epilogue(b, value, point);
+          scf::YieldOp::create(b);
+        });
+  });
 }
 
 /// Stores a tile; that of the last panel is narrower.
 void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange results,
-                              bool isLast) {
-  int64_t width = isLast ? spec.n - (plan.panels - 1) * columns : columns;
+                              int64_t width) {
   Value row = mul(b, tile, plan.tileRows), column = mul(b, panel, columns);
   SmallVector<GemmPoint> points;
   SmallVector<Value> biases;
@@ -576,8 +621,6 @@ void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange re
       point.row = add(b, row, r);
       if (spec.hasBias)
         value = arith::AddFOp::create(b, value, biases[v]);
-      if (spec.epilogue)
-        value = spec.epilogue(b, value, point);
       storeSome(b, value, c, add(b, mul(b, point.row, spec.n), point.column), point.count,
                 plan.masksBf16);
     }

@@ -18,6 +18,7 @@
 #ifndef MESHWRIGHT_PASSES_LOWER_GEMM_H
 #define MESHWRIGHT_PASSES_LOWER_GEMM_H
 
+#include "RowPlan.h"
 #include "Target.h"
 
 #include "meshwright-c/Runtime.h"
@@ -45,12 +46,19 @@ struct GemmPoint {
   /// row that all rows share.
   mlir::Value load(mlir::ImplicitLocOpBuilder &builder, mlir::Value buffer, int64_t columns,
                    bool byRow = true) const;
+  /// Stores the valid ones of a vector of f32 in such a buffer.
+  void store(mlir::ImplicitLocOpBuilder &builder, mlir::Value vector, mlir::Value buffer,
+             int64_t columns) const;
 };
 
-/// What becomes of sums before they are stored, or of elements of A before
-/// they are used: f32 vectors to f32 vectors.
-using GemmFusion = std::function<mlir::Value(mlir::ImplicitLocOpBuilder &builder,
-                                             mlir::Value vector, const GemmPoint &point)>;
+/// What becomes of elements of A before they are used: f32 vectors to f32
+/// vectors.
+using GemmPrologue = std::function<mlir::Value(mlir::ImplicitLocOpBuilder &builder,
+                                               mlir::Value vector, const GemmPoint &point)>;
+/// Takes sums, with the bias added, instead of their being stored in C: a row of
+/// a panel at a time, in f32.
+using GemmEpilogue = std::function<void(mlir::ImplicitLocOpBuilder &builder, mlir::Value sums,
+                                        const GemmPoint &point)>;
 
 struct GemmSpec {
   /// Of A, B and the bias: f32 or bf16. Sums are f32.
@@ -58,11 +66,11 @@ struct GemmSpec {
   mlir::Type resultType;
   int64_t m = 0, n = 0, k = 0;
   bool hasBias = false;
-  /// Applied to sums with the bias added, once to each element of C.
-  GemmFusion epilogue;
+  /// Of each element of C once.
+  GemmEpilogue epilogue;
   /// Applied to elements of A, maybe several times to each. What it gives is
   /// rounded to `type`.
-  GemmFusion prologue;
+  GemmPrologue prologue;
 };
 
 /// Whether there is a kernel for this element type.
@@ -73,13 +81,17 @@ bool hasGemm(mlir::Type type, const Target &target);
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
                             const Target &target);
 
-/// The operand of a launch that a generated product would read packed, and how.
+/// The input of a kernel that a generated product would read packed, and how.
 struct GemmWeight {
   unsigned operand;
   mw_rt_packing packing;
 };
-/// Nothing if the launch is not a product that there is a kernel for.
-std::optional<GemmWeight> getGemmWeight(rt::KernelOp launch, const Target &target);
+/// Nothing if the region is not a product that there is a kernel for: `nn.linear`
+/// alone, or followed by ops that go on with its elements one by one.
+std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target);
+/// Whether an op may follow a product of this type in its kernel, as far as one
+/// sees from the op alone.
+bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);
 
 /// The blocks that a product is cut into.
 struct GemmPlan {

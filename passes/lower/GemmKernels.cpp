@@ -7,17 +7,24 @@
 
 #include "Gemm.h"
 #include "KernelScope.h"
+#include "RowEmitter.h"
+
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
 
 using namespace mlir;
 
 namespace meshwright::lower {
 
-/// The op of a launch that does nothing but multiply by a weight.
-static nn::LinearOp getLinear(rt::KernelOp launch) {
-  auto ops = launch.getOps();
-  if (std::distance(ops.begin(), ops.end()) != 1)
-    return nullptr;
-  return dyn_cast<nn::LinearOp>(&*ops.begin());
+/// The one product by a weight of a region.
+static nn::LinearOp findLinear(const KernelRegion &region) {
+  nn::LinearOp found;
+  for (Operation *op : region.ops)
+    if (auto linear = dyn_cast<nn::LinearOp>(op)) {
+      if (found)
+        return nullptr;
+      found = linear;
+    }
+  return found;
 }
 
 static GemmSpec getSpec(nn::LinearOp linear) {
@@ -35,27 +42,176 @@ static GemmSpec getSpec(nn::LinearOp linear) {
   return spec;
 }
 
-std::optional<GemmWeight> getGemmWeight(rt::KernelOp launch, const Target &target) {
-  nn::LinearOp linear = getLinear(launch);
+/// Whether there is a kernel for the product itself.
+static bool isSupported(nn::LinearOp linear, const GemmSpec &spec, const Target &target) {
+  if (!hasGemm(spec.type, target) || spec.m == 0 || spec.n == 0 || spec.k == 0)
+    return false;
+  // One element type for all.
+  return spec.resultType == spec.type && llvm::all_of(linear->getOperandTypes(), [&](Type type) {
+           return getElementTypeOrSelf(type) == spec.type;
+         });
+}
+
+bool isEpilogueOp(Operation *op, RankedTensorType product) {
+  if (op->getNumResults() != 1)
+    return false;
+  if (isFree(op))
+    return isa<nn::ConstantOp>(op);
+  auto type = dyn_cast<RankedTensorType>(op->getResult(0).getType());
+  return (isa<nn::ReshapeOp, dist::ConstrainOp>(op) || (isElementwise(op) && !isMovement(op))) &&
+         type && type.getNumElements() == product.getNumElements() &&
+         type.getShape().back() == product.getShape().back();
+}
+
+/// What a region does with its product, as a row kernel would: elements of one
+/// row after the other, none read again by others. Nothing if that cannot be an
+/// epilogue.
+static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::LinearOp linear) {
+  auto product = cast<RankedTensorType>(linear.getType());
+  KernelRegion rest;
+  rest.inputs.assign(region.inputs.begin(), region.inputs.end());
+  rest.inputs.push_back(linear.getResult());
+  rest.outputs = region.outputs;
+  for (Operation *op : region.ops) {
+    if (op == linear)
+      continue;
+    if (!isEpilogueOp(op, product))
+      return std::nullopt;
+    rest.add(op);
+    auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
+    for (Value operand : op->getOperands()) {
+      // The product's operands lie in other forms.
+      if (llvm::is_contained(linear->getOperands(), operand) && operand != linear.getBias())
+        return std::nullopt;
+      // What is computed here is where it is needed.
+      Operation *producer = region.getDefiningOp(operand);
+      if (producer && !isFree(producer) && !isa<nn::ReshapeOp, dist::ConstrainOp>(op) &&
+          cast<RankedTensorType>(operand.getType()).getShape() != shape)
+        return std::nullopt;
+    }
+  }
+  for (Value output : region.outputs)
+    if (auto op = region.getDefiningOp(output); !op || (op != linear && isFree(op)))
+      return std::nullopt;
+  RowPlanResult plan = planRows(rest);
+  if (!plan.plan || plan.plan->isScalar || plan.plan->pieces.size() != 1)
+    return std::nullopt;
+  RowPiece &piece = plan.plan->pieces.front();
+  bool isDense = piece.statistics.empty() && piece.space.end == product.getShape().back() &&
+                 llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; }) &&
+                 llvm::all_of(piece.cuts, [](auto &entry) { return entry.second.empty(); });
+  if (!isDense)
+    return std::nullopt;
+  return std::move(piece);
+}
+
+std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target) {
+  nn::LinearOp linear = findLinear(region);
   if (!linear)
     return std::nullopt;
   GemmSpec spec = getSpec(linear);
-  if (!hasGemm(spec.type, target) || spec.m == 0 || spec.n == 0 || spec.k == 0)
+  if (!isSupported(linear, spec, target))
     return std::nullopt;
-  // One element type for all.
-  for (Type type : linear->getOperandTypes())
-    if (getElementTypeOrSelf(type) != spec.type)
-      return std::nullopt;
-  if (spec.resultType != spec.type)
+  if (region.ops.size() > 1 && !planEpilogue(region, linear))
     return std::nullopt;
-  auto weight = cast<BlockArgument>(linear.getWeight());
-  return GemmWeight{weight.getArgNumber(),
+  auto weight = llvm::find(region.inputs, linear.getWeight());
+  if (weight == region.inputs.end() || !llvm::is_contained(region.inputs, linear.getInput()))
+    return std::nullopt;
+  return GemmWeight{unsigned(weight - region.inputs.begin()),
                     choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(), target)};
+}
+
+/// What a kernel does behind a product, for two launches to have one kernel: ops,
+/// what they read, and which of it is stored.
+static std::string describe(const KernelRegion &region) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::DenseMap<Value, size_t> numbers;
+  auto print = [&](Value value) {
+    os << " " << numbers.try_emplace(value, numbers.size()).first->second;
+  };
+  for (Value input : region.inputs) {
+    print(input);
+    os << ":" << input.getType();
+  }
+  for (Operation *op : region.ops) {
+    os << ";" << op->getName();
+    for (NamedAttribute attribute : op->getAttrs())
+      if (op->getName().getAttributeNames().empty() ||
+          llvm::is_contained(op->getName().getAttributeNames(), attribute.getName()))
+        os << " " << attribute.getName().getValue() << "=" << attribute.getValue();
+    llvm::for_each(op->getOperands(), print);
+    for (Value result : op->getResults()) {
+      print(result);
+      os << ":" << result.getType();
+    }
+  }
+  os << ";";
+  llvm::for_each(region.outputs, print);
+  return text;
+}
+
+namespace {
+/// Emits what follows a product as a row kernel's elements.
+class Epilogue {
+public:
+  Epilogue(const KernelRegion &region, nn::LinearOp linear, const RowPiece &piece)
+      : region(region), linear(linear), piece(piece) {}
+
+  /// Values and the flat buffers that they lie in.
+  void setBuffers(ArrayRef<std::pair<Value, Value>> inputs, ValueRange outputs) {
+    this->inputs.assign(inputs.begin(), inputs.end());
+    this->outputs.assign(outputs.begin(), outputs.end());
+  }
+  void emit(Builder &b, Value sums, const GemmPoint &point);
+
+private:
+  const KernelRegion &region;
+  nn::LinearOp linear;
+  const RowPiece &piece;
+  SmallVector<std::pair<Value, Value>> inputs;
+  SmallVector<Value> outputs;
+};
+} // namespace
+
+void Epilogue::emit(Builder &b, Value sums, const GemmPoint &point) {
+  RowEmitter row(b, region);
+  for (auto [value, buffer] : inputs)
+    row.setBuffer(value, buffer);
+  // The row's index in each dimension.
+  SmallVector<Value> indices(piece.space.rows.size());
+  Value left = point.row;
+  bool isOnly = llvm::count_if(piece.space.rows, [](int64_t size) { return size != 1; }) <= 1;
+  for (size_t d = indices.size(); d-- > 0;) {
+    if (piece.space.rows[d] == 1)
+      continue;
+    Value size = emitIndex(b, piece.space.rows[d]);
+    indices[d] = isOnly ? left : arith::RemUIOp::create(b, left, size);
+    left = arith::DivUIOp::create(b, left, size);
+  }
+  row.startRow(piece.space, indices);
+  row.startColumns(0, piece.space.end, point.column, point.count, /*anchor=*/nullptr);
+  if (point.count < point.lanes)
+    sums = vector::ExtractStridedSliceOp::create(b, sums, int64_t(0), point.count, int64_t(1));
+  auto add = [&](Value value) {
+    Access access;
+    access.rows.assign(piece.space.rows.size(), 0);
+    access.column = 1;
+    Value other = row.emitVector(value, access);
+    sums = arith::AddFOp::create(b, sums, emitCast(b, other, b.getF32Type()));
+  };
+  if (linear.getBias())
+    add(linear.getBias());
+  row.setElement(linear.getResult(), piece.stores.front().from,
+                 emitCast(b, sums, getElementTypeOrSelf(linear.getType())));
+  for (const Store &store : piece.stores)
+    row.store(row.emit(store.value, store.from), outputs[store.output], store.to);
 }
 
 std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   const Target &target = kernels.getTarget();
-  std::optional<GemmWeight> weight = getGemmWeight(launch, target);
+  KernelRegion region = KernelRegion::of(launch);
+  std::optional<GemmWeight> weight = getGemmWeight(region, target);
   if (!weight)
     return std::nullopt;
   auto prepared = launch.getInputs()[weight->operand].getDefiningOp<rt::PrepareOp>();
@@ -67,41 +223,78 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   if (packing.getGroup() != weight->packing.group || packing.getPanel() % target.getLanes() != 0)
     return std::nullopt;
 
-  nn::LinearOp linear = getLinear(launch);
+  nn::LinearOp linear = findLinear(region);
   GemmSpec spec = getSpec(linear);
+  std::optional<RowPiece> piece;
+  std::optional<Epilogue> epilogue;
+  if (region.ops.size() > 1) {
+    piece = planEpilogue(region, linear);
+    epilogue.emplace(region, linear, *piece);
+    // It adds the bias, in the form of its own inputs.
+    spec.hasBias = false;
+    spec.epilogue = [&](Builder &b, Value sums, const GemmPoint &point) {
+      epilogue->emit(b, sums, point);
+    };
+  }
   GemmPlan plan = planGemm(spec, packing.getPanel(), target);
   KernelInfo info;
   info.inputs = {linear.getInput(), linear.getWeight()};
-  if (spec.hasBias)
+  if (linear.getBias())
     info.inputs.push_back(linear.getBias());
+  for (Value input : region.inputs)
+    if (!llvm::is_contained(info.inputs, input))
+      info.inputs.push_back(input);
   info.kind = MW_RT_GEMM;
   info.items = plan.items;
   info.grain = plan.grain;
   info.workspaceBytes = plan.workspaceBytes;
   info.flops = plan.flops;
-  info.bytes = plan.bytes;
+  if (!epilogue)
+    info.bytes = plan.bytes;
 
   // Models have many equal products: they are written once.
   std::string key = "gemm";
   for (int64_t part : {spec.m, spec.n, spec.k, int64_t(spec.hasBias), int64_t(spec.type.isBF16()),
                        packing.getPanel()})
     key += "," + std::to_string(part);
+  if (epilogue)
+    key += describe(region);
   std::string &name = kernels.known[key];
   if (name.empty()) {
     SmallVector<Type> types = {MemRefType::get({spec.m, spec.k}, spec.type),
                                MemRefType::get({plan.panels * plan.steps * plan.tileVectors *
                                                 plan.lanes * packing.getGroup()},
                                                spec.type)};
-    if (spec.hasBias)
-      types.push_back(MemRefType::get({spec.n}, spec.type));
-    types.push_back(MemRefType::get({spec.m, spec.n}, spec.resultType));
+    // What row kernels read and write is flat.
+    auto addFlat = [&](Value value) {
+      auto type = cast<RankedTensorType>(value.getType());
+      types.push_back(
+          MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
+    };
+    if (epilogue) {
+      for (Value input : ArrayRef(info.inputs).drop_front(2))
+        addFlat(input);
+      llvm::for_each(region.outputs, addFlat);
+    } else {
+      if (spec.hasBias)
+        types.push_back(MemRefType::get({spec.n}, spec.type));
+      types.push_back(MemRefType::get({spec.m, spec.n}, spec.resultType));
+    }
     func::FuncOp kernel = begin(linear, types, plan.workspaceBytes);
     Builder b = getBuilder(kernel);
-    auto arguments = kernel.getArguments();
-    size_t c = types.size() - 1;
-    emitGemm(b, spec, plan,
-             {arguments[0], arguments[1], spec.hasBias ? Value(arguments[2]) : Value(),
-              arguments[c], arguments[c + 1], arguments[c + 2], arguments[c + 3]});
+    ValueRange arguments = kernel.getArguments();
+    ValueRange rest = arguments.drop_front(types.size());
+    GemmBuffers buffers{arguments[0], arguments[1], Value(), Value(), rest[0], rest[1], rest[2]};
+    if (epilogue) {
+      SmallVector<std::pair<Value, Value>> inputs;
+      for (size_t i = 2; i < info.inputs.size(); ++i)
+        inputs.push_back({info.inputs[i], arguments[i]});
+      epilogue->setBuffers(inputs, arguments.slice(info.inputs.size(), region.outputs.size()));
+    } else {
+      buffers.bias = spec.hasBias ? Value(arguments[2]) : Value();
+      buffers.c = arguments[types.size() - 1];
+    }
+    emitGemm(b, spec, plan, buffers);
     name = finish(kernel);
   }
   info.name = name;

@@ -79,7 +79,8 @@ std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
   // declines, before it has begun a kernel, what it is not for.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
   constexpr Emitter emitters[] = {&KernelScope::buildGemm, &KernelScope::buildAttention,
-                                  &KernelScope::buildRows, &KernelScope::buildColumns};
+                                  &KernelScope::buildMerge, &KernelScope::buildRows,
+                                  &KernelScope::buildColumns};
   KernelScope scope(*this);
   size_t known = sources.size();
   for (Emitter emitter : emitters)

@@ -21,6 +21,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
+#include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
@@ -44,6 +45,9 @@ bool isFree(mlir::Operation *op);
 /// Whether it only moves elements (or stretches them).
 bool isMovement(mlir::Operation *op);
 
+/// How exact functions have to be for a result of this type: to the last place, or
+/// to 1e-5 (`afn`), which bf16 does not show.
+mlir::arith::FastMathFlags getAccuracy(mlir::Type type);
 /// Emits the arithmetic of an elementwise op. `operands` and the result are
 /// elements as values hold them (i1, bf16, ...), all alone or all in vectors.
 mlir::Value emitElement(mlir::ImplicitLocOpBuilder &builder, mlir::Operation *op,

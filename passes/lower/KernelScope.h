@@ -31,6 +31,8 @@ public:
 
   /// Launches of nn.attention.
   std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
+  /// Launches of nn.merge_attention.
+  std::optional<KernelInfo> buildMerge(rt::KernelOp launch);
   /// Launches that go over rows, and those that reduce other dimensions.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);

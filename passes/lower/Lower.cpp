@@ -85,6 +85,13 @@ static Operation *getNamedOp(rt::KernelOp launch) {
   return launch.getYielded().front().getDefiningOp();
 }
 
+/// Whether -inf is a number like others there: a query that sees no key has it.
+static bool isLogSumExp(Value value) {
+  auto result = cast<OpResult>(value);
+  return isa<nn::AttentionOp, nn::MergeAttentionOp>(result.getOwner()) &&
+         result.getResultNumber() == 1;
+}
+
 /// Additions, multiplications and the like.
 static int64_t countFlops(rt::KernelOp launch) {
   int64_t flops = 0;
@@ -202,7 +209,9 @@ LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
 void ProgramLowering::addProbe(Value result, Value yielded) {
   Operation *op = yielded.getDefiningOp();
   auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
-  if (!options.probes || !id || op->getNumResults() != 1)
+  // Of several results of an op that computes, the first is what it is named for.
+  if (!options.probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
+      (op->getNumResults() != 1 && !isa<nn::NnDialect>(op->getDialect())))
     return;
   auto type = cast<RankedTensorType>(result.getType());
   Step probe(op, "mw_rt_run_probe");
@@ -242,9 +251,9 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
                        info->bytes,
                        int64_t(step.inputs.size()),
                        int64_t(step.outputs.size())};
-    for (Value output : step.outputs)
-      step.descriptor.append(
-          {getTypeCode(getElementTypeOrSelf(output.getType())), countOf(output)});
+    for (auto [output, yielded] : llvm::zip_equal(step.outputs, launch.getYielded()))
+      step.descriptor.append({getTypeCode(getElementTypeOrSelf(output.getType())),
+                              isLogSumExp(yielded) ? 0 : countOf(output)});
     steps.push_back(std::move(step));
   } else {
     // What is left is for the runtime, one op at a time.

@@ -19,6 +19,7 @@
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/Dialect/X86Vector/X86VectorDialect.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
+#include "mlir/IR/Matchers.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 #include "mlir/Transforms/Passes.h"
@@ -68,10 +69,59 @@ struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
   }
 };
 
+/// Whether something is for a result of few digits (bf16), so that 1e-5 is near
+/// enough.
+bool isCoarse(arith::FastMathFlags flags) {
+  return arith::bitEnumContainsAll(flags, arith::FastMathFlags::afn);
+}
+
+/// Calls a function of AVX-512 on vectors of f32 of any length, registers at a
+/// time. `more` are its arguments behind them.
+Value callOnRegisters(ImplicitLocOpBuilder &b, StringRef name, ArrayRef<Value> vectors,
+                      ArrayRef<Value> more) {
+  constexpr int64_t lanes = 16;
+  auto type = cast<VectorType>(vectors.front().getType());
+  int64_t count = type.getNumElements(), padded = llvm::alignTo(count, lanes);
+  auto registers = VectorType::get(lanes, b.getF32Type());
+  auto call = [&](ArrayRef<Value> parts) -> Value {
+    SmallVector<Value> arguments(parts);
+    // What masked-off elements would be: there are none.
+    arguments.push_back(parts.front());
+    llvm::append_range(arguments, more);
+    return LLVM::CallIntrinsicOp::create(b, registers, b.getStringAttr(name), arguments)
+        .getResult(0);
+  };
+  if (count == lanes)
+    return call(vectors);
+  auto wide = VectorType::get(padded, b.getF32Type());
+  SmallVector<Value> whole;
+  for (Value vector : vectors) {
+    if (padded != count) {
+      Value zero = arith::ConstantOp::create(b, b.getZeroAttr(wide));
+      vector = vector::InsertStridedSliceOp::create(b, vector, zero, ArrayRef<int64_t>{0},
+                                                    ArrayRef<int64_t>{1});
+    }
+    whole.push_back(vector);
+  }
+  Value result = arith::ConstantOp::create(b, b.getZeroAttr(wide));
+  for (int64_t at = 0; at < padded; at += lanes) {
+    SmallVector<Value> parts;
+    for (Value vector : whole)
+      parts.push_back(vector::ExtractStridedSliceOp::create(b, vector, at, lanes, int64_t(1)));
+    result = vector::InsertStridedSliceOp::create(b, call(parts), result, ArrayRef<int64_t>{at},
+                                                  ArrayRef<int64_t>{1});
+  }
+  if (padded != count)
+    result = vector::ExtractStridedSliceOp::create(b, result, int64_t(0), count, int64_t(1));
+  return result;
+}
+
 /// e^x of f32, to one unit in the last place, in fewer instructions than
-/// MLIR's: x = n ln 2 + r, a polynomial of r, times 2^n. Below -87.3 it is 0.
+/// MLIR's: x = n ln 2 + r, a polynomial of r, times 2^n. AVX-512 multiplies by 2^n
+/// in one; elsewhere what is below -87.3 is 0.
 struct ExpandExp : OpRewritePattern<math::ExpOp> {
-  using OpRewritePattern::OpRewritePattern;
+  ExpandExp(MLIRContext *context, bool hasAvx512)
+      : OpRewritePattern(context), hasAvx512(hasAvx512) {}
 
   LogicalResult matchAndRewrite(math::ExpOp op, PatternRewriter &rewriter) const override {
     Type type = op.getType();
@@ -85,32 +135,79 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     Type integer = shaped(b.getI32Type());
     auto constant = [&](double value) { return meshwright::lower::emitConstant(b, type, value); };
     auto fma = [&](Value x, Value y, Value z) -> Value { return math::FmaOp::create(b, x, y, z); };
+    auto choose = [&](arith::CmpFPredicate predicate, Value x, double bound, Value value,
+                      Value other) -> Value {
+      Value isBeyond = arith::CmpFOp::create(b, predicate, x, constant(bound));
+      return arith::SelectOp::create(b, isBeyond, value, other);
+    };
+    bool scales = hasAvx512 && isa<VectorType>(type), isRough = isCoarse(op.getFastmath());
     Value x = op.getOperand();
+    // Beyond these it is 0, or infinity. NaN stays.
+    constexpr double least = -104, most = 89;
+    if (scales) {
+      x = choose(arith::CmpFPredicate::OLT, x, least, constant(least), x);
+      x = choose(arith::CmpFPredicate::OGT, x, most, constant(most), x);
+    }
     // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
     Value magic = constant(12582912.0);
     Value shifted = fma(x, constant(1.44269504088896341), magic);
     Value n = arith::SubFOp::create(b, shifted, magic);
-    Value r = fma(n, constant(-0.693359375), x);
-    r = fma(n, constant(2.12194440e-4), r);
-    Value p = constant(1.9875691500e-4);
-    for (double coefficient :
-         {1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1})
-      p = fma(p, r, constant(coefficient));
-    p = fma(p, arith::MulFOp::create(b, r, r), r);
-    p = arith::AddFOp::create(b, p, constant(1));
+    Value p;
+    if (isRough) {
+      Value r = fma(n, constant(-0.6931471805599453), x);
+      p = constant(0.04127395);
+      for (double coefficient : {0.16754383, 0.50005218, 1.0, 1.0})
+        p = fma(p, r, constant(coefficient));
+    } else {
+      Value r = fma(n, constant(-0.693359375), x);
+      r = fma(n, constant(2.12194440e-4), r);
+      p = constant(1.9875691500e-4);
+      for (double coefficient :
+           {1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1})
+        p = fma(p, r, constant(coefficient));
+      p = fma(p, arith::MulFOp::create(b, r, r), r);
+      p = arith::AddFOp::create(b, p, constant(1));
+    }
+    if (scales) {
+      Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
+      // Rounding as it is set.
+      Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
+      rewriter.replaceOp(
+          op, callOnRegisters(b, "llvm.x86.avx512.mask.scalef.ps.512", {p, n}, {all, rounding}));
+      return success();
+    }
     // 2^(n - 1), so that n = 128 is in range.
     Value bits = arith::BitcastOp::create(b, integer, shifted);
     bits = arith::ShLIOp::create(b, bits, meshwright::lower::emitConstant(b, integer, 23));
     bits = arith::AddIOp::create(b, bits, meshwright::lower::emitConstant(b, integer, 126 << 23));
     Value scale = arith::BitcastOp::create(b, type, bits);
     Value result = arith::MulFOp::create(b, arith::AddFOp::create(b, p, p), scale);
-    auto choose = [&](arith::CmpFPredicate predicate, double bound, double value) {
-      Value isBeyond = arith::CmpFOp::create(b, predicate, x, constant(bound));
-      result = arith::SelectOp::create(b, isBeyond, constant(value), result);
-    };
-    choose(arith::CmpFPredicate::OLT, -87.3, 0);
-    choose(arith::CmpFPredicate::OGT, 88.7228317, std::numeric_limits<double>::infinity());
+    result = choose(arith::CmpFPredicate::OLT, x, -87.3, constant(0), result);
+    result = choose(arith::CmpFPredicate::OGT, x, 88.7228317,
+                    constant(std::numeric_limits<double>::infinity()), result);
     rewriter.replaceOp(op, result);
+    return success();
+  }
+
+  bool hasAvx512;
+};
+
+/// 1 / x where few digits do, for x between 1 and 2^126: an estimate and a step of
+/// Newton's.
+struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(arith::DivFOp op, PatternRewriter &rewriter) const override {
+    auto type = dyn_cast<VectorType>(op.getType());
+    if (!type || !type.getElementType().isF32() || !isCoarse(op.getFastmath()) ||
+        !matchPattern(op.getLhs(), m_OneFloat()))
+      return rewriter.notifyMatchFailure(op, "not a rough reciprocal of vectors of f32");
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
+    Value x = op.getRhs();
+    Value estimate = callOnRegisters(b, "llvm.x86.avx512.rcp14.ps.512", {x}, {all});
+    Value error = math::FmaOp::create(b, arith::NegFOp::create(b, x), estimate, op.getLhs());
+    rewriter.replaceOpWithNewOp<math::FmaOp>(op, estimate, error, estimate);
     return success();
   }
 };
@@ -120,10 +217,12 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
 struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ApproximateMath)
 
-  explicit ApproximateMath(bool expandBf16) : expandBf16(expandBf16) {}
+  explicit ApproximateMath(const meshwright::Target &target)
+      : expandBf16(!target.hasBf16Conversion), hasAvx512(target.vectorBytes == 64) {}
 
   void getDependentDialects(DialectRegistry &registry) const override {
-    registry.insert<arith::ArithDialect, math::MathDialect, vector::VectorDialect>();
+    registry
+        .insert<arith::ArithDialect, LLVM::LLVMDialect, math::MathDialect, vector::VectorDialect>();
   }
 
   void runOnOperation() override {
@@ -132,7 +231,9 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
       return name == math::LogOp::getOperationName() || name == math::TanhOp::getOperationName() ||
              name == math::ErfOp::getOperationName();
     });
-    patterns.add<ExpandExp>(&getContext());
+    patterns.add<ExpandExp>(&getContext(), hasAvx512);
+    if (hasAvx512)
+      patterns.add<ExpandReciprocal>(&getContext());
     arith::populateCeilFloorDivExpandOpsPatterns(patterns);
     if (expandBf16) {
       arith::populateExpandBFloat16Patterns(patterns);
@@ -142,7 +243,7 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
       signalPassFailure();
   }
 
-  bool expandBf16;
+  bool expandBf16, hasAvx512;
 };
 } // namespace
 
@@ -197,7 +298,7 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
-  kernels.addPass(std::make_unique<ApproximateMath>(!options.target.hasBf16Conversion));
+  kernels.addPass(std::make_unique<ApproximateMath>(options.target));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
   kernels.addPass(createConvertMathToLLVMPass());

@@ -156,7 +156,13 @@ void RowEmitter::prefetch(unsigned dimension, Value further) {
 Value RowEmitter::toVector(Value value) {
   if (isa<VectorType>(value.getType()))
     return value;
-  return vector::BroadcastOp::create(builder, VectorType::get(width, value.getType()), value);
+  auto type = VectorType::get(width, value.getType());
+  if (!value.getType().isBF16())
+    return vector::BroadcastOp::create(builder, type, value);
+  // As integers: where the processor has no bf16, LLVM rounds it once more by a call.
+  Value bits = arith::BitcastOp::create(builder, builder.getI16Type(), value);
+  bits = vector::BroadcastOp::create(builder, type.clone(builder.getI16Type()), bits);
+  return arith::BitcastOp::create(builder, type, bits);
 }
 
 //===----------------------------------------------------------------------===//
@@ -326,7 +332,7 @@ Value RowEmitter::emitTerm(const Statistic &statistic) {
     return arith::MulFOp::create(builder, x, x);
   case Statistic::ExponentialSum: {
     x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, statistic.row));
-    return math::ExpOp::create(builder, x);
+    return math::ExpOp::create(builder, x, getAccuracy(op->getResult(0).getType()));
   }
   }
   return x;

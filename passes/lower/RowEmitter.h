@@ -49,6 +49,10 @@ public:
   mlir::Value emit(mlir::Value value, const Access &access);
   /// The same as a vector in any case.
   mlir::Value emitVector(mlir::Value value, const Access &access);
+  /// Gives an element that is known at these columns, in the value's type.
+  void setElement(mlir::Value value, const Access &access, mlir::Value element) {
+    columnValues.set(value, access, element);
+  }
   /// Stores an element, where `access` says, in a flat buffer.
   void store(mlir::Value element, mlir::Value buffer, const Access &access);
   /// Loads from a flat buffer.

@@ -39,6 +39,20 @@ KernelRegion KernelRegion::of(rt::KernelOp launch) {
   return region;
 }
 
+KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs) {
+  KernelRegion region;
+  SmallVector<Operation *> sorted(ops);
+  llvm::sort(sorted, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : sorted)
+    region.add(op);
+  for (Operation *op : sorted)
+    for (Value operand : op->getOperands())
+      if (!region.getDefiningOp(operand) && !llvm::is_contained(region.inputs, operand))
+        region.inputs.push_back(operand);
+  region.outputs.assign(outputs.begin(), outputs.end());
+  return region;
+}
+
 //===----------------------------------------------------------------------===//
 // Ops
 //===----------------------------------------------------------------------===//

@@ -47,6 +47,9 @@ struct KernelRegion {
   }
   /// That of a launch.
   static KernelRegion of(rt::KernelOp launch);
+  /// Ops in any order, of which others read these values.
+  static KernelRegion of(llvm::ArrayRef<mlir::Operation *> ops,
+                         llvm::ArrayRef<mlir::Value> outputs);
 
 private:
   llvm::DenseSet<mlir::Operation *> members;

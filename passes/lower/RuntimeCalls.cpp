@@ -12,7 +12,7 @@
 #include "Step.h"
 
 #include "meshwright-c/Runtime.h"
-#include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Dist/Refine.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/bit.h"
@@ -277,55 +277,55 @@ struct MovedDim {
 };
 } // namespace
 
-/// Factors of a dimension, sizes as padded; one with size 0 where the dimension
-/// is not spelled as a product.
-static SmallVector<std::pair<int64_t, dist::AxisList>> getFactors(dist::DimShardingAttr dim,
-                                                                  dist::MeshAttr mesh) {
-  SmallVector<std::pair<int64_t, dist::AxisList>> factors;
-  for (dist::FactorShardingAttr factor : dim.getFactors()) {
-    dist::AxisList axes;
+/// A dimension as its sharding spells it; where that names no sizes, of size `size`
+/// and padded as the local one is.
+static dist::DimLayout getDim(dist::DimShardingAttr attr, dist::MeshAttr mesh, int64_t size,
+                              int64_t local) {
+  dist::DimLayout dim;
+  for (dist::FactorShardingAttr factor : attr.getFactors()) {
+    if (factor.getSize() != 0) {
+      dim.factors.push_back(dist::getFactor(factor, mesh));
+      continue;
+    }
+    dist::LayoutFactor own;
     for (dist::AxisRefAttr axis : factor.getAxes())
-      axes.push_back(dist::getAxis(axis, mesh));
-    int64_t padded = factor.getPadded();
-    if (padded == 0)
-      padded = llvm::alignTo(factor.getSize(), dist::getNumShards(axes));
-    factors.push_back({padded, axes});
+      own.axes.push_back(dist::getAxis(axis, mesh));
+    dim.factors.push_back(own);
   }
-  if (factors.empty())
-    factors.push_back({0, {}});
-  return factors;
+  if (dim.factors.empty())
+    dim.factors.emplace_back();
+  if (attr.getFactors().empty() || attr.getFactors()[0].getSize() == 0) {
+    dist::LayoutFactor &factor = dim.factors.front();
+    factor.padded = local * dist::getNumShards(factor.axes);
+    factor.size = size ? size : factor.padded;
+  }
+  return dim;
+}
+
+static int64_t getSpelledSize(dist::DimShardingAttr dim) {
+  int64_t size = dim.getFactors().empty() ? 0 : 1;
+  for (dist::FactorShardingAttr factor : dim.getFactors())
+    size *= factor.getSize();
+  return size;
 }
 
 static LogicalResult appendMovedDims(dist::RedistributeOp op, dist::DimShardingAttr from,
                                      dist::MeshAttr fromMesh, dist::DimShardingAttr to,
                                      dist::MeshAttr toMesh, int64_t in, int64_t out,
                                      SmallVectorImpl<MovedDim> &dims) {
-  auto before = getFactors(from, fromMesh), after = getFactors(to, toMesh);
-  if (before.size() == 1 && after.size() == 1) {
-    dims.push_back({in, out, before[0].second, after[0].second});
+  int64_t size = std::max(getSpelledSize(from), getSpelledSize(to));
+  dist::DimLayout before = getDim(from, fromMesh, size, in), after = getDim(to, toMesh, size, out);
+  if (before.getLocalSize() != in || after.getLocalSize() != out)
+    return op.emitOpError("has local shapes that do not fit its layouts");
+  if (before.factors.size() == 1 && after.factors.size() == 1) {
+    dims.push_back({in, out, before.factors[0].axes, after.factors[0].axes});
     return success();
   }
-  // A dimension that one side does not spell as a product lies whole on every
-  // rank, and so do its factors.
-  for (auto [own, other] : {std::make_pair(&before, &after), std::make_pair(&after, &before)})
-    if (own->size() == 1 && own->front().second.empty()) {
-      int64_t count = other->size();
-      own->clear();
-      for (int64_t i = 0; i < count; ++i)
-        own->push_back({(*other)[i].first, {}});
-    }
-  if (before.size() != after.size())
-    return op.emitOpError("cuts a dimension into other factors than it had before");
-  int64_t localIn = 1, localOut = 1;
-  for (auto [source, target] : llvm::zip_equal(before, after)) {
-    MovedDim dim{source.first / dist::getNumShards(source.second),
-                 target.first / dist::getNumShards(target.second), source.second, target.second};
-    localIn *= dim.in;
-    localOut *= dim.out;
-    dims.push_back(dim);
-  }
-  if (localIn != in || localOut != out)
-    return op.emitOpError("has local shapes that do not fit its layouts");
+  auto pairs = dist::refine(before, after, fromMesh);
+  if (!pairs)
+    return op.emitOpError("cuts a dimension into factors that do not fit those it had before");
+  for (auto &[source, target] : *pairs)
+    dims.push_back({source.getLocalSize(), target.getLocalSize(), source.axes, target.axes});
   return success();
 }
 
@@ -426,6 +426,45 @@ static FailureOr<Step> getAxisIndex(dist::AxisIndexOp op) {
   return step;
 }
 
+static_assert(int(TokenOrder::Natural) == MW_RT_NATURAL &&
+              int(TokenOrder::Zigzag) == MW_RT_ZIGZAG && int(TokenOrder::Striped) == MW_RT_STRIPED);
+
+static FailureOr<Step> getReorder(dist::ReorderOp op) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  ArrayRef<int64_t> shape = shapeOf(op.getInput());
+  int64_t dim = op.getDim();
+  dist::LayoutFactor from = dist::getFactor(op.getFrom(), *mesh);
+  dist::LayoutFactor to = dist::getFactor(op.getTo(), *mesh);
+  Step step(op, "mw_rt_run_reorder");
+  step.inputs = {op.getInput()};
+  step.descriptor = {codeOf(op.getInput()),
+                     product(shape.take_front(dim)),
+                     from.size,
+                     shape[dim],
+                     product(shape.drop_front(dim + 1)),
+                     int64_t(from.order),
+                     from.orderRanks,
+                     int64_t(to.order),
+                     to.orderRanks};
+  return step;
+}
+
+static FailureOr<Step> getPositions(dist::PositionsOp op) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  dist::LayoutFactor factor = dist::getFactor(op.getFactor(), *mesh);
+  int64_t chunks = dist::getNumShards(factor.axes);
+  Step step(op, "mw_rt_run_positions");
+  if (failed(appendAxes(op, step.descriptor, factor.axes, *mesh)))
+    return failure();
+  step.descriptor.append({factor.size, factor.padded, int64_t(factor.order), factor.orderRanks,
+                          (int64_t(op.getShift()) % chunks + chunks) % chunks});
+  return step;
+}
+
 //===----------------------------------------------------------------------===//
 // All
 //===----------------------------------------------------------------------===//
@@ -434,7 +473,7 @@ bool isRuntimeCall(Operation *op) {
   return isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp, nn::TakeAlongOp,
              dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
              dist::SliceOp, dist::PermuteOp, dist::RedistributeOp, dist::PartialOp,
-             dist::MaskPaddingOp, dist::AxisIndexOp>(op);
+             dist::MaskPaddingOp, dist::AxisIndexOp, dist::ReorderOp, dist::PositionsOp>(op);
 }
 
 static FailureOr<Step> getCall(Operation *op) {
@@ -460,7 +499,9 @@ static FailureOr<Step> getCall(Operation *op) {
     return getCollective(op, MW_RT_ALL_TO_ALL, exchange.getAxes(), exchange.getFrom(),
                          exchange.getTo(), sum, {});
   if (auto slice = dyn_cast<dist::SliceOp>(op))
-    return getCollective(op, MW_RT_SLICE, slice.getAxes(), slice.getDims(), {}, sum, {});
+    return getCollective(op, MW_RT_SLICE, slice.getAxes(), slice.getDims(),
+                         SmallVector<int64_t>(slice.getNumOperands(), int64_t(slice.getShift())),
+                         sum, {});
   if (auto partial = dyn_cast<dist::PartialOp>(op))
     return getCollective(op, MW_RT_PARTIAL, partial.getAxes(), {}, {}, sum, {});
   if (auto permute = dyn_cast<dist::PermuteOp>(op))
@@ -469,6 +510,10 @@ static FailureOr<Step> getCall(Operation *op) {
     return getRedistribute(redistribute);
   if (auto mask = dyn_cast<dist::MaskPaddingOp>(op))
     return getMask(mask);
+  if (auto reorder = dyn_cast<dist::ReorderOp>(op))
+    return getReorder(reorder);
+  if (auto positions = dyn_cast<dist::PositionsOp>(op))
+    return getPositions(positions);
   return getAxisIndex(cast<dist::AxisIndexOp>(op));
 }
 

@@ -122,13 +122,15 @@ void Sinker::visit(Operation *op) {
       source = operand;
   if (!source)
     return;
+  // Copies: what the maps gain below moves their entries.
+  Value seed = origin.lookup(source), shard = shards.lookup(source);
   if (how->kind == TokenOp::TakeShard) {
-    op->getResult(0).replaceAllUsesWith(shards[source]);
-    ++passed[origin[source]];
+    op->getResult(0).replaceAllUsesWith(shard);
+    ++passed[seed];
     return;
   }
   if (how->kind == TokenOp::Forward) {
-    shards[op->getResult(0)] = shards[source];
+    shards[op->getResult(0)] = shard;
   } else {
     if (!runsOnShard(op, *how))
       return;
@@ -138,8 +140,8 @@ void Sinker::visit(Operation *op) {
       if (how->operands[i])
         operand = getShard(builder, op, operand, *how->operands[i]);
     Operation *sharded = sharding.runOnShard(builder, op, *how, operands);
-    for (auto [result, shard] : llvm::zip_equal(op->getResults(), sharded->getResults()))
-      shards[result] = shard;
+    for (auto [result, own] : llvm::zip_equal(op->getResults(), sharded->getResults()))
+      shards[result] = own;
     if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
       const GatherPlan::Entry &entry = plan.getEntry(source);
       log.add(kPass.str(), Outcome::Applied, op->getLoc(),
@@ -150,12 +152,12 @@ void Sinker::visit(Operation *op) {
     // Gathers that meet in it have all passed it.
     llvm::SmallDenseSet<Value, 2> seen;
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-      if (Value seed = how->operands[i] ? origin.lookup(operand) : Value();
-          seed && seen.insert(seed).second)
-        ++passed[seed];
+      if (Value other = how->operands[i] ? origin.lookup(operand) : Value();
+          other && seen.insert(other).second)
+        ++passed[other];
   }
   for (Value result : op->getResults()) {
-    origin[result] = origin[source];
+    origin[result] = seed;
     gathered.push_back(result);
   }
 }

@@ -252,32 +252,6 @@ Cost TokenSharding::getGatherCost(Value whole, const TokenDim &token) const {
   return cost;
 }
 
-double meshwright::getFlops(Operation *op) {
-  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
-    RankedTensorType input = getType(op->getOperand(0));
-    auto matmul = dyn_cast<nn::MatmulOp>(op);
-    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
-                                                       : input.getShape().back();
-    return 2.0 * getType(op->getResult(0)).getNumElements() * depth;
-  }
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
-    return 4.0 * getType(attention.getResult()).getNumElements() *
-           getType(attention.getKey()).getDimSize(2);
-  return 0;
-}
-
-int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
-  int64_t bytes = 0;
-  for (Value value : op->getOperands())
-    bytes += getTensorBytes(value.getType());
-  for (Value value : op->getResults())
-    bytes += getTensorBytes(value.getType());
-  int64_t time = model.getMemoryTime(bytes);
-  if (double flops = getFlops(op))
-    time = std::max(time, model.getComputeTime(flops, getType(op->getResult(0)).getElementType()));
-  return time;
-}
-
 int64_t TokenSharding::getSaving(Operation *op, const TokenOp &how) const {
   if (how.kind != TokenOp::Compute)
     return 0;

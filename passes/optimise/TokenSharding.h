@@ -16,6 +16,7 @@
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/lib/Analysis/PlacementAnalysis.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include "mlir/IR/Builders.h"
 
@@ -99,13 +100,6 @@ private:
   const CostModel &model;
   dist::MeshAttr mesh;
 };
-
-/// Operations of a product (linear, matmul, attention); 0 for other ops.
-double getFlops(mlir::Operation *op);
-
-/// Picoseconds of a local op: its memory traffic or arithmetic, whichever takes
-/// longer.
-int64_t getComputeTime(mlir::Operation *op, const CostModel &model);
 
 /// The tokens of a value that is reduced over `axes`: the last dimension but
 /// one; the first, where that is shorter than the group and the first is not.

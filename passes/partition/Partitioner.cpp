@@ -76,8 +76,13 @@ void Partitioner::choosePadding() {
   SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
   auto add = [&](Value value, const ValueSharding &sharding) {
     for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
-        multiple[leaf] = std::lcm(multiple[leaf], getNumShards(axes));
+      for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
+        if (axes.empty())
+          continue;
+        FactorAnalysis::Order order = factors.getOrder(leaf);
+        int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
+        multiple[leaf] = std::lcm(multiple[leaf], chunks);
+      }
   };
   for (const auto &[value, index] : stateIndices)
     add(value, states[index].target);
@@ -120,10 +125,7 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
   for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
     DimLayout dimLayout;
     for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
-      LayoutFactor factor;
-      factor.size = factors.getSize(leaf);
-      factor.padded = axes.empty() ? factor.size : padded[leaf];
-      factor.axes = axes;
+      LayoutFactor factor = factors.getFactor(leaf, axes, padded[leaf]);
       // What stands there is the verifier's business.
       factor.padding = Padding::Arbitrary;
       dimLayout.factors.push_back(std::move(factor));
@@ -218,46 +220,74 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
 // Values
 //===----------------------------------------------------------------------===//
 
-/// Where two shardings cut an axis in ways that do not fit (into 2 x 3 and into
-/// 3 x 2, say), the one without those parts, by way of which the value goes.
-std::optional<ValueSharding> Partitioner::getBetween(const Local &from,
-                                                     const ValueSharding &to) const {
-  AxisList target = to.getAxes();
-  auto fits = [&](const Axis &axis) {
-    return llvm::all_of(target, [&](const Axis &other) {
-      if (axis.axis != other.axis)
-        return true;
-      int64_t cuts[] = {axis.pre, axis.pre * axis.size, other.pre, other.pre * other.size};
-      llvm::sort(cuts);
-      return cuts[1] % cuts[0] == 0 && cuts[2] % cuts[1] == 0 && cuts[3] % cuts[2] == 0;
-    });
-  };
-  if (llvm::all_of(from.sharding.getAxes(), fits) && llvm::all_of(from.unreduced, fits))
-    return std::nullopt;
-  ValueSharding between = from.sharding;
-  for (auto &dim : between.dims)
-    for (AxisList &axes : dim)
-      llvm::erase_if(axes, [&](const Axis &axis) { return !fits(axis); });
-  return between;
-}
-
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
                                       Location loc) {
-  if (auto between = getBetween(from, to)) {
-    auto value = reshard(global, from, *between, loc);
-    if (failed(value))
-      return failure();
-    return reshard(global, {*value, *between, {}}, to, loc);
-  }
   Layout source = getLayout(global, from.sharding, from.unreduced);
   Layout target = getLayout(global, to);
-  auto moved = resharder.reshard(builder, loc, from.value, source, target);
+  auto moved = changesOrder(global, from.sharding, to)
+                   ? reshardByLeaves(global, from, to, loc)
+                   : resharder.reshard(builder, loc, from.value, source, target);
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
                                         << toString(target, mesh));
   if (*moved != from.value)
     known[*moved] = std::move(target);
   return moved;
+}
+
+/// Whether a leaf with an order is whole on one side only: what is whole has its
+/// natural order.
+bool Partitioner::changesOrder(Value global, const ValueSharding &from,
+                               const ValueSharding &to) const {
+  for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global)))
+    for (auto [i, leaf] : llvm::enumerate(leaves))
+      if (factors.getOrder(leaf).order != TokenOrder::Natural &&
+          from.dims[d][i].empty() != to.dims[d][i].empty())
+        return true;
+  return false;
+}
+
+/// A move on which orders change: the leaves are dimensions of their own meanwhile.
+/// Between the orders a leaf is whole, as long as with its padding.
+FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
+                                              const ValueSharding &to, Location loc) {
+  Layout at, target;
+  for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global))) {
+    for (auto [i, leaf] : llvm::enumerate(leaves)) {
+      at.dims.emplace_back(factors.getFactor(leaf, from.sharding.dims[d][i], padded[leaf]));
+      target.dims.emplace_back(factors.getFactor(leaf, to.dims[d][i], padded[leaf]));
+    }
+  }
+  at.unreduced = from.unreduced;
+  for (Layout *layout : {&at, &target})
+    for (DimLayout &dim : layout->dims)
+      dim.factors.front().padding = Padding::Arbitrary;
+  auto type = cast<RankedTensorType>(from.value.getType());
+  Value value = nn::ReshapeOp::create(builder, loc, type.clone(at.getLocalShape()), from.value);
+  known[value] = at;
+  for (size_t d = 0; d < at.dims.size(); ++d) {
+    const LayoutFactor source = at.dims[d].factors.front();
+    const LayoutFactor &end = target.dims[d].factors.front();
+    if (source.sameOrderAs(end))
+      continue;
+    LayoutFactor before = source, after = end;
+    before.padded = after.padded = std::max(source.padded, end.padded);
+    before.axes.clear();
+    after.axes.clear();
+    Layout whole = at;
+    whole.dims[d] = DimLayout(before);
+    auto moved = resharder.reshard(builder, loc, value, at, whole);
+    if (failed(moved))
+      return failure();
+    value = ReorderOp::create(builder, loc, moved->getType(), *moved, builder.getI64IntegerAttr(d),
+                              getFactorAttr(before, mesh), getFactorAttr(after, mesh));
+    at = whole;
+    at.dims[d] = DimLayout(after);
+  }
+  auto moved = resharder.reshard(builder, loc, value, at, target);
+  if (failed(moved))
+    return failure();
+  return nn::ReshapeOp::create(builder, loc, getLocalType(global, to), *moved).getResult();
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
@@ -302,10 +332,9 @@ bool Partitioner::canWait(Value value) const {
   return false;
 }
 
-LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value, 2> rest) {
-  Value value = op->getResult(0);
+LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
   State &state = getState(value);
-  if (isa<nn::ReshapeOp>(op))
+  if (value.getDefiningOp<nn::ReshapeOp>())
     known[local.value] = getLayout(value, local.sharding, local.unreduced);
   state.local = std::move(local);
   state.rest = std::move(rest);
@@ -323,7 +352,7 @@ LogicalResult Partitioner::define(Operation *op, Local local, SmallVector<Value,
   // The value itself is what the program promises; what the op left is a copy.
   ValueSharding computed = state.local.sharding;
   Value copy = state.local.value;
-  auto moved = reshard(value, state.local, state.target, op->getLoc());
+  auto moved = reshard(value, state.local, state.target, value.getLoc());
   if (failed(moved))
     return failure();
   state.local = {*moved, state.target, {}};
@@ -358,10 +387,10 @@ LogicalResult Partitioner::materialize(Value value) {
 // Ops
 //===----------------------------------------------------------------------===//
 
-Value Partitioner::emit(Operation *op, ArrayRef<Value> operands, RankedTensorType type) {
+Operation *Partitioner::emit(Operation *op, ArrayRef<Value> operands, ArrayRef<Type> types) {
   OperationState state(op->getLoc(), op->getName());
   state.addOperands(operands);
-  state.addTypes(type);
+  state.addTypes(types);
   state.addAttributes(op->getAttrDictionary().getValue());
   state.attributes.erase(DistDialect::kShardingAttr);
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
@@ -374,7 +403,7 @@ Value Partitioner::emit(Operation *op, ArrayRef<Value> operands, RankedTensorTyp
         limit = local.getDimSize(d);
     state.attributes.set(slice.getLimitsAttrName(), builder.getDenseI64ArrayAttr(limits));
   }
-  return builder.create(state)->getResult(0);
+  return builder.create(state);
 }
 
 /// A constant or indices in a layout: nothing is moved. A splat has every
@@ -392,7 +421,7 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
   State &state = getState(value);
   auto whole = llvm::find_if(state.copies, [&](auto &copy) { return copy.first == replicated; });
   if (whole == state.copies.end()) {
-    Value made = emit(op, {}, cast<RankedTensorType>(value.getType()));
+    Value made = emit(op, {}, value.getType())->getResult(0);
     state.copies.push_back({replicated, made});
     whole = std::prev(state.copies.end());
   }
@@ -454,7 +483,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   for (Value other : others)
     if (other)
       rest.push_back(other);
-  if (failed(define(op, std::move(sum), std::move(rest))))
+  if (failed(define(result, std::move(sum), std::move(rest))))
     return failure();
   return true;
 }
@@ -497,23 +526,20 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   }
   Value result = op->getResult(0);
   ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
-  Value local = emit(op, operands, getLocalType(result, sharding));
-  if (failed(define(op, {local, sharding, from.unreduced})))
+  Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
+  if (failed(define(result, {local, sharding, from.unreduced})))
     return failure();
   return true;
 }
 
 LogicalResult Partitioner::partition(Operation *op) {
-  if (op->getNumResults() != 1)
-    return op->emitOpError() << "has " << op->getNumResults()
-                             << " results: only ops of one result can be partitioned";
   Value result = op->getResult(0);
   if (op->getNumOperands() == 0) {
     const ValueSharding &target = getState(result).target;
     auto value = generate(op, target);
     if (failed(value))
       return failure();
-    return define(op, {*value, target, {}});
+    return define(result, {*value, target, {}});
   }
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
     ValueSharding target = getState(result).target;
@@ -528,7 +554,7 @@ LogicalResult Partitioner::partition(Operation *op) {
       if (failed(value))
         return failure();
     }
-    return define(op, {*value, target, unreduced});
+    return define(result, {*value, target, unreduced});
   }
   if (auto add = dyn_cast<nn::AddOp>(op)) {
     auto joined = joinSum(add);
@@ -538,6 +564,9 @@ LogicalResult Partitioner::partition(Operation *op) {
   auto passed = passPartialThrough(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);
+  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+    if (AxisList axes = getRingAxes(attention); !axes.empty())
+      return partitionRing(attention, axes);
 
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
@@ -579,9 +608,18 @@ LogicalResult Partitioner::partition(Operation *op) {
                                            getAxesAttr(builder.getContext(), axes, mesh),
                                            builder.getI64IntegerAttr(rows)));
   }
-  ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
-  Value local = emit(op, operands, getLocalType(result, sharding));
-  return define(op, {local, sharding, unreduced}, std::move(rest));
+  SmallVector<ValueSharding, 2> shardings;
+  SmallVector<Type, 2> types;
+  for (auto [value, dims] : llvm::zip_equal(op->getResults(), rule.results)) {
+    shardings.push_back(project(value, dims, opFactors, assignment));
+    types.push_back(getLocalType(value, shardings.back()));
+  }
+  Operation *local = emit(op, operands, types);
+  for (auto [value, own, sharding] :
+       llvm::zip_equal(op->getResults(), local->getResults(), shardings))
+    if (failed(define(value, {own, sharding, unreduced}, rest)))
+      return failure();
+  return success();
 }
 
 //===----------------------------------------------------------------------===//

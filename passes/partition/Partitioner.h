@@ -69,6 +69,10 @@ private:
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
+  /// The axes along which the keys of attention stay sharded; none elsewhere.
+  dist::AxisList getRingAxes(nn::AttentionOp op) const;
+  /// Attention whose keys stay sharded, in steps around a ring.
+  mlir::LogicalResult partitionRing(nn::AttentionOp op, const dist::AxisList &axes);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
@@ -93,19 +97,21 @@ private:
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
 
   /// Writes the op on local operands.
-  mlir::Value emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
-                   mlir::RankedTensorType type);
+  mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
+                        mlir::ArrayRef<mlir::Type> types);
 
   /// Whether a partial sum may wait for its reader: that adds it to others.
   bool canWait(mlir::Value value) const;
-  mlir::LogicalResult define(mlir::Operation *op, Local local,
+  mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
   mlir::LogicalResult materialize(mlir::Value value);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
                                    mlir::Location loc);
-  std::optional<ValueSharding> getBetween(const Local &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc);
+  bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
+  mlir::FailureOr<mlir::Value> reshardByLeaves(mlir::Value global, const Local &from,
+                                               const ValueSharding &to, mlir::Location loc);
 
   mlir::func::FuncOp func;
   dist::MeshAttr mesh;

@@ -45,6 +45,28 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
       return %1 : tensor<2x6xf32>
     }
     ```
+
+    Attention whose keys a constraint keeps sharded goes in steps around a ring: each
+    rank attends to one chunk of the keys after the other, and the parts are merged by
+    their log-sum-exps. Positions tell chunks what the mask hides; what belongs to keys
+    (padding masks, a bias) is cut with them. Steps that the mask leaves empty on all
+    ranks are left out.
+
+    Before:
+    ```mlir
+    %k1 = dist.constrain %k <@mesh, [{}, {}, (8 zigzag 2{"ring"}), {} ]> : tensor<1x2x8x16xf32>
+    ... // %q1 and %v1 likewise
+    %o = nn.attention %q1, %k1, %v1 scale 0.25 {causal} : (tensor<1x2x8x16xf32>, ...) -> tensor<1x2x8x16xf32>
+    ```
+    After:
+    ```mlir
+    %p = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
+    %o0, %l0 = nn.attention %q, %k, %v positions %p, %p scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
+    %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    %p1 = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
+    %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
+    %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
+    ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }

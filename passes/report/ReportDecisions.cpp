@@ -37,13 +37,23 @@ struct ReportDecisionsPass : meshwright::impl::ReportDecisionsPassBase<ReportDec
       InFlightDiagnostic remark = emitRemark(decision.location)
                                   << "[" << decision.pass << "] " << outcome << ": "
                                   << decision.message;
-      if (decision.numbers.empty())
-        continue;
-      remark << " (";
-      llvm::interleave(
-          decision.numbers, [&](auto &number) { remark << number.first << " = " << number.second; },
-          [&] { remark << ", "; });
-      remark << ")";
+      auto print = [](Diagnostic &diagnostic, auto &numbers) {
+        if (numbers.empty())
+          return;
+        diagnostic << " (";
+        llvm::interleave(
+            numbers, [&](auto &number) { diagnostic << number.first << " = " << number.second; },
+            [&] { diagnostic << ", "; });
+        diagnostic << ")";
+      };
+      print(*remark.getUnderlyingDiagnostic(), decision.numbers);
+      for (const Alternative &alternative : decision.alternatives) {
+        Diagnostic &note = remark.attachNote(decision.location);
+        note << (alternative.chosen ? "chosen: " : "alternative: ") << alternative.name;
+        if (!alternative.note.empty())
+          note << ", " << alternative.note;
+        print(note, alternative.numbers);
+      }
     }
   }
 };

@@ -42,8 +42,8 @@ struct Unit {
 
 class Former {
 public:
-  Former(func::FuncOp func, bool keepProbed)
-      : func(func), body(func.getBody().front()), keepProbed(keepProbed), builder(func) {}
+  Former(func::FuncOp func, const GroupingOptions &options)
+      : func(func), body(func.getBody().front()), options(options), builder(func) {}
 
   LogicalResult run();
 
@@ -62,7 +62,7 @@ private:
 
   func::FuncOp func;
   Block &body;
-  bool keepProbed;
+  GroupingOptions options;
   OpBuilder builder;
   std::vector<Unit> units;
   /// The unit that makes a value.
@@ -75,7 +75,7 @@ private:
 
 /// The units, in the program order of their last ops.
 void Former::collectUnits() {
-  std::vector<KernelGroup> groups = groupKernels(func, {keepProbed});
+  std::vector<KernelGroup> groups = groupKernels(func, options);
   DenseSet<Value> needed;
   for (Value value : body.getTerminator()->getOperands())
     needed.insert(value);
@@ -264,7 +264,12 @@ struct FormKernelsPass : meshwright::impl::FormKernelsBase<FormKernelsPass> {
     for (Operation &op : func.getBody().front())
       if (isa<rt::RtDialect>(op.getDialect()))
         return;
-    if (failed(Former(func, keepProbed).run()))
+    llvm::Expected<Target> target = Target::get(targetCpu);
+    if (!target) {
+      func.emitError() << llvm::toString(target.takeError());
+      return signalPassFailure();
+    }
+    if (failed(Former(func, {keepProbed, *target}).run()))
       signalPassFailure();
   }
 };

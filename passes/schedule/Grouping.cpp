@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/lower/KernelBuilder.h"
 #include "meshwright/passes/lower/RowPlan.h"
+#include "meshwright/passes/schedule/FuseProducts.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -91,19 +92,6 @@ int64_t Grouper::getTimesEvaluated(const Group &group, Operation *op) const {
   return times;
 }
 
-static KernelRegion getRegion(SmallVector<Operation *> ops, ArrayRef<Value> results) {
-  KernelRegion region;
-  llvm::sort(ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
-  for (Operation *op : ops)
-    region.add(op);
-  for (Operation *op : ops)
-    for (Value operand : op->getOperands())
-      if (!region.getDefiningOp(operand) && !llvm::is_contained(region.inputs, operand))
-        region.inputs.push_back(operand);
-  region.outputs.assign(results.begin(), results.end());
-  return region;
-}
-
 bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const {
   if (!group.isRows)
     return false;
@@ -122,7 +110,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   SmallVector<Value> results = group.results;
   if (asResult)
     results.push_back(op->getResult(0));
-  RowPlanResult joined = planRows(getRegion(ops, results));
+  RowPlanResult joined = planRows(KernelRegion::of(ops, results));
   if (!joined.plan) {
     reason = joined.reason;
     return false;
@@ -131,7 +119,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   bool hasPasses = llvm::any_of(joined.plan->pieces,
                                 [](const RowPiece &piece) { return !piece.statistics.empty(); });
   if (joined.plan->isScalar && hasPasses &&
-      !planRows(getRegion(group.ops, group.results)).plan->isScalar) {
+      !planRows(KernelRegion::of(group.ops, group.results)).plan->isScalar) {
     reason = "it is computed element by element, and rows are gone over several times";
     return false;
   }
@@ -268,7 +256,8 @@ void Grouper::place(Operation *op) {
     }
   }
   Group group;
-  group.isRows = isRowOp(op) && planRows(getRegion({op}, {op->getResult(0)})).plan.has_value();
+  group.isRows =
+      isRowOp(op) && planRows(KernelRegion::of({op}, {op->getResult(0)})).plan.has_value();
   groups.push_back(group);
   points[op] = std::max(points.lookup(op), countOf(op->getResult(0)));
   take(groups.size() - 1, op, /*asResult=*/true);
@@ -308,6 +297,7 @@ std::vector<KernelGroup> Grouper::run() {
     });
     result.push_back({group.ops, group.results});
   }
+  fuseProducts(body, result, options);
   return result;
 }
 

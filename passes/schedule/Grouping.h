@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 #define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 
+#include "meshwright/passes/lower/Target.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace meshwright {
@@ -24,6 +26,8 @@ struct KernelGroup {
 struct GroupingOptions {
   /// Every value that has an `nn.id` is a result of its group.
   bool keepProbed = false;
+  /// What kernels are made for.
+  Target target = Target::host();
 };
 
 /// The kernels of a function, without an order. Ops that nobody needs are in

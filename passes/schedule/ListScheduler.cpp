@@ -7,8 +7,12 @@
 
 #include "meshwright/passes/schedule/ListScheduler.h"
 
+#include "llvm/ADT/DenseSet.h"
+
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 
@@ -37,6 +41,9 @@ public:
       time = std::max(time, finish[dependence]);
     return time;
   }
+
+  /// When a stream has done all that it was given.
+  int64_t getFreeTime(int stream) const { return size_t(stream) < free.size() ? free[stream] : 0; }
 
   void waitUntil(int64_t time) {
     if (time <= now)
@@ -119,27 +126,68 @@ private:
 
 } // namespace
 
-Schedule meshwright::playInOrder(ArrayRef<ScheduleTask> tasks) {
+static Schedule playInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order) {
   Player player(tasks);
-  for (unsigned i = 0; i < tasks.size(); ++i) {
+  for (unsigned i : order) {
     player.waitUntil(player.getReadyTime(i));
     player.begin(i);
   }
   return player.end();
 }
 
-Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory) {
+Schedule meshwright::playInOrder(ArrayRef<ScheduleTask> tasks) {
+  std::vector<unsigned> order(tasks.size());
+  std::iota(order.begin(), order.end(), 0);
+  return ::playInOrder(tasks, order);
+}
+
+namespace {
+
+/// What the order is made from.
+struct TaskGraph {
+  explicit TaskGraph(ArrayRef<ScheduleTask> tasks);
+
+  ArrayRef<ScheduleTask> tasks;
+  std::vector<llvm::SmallVector<unsigned, 4>> users;
+  /// Collectives that are held back until a task has begun, and for how many tasks
+  /// each is.
+  std::vector<llvm::SmallVector<unsigned, 1>> holds;
+  std::vector<unsigned> held;
+  /// To the end of the program, and to the next collective, counted from the
+  /// begin of the task; chunks of about one size have the same distance.
+  std::vector<int64_t> remaining, distance;
+  /// Collectives on the way to the task.
+  std::vector<unsigned> stage;
+};
+
+} // namespace
+
+TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   size_t count = tasks.size();
-  std::vector<llvm::SmallVector<unsigned, 4>> users(count);
-  std::vector<unsigned> missing(count);
-  for (unsigned i = 0; i < count; ++i) {
-    missing[i] = tasks[i].dependences.size();
-    for (unsigned dependence : tasks[i].dependences)
+  users.resize(count);
+  remaining.resize(count);
+  distance.resize(count);
+  stage.resize(count);
+  for (unsigned i = 0; i < count; ++i)
+    for (unsigned dependence : tasks[i].dependences) {
       users[dependence].push_back(i);
+      stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].stream != 0));
+    }
+  // What a collective brings and another one passes on (around a ring) takes a
+  // third place where it does not wait for those who read what was there before.
+  holds.resize(count);
+  held.resize(count);
+  for (unsigned i = 0; i < count; ++i) {
+    llvm::SmallDenseSet<unsigned, 4> waits;
+    if (tasks[i].stream)
+      for (unsigned passed : tasks[i].dependences)
+        if (tasks[passed].stream)
+          for (unsigned before : tasks[passed].dependences)
+            for (unsigned reader : users[before])
+              if (reader < i && !tasks[reader].stream && waits.insert(reader).second)
+                holds[reader].push_back(i);
+    held[i] = waits.size();
   }
-  // To the end of the program, and to the next collective, counted from the
-  // begin of the task.
-  std::vector<int64_t> remaining(count), distance(count);
   for (size_t i = count; i-- > 0;) {
     int64_t after = 0, next = kNever;
     for (unsigned user : users[i]) {
@@ -149,24 +197,42 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
     remaining[i] = tasks[i].time + after;
     distance[i] = std::min(kNever, tasks[i].time + next);
   }
-
-  // Chains of chunks that nothing holds together stay side by side: one that
-  // has got ahead by many collectives waits for the others, and chunks of about
-  // one size count as equal.
-  constexpr unsigned kAhead = 8;
-  std::vector<unsigned> stage(count);
-  for (unsigned i = 0; i < count; ++i) {
-    for (unsigned dependence : tasks[i].dependences)
-      stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].stream != 0));
+  for (int64_t &time : distance) {
     int64_t unit = 1;
-    while (distance[i] / unit >= 16)
+    while (time / unit >= 16)
       unit *= 2;
-    distance[i] -= distance[i] % unit;
+    time -= time % unit;
   }
+}
 
+namespace {
+
+/// How one order is made; which is best depends on the program.
+struct Rules {
+  /// Chains of chunks that nothing holds together stay side by side: one that has
+  /// got that many collectives further than others waits for them.
+  unsigned ahead;
+  /// Of collectives that could go, the one with most others before it goes first,
+  /// and what would only queue is held back for it.
+  bool finishesChains;
+};
+
+} // namespace
+
+static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memory) {
+  ArrayRef<ScheduleTask> tasks = graph.tasks;
+  size_t count = tasks.size();
+  std::vector<unsigned> missing(count);
+  for (unsigned i = 0; i < count; ++i)
+    missing[i] = tasks[i].dependences.size() + graph.held[i];
   auto isBefore = [&](unsigned a, unsigned b) {
-    return std::tuple(tasks[a].stream == 0, stage[a] / kAhead, distance[a], -remaining[a], a) <
-           std::tuple(tasks[b].stream == 0, stage[b] / kAhead, distance[b], -remaining[b], b);
+    auto getKey = [&](unsigned i) {
+      int64_t stage = graph.stage[i] / rules.ahead;
+      if (rules.finishesChains && tasks[i].stream)
+        stage = -int64_t(graph.stage[i]);
+      return std::tuple(tasks[i].stream == 0, stage, graph.distance[i], -graph.remaining[i], i);
+    };
+    return getKey(a) < getKey(b);
   };
   std::set<unsigned, decltype(isBefore)> ready(isBefore);
   // What can begin at a later time.
@@ -188,6 +254,23 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
       continue;
     }
     auto chosen = ready.begin();
+    if (rules.finishesChains && tasks[*chosen].stream) {
+      int64_t free = player.getFreeTime(tasks[*chosen].stream);
+      auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].stream; });
+      if (free > player.now) {
+        // It would only queue: what can be computed until then goes first.
+        if (kernel == ready.end()) {
+          player.waitUntil(later.empty() ? free : std::min(free, later.top().first));
+          continue;
+        }
+        if (player.now + tasks[*kernel].time <= free)
+          chosen = kernel;
+      } else if (kernel != ready.end() && graph.stage[*kernel] > graph.stage[*chosen] &&
+                 graph.distance[*kernel] < tasks[*chosen].time) {
+        // A collective that continues a chain follows in a moment.
+        chosen = kernel;
+      }
+    }
     if (memory) {
       auto fits = [&](unsigned i) {
         return player.live - player.getFreedBefore(i) + tasks[i].bytes <= memory;
@@ -207,9 +290,37 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
     unsigned i = *chosen;
     ready.erase(chosen);
     player.begin(i);
-    for (unsigned user : users[i])
-      if (--missing[user] == 0)
-        add(user);
+    for (ArrayRef<unsigned> list : {ArrayRef(graph.users[i]), ArrayRef(graph.holds[i])})
+      for (unsigned user : list)
+        if (--missing[user] == 0)
+          add(user);
   }
   return player.end();
+}
+
+Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory) {
+  // Collectives may well take longer than they should: a rank comes late, or does
+  // not get the processor back at once. Orders are made for both cases, and the
+  // one is kept that is good in both.
+  std::vector<ScheduleTask> late(tasks.begin(), tasks.end());
+  for (ScheduleTask &task : late)
+    if (task.stream)
+      task.time *= 2;
+  Schedule best;
+  std::optional<std::pair<int64_t, int64_t>> bestKey;
+  for (ArrayRef<ScheduleTask> times : {tasks, ArrayRef<ScheduleTask>(late)}) {
+    TaskGraph graph(times);
+    for (unsigned ahead : {8, 4, 2, 1})
+      for (bool finishesChains : {false, true}) {
+        Schedule made = scheduleGraph(graph, {ahead, finishesChains}, memory);
+        Schedule next = ::playInOrder(tasks, made.order);
+        std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
+                                        next.time + ::playInOrder(late, made.order).time);
+        if (bestKey && key >= *bestKey)
+          continue;
+        bestKey = key;
+        best = std::move(next);
+      }
+  }
+  return best;
 }

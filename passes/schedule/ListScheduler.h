@@ -51,14 +51,23 @@ struct Schedule {
 /// collective begins as soon as its operands are there. Of the kernels that
 /// could run, the one goes first from which a collective follows soonest: what
 /// keeps the links busy hides most; then the one with the longest way to the
-/// end; then the first. One that is many collectives ahead waits.
+/// end; then the first. One that is many collectives ahead waits. A collective
+/// that passes on what another one brought begins behind those before it that
+/// read what that one passed on: values that go around a ring take two places.
+///
+/// How many that is, and whether a collective that continues a chain overtakes
+/// others, depends on the program: each is tried, with the times that are given
+/// and with collectives that take twice as long, and the order with the least
+/// sum of both times is returned. So a program does not wait where it need not
+/// when a collective comes late.
 ///
 /// With `memory`, a task that would take more than those bytes waits as long as
 /// another one can run; a `peak` above tells that none could. Results are kept
 /// from their task's begin to the end of their last reader; of a collective, to
 /// the begin of the first task that reads what it brings.
 ///
-/// The same tasks give the same order, in n log n time.
+/// The same tasks give the same order, in n log n time. The figures are for the
+/// times that are given.
 Schedule scheduleTasks(llvm::ArrayRef<ScheduleTask> tasks, int64_t memory = 0);
 
 /// The same figures for the tasks as they stand.

@@ -5,14 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/optimise/TokenSharding.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
-#include "meshwright/passes/schedule/ListScheduler.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
-
-#include "llvm/ADT/SetVector.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_OVERLAPCOLLECTIVES
@@ -27,95 +23,29 @@ namespace {
 
 constexpr llvm::StringLiteral kPass = "overlap-collectives";
 
-/// A function of launches as tasks: kernels, and collectives with their waits.
-/// What is between launches (views, constants, prepared parameters) goes with
-/// its readers.
+/// A function of launches, to be put into another order.
 class Program {
 public:
-  /// `always`, `never`: whether collectives run beside kernels, whatever the
-  /// links are.
-  Program(func::FuncOp func, const CostModel &model, bool always, bool never);
+  Program(func::FuncOp func, const CostModel &model, RunBeside beside)
+      : block(func.front()), launches(func, model, beside) {}
 
-  ArrayRef<ScheduleTask> getTasks() const { return tasks; }
-  bool isBeside(unsigned i) const { return tasks[i].stream != 0; }
+  ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
   /// Writes the launches in this order. Waits come where their results are
   /// first read, or directly behind the starts where nothing runs beside.
   void arrange(ArrayRef<unsigned> order, bool blocking = false);
 
 private:
-  int64_t getKernelTime(rt::KernelOp kernel) const;
-  void addDependences(ScheduleTask &task, Operation *op);
+  rt::StartOp getStart(unsigned i) const { return dyn_cast<rt::StartOp>(launches.launches[i]); }
   void place(Operation *op);
   void placeOperands(Operation *op);
 
   Block &block;
-  const CostModel &model;
-  std::vector<ScheduleTask> tasks;
-  std::vector<Operation *> launches;
-  /// The task of a launch, or of a wait.
-  DenseMap<Operation *, unsigned> numbers;
+  LaunchTasks launches;
   DenseSet<Operation *> placed;
 };
 
 } // namespace
-
-int64_t Program::getKernelTime(rt::KernelOp kernel) const {
-  int64_t bytes = 0, arithmetic = 0;
-  for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
-    for (Value value : values)
-      bytes += rt::getBufferBytes(value.getType());
-  for (Operation &op : kernel.getOps())
-    if (double flops = getFlops(&op))
-      arithmetic += model.getComputeTime(
-          flops, cast<RankedTensorType>(op.getResult(0).getType()).getElementType());
-  return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
-}
-
-/// What makes the operands, seen through what is between launches.
-void Program::addDependences(ScheduleTask &task, Operation *op) {
-  llvm::SmallSetVector<unsigned, 4> dependences;
-  SmallVector<Operation *, 4> worklist{op};
-  while (!worklist.empty())
-    for (Value operand : worklist.pop_back_val()->getOperands())
-      if (Operation *producer = operand.getDefiningOp()) {
-        if (auto it = numbers.find(producer); it != numbers.end())
-          dependences.insert(it->second);
-        else
-          worklist.push_back(producer);
-      }
-  task.dependences.append(dependences.begin(), dependences.end());
-}
-
-Program::Program(func::FuncOp func, const CostModel &model, bool always, bool never)
-    : block(func.front()), model(model) {
-  for (Operation &op : block) {
-    auto kernel = dyn_cast<rt::KernelOp>(op);
-    auto start = dyn_cast<rt::StartOp>(op);
-    if (auto wait = dyn_cast<rt::WaitOp>(op))
-      numbers[&op] = numbers.lookup(wait.getStart());
-    if (!kernel && !start)
-      continue;
-    ScheduleTask task;
-    addDependences(task, &op);
-    if (kernel) {
-      task.time = getKernelTime(kernel);
-      for (Value result : kernel->getResults())
-        task.bytes += rt::getBufferBytes(result.getType());
-    } else {
-      Operation *collective = start.getCollective();
-      if (!never && (always || model.runsBeside(getCollectiveAxes(collective, model.getMesh()))))
-        task.stream = start.getStream();
-      if (std::optional<Cost> cost = model.getCost(collective))
-        task.time = cost->time;
-      for (Type type : start.getFuture().getType().getTypes())
-        task.bytes += rt::getBufferBytes(type);
-    }
-    numbers[&op] = tasks.size();
-    tasks.push_back(std::move(task));
-    launches.push_back(&op);
-  }
-}
 
 /// Puts an op at the end, what it needs before it.
 void Program::place(Operation *op) {
@@ -134,16 +64,16 @@ void Program::placeOperands(Operation *op) {
 void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
   placed.clear();
   for (unsigned i : order) {
-    place(launches[i]);
-    auto start = dyn_cast<rt::StartOp>(launches[i]);
-    if (start && (blocking || !isBeside(i)))
+    place(launches.launches[i]);
+    rt::StartOp start = getStart(i);
+    if (start && (blocking || launches.tasks[i].stream == 0))
       for (Operation *wait : start.getFuture().getUsers())
         place(wait);
   }
   // What only the function's results need, or nobody.
   placeOperands(block.getTerminator());
   for (unsigned i : order)
-    if (auto start = dyn_cast<rt::StartOp>(launches[i]))
+    if (rt::StartOp start = getStart(i))
       for (Operation *wait : start.getFuture().getUsers())
         place(wait);
 }
@@ -218,7 +148,10 @@ void OverlapCollectivesPass::runOnOperation() {
   int64_t ceiling = memoryCeiling;
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
-  Program program(func, model, always, never);
+  Program program(func, model,
+                  always  ? RunBeside::Always
+                  : never ? RunBeside::Never
+                          : RunBeside::ByLink);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
   bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
   Schedule schedule;

@@ -34,7 +34,8 @@ struct PackWeights : meshwright::impl::PackWeightsBase<PackWeights> {
     auto builder = OpBuilder::atBlockBegin(&func.getBody().front());
     llvm::DenseMap<std::pair<Value, Attribute>, Value> packed;
     for (auto launch : func.getOps<rt::KernelOp>()) {
-      std::optional<lower::GemmWeight> weight = lower::getGemmWeight(launch, *target);
+      std::optional<lower::GemmWeight> weight =
+          lower::getGemmWeight(lower::KernelRegion::of(launch), *target);
       if (!weight)
         continue;
       OpOperand &operand = launch->getOpOperand(weight->operand);

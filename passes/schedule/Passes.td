@@ -90,6 +90,11 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     reads them. It does not join where it would be computed several times at
     some cost; that, and rows that do not agree, are decisions in the log.
 
+    A product by a parameter goes on with its results in the kernel that computes
+    them, where fewer bytes then go through memory: with the activation or the
+    gate that reads them, with the residual addition ahead of a norm. Casts between
+    the types of values stay, so that results are the same bit by bit.
+
     Collectives get the stream of their axes: those whose groups can share two
     or more ranks are in one stream, in order.
 
@@ -115,7 +120,9 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     ```
   }];
   let options = [Option<"keepProbed", "keep-probed", "bool", /*default=*/"false",
-                        "keep every value that has an nn.id between kernels, for --check">];
+                        "keep every value that has an nn.id between kernels, for --check">,
+                 Option<"targetCpu", "target-cpu", "std::string", /*default=*/"\"host\"",
+                        "the processor that kernels are for, by LLVM's name">];
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::nn::NnDialect",
                            "::meshwright::dist::DistDialect"];
 }
@@ -126,7 +133,9 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
     Takes a function of launches; guarantees the same results. A collective starts
     as soon as its operands are there and is waited for where its results are
     first read; among the kernels that could run, those go first from which a
-    collective follows soonest. Collectives of one stream keep one order on all
+    collective follows soonest. Several such orders are played, with collectives
+    in time and late; the one with the least time is kept. What goes around a
+    ring takes two places in turn. Collectives of one stream keep one order on all
     ranks. Where links take the device's own time (see `overlap` in
     docs/devices.md) nothing moves.
 

@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/Schedule.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 
@@ -21,6 +22,7 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
     pm.addNestedPass<func::FuncOp>(createSplitCollectives());
   FormKernelsOptions kernels;
   kernels.keepProbed = options.keepProbed;
+  kernels.targetCpu = options.targetCpu;
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
   pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
   PackWeightsOptions weights;
@@ -29,6 +31,25 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
   if (options.verifyPlacement)
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
+}
+
+CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
+  dist::MeshAttr mesh = dist::getSpmdMesh(func);
+  if (!mesh)
+    mesh = dist::MeshAttr::get(func.getContext(), {}, "");
+  // Where a wait follows at once the compute stream stands still.
+  LaunchTasks launches(func, CostModel(mesh), RunBeside::Always);
+  int64_t blocking = 0;
+  for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches))
+    if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
+        wait && wait.getStart() == launch) {
+      task.stream = 0;
+      blocking += task.time;
+    }
+  Schedule schedule = playInOrder(launches.tasks);
+  int64_t exposed = schedule.exposed + blocking, all = schedule.communication + blocking;
+  return {double(exposed) * 1e-12, double(std::max<int64_t>(0, all - exposed)) * 1e-12,
+          double(schedule.time) * 1e-12};
 }
 
 bool meshwright::isPlanned(func::FuncOp func) { return func->hasAttr(rt::RtDialect::kArenaAttr); }

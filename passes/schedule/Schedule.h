@@ -26,6 +26,17 @@ struct ScheduleOptions {
 /// Adds the passes from an SPMD or a global program to a planned rt program.
 void buildSchedule(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
+/// Seconds that a rank's collectives take by the cost model.
+struct CommunicationTime {
+  /// In which the compute stream stands still, and in which it computes.
+  double exposed = 0, hidden = 0;
+  /// Of the whole program.
+  double total = 0;
+};
+
+/// The times of a function of launches in the order that they are in.
+CommunicationTime estimateCommunication(mlir::func::FuncOp func);
+
 /// Whether the function is a planned rt program.
 bool isPlanned(mlir::func::FuncOp func);
 

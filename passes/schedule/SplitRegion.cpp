@@ -135,6 +135,11 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (!interface || isa<DistDialect>(op->getDialect()))
     return std::nullopt;
+  // Parts of attention belong together by their queries and keys, which chunks of
+  // these would not show.
+  if (auto attention = dyn_cast<nn::AttentionOp>(op);
+      isa<nn::MergeAttentionOp>(op) || (attention && attention.getLse()))
+    return std::nullopt;
   FactorRule rule = interface.getFactorRule();
   const FactorRule::ValueFactors &dims = isResult ? rule.results[number] : rule.operands[number];
   std::optional<TokenFactor> where = findTokens(rule, dims[place.dim], place);
@@ -238,11 +243,22 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
   if (!layout)
     return false;
   const DimLayout &dim = layout->dims[place.dim];
+  if (layout->isBlockwise()) {
+    reason = "a value lies in blocks where the ops that can run in chunks end";
+    return false;
+  }
   if (!dim.isSharded())
     return true;
   if (dim.isPadded() || dim.factors.size() != 1) {
     reason = "the rows are sharded over " + toString(dim.getAxes(), mesh) +
              " with padding where the ops that can run in chunks end";
+    return false;
+  }
+  // Whether chunks of each rank's own rows are chunks of the sequence only layouts
+  // in natural order say.
+  if (const LayoutFactor &factor = dim.factors.front();
+      factor.order != TokenOrder::Natural || factor.shift != 0) {
+    reason = "the rows are not in natural order where the ops that can run in chunks end";
     return false;
   }
   region.sharded.insert(value);

@@ -140,7 +140,8 @@ NB_MODULE(_core, m) {
       .def_rw("timeout", &RunOptions::timeout)
       .def_rw("check_finite", &RunOptions::checkFinite)
       .def_rw("trace", &RunOptions::trace)
-      .def_rw("measure", &RunOptions::measure);
+      .def_rw("measure", &RunOptions::measure)
+      .def_rw("target_cpu", &RunOptions::targetCpu);
 
   nb::class_<Plan>(m, "Plan")
       .def_static(

@@ -45,13 +45,16 @@ class Model:
     def parallelize(self, **options) -> Plan:
         """Rewrites the program for a mesh of ranks.
 
-        mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own.
+        mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own. Of a composed
+            model also a mesh for each stage, over the same ranks:
+            {"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}.
         data_parallel, tensor_parallel: an axis, or "none"; default "dp" and "tp".
         sequence_parallel: "on", "off" or "auto" (default).
-        context_parallel: {"ulysses": "axis"}; shards sequences, heads move along the axis around
-        attention.
-        fold: {"encoder": "sp", "ulysses", "ring", "replica", "batch" or None}; shards a stage of a
-        composed model over the axes of context_parallel.
+        context_parallel: {"ulysses": axis, "ring": axis, "order": "contiguous", "zigzag", "striped"
+            or "auto"} or "auto"; shards sequences. Around attention heads move along the one axis
+            and keys along the other; an axis may be "auto".
+        fold: {"encoder": "sp", "ulysses", "ring", "replica", "batch", "auto" or None}; shards a stage
+        of a composed model over the axes of context_parallel; "auto" compares time and memory.
         shardings: {"*.q_proj.weight": '[{"tp"}, {}]'}, the first match wins.
         device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
         overlap: "on", "off" or "auto" (default, where the cost model says it pays): collectives

@@ -17,9 +17,24 @@ def spell(options: Mapping) -> str:
     )
 
 
+def _axes(mesh: Mapping) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in mesh.items())
+
+
+def _stage_axes(stage, axes) -> str:
+    if not isinstance(axes, Mapping):
+        raise Error(
+            f"mesh: stage {stage!r} has {axes!r}: expected axes, as in "
+            '{"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}'
+        )
+    return _axes(axes)
+
+
 def _value(key, value):
     if key == "mesh" and isinstance(value, Mapping):
-        return ",".join(f"{axis}={size}" for axis, size in value.items())
+        if any(isinstance(axes, Mapping) for axes in value.values()):
+            return ";".join(f"{stage}:{_stage_axes(stage, axes)}" for stage, axes in value.items())
+        return _axes(value)
     if key == "shardings" and isinstance(value, Mapping):
         rules = []
         for pattern, sharding in value.items():

@@ -56,6 +56,7 @@ class Plan:
         check_finite: bool = False,
         trace=None,
         measure: bool = False,
+        target_cpu: str = "",
         **kwargs,
     ) -> list:
         """Runs on all ranks of the mesh, with the arguments of the model.
@@ -65,6 +66,8 @@ class Plan:
         MESHWRIGHT_TIMEOUT, or 30). With `check_finite` the run fails where an op gives NaN or
         infinity, and names the first one. `trace` is a file for what each rank and stream does
         when, which Perfetto opens; with `measure` the report says where time and memory went.
+        Kernels are for this machine's processor, or for `target_cpu` (`x86-64-v3`), whose code
+        this one has to be able to run.
 
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
         input is one, else NumPy arrays.
@@ -82,6 +85,7 @@ class Plan:
         options.check_finite = check_finite
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
+        options.target_cpu = target_cpu
         unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
         return outputs
 

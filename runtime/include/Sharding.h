@@ -9,17 +9,20 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_SHARDING_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/TokenOrder.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace meshwright::rt {
 
-/// A factor of a dimension: `size` elements, padded at the tail to `padded`, in
-/// equal chunks over the axes.
+/// A factor of a dimension: `size` elements in an order for `orderRanks` ranks, padded
+/// at the tail to `padded`, in equal chunks over the axes.
 struct ShardedFactor {
   int64_t size, padded;
   mw_rt_axes axes;
+  TokenOrder order = TokenOrder::Natural;
+  int64_t orderRanks = 1;
 };
 
 /// How a value lies on the ranks: each dimension is a product of factors, major

@@ -8,6 +8,7 @@
 #include "Context.h"
 #include "Moves.h"
 
+#include "meshwright/TokenOrder.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Types.h"
@@ -17,14 +18,14 @@
 
 using namespace meshwright::rt;
 
-/// The rank's chunk of a replicated value, with zeros behind its end.
-static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t coordinate, const void *input,
+/// A chunk of a replicated value, with zeros behind its end.
+static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t chunk, const void *input,
                         void *output) {
   std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);
   std::vector<int64_t> out(moved.out_shape, moved.out_shape + moved.rank);
   std::vector<int64_t> offset(moved.rank, 0), origin(moved.rank, 0), extents = out;
   int64_t size = sizeOf(DType(moved.dtype));
-  offset[moved.dim] = coordinate * out[moved.dim];
+  offset[moved.dim] = chunk * out[moved.dim];
   extents[moved.dim] = std::clamp<int64_t>(in[moved.dim] - offset[moved.dim], 0, out[moved.dim]);
   if (extents[moved.dim] < out[moved.dim])
     std::memset(output, 0, countOf(out) * size);
@@ -39,7 +40,9 @@ static void cutLocally(const mw_rt_context &context, const mw_rt_collective &wha
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     if (what.kind == MW_RT_SLICE) {
-      sliceTensor(moved, coordinate, inputs[i], outputs[i]);
+      int64_t chunks = sizeOfGroup(what.group);
+      int64_t chunk = (coordinate - moved.to_dim % chunks + chunks) % chunks;
+      sliceTensor(moved, chunk, inputs[i], outputs[i]);
       continue;
     }
     int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
@@ -167,5 +170,40 @@ int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t, const mw_rt_axis_i
   } else {
     std::memcpy(result, &value, 8);
   }
+  return 0;
+}
+
+int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
+                          const void *input, void *result) {
+  int64_t row = what->inner * sizeOf(DType(what->dtype)), bytes = what->outer * what->padded * row;
+  return call(context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&] {
+    // Where each true element is.
+    std::vector<int64_t> slots(what->size);
+    for (int64_t slot = 0; slot < what->size; ++slot)
+      slots[meshwright::getTokenInSlot(meshwright::TokenOrder(what->from_order), what->from_ranks,
+                                       what->size, what->padded, slot)] = slot;
+    for (int64_t outer = 0; outer < what->outer; ++outer) {
+      const char *from = static_cast<const char *>(input) + outer * what->padded * row;
+      char *to = static_cast<char *>(result) + outer * what->padded * row;
+      for (int64_t slot = 0; slot < what->size; ++slot) {
+        int64_t token = meshwright::getTokenInSlot(meshwright::TokenOrder(what->to_order),
+                                                   what->to_ranks, what->size, what->padded, slot);
+        std::memcpy(to + slot * row, from + slots[token] * row, row);
+      }
+      std::memcpy(to + what->size * row, from + what->size * row,
+                  (what->padded - what->size) * row);
+    }
+    return 0;
+  });
+}
+
+int32_t mw_rt_run_positions(mw_rt_context *context, int64_t, const mw_rt_positions *what,
+                            void *result) {
+  int64_t chunks = sizeOfGroup(what->axes), count = what->padded / chunks;
+  int64_t chunk = (coordinateOf(what->axes, context->rank) - what->shift + chunks) % chunks;
+  for (int64_t i = 0; i < count; ++i)
+    static_cast<int64_t *>(result)[i] =
+        meshwright::getTokenInSlot(meshwright::TokenOrder(what->order), what->order_ranks,
+                                   what->size, what->padded, chunk * count + i);
   return 0;
 }

@@ -63,9 +63,14 @@ static Json write(const ProgramValue &value) {
   Json &dims = json["layout"] = Json::array();
   for (const auto &dim : value.layout.dims) {
     Json factors = Json::array();
-    for (const ShardedFactor &factor : dim)
-      factors.push_back(
-          {{"size", factor.size}, {"padded", factor.padded}, {"axes", write(factor.axes)}});
+    for (const ShardedFactor &factor : dim) {
+      Json &written = factors.emplace_back(
+          Json{{"size", factor.size}, {"padded", factor.padded}, {"axes", write(factor.axes)}});
+      if (factor.order != TokenOrder::Natural) {
+        written["order"] = factor.order == TokenOrder::Zigzag ? "zigzag" : "striped";
+        written["order_ranks"] = factor.orderRanks;
+      }
+    }
     dims.push_back(std::move(factors));
   }
   return json;
@@ -217,7 +222,14 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     for (const Json &factor : factors) {
       ShardedFactor read{readCount(factor, "size"), readCount(factor, "padded"),
                          readAxes(factor.at("axes"), numRanks)};
-      require(read.size <= read.padded && read.padded % sizeOfGroup(read.axes) == 0,
+      if (factor.contains("order")) {
+        std::string order = factor["order"].get<std::string>();
+        require(order == "zigzag" || order == "striped", "unknown order '" + order + "'");
+        read.order = order == "zigzag" ? TokenOrder::Zigzag : TokenOrder::Striped;
+        read.orderRanks = readCount(factor, "order_ranks");
+      }
+      require(read.orderRanks > 0 && read.padded % read.orderRanks == 0 &&
+                  read.size <= read.padded && read.padded % sizeOfGroup(read.axes) == 0,
               "a factor of '" + value.name + "' is not whole");
       dim.push_back(read);
     }

@@ -67,8 +67,29 @@ static void moveAllToAll(const mw_rt_moved_tensor &moved, int64_t members, int64
   }
 }
 
+/// How far the ranks of `group` are that hold the same as `rank`, itself included,
+/// where `isReplica` says who does.
+template <typename Predicate>
+static std::vector<int64_t> replicasOf(const mw_rt_axes &group, int64_t rank, Predicate isReplica) {
+  int64_t first = rank;
+  for (int64_t i = 0; i < group.count; ++i)
+    first -= rank / group.axes[i].stride % group.axes[i].size * group.axes[i].stride;
+  std::vector<int64_t> ranks{first}, replicas;
+  for (int64_t i = 0; i < group.count; ++i) {
+    std::vector<int64_t> next;
+    for (int64_t base : ranks)
+      for (int64_t j = 0; j < group.axes[i].size; ++j)
+        next.push_back(base + j * group.axes[i].stride);
+    ranks = std::move(next);
+  }
+  for (int64_t other : ranks)
+    if (isReplica(other))
+      replicas.push_back(other - rank);
+  return replicas;
+}
+
 /// Each dimension is cut both ways; every overlap of the rank's chunk with an old
-/// one comes from the rank that differs from it only in where that chunk lies.
+/// one that it does not hold itself comes in equal parts from those that do.
 static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_tensor &moved,
                              int64_t rank, Arrivals &result) {
   const int64_t *cursor = reinterpret_cast<const int64_t *>(&what) + moved.layouts;
@@ -86,8 +107,10 @@ static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_ten
     int64_t source, destination, extent, rankDelta;
   };
   std::vector<std::vector<Piece>> pieces(moved.rank);
+  std::vector<mw_rt_axes> held;
   for (int64_t d = 0; d < moved.rank; ++d) {
     mw_rt_axes before = readAxes(), after = readAxes();
+    held.push_back(before);
     int64_t in = result.inShape[d], out = result.outShape[d];
     int64_t begin = coordinateOf(after, rank) * out, end = begin + out;
     int64_t own = coordinateOf(before, rank), chunks = sizeOfGroup(before), filled = 0;
@@ -110,6 +133,31 @@ static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_ten
   for (const std::vector<Piece> &list : pieces)
     if (list.empty())
       return;
+  // Replicas differ from each other in nothing that places a chunk, so those of any
+  // holder are as far from it as the rank's own are from the rank.
+  std::vector<int64_t> replicas = replicasOf(what.group, rank, [&](int64_t other) {
+    return std::all_of(held.begin(), held.end(), [&](const mw_rt_axes &axes) {
+      return coordinateOf(axes, other) == coordinateOf(axes, rank);
+    });
+  });
+  auto fetch = [&](const Move &box, int64_t holder) {
+    if (holder == rank || replicas.size() == 1) {
+      result.moves.push_back(box);
+      result.moves.back().from = coordinateOf(what.group, holder);
+      return;
+    }
+    size_t d = std::max_element(box.extents.begin(), box.extents.end()) - box.extents.begin();
+    int64_t parts = replicas.size();
+    for (int64_t part = 0; part < parts; ++part) {
+      auto [begin, end] = shareOf(box.extents[d], part, parts);
+      Move move = box;
+      move.source[d] += begin;
+      move.destination[d] += begin;
+      move.extents[d] = end - begin;
+      move.from = coordinateOf(what.group, holder + replicas[part]);
+      result.moves.push_back(std::move(move));
+    }
+  };
   std::vector<size_t> choice(moved.rank, 0);
   while (true) {
     Move move;
@@ -121,8 +169,7 @@ static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_ten
       move.extents.push_back(piece.extent);
       holder += piece.rankDelta;
     }
-    move.from = coordinateOf(what.group, holder);
-    result.moves.push_back(std::move(move));
+    fetch(move, holder);
     int64_t d = moved.rank - 1;
     for (; d >= 0; --d) {
       if (++choice[d] < pieces[d].size())

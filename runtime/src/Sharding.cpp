@@ -38,43 +38,87 @@ std::vector<int64_t> ShardedLayout::getLocalShape() const {
 bool ShardedLayout::isReplicated() const {
   for (const auto &dim : dims)
     for (const ShardedFactor &factor : dim)
-      if (factor.size != factor.padded || sizeOfGroup(factor.axes) != 1)
+      if (factor.size != factor.padded || sizeOfGroup(factor.axes) != 1 ||
+          factor.order != TokenOrder::Natural)
         return false;
   return true;
 }
 
 namespace {
-/// A rank's part of a global array, factor by factor.
+/// A run of a factor's elements that a rank holds: local slots one after the other,
+/// global elements `step` apart.
+struct Run {
+  int64_t slot, element, step, count;
+};
+
+/// A box of a rank's part of a global array, factor by factor.
+struct Box {
+  std::vector<int64_t> extents, globalStrides;
+  int64_t globalOffset = 0, localOffset = 0;
+};
+
+/// A rank's part of a global array: boxes that lie in its buffer.
 struct Part {
-  std::vector<int64_t> extents, globalStrides, localStrides;
-  int64_t globalOffset = 0;
+  std::vector<Box> boxes{Box()};
+  std::vector<int64_t> localStrides;
   bool padded = false;
-  bool empty = false;
 };
 } // namespace
 
+/// What a rank holds of a factor, in as few runs as its order allows.
+static std::vector<Run> runsOf(const ShardedFactor &factor, int64_t begin, int64_t chunk) {
+  std::vector<Run> runs;
+  int64_t count = std::clamp<int64_t>(factor.size - begin, 0, chunk);
+  if (factor.order == TokenOrder::Natural) {
+    if (count > 0)
+      runs.push_back({0, begin, 1, count});
+    return runs;
+  }
+  for (int64_t slot = 0; slot < count; ++slot) {
+    int64_t element =
+        getTokenInSlot(factor.order, factor.orderRanks, factor.size, factor.padded, begin + slot);
+    Run *last = runs.empty() ? nullptr : &runs.back();
+    if (last && last->count == 1 && element > last->element)
+      last->step = element - last->element;
+    if (last && element == last->element + last->step * last->count)
+      ++last->count;
+    else
+      runs.push_back({slot, element, 1, 1});
+  }
+  return runs;
+}
+
 static Part partOf(const ShardedLayout &layout, int64_t rank,
                    const std::vector<int64_t> &dimStrides) {
-  Part part;
   std::vector<int64_t> localSizes;
+  for (const auto &dim : layout.dims)
+    for (const ShardedFactor &factor : dim)
+      localSizes.push_back(factor.padded / sizeOfGroup(factor.axes));
+  Part part;
+  part.localStrides = denseStrides(localSizes);
+  size_t index = 0;
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     int64_t stride = dimStrides[d];
     for (const ShardedFactor &factor : layout.dims[d])
       stride *= factor.size;
     for (const ShardedFactor &factor : layout.dims[d]) {
       stride = factor.size ? stride / factor.size : 0;
-      int64_t chunk = factor.padded / sizeOfGroup(factor.axes);
+      int64_t chunk = localSizes[index];
       int64_t begin = coordinateOf(factor.axes, rank) * chunk;
-      int64_t extent = std::clamp<int64_t>(factor.size - begin, 0, chunk);
-      part.padded |= extent < chunk;
-      part.empty |= extent == 0;
-      part.extents.push_back(extent);
-      part.globalStrides.push_back(stride);
-      part.globalOffset += extent ? begin * stride : 0;
-      localSizes.push_back(chunk);
+      part.padded |= factor.size - begin < chunk;
+      std::vector<Box> boxes;
+      for (const Run &run : runsOf(factor, begin, chunk))
+        for (Box box : part.boxes) {
+          box.extents.push_back(run.count);
+          box.globalStrides.push_back(stride * run.step);
+          box.globalOffset += run.element * stride;
+          box.localOffset += run.slot * part.localStrides[index];
+          boxes.push_back(std::move(box));
+        }
+      part.boxes = std::move(boxes);
+      ++index;
     }
   }
-  part.localStrides = denseStrides(localSizes);
   return part;
 }
 
@@ -91,19 +135,19 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
       count *= size;
     std::memset(local, 0, count * elementSize);
   }
-  if (!part.empty)
-    copyStrided(static_cast<const char *>(global) + (start + part.globalOffset) * elementSize,
-                part.globalStrides, static_cast<char *>(local), part.localStrides, part.extents,
-                elementSize);
+  for (const Box &box : part.boxes)
+    copyStrided(static_cast<const char *>(global) + (start + box.globalOffset) * elementSize,
+                box.globalStrides, static_cast<char *>(local) + box.localOffset * elementSize,
+                part.localStrides, box.extents, elementSize);
 }
 
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,
              void *global) {
   Part part = partOf(layout, rank, denseStrides(layout.getGlobalShape()));
-  if (!part.empty)
-    copyStrided(static_cast<const char *>(local), part.localStrides,
-                static_cast<char *>(global) + part.globalOffset * elementSize, part.globalStrides,
-                part.extents, elementSize);
+  for (const Box &box : part.boxes)
+    copyStrided(static_cast<const char *>(local) + box.localOffset * elementSize, part.localStrides,
+                static_cast<char *>(global) + box.globalOffset * elementSize, box.globalStrides,
+                box.extents, elementSize);
 }
 
 } // namespace meshwright::rt

@@ -31,6 +31,7 @@ Streams::Stream &Streams::getStream(int64_t index) {
   stream->index = index;
   stream->thread = std::thread([this, stream = stream.get()] {
     nameThread("mw " + std::to_string(context.rank) + " stream " + std::to_string(stream->index));
+    wakePromptly();
     work(*stream);
   });
   return *streams.emplace(index, std::move(stream)).first->second;

@@ -73,6 +73,13 @@ private:
 /// Names the calling thread in debuggers and profilers.
 void nameThread(const std::string &name);
 
+/// Has the calling thread run as soon as it wakes up, for a short while each
+/// time: what communicates is wanted back on the links at once, and would else
+/// wait until the scheduler's time slice of the thread that computes is over, which is
+/// milliseconds. It gets no larger share of the processor. Systems that know no
+/// time slices of threads (Linux before 6.12) leave things as they are.
+void wakePromptly();
+
 } // namespace meshwright::rt
 
 #endif // MESHWRIGHT_RUNTIME_SRC_WORKERS_H

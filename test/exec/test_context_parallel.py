@@ -3,6 +3,7 @@
 """Attention over a sequence that is sharded: results beside PyTorch's in f64, bytes moved."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -62,6 +63,149 @@ def test_ulysses(name, mesh, batch, length):
     model = MODELS[name]().eval()
     ids = torch.randint(0, 101, (batch, length))
     compare(model, ids, mesh, {"ulysses": "ulysses"})
+
+
+# Ring and ulysses, order, batch, length; lengths that are shorter than the ring, that
+# do not divide, and one token.
+RINGS = [
+    ({"ring": 2}, "zigzag", 1, 33),
+    ({"ring": 3}, "contiguous", 2, 7),
+    ({"ring": 4}, "striped", 1, 19),
+    ({"ring": 2, "ulysses": 2}, "zigzag", 3, 5),
+    ({"ulysses": 2, "ring": 2}, "striped", 1, 40),
+    ({"ring": 4, "ulysses": 2}, "zigzag", 1, 2),
+    ({"tp": 2, "ring": 2, "ulysses": 2}, "zigzag", 1, 21),
+    ({"dp": 2, "ring": 3}, "auto", 3, 1),
+]
+RING_CASES = [
+    (name, *RINGS[(3 * i + j) % len(RINGS)]) for i, name in enumerate(MODELS) for j in range(3)
+]
+
+
+@pytest.mark.parametrize("name, mesh, order, batch, length", RING_CASES, ids=str)
+def test_ring(name, mesh, order, batch, length):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    ids = torch.randint(0, 101, (batch, length))
+    context = {"ring": "ring", "order": order}
+    if "ulysses" in mesh:
+        context["ulysses"] = "ulysses"
+    plan = compare(model, ids, mesh, context)
+    kinds = {entry["kind"] for entry in plan.report(format="json")["collectives"]}
+    # Of a sequence nothing is gathered; replicated key heads are.
+    assert "all_gather" not in kinds or "ulysses" in mesh or "tp" in mesh
+    plan.check(ids)
+
+
+@pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
+def test_ring_windows(order):
+    """Steps that the window leaves empty on all ranks are neither sent nor computed."""
+    torch.manual_seed(0)
+    model = MODELS["mistral"]().eval()
+    ids = torch.randint(0, 101, (1, 128))
+    plan = compare(model, ids, {"ring": 4}, {"ring": "ring", "order": order})
+    # In zigzag order neighbours are on neighbours, in both directions of the ring.
+    steps = {"contiguous": 1, "zigzag": 2, "striped": 3}[order]
+    report = plan.report(format="json")
+    assert {entry["kind"] for entry in report["collectives"]} == {"permute"}
+    assert report["launches_per_rank"] == 2 * steps
+
+
+def test_bytes_of_ring():
+    """(R-1) times the local keys and values, a launch each step for both."""
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(**SMALL, num_attention_heads=8, num_key_value_heads=2)
+    model = tf.LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 101, (1, 64))
+    plan = compare(model, ids, {"ring": 4}, {"ring": "ring"})
+    report = plan.report(format="json")
+    assert {entry["kind"] for entry in report["collectives"]} == {"permute"}
+    assert report["launches_per_rank"] == 2 * 3
+    assert report["bytes_per_rank"] == 2 * 3 * 2 * (64 // 4) * 2 * 8 * 4
+
+
+@pytest.mark.parametrize("name, mesh, order, batch, length", [
+    ("llama 8:2", {"ring": 2}, "zigzag", 1, 33),
+    ("llama 8:2", {"ring": 4}, "striped", 1, 19),
+    ("llama 8:2", {"tp": 2, "ring": 3}, "zigzag", 1, 24),
+    ("llama 8:1", {"tp": 2, "ring": 2, "ulysses": 2}, "contiguous", 1, 32),
+    ("llama 8:2", {"tp": 2, "ring": 2}, "zigzag", 2, 32),
+    ("t5", {"tp": 2, "ring": 2}, "contiguous", 1, 64),
+], ids=str)  # fmt: skip
+def test_overlap_of_ring(name, mesh, order, batch, length):
+    """Keys that travel while attention is computed, and chunks of the rest, change no bit."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 101, (batch, length))
+    model = mw.from_torch(MODELS[name]().eval(), (ids,))
+    context = {axis: axis for axis in mesh if axis != "tp"} | {"order": order}
+    on, off = (model.parallelize(mesh=mesh, context_parallel=context, overlap=overlap)
+               for overlap in ("on", "off"))
+    assert torch.equal(on.run(ids)[0], off.run(ids)[0])
+    # The first permute starts before the first attention, and is waited for behind it.
+    text = on.ir(phase="rt")
+    start = re.search(r"(%\w+) = rt.start [^\n]*\n[^\n]*\n[^\n]*dist.permute", text)
+    wait = text.index(f"rt.wait {start[1]} ")
+    assert start.start() < text.index("nn.attention") < wait
+
+
+def test_order_without_a_causal_mask():
+    """Declined with a remark: all ranks have the same to do."""
+    torch.manual_seed(0)
+    model = MODELS["bert"]().eval()
+    ids = torch.randint(0, 101, (1, 8))
+    plan = compare(model, ids, {"ring": 2}, {"ring": "ring", "order": "zigzag"})
+    decisions = plan.report(format="json")["decisions"]
+    declined = [d for d in decisions if d["outcome"] == "declined" and "zigzag" in d["message"]]
+    assert declined and "not causal" in declined[0]["message"]
+
+
+def diffusers_model(name):
+    diffusers = pytest.importorskip("diffusers")
+    common = dict(sample_size=16, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8)
+    args = dict(hidden_states=torch.randn(1, 4, 16, 16), return_dict=False)
+    args["encoder_hidden_states"] = torch.randn(1, 7, 24)
+    if name == "sd3":
+        args |= dict(pooled_projections=torch.randn(1, 20), timestep=torch.tensor([3.0]))
+        return diffusers.SD3Transformer2DModel(
+            **common, num_attention_heads=4, joint_attention_dim=24, caption_projection_dim=32,
+            pooled_projection_dim=20, out_channels=4, pos_embed_max_size=16,
+        ).eval(), args  # fmt: skip
+    args |= dict(timestep=torch.tensor([3]), added_cond_kwargs={})
+    return diffusers.PixArtTransformer2DModel(
+        **common, num_attention_heads=4, out_channels=8, cross_attention_dim=32,
+        caption_channels=24, norm_num_groups=4,
+    ).eval(), args  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", [{"ulysses": 2}, {"ring": 2}, {"ring": 2, "ulysses": 2}], ids=str)
+@pytest.mark.parametrize("name", ["sd3", "pixart"])
+def test_diffusion(name, mesh):
+    """Image tokens are sharded, the prompt's few are whole; no sequence is gathered."""
+    torch.manual_seed(0)
+    model, args = diffusers_model(name)
+    wide = {k: v.double() if k != "timestep" and torch.is_tensor(v) else v for k, v in args.items()}
+    with torch.no_grad():
+        want = copy.deepcopy(model).double()(**wide)[0]
+    context = {axis: axis for axis in mesh}
+    plan = mw.from_torch(model, (), args).parallelize(mesh=mesh, context_parallel=context)
+    got = plan.run(**args)[0].double()
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+    report = plan.report(format="json")
+    kinds = {entry["kind"] for entry in report["collectives"]}
+    assert kinds >= {{"ulysses": "all_to_all", "ring": "permute"}[axis] for axis in mesh}
+    # 64 image tokens of 32 features would be 8 KiB.
+    gathered = [e for e in report["collectives"] if e["kind"] == "all_gather"]
+    assert all(e["bytes_per_rank"] < 1024 * e["count"] for e in gathered)
+
+
+def test_padding_mask_on_a_ring():
+    torch.manual_seed(0)
+    model = MODELS["bert"]().eval()
+    ids = torch.randint(0, 101, (3, 7))
+    mask = (torch.arange(7)[None] < torch.tensor([[7], [3], [1]])).long()
+    mesh = {"ring": 2, "ulysses": 2}
+    context = {"ring": "ring", "ulysses": "ulysses"}
+    compare(model, ids, mesh, context, attention_mask=mask)
 
 
 def test_padding_mask():

@@ -84,15 +84,23 @@ def encoder_bytes(plan):
                 for size in shape[:-1]:
                     count *= int(size)
                 total += count
+    report = plan.report(format="json")["memory_per_rank"]
+    modules = report["modules"]
+    assert list(modules) == ["encoder", "denoiser", "update"]
+    assert modules["encoder"]["weights"] == total and modules["update"]["weights"] == 0
+    assert sum(module["weights"] for module in modules.values()) == report["weights"]
+    peaks = [module["activations_peak"] for module in modules.values()]
+    assert max(peaks) == report["activations_peak"]
     return total
 
 
-MODES = ["sp", "ulysses", "ring", "replica", "batch", None]
+MODES = ["sp", "ulysses", "ring", "replica", "batch", "auto", None]
 
 
 @pytest.mark.parametrize(
     "mode, mesh",
     [("sp", {"ulysses": 4}), ("replica", {"tp": 2, "ulysses": 2}), ("batch", {"ulysses": 4})]
+    + [("auto", {"tp": 2, "ulysses": 2})]
     + [
         pytest.param(mode, mesh, marks=pytest.mark.slow)
         for mesh in ({"ulysses": 4}, {"tp": 2, "ulysses": 2})
@@ -141,6 +149,33 @@ def test_what_does_not_divide(heads, width):
     assert "padded" in plan.report()
 
 
+def test_group_larger_than_the_encoder_can_use():
+    """Two heads and a table of 96 rows on eight ranks: a part of them, and a remark."""
+    model, inputs, want = pipeline(t5(heads=2, width=9))
+    plan = model.parallelize(
+        mesh={"ring": 1, "ulysses": 8}, context_parallel=CONTEXT, fold={"encoder": "ulysses"}
+    )
+    text = plan.report()
+    assert "lie on a group of 2 of the 8 ranks" in text
+    assert "9 features, heads or rows are padded to 16 on 8 ranks" in text
+    (got,) = plan.run(**inputs)
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+
+
+def test_report_names_modules():
+    model, _, _ = pipeline(t5())
+    mesh = {"ring": 1, "ulysses": 2}
+    text = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": "sp"}).report()
+    lines = text[text.index("memory, per rank") :].splitlines()[1:6]
+    assert [line.split()[0] for line in lines[1:]] == ["encoder", "denoiser", "update", "together"]
+
+
+def test_auto_without_a_group():
+    model, _, _ = pipeline(t5())
+    plan = model.parallelize(mesh={"dp": 1}, fold={"encoder": "auto"})
+    assert "fold=auto has no group of more than one rank for stage 'encoder'" in plan.report()
+
+
 def test_group_of_one_is_a_remark():
     model, _, _ = pipeline(t5())
     plan = model.parallelize(
@@ -153,6 +188,7 @@ def test_group_of_one_is_a_remark():
     "fold, message",
     [
         ({"encoder": "sideways"}, "expected a stage and one of sp, ulysses, ring, replica, batch"),
+        ({"decoder": "auto"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
         ({"decoder": "sp"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
     ],
 )  # fmt: skip
@@ -160,4 +196,24 @@ def test_refusals(fold, message):
     model, _, _ = pipeline(t5())
     with pytest.raises(mw.Error) as error:
         model.parallelize(mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold=fold)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "mesh, context, message",
+    [
+        ({"tp": 2}, {"ulysses": "up"}, 'has no axis "up" for Ulysses attention'),
+        ({"tp": 2}, {"ring": "up"}, 'has no axis "up" for ring attention'),
+        ({"tp": 2}, {"ulysses": "tp"}, "is that of tensor parallelism: expected another"),
+        ({"dp": 2}, {"ring": "dp"}, "is that of data parallelism: expected another"),
+        ({"sp": 2}, {"ulysses": "sp", "ring": "sp"}, "ulysses and ring are both 'sp': expected two axes"),
+        ({"sp": 2}, {"ulysses": "sp", "order": "spiral"}, "cannot read 'order=spiral'"),
+        ({"sp": 2}, {"order": "zigzag"}, "expected an axis for ulysses, ring or both"),
+        ({"sp": 2}, None, "needs the axis that context-parallel names"),
+    ],
+)  # fmt: skip
+def test_refuses_axes(mesh, context, message):
+    model, _, _ = pipeline(t5())
+    with pytest.raises(mw.Error) as error:
+        model.parallelize(mesh=mesh, context_parallel=context, fold={"encoder": "sp"})
     assert message in str(error.value)

@@ -253,6 +253,28 @@ def test_redistribute_factors_and_parts_of_axes(tmp_path):
     assert all(torch.equal(got[r], padded[:, :, r].reshape(8)) for r in range(4))
 
 
+@pytest.mark.parametrize("sizes", [(12, 6), (7, 5), (1, 4), (2, 1)])
+def test_redistribute_between_cuts_that_do_not_fit(tmp_path, sizes):
+    """Six ranks as 2 x 3 and as 3 x 2, each side padded for itself."""
+    mesh = Mesh([("x", 6)])
+    whole = values(*sizes)
+
+    def local(rank, rows, columns):
+        padded = torch.zeros(-(-sizes[0] // rows) * rows, -(-sizes[1] // columns) * columns)
+        padded[:sizes[0], :sizes[1]] = whole
+        part = padded.chunk(rows, 0)[rank // columns]
+        return part.chunk(columns, 1)[rank % columns].contiguous()
+
+    cut = lambda rows, columns: f'#dist.sharding<@m, [{{"x":(1){rows}}}, {{"x":({rows}){columns}}}]>'
+    for before, after in [((2, 3), (3, 2)), ((3, 2), (2, 3))]:
+        have = [local(r, *before) for r in range(6)]
+        want = [local(r, *after) for r in range(6)]
+        got = per_rank(mesh, tmp_path, [have],
+                       f"%r = dist.redistribute {{0}} from [{cut(*before)}] to [{cut(*after)}] : ({type_of(have[0])}) -> {type_of(want[0])}",
+                       [(tuple(want[0].shape), torch.float32)])[0]
+        assert all(torch.equal(got[r], want[r]) for r in range(6)), f"{before} {after}"
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_arguments_and_results(tmp_path, ranks):
     """Sharded and padded on the way in, put together again on the way out."""

@@ -237,3 +237,22 @@ def test_threads_do_not_show(tmp_path):
         results.append(c.check(tmp_path, 3e-6, [f"--threads-per-rank={threads}"]))
     for name, value in results[0].items():
         assert torch.equal(value, results[1][name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=ELEMENT.get)
+@pytest.mark.parametrize("columns", [1, 5, 32, 96, 150])
+def test_exponentials_of_all_sizes(tmp_path, dtype, columns):
+    """Overflow, underflow, infinity and NaN, in whole vectors and in what is left of them."""
+    infinity = float("inf")
+    special = [0.0, -0.0, 1.0, -1.0, 87.0, 88.5, 89.5, -86.0, -88.5, -95.0, -103.0, -105.0, 3e38, -3e38,
+               infinity, -infinity, float("nan"), 1e-30, -1e-30, 300.0, -300.0]
+    values = torch.tensor((special * columns)[:21 * columns]).reshape(21, columns).to(dtype)
+    c = Chains()
+    x = c.input(values)
+    # What is less than the smallest normal number may be zero.
+    for name, function in (("exp", torch.exp), ("sigmoid", torch.sigmoid), ("silu", F.silu)):
+        c.output(c.op(f"nn.{name} {{}}", [x], wide(function, x[1]), short=True))
+    got = c.check(tmp_path, TOLERANCE[dtype])
+    small = values[(values > -80) & (values < 80)]
+    want, have = small.double().exp(), got["o0"][(values > -80) & (values < 80)].double()
+    assert ((have - want).abs() / want).max() < (2e-7 if dtype == torch.float32 else 1 / 200)

@@ -51,7 +51,7 @@ public:
     kernel(const_cast<void *const *>(buffers.data()), begin, end, workspace);
   }
 
-  /// From MLIR to code, in milliseconds.
+  /// From MLIR to code, in milliseconds of this thread.
   double compileMilliseconds = 0;
   /// Set MESHWRIGHT_DUMP_KERNEL to a file name to have the object written there.
 

@@ -290,6 +290,9 @@ void rankDependent(func::FuncOp func, const PlacementAnalysis &analysis, Faults 
 void shuffleChunks(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   MeshAttr mesh = analysis.getMesh();
   forEachValue(func, [&](Value value) {
+    // What nobody reads does not matter.
+    if (value.use_empty())
+      return;
     for (const DimLayout &dim : analysis.getLayout(value).dims) {
       AxisList axes = dim.getAxes();
       if (axes.empty())
@@ -423,6 +426,80 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
   }
 }
 
+//===----------------------------------------------------------------------===//
+// Rings
+//===----------------------------------------------------------------------===//
+
+/// The factor with its elements in their natural order.
+FactorShardingAttr withoutOrder(FactorShardingAttr factor) {
+  return FactorShardingAttr::get(factor.getContext(), factor.getSize(), factor.getPadded(),
+                                 TokenOrder::Natural, 1, factor.getAxes());
+}
+
+void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  func.walk([&](nn::MergeAttentionOp op) {
+    if (!analysis.getLayout(op.getFirst()).keys.isPart())
+      return;
+    faults.push_back({"step left out", op.getLoc(), [op]() mutable {
+                        op.getResult().replaceAllUsesWith(op.getFirst());
+                        op.getLse().replaceAllUsesWith(op.getFirstLse());
+                        op.erase();
+                      }});
+    faults.push_back({"chunk merged twice", op.getLoc(), [op]() mutable {
+                        op.getSecondMutable().assign(op.getFirst());
+                        op.getSecondLseMutable().assign(op.getFirstLse());
+                      }});
+    faults.push_back({"another part's log-sum-exp", op.getLoc(),
+                      [op]() mutable { op.getSecondLseMutable().assign(op.getFirstLse()); }});
+    faults.push_back({"step too many", op.getLoc(), [op]() mutable {
+                        OpBuilder builder = after(op);
+                        auto again = cast<nn::MergeAttentionOp>(builder.clone(*op));
+                        op.getResult().replaceAllUsesExcept(again.getResult(), again);
+                        again.getFirstMutable().assign(op.getResult());
+                        again.getFirstLseMutable().assign(op.getLse());
+                      }});
+  });
+  func.walk([&](PermuteOp op) {
+    bool goesAround =
+        llvm::any_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });
+    if (!op.getShift() || !goesAround)
+      return;
+    faults.push_back({"wrong shift", op.getLoc(), [op]() mutable {
+                        op.setShiftAttr(OpBuilder(op).getI64IntegerAttr(*op.getShift() + 1));
+                      }});
+    faults.push_back({"values of another step", op.getLoc(),
+                      [op]() mutable { op->getResult(1).replaceAllUsesWith(op->getOperand(1)); }});
+  });
+  func.walk([&](PositionsOp op) {
+    faults.push_back({"positions of another step", op.getLoc(),
+                      [op]() mutable { op.setShift(op.getShift() + 1); }});
+    if (op.getFactor().getOrder() != TokenOrder::Natural)
+      faults.push_back({"positions without the order", op.getLoc(),
+                        [op]() mutable { op.setFactorAttr(withoutOrder(op.getFactor())); }});
+  });
+  func.walk([&](nn::AttentionOp op) {
+    if (!op.getQPositions() || !analysis.getLayout(op.getKey()).dims[2].isSharded())
+      return;
+    faults.push_back({"mask without positions", op.getLoc(), [op]() mutable {
+                        op.getQPositionsMutable().clear();
+                        op.getKvPositionsMutable().clear();
+                      }});
+  });
+  func.walk([&](dist::SliceOp op) {
+    bool goesAlong =
+        llvm::all_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });
+    if (goesAlong && !op->use_empty())
+      faults.push_back({"mask or bias of another step", op.getLoc(),
+                        [op]() mutable { op.setShift(op.getShift() + 1); }});
+  });
+  func.walk([&](ReorderOp op) {
+    faults.push_back({"left in another order", op.getLoc(), [op]() mutable {
+                        op.getResult().replaceAllUsesWith(op.getInput());
+                        op.erase();
+                      }});
+  });
+}
+
 } // namespace
 
 ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
@@ -433,7 +510,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"whole-of-shard", wholeOfShard},  {"read-padding", readPadding},
       {"rank-dependent", rankDependent}, {"shuffle-chunks", shuffleChunks},
       {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
-      {"substitute", substitute},
+      {"substitute", substitute},        {"break-ring", breakRing},
   };
   return kinds;
 }

@@ -1,13 +1,29 @@
 // RUN: sharding-opt %s --fold-encoder="stage=encoder mode=sp ring=ring ulysses=ulysses" | FileCheck %s --check-prefixes=CHECK,SP
 // RUN: sharding-opt %s --fold-encoder="stage=encoder mode=replica" | FileCheck %s --check-prefixes=CHECK,REPLICA
 // RUN: sharding-opt %s --fold-encoder="stage=encoder mode=batch ring=ring ulysses=ulysses" | FileCheck %s --check-prefixes=CHECK,BATCH
+// RUN: sharding-opt %s --fold-encoder="stage=encoder mode=none tensor=tp" | FileCheck %s --check-prefixes=CHECK,NONE
+// RUN: sharding-opt %s --pass-pipeline='builtin.module(fold-encoder{stage=encoder mode=auto ring=ring ulysses=ulysses tensor=tp},report-decisions)' -o /dev/null 2>&1 | FileCheck %s --check-prefix=AUTO
+// RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=ring ring=up" 2>&1 | FileCheck %s --check-prefix=AXIS
+// RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=sp ring=tp ulysses=tp" 2>&1 | FileCheck %s --check-prefix=TWICE
 // RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=sp" 2>&1 | FileCheck %s --check-prefix=NEEDS
 // RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=up" 2>&1 | FileCheck %s --check-prefix=MODE
 // RUN: not sharding-opt %s --fold-encoder="stage=text mode=replica" 2>&1 | FileCheck %s --check-prefix=STAGE
 
 // NEEDS: error: fold mode 'sp' for stage 'encoder' needs the axis that context-parallel names
-// MODE: error: fold mode is 'up' for stage 'encoder', expected sp, ulysses, ring, replica or batch
+// MODE: error: fold mode is 'up' for stage 'encoder', expected sp, ulysses, ring, replica, batch, auto or none
 // STAGE: error: fold names stage 'text', expected one of encoder, denoiser
+
+// AXIS: error: 'dist.mesh' op has no axis "up" to fold over
+// TWICE: error: 'dist.mesh' op axis "tp" is both ring and ulysses of stage 'encoder', expected two axes
+
+// A mesh without a device: only bytes count, so the batch is split, or nothing.
+// AUTO: remark: [fold-encoder] {{.*}} fold=auto takes
+// AUTO-DAG: none (tensor parallel) (time = {{.*}}, bytes = {{.*}}, memory =
+// AUTO-DAG: fold sp over {"ring", "ulysses"}
+// AUTO-DAG: fold ulysses over {"ulysses"}
+// AUTO-DAG: fold ring over {"ring"}
+// AUTO-DAG: fold replica over {"tp", "ring", "ulysses"}
+// AUTO-DAG: batch over {"ring", "ulysses"}
 
 // The encoder's MLP is sharded over the group; the denoiser's is left alone. A
 // batch that is split is whole again where the denoiser reads it.
@@ -16,6 +32,7 @@
 // BATCH-SAME: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"ring", "ulysses"}, {}]>, nn.input = "encoder.x"}
 // SP-SAME: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"ring", "ulysses"}, {}]>, nn.parameter = "encoder.up"}
 // SP-SAME: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"ring", "ulysses"}]>, nn.parameter = "encoder.down"}
+// NONE-SAME: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "encoder.up"}
 // REPLICA-SAME: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp", "ring", "ulysses"}, {}]>, nn.parameter = "encoder.up"}
 // BATCH-SAME: tensor<16x8xf32> {nn.parameter = "encoder.up"}
 // CHECK-SAME: tensor<16x8xf32> {nn.parameter = "denoiser.up"}

@@ -78,8 +78,8 @@ func.func @main(%x: tensor<7xf32> {nn.input = "x", dist.sharding = #dist.shardin
 
 // -----
 
-// Parts of an axis that do not fit (6 = 2 x 3 and 3 x 2): by way of a layout
-// without them.
+// Parts of an axis that do not fit (6 = 2 x 3 and 3 x 2): the cheapest way, here a
+// gather of what is small.
 
 // CHECK-LABEL: func.func @main
 // CHECK: dist.all_gather %{{.*}} axes ["x":(1)2] dims [0]
@@ -88,6 +88,23 @@ dist.mesh @mesh = <["x"=6]>
 func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}]>})
     -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x":(3)2}]>}) {
   return %x : tensor<4xf32>
+}
+
+// -----
+
+// And here one launch.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:.*]]: tensor<6x2x16xf32>
+// CHECK-NEXT: %[[Y:.*]] = dist.redistribute %[[X]]
+// CHECK-SAME: from [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}, {}]>]
+// CHECK-SAME: to [#dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}, {}]>]
+// CHECK-SAME: (tensor<6x2x16xf32>) -> tensor<4x3x16xf32>
+// CHECK-NEXT: return %[[Y]]
+dist.mesh @mesh = <["x"=6]>
+func.func @main(%x: tensor<7x5x16xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}, {}]>})
+    -> (tensor<7x5x16xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}, {}]>}) {
+  return %x : tensor<7x5x16xf32>
 }
 
 // -----

@@ -44,6 +44,18 @@ func.func @redistribute(%x: tensor<8x16x4xf32> {dist.sharding = #dist.sharding<@
 
 // -----
 
+// Between cuts of the ranks that do not fit, each side padded as it needs.
+// CHECK-LABEL: func.func @crossing
+dist.mesh @mesh = <["x"=6]>
+func.func @crossing(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
+    -> (tensor<3x3xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}]>, dist.global = tensor<7x5xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] to [#dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}]>] : (tensor<4x2xf32>) -> tensor<3x3xf32>
+  return %0 : tensor<3x3xf32>
+}
+
+// -----
+
 // Logits over a vocabulary in chunks: maxima and sums of one number a row. The
 // padding of the vocabulary is masked where it is read.
 // CHECK-LABEL: func.func @sharded_softmax

@@ -497,7 +497,21 @@ func.func @main(
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
   // expected-error@below {{leaves the chunks of operand 0, which lies as [{"tp"}, {}], in an order that fits no layout}}
+  %r = dist.permute %x axes ["tp"] pairs [[1, 0], [2, 1], [0, 2], [3, 3]] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
+// Chunks that were shifted are out of place.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{is from here, and lies as [(32{"tp"} shifted by 1), {}]}}
   %r = dist.permute %x axes ["tp"] shift 1 : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  // expected-error@below {{result 0 lies as [(32{"tp"} shifted by 1), {}], but the signature promises [{"tp"}, {}]}}
   return %r : tensor<8x16xf32>
 }
 
@@ -513,6 +527,33 @@ func.func @main(
   // expected-error@below {{expects operand 0 as [{"tp", "dp"}, {}], but it lies as [{"dp", "tp"}, {}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"tp", "dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"dp", "tp"}]>] : (tensor<4x16xf32>) -> tensor<32x2xf32>
   return %r : tensor<32x2xf32>
+}
+
+// -----
+
+// Six ranks as 2 x 3, said to be 3 x 2: as many chunks, but others.
+dist.mesh @mesh = <["x"=6]>
+func.func @main(
+    // expected-note@below {{is from here, and lies as [{"x":(1)2}, {"x":(2)3}]}}
+    %x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
+    -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{expects operand 0 as [{"x":(3)2}, {"x":(1)3}], but it lies as [{"x":(1)2}, {"x":(2)3}]}}
+  %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(3)2}, {"x":(1)3}]>] to [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] : (tensor<4x2xf32>) -> tensor<4x2xf32>
+  return %r : tensor<4x2xf32>
+}
+
+// -----
+
+// And left in another cut than the signature promises.
+dist.mesh @mesh = <["x"=6]>
+func.func @main(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
+    -> (tensor<3x3xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}]>, dist.global = tensor<7x5xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{is from here, and lies as [{"x":(2)3}, {"x":(1)2}]}}
+  %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] to [#dist.sharding<@mesh, [{"x":(2)3}, {"x":(1)2}]>] : (tensor<4x2xf32>) -> tensor<3x3xf32>
+  // expected-error@below {{result 0}}
+  return %r : tensor<3x3xf32>
 }
 
 // -----
@@ -608,4 +649,109 @@ func.func @main(
   // expected-error@below {{has no factor rule: how its results lie cannot be derived}}
   %r = tensor.empty() : tensor<8xf32>
   return %r : tensor<8xf32>
+}
+
+// -----
+
+// A ring with a step too few.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %o, %l = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  // expected-error@below {{reads operand 0, attention over key chunks {0} of the needed {0, 1} of {"ring"}: the others have not been merged}}
+  %r = nn.tanh %o : tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A chunk that is merged twice.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 2 is from here}}
+  %o, %l = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  // expected-error@below {{merges chunk 0 of the keys along {"ring"} twice}}
+  %r, %s = nn.merge_attention %o, %l, %o, %l : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// No log-sum-exp by which to merge.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    // expected-note@below {{operand 1 is from here}}
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{sees a chunk of the keys, which are sharded over {"ring"}, and has no log-sum-exp by which to merge the others}}
+  %o = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A causal mask that knows no positions.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %q: tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    // expected-note@below {{operand 1 is from here}}
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{compares positions of keys that are sharded over {"ring"}, expected the positions as operands}}
+  %o, %l = nn.attention %q, %x, %x scale 0.5 {causal} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8xf32>)
+  return %o : tensor<1x2x8x8xf32>
+}
+
+// -----
+
+// Positions of another chunk than the keys'.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %q = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
+  // expected-note@below {{is from here, and lies as [(8 zigzag 2{"ring"} shifted by 1)]}}
+  %k = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
+  // expected-error@below {{dimension 0 of operand 4 lies as [(8 zigzag 2{"ring"} shifted by 1)] of true size 8, expected [(8 zigzag 2{"ring"})] of 8 as in operand 1}}
+  %o, %l = nn.attention %x, %x, %x positions %q, %k scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A loss over padding, which stands behind a sequence in zigzag order.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(7 pad 8 zigzag 2{"ring"})]>, dist.global = tensor<7xf32>})
+    -> (tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = dist.all_gather %x axes ["ring"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
+  // expected-error@below {{reads the padding behind the 7 true of 8 rows, which is zero, and would count it in the mean}}
+  %1 = nn.reduce mean %0 dims [0] : (tensor<8xf32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+
+// -----
+
+// A cumulative sum counts tokens as they are numbered.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(8 zigzag 2{"ring"})]>, dist.global = tensor<8xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %0 = dist.all_gather %x axes ["ring"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
+  // expected-error@below {{counts elements of a dimension of operand 0, which are not in their natural order}}
+  %1 = nn.cumsum %0 dim 0 : tensor<8xf32>
+  return %1 : tensor<8xf32>
 }

@@ -118,3 +118,65 @@ func.func @chunks(
   %4 = dist.slice %3 axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
   return %4 : tensor<4x8xf32>
 }
+
+// -----
+
+// Attention around a ring: parts over chunks of the keys, in zigzag order, padded.
+dist.mesh @mesh = <["ring"=4]>
+func.func @ring(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}, %arg1: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}, %arg2: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}) -> (tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.positions <14 pad 16 zigzag 4{"ring"}> : tensor<4xi64>
+  %result, %lse = nn.attention %arg0, %arg1, %arg2 positions %0, %0 scale 5.000000e-01 {causal, window_left = 9 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %1:2 = dist.permute %arg1, %arg2 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %2 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 1 : tensor<4xi64>
+  %result_0, %lse_1 = nn.attention %arg0, %1#0, %1#1 positions %0, %2 scale 5.000000e-01 {causal, window_left = 9 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_2, %lse_3 = nn.merge_attention %result, %lse, %result_0, %lse_1 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %3:2 = dist.permute %1#0, %1#1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %4 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 2 : tensor<4xi64>
+  %result_4, %lse_5 = nn.attention %arg0, %3#0, %3#1 positions %0, %4 scale 5.000000e-01 {causal, window_left = 9 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_6, %lse_7 = nn.merge_attention %result_2, %lse_3, %result_4, %lse_5 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %5:2 = dist.permute %3#0, %3#1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %6 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 3 : tensor<4xi64>
+  %result_8, %lse_9 = nn.attention %arg0, %5#0, %5#1 positions %0, %6 scale 5.000000e-01 {causal, window_left = 9 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_10, %lse_11 = nn.merge_attention %result_6, %lse_7, %result_8, %lse_9 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %result_10 : tensor<1x2x4x8xf32>
+}
+
+
+// -----
+
+// The mask and the bias go with the keys of each step.
+dist.mesh @mesh = <["ring"=4]>
+func.func @ring_masks(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}, %arg1: tensor<1x14xi1> {dist.global = tensor<1x14xi1>, dist.sharding = #dist.sharding<@mesh, [{}, {}]>}, %arg2: tensor<1x2x14x14xf32> {dist.global = tensor<1x2x14x14xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>}) -> (tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, (14 pad 16 zigzag 4{"ring"}), {}]>}) attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %arg2 : (tensor<1x2x14x14xf32>) -> tensor<2x14x14xf32>
+  %1 = dist.pad %0 dims [1] : (tensor<2x14x14xf32>) -> tensor<2x16x14xf32>
+  %2 = dist.reorder %1 dim 1 from <14 pad 16> to <14 pad 16 zigzag 4> : tensor<2x16x14xf32>
+  %3 = dist.slice %2 axes ["ring"] dims [1] : (tensor<2x16x14xf32>) -> tensor<2x4x14xf32>
+  %4 = nn.reshape %3 : (tensor<2x4x14xf32>) -> tensor<1x2x4x14xf32>
+  %5 = dist.pad %arg1 dims [1] : (tensor<1x14xi1>) -> tensor<1x16xi1>
+  %6 = dist.reorder %5 dim 1 from <14 pad 16> to <14 pad 16 zigzag 4> : tensor<1x16xi1>
+  %7 = dist.pad %4 dims [3] : (tensor<1x2x4x14xf32>) -> tensor<1x2x4x16xf32>
+  %8 = dist.reorder %7 dim 3 from <14 pad 16> to <14 pad 16 zigzag 4> : tensor<1x2x4x16xf32>
+  %9 = dist.positions <14 pad 16 zigzag 4{"ring"}> : tensor<4xi64>
+  %10 = dist.slice %6 axes ["ring"] dims [1] : (tensor<1x16xi1>) -> tensor<1x4xi1>
+  %11 = dist.slice %8 axes ["ring"] dims [3] : (tensor<1x2x4x16xf32>) -> tensor<1x2x4x4xf32>
+  %result, %lse = nn.attention %arg0, %arg0, %arg0 key_padding %10 bias %11 positions %9, %9 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x4xi1>, tensor<1x2x4x4xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %12:2 = dist.permute %arg0, %arg0 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %13 = dist.slice %6 axes ["ring"] dims [1] shift 1 : (tensor<1x16xi1>) -> tensor<1x4xi1>
+  %14 = dist.slice %8 axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x16xf32>) -> tensor<1x2x4x4xf32>
+  %15 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 1 : tensor<4xi64>
+  %result_0, %lse_1 = nn.attention %arg0, %12#0, %12#1 key_padding %13 bias %14 positions %9, %15 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x4xi1>, tensor<1x2x4x4xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_2, %lse_3 = nn.merge_attention %result, %lse, %result_0, %lse_1 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %16:2 = dist.permute %12#0, %12#1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %17 = dist.slice %6 axes ["ring"] dims [1] shift 2 : (tensor<1x16xi1>) -> tensor<1x4xi1>
+  %18 = dist.slice %8 axes ["ring"] dims [3] shift 2 : (tensor<1x2x4x16xf32>) -> tensor<1x2x4x4xf32>
+  %19 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 2 : tensor<4xi64>
+  %result_4, %lse_5 = nn.attention %arg0, %16#0, %16#1 key_padding %17 bias %18 positions %9, %19 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x4xi1>, tensor<1x2x4x4xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_6, %lse_7 = nn.merge_attention %result_2, %lse_3, %result_4, %lse_5 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %20:2 = dist.permute %16#0, %16#1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %21 = dist.slice %6 axes ["ring"] dims [1] shift 3 : (tensor<1x16xi1>) -> tensor<1x4xi1>
+  %22 = dist.slice %8 axes ["ring"] dims [3] shift 3 : (tensor<1x2x4x16xf32>) -> tensor<1x2x4x4xf32>
+  %23 = dist.positions <14 pad 16 zigzag 4{"ring"}> shift 3 : tensor<4xi64>
+  %result_8, %lse_9 = nn.attention %arg0, %20#0, %20#1 key_padding %21 bias %22 positions %9, %23 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x4xi1>, tensor<1x2x4x4xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_10, %lse_11 = nn.merge_attention %result_6, %lse_7, %result_8, %lse_9 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %result_10 : tensor<1x2x4x8xf32>
+}

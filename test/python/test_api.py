@@ -327,6 +327,26 @@ def test_report(module, x):
         model.parallelize(mesh={"tp": 2}).report(format="xml")
 
 
+def test_report_of_the_schedule():
+    """What shows of communication and what hides, by the device's numbers."""
+    x = torch.zeros(1, 512, 256)
+    model = mw.from_torch(Mlp(256, 1024).eval(), (x,))
+    device = "cpu flops_f32=1e11 link_bandwidth=1e9 link_latency=1e-6"
+    def report(overlap, format="json"):
+        plan = model.parallelize(mesh={"tp": 2}, sequence_parallel="off", overlap=overlap,
+                                 device=f"{device} overlap=1")
+        return plan.report(format=format)
+
+    off, on = report("off")["communication"], report("on")["communication"]
+    # An all-reduce sends each half once, in two steps; a launch takes 5 us.
+    assert off["exposed"] == pytest.approx(512 * 256 * 4 / 1e9 + 2 * 1e-6 + 5e-6)
+    assert off["hidden"] == 0
+    assert 0 < on["exposed"] < off["exposed"] and on["hidden"] > 0
+    assert on["run"] < off["run"]
+    assert any(d["pass"] == "split-collectives" for d in report("on")["decisions"])
+    assert "communication that shows" in report("on", "text")
+
+
 def test_check_fails(module, x):
     model = mw.from_torch(module, (x,))
     plan = model.parallelize(mesh={"tp": 2})

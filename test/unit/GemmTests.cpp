@@ -91,13 +91,13 @@ std::vector<float> GemmTest::run(const Case &c,
   rt::pack(packing, b.data(), packed.data(), 2);
 
   GemmSpec spec{type, getType(c.isResultBf16), c.m, c.n, c.k, c.hasBias, nullptr, nullptr};
-  mlir::Value extraBuffer;
-  // silu(sum) * extra[row, column], as a gated activation has it.
+  mlir::Value extraBuffer, resultBuffer;
+  // sum * extra[row, column], as a gated activation has it.
   if (expected)
-    spec.epilogue = [&](mlir::ImplicitLocOpBuilder &builder, mlir::Value sum,
-                        const GemmPoint &point) -> mlir::Value {
+    spec.epilogue = [&](mlir::ImplicitLocOpBuilder &builder, mlir::Value sums,
+                        const GemmPoint &point) {
       mlir::Value other = point.load(builder, extraBuffer, c.n);
-      return mlir::arith::MulFOp::create(builder, sum, other);
+      point.store(builder, mlir::arith::MulFOp::create(builder, sums, other), resultBuffer, c.n);
     };
   if (scaled)
     spec.prologue = [&](mlir::ImplicitLocOpBuilder &builder, mlir::Value element,
@@ -119,6 +119,7 @@ std::vector<float> GemmTest::run(const Case &c,
        buffer(plan.workspaceBytes, builder.getI8Type())},
       target, [&](mlir::ImplicitLocOpBuilder &builder, mlir::ValueRange arguments) {
         extraBuffer = arguments[3];
+        resultBuffer = arguments[4];
         emitGemm(builder, spec, plan,
                  {arguments[0], arguments[1], arguments[2], arguments[4], arguments[5],
                   arguments[6], arguments[7]});

@@ -53,6 +53,75 @@ TEST(ListScheduler, KeepsChainsSideBySide) {
   EXPECT_LT(schedule.exposed, 10 * 60);
 }
 
+TEST(ListScheduler, LeavesNoChunkBehindBeforeABarrier) {
+  // A long way to each chunk's sum, then a short one through something that needs
+  // all chunks: who goes through it first leaves the last sum with nothing beside.
+  std::vector<ScheduleTask> tasks;
+  std::vector<unsigned> before;
+  auto add = [&](ScheduleTask task) {
+    tasks.push_back(std::move(task));
+    return unsigned(tasks.size() - 1);
+  };
+  for (unsigned layer = 0; layer < 3; ++layer) {
+    ScheduleTask attention{0, 5, {}, 0};
+    for (unsigned chunk = 0; chunk < 3; ++chunk) {
+      unsigned last = add({0, 60, {}, 0});
+      if (layer > 0)
+        tasks[last].dependences.push_back(before[chunk]);
+      last = add({0, 60, {last}, 0});
+      last = add({0, 60, {last}, 0});
+      last = add({1, 30, {last}, 0});
+      attention.dependences.push_back(add({0, 20, {last}, 0}));
+    }
+    unsigned whole = add(attention);
+    before.clear();
+    for (unsigned chunk = 0; chunk < 3; ++chunk)
+      before.push_back(add({1, 5, {add({0, 10, {whole}, 0})}, 0}));
+  }
+  // But for the end, where nothing is left to compute.
+  EXPECT_LE(scheduleTasks(tasks).exposed, 5);
+}
+
+TEST(ListScheduler, FinishesAChainBeforeItStartsTheNext) {
+  // What each chunk computes follows two collectives in a row.
+  std::vector<ScheduleTask> tasks;
+  for (unsigned chunk = 0; chunk < 3; ++chunk) {
+    unsigned first = tasks.size();
+    tasks.push_back({1, 20, {}, 0});
+    tasks.push_back({0, 1, {first}, 0});
+    tasks.push_back({1, 20, {first + 1}, 0});
+    for (int i = 0; i < 3; ++i)
+      tasks.push_back({0, 20, {first + 2}, 0});
+  }
+  EXPECT_EQ(scheduleTasks(tasks).exposed, 40);
+}
+
+TEST(ListScheduler, WaitsLateForWhatMayComeLate) {
+  // At 110 both the long task and the short one behind the second sum could run; a
+  // little later nobody would have waited.
+  std::vector<ScheduleTask> tasks{{0, 10, {}, 0}, {0, 10, {}, 0},  {1, 50, {0}, 0}, {1, 49, {1}, 0},
+                                  {0, 1, {3}, 0}, {0, 99, {1}, 0}, {0, 90, {2}, 0}};
+  Schedule schedule = scheduleTasks(tasks);
+  EXPECT_EQ(schedule.exposed, 0);
+  EXPECT_EQ(schedule.order.back(), 4u);
+}
+
+TEST(ListScheduler, KeepsTwoPlacesForARing) {
+  // There would be time to bring all before the first is read.
+  std::vector<ScheduleTask> tasks{{0, 1, {}, 4}, {0, 100, {}, 0}};
+  unsigned values = 0;
+  for (unsigned step = 0; step < 4; ++step) {
+    if (step > 0) {
+      tasks.push_back({1, 2, {values}, 4});
+      values = tasks.size() - 1;
+    }
+    tasks.push_back({0, 50, {1, values}, 0});
+  }
+  Schedule schedule = scheduleTasks(tasks);
+  EXPECT_EQ(schedule.peak, 8);
+  EXPECT_EQ(schedule.exposed, 0);
+}
+
 TEST(ListScheduler, KeepsToTheMemoryGiven) {
   EXPECT_EQ(scheduleTasks(makeChunks()).peak, 16);
   Schedule frugal = scheduleTasks(makeChunks(), 12);

@@ -42,6 +42,21 @@ TEST(ParallelizeOptions, Defaults) {
   EXPECT_FALSE(options.memoryCeiling);
 }
 
+TEST(ParallelizeOptions, AMeshForEachStage) {
+  ParallelizeOptions options = parseValid("mesh=target:dp=2,tp=3;draft:dp=3,sp=2");
+  EXPECT_TRUE(options.mesh.empty());
+  ASSERT_EQ(options.stageMeshes.size(), 2u);
+  EXPECT_EQ(options.stageMeshes[0].stage, "target");
+  EXPECT_EQ(options.stageMeshes[1].axes[1].name, "sp");
+  EXPECT_EQ(options.stageMeshes[1].axes[1].size, 2);
+  EXPECT_EQ(parseValid(options.str()).str(), options.str());
+  EXPECT_EQ(options.getMeshText(), "mesh=target:dp=2,tp=3;draft:dp=3,sp=2");
+  EXPECT_EQ(getError("mesh=a:dp=2;a:dp=2"), "mesh: stage 'a' is given twice");
+  EXPECT_EQ(getError("mesh=:dp=2"),
+            "mesh: cannot read ':dp=2': expected stage:name=size[,name=size...]");
+  EXPECT_EQ(getError("mesh=a:dp"), "mesh: cannot read 'dp': expected name=size, as in tp=4");
+}
+
 TEST(ParallelizeOptions, AllOfThem) {
   ParallelizeOptions options =
       parseValid("mesh=dp=2,tp=4 data_parallel=dp tensor-parallel=none sequence-parallel=on "

@@ -239,6 +239,9 @@ struct Plain {
 
 struct BruteForce {
   std::vector<int64_t> sizes; // of axes
+  /// The axes as parts of the one axis of a mesh, in cuts that need not fit; empty
+  /// where they are a mesh's axes.
+  std::vector<Axis> parts;
   std::vector<int64_t> bandwidth, latency;
   int64_t extent = 8, elementBytes = 4;
   std::vector<Plain> layouts;
@@ -251,12 +254,31 @@ struct BruteForce {
     latency = std::move(latencies);
   }
 
+  static bool uses(const Plain &plain, int axis) {
+    return llvm::is_contained(plain.unreduced, axis) ||
+           llvm::any_of(plain.dims, [&](auto &axes) { return llvm::is_contained(axes, axis); });
+  }
+  bool conflicts(int a, int b) const {
+    return !parts.empty() && a != b && parts[a].overlaps(parts[b]);
+  }
+  /// Whether the two layouts cut the ranks in ways that do not fit.
+  bool crosses(const Plain &a, const Plain &b) const {
+    for (int x = 0; x < int(parts.size()); ++x)
+      for (int y = 0; y < int(parts.size()); ++y)
+        if (conflicts(x, y) && uses(a, x) && uses(b, y))
+          return true;
+    return false;
+  }
+
   void enumerate(int axis, Plain plain) {
     if (axis == int(sizes.size())) {
       layouts.push_back(plain);
       return;
     }
     enumerate(axis + 1, plain);
+    for (int other = 0; other < axis; ++other)
+      if (conflicts(axis, other) && uses(plain, other))
+        return;
     Plain partial = plain;
     partial.unreduced.push_back(axis);
     enumerate(axis + 1, partial);
@@ -270,11 +292,17 @@ struct BruteForce {
 
   int64_t ranks() const {
     int64_t product = 1;
+    for (const Axis &part : parts)
+      product = std::max(product, part.pre * part.size);
+    if (!parts.empty())
+      return product;
     for (int64_t size : sizes)
       product *= size;
     return product;
   }
   int coordinate(int64_t rank, int axis) const {
+    if (!parts.empty())
+      return rank / (ranks() / (parts[axis].pre * parts[axis].size)) % sizes[axis];
     for (int i = sizes.size() - 1; i > axis; --i)
       rank /= sizes[i];
     return rank % sizes[axis];
@@ -340,9 +368,14 @@ struct BruteForce {
       if (changes)
         changing.push_back(axis);
     }
+    bool crossing = crosses(from, to);
     auto sameGroup = [&](int64_t a, int64_t b) {
+      if (crossing)
+        return true;
       for (int axis = 0; axis < int(sizes.size()); ++axis)
-        if (coordinate(a, axis) != coordinate(b, axis) && !llvm::is_contained(changing, axis))
+        if (coordinate(a, axis) != coordinate(b, axis) && llvm::none_of(changing, [&](int other) {
+              return other == axis || conflicts(other, axis);
+            }))
           return false;
       return true;
     };
@@ -408,6 +441,10 @@ struct BruteForce {
       std::sort(axes.begin(), axes.end());
       return axes;
     };
+    // The same axis by the parts of another cut.
+    if (simple && loses < 0 && gains < 0 && product(from.unreduced) == ranks() &&
+        product(to.unreduced) == ranks())
+      offer(0);
     int64_t n = bytes(from);
     if (simple && created.empty()) {
       int64_t k = product(reduced);
@@ -429,7 +466,7 @@ struct BruteForce {
     bool sameChunks = product(reduced) == product(created);
     for (size_t d = 0; d < from.dims.size(); ++d)
       sameChunks &= product(from.dims[d]) == product(to.dims[d]);
-    if (sameChunks) {
+    if (sameChunks && !crosses(from, to)) {
       std::vector<int> moved = sorted(reduced);
       moved.insert(moved.end(), created.begin(), created.end());
       for (size_t d = 0; d < from.dims.size(); ++d)
@@ -461,24 +498,26 @@ struct BruteForce {
       }
   }
 
+  Axis getAxis(int axis) const { return parts.empty() ? Axis{axis, 1, sizes[axis]} : parts[axis]; }
   Layout getLayout(const Plain &plain) const {
     std::vector<AxisList> dims;
     for (auto &axes : plain.dims) {
       dims.emplace_back();
       for (int axis : axes)
-        dims.back().push_back({axis, 1, sizes[axis]});
+        dims.back().push_back(getAxis(axis));
     }
     AxisList unreduced;
     for (int axis : plain.unreduced)
-      unreduced.push_back({axis, 1, sizes[axis]});
+      unreduced.push_back(getAxis(axis));
     return makeLayout(std::vector<int64_t>(plain.dims.size(), extent), dims, unreduced);
   }
 };
 
 struct AllPairsTest : ReshardTest {
   /// Of the sources every `stride`-th.
-  void run(BruteForce &brute, MeshAttr mesh, bool execute, int stride) {
-    brute.run(3);
+  void run(BruteForce &brute, MeshAttr mesh, bool execute, int stride, int rank = 3,
+           int64_t sources = 176, int64_t targets = 106) {
+    brute.run(rank);
     Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
     Type element = Float32Type::get(&context);
     int64_t wrong = 0, pairs = 0;
@@ -498,7 +537,7 @@ struct AllPairsTest : ReshardTest {
           checkMove(resharder, mesh, from, to, i * 1000 + j);
       }
     EXPECT_EQ(wrong, 0) << "of " << pairs;
-    EXPECT_EQ(pairs, (176 + stride - 1) / stride * 106);
+    EXPECT_EQ(pairs, (sources + stride - 1) / stride * targets);
   }
 };
 
@@ -515,6 +554,17 @@ TEST_F(AllPairsTest, DifferentLinks) {
   brute.setLinks({1000000, 4000000, 10000000}, {700, 300, 100});
   run(brute, getMesh({{"x", 2}, {"y", 2}, {"z", 2}}, {1e12, 4e12, 1e13}, {7e-10, 3e-10, 1e-10}),
       /*execute=*/false, /*stride=*/4);
+}
+
+TEST_F(AllPairsTest, CutsWithoutCommonRefinement) {
+  // (dp 2, tp 3) and (dp 3, sp 2) over the same six ranks.
+  BruteForce brute;
+  brute.parts = {{0, 1, 2}, {0, 2, 3}, {0, 1, 3}, {0, 3, 2}};
+  brute.sizes = {2, 3, 3, 2};
+  brute.extent = 36;
+  brute.setLinks({1000000, 1000000, 1000000, 1000000}, {0, 0, 0, 0});
+  run(brute, getMesh({{"r", 6}}), /*execute=*/true, /*stride=*/1, /*rank=*/2, /*sources=*/35,
+      /*targets=*/21);
 }
 
 //===----------------------------------------------------------------------===//
@@ -581,6 +631,84 @@ TEST_F(ReshardTest, RandomFactorsAndPadding) {
     canonicalize(from, mesh);
     canonicalize(to, mesh);
     checkMove(resharder, mesh, from, to, i);
+  }
+}
+
+TEST_F(ReshardTest, OneRedistributeBetweenCutsThatDoNotFit) {
+  MeshAttr mesh = getMesh({{"r", 6}});
+  Axis dp{0, 1, 2}, tp{0, 2, 3}, otherDp{0, 1, 3}, sp{0, 3, 2};
+  Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
+  Type element = Float32Type::get(&context);
+  // A batch of 12 over 2 and over 3: half of a rank's four rows are there already, at
+  // worst. Six chunks are a slice away, and a gather makes three of them.
+  Layout from = makeLayout({12, 8, 16}, {{dp}, {}, {}}), to = from;
+  to.dims[0].factors[0].axes = {otherDp};
+  auto plan = resharder.plan(from, to, element);
+  ASSERT_TRUE(succeeded(plan));
+  EXPECT_EQ((*plan)->cost.bytes, 2 * 8 * 16 * 4);
+  EXPECT_EQ(checkMove(resharder, mesh, from, to, 1), "dist.slice dist.all_gather");
+  // Where no other rank has the rows there is nothing to slice.
+  from = makeLayout({12, 9, 16}, {{dp}, {tp}, {}});
+  to = makeLayout({12, 9, 16}, {{otherDp}, {}, {}});
+  EXPECT_EQ(checkMove(resharder, mesh, from, to, 1), "dist.redistribute");
+  // Each side has padded sizes of its own.
+  for (int64_t batch : {1, 2, 5, 7}) {
+    Layout source = makeLayout({batch, 8, 16}, {{dp}, {tp}, {}});
+    Layout target = makeLayout({batch, 8, 16}, {{otherDp}, {sp}, {}});
+    EXPECT_EQ(checkMove(resharder, mesh, source, target, 2), "dist.redistribute");
+    EXPECT_EQ(checkMove(resharder, mesh, target, source, 3), "dist.redistribute");
+  }
+  // A partial sum is scattered first.
+  Layout partial = makeLayout({12, 6, 16}, {{dp}, {}, {}}, {tp});
+  Layout scattered = makeLayout({12, 6, 16}, {{otherDp}, {sp}, {}});
+  plan = resharder.plan(partial, scattered, element);
+  ASSERT_TRUE(succeeded(plan));
+  ASSERT_EQ((*plan)->steps.size(), 2u);
+  EXPECT_EQ((*plan)->steps[0].kind, ReshardStepKind::ReduceScatter);
+  EXPECT_EQ(checkMove(resharder, mesh, partial, scattered, 4),
+            "dist.reduce_scatter dist.all_to_all");
+}
+
+TEST_F(ReshardTest, RandomCuts) {
+  // Each side cuts the twelve ranks its own way, and pads as it needs.
+  MeshAttr mesh = getMesh({{"r", 12}, {"x", 2}}, {}, {}, "h100");
+  Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
+  std::mt19937 random(11);
+  const SmallVector<SmallVector<int64_t>> cuts = {{2, 6}, {6, 2},    {3, 4},    {4, 3},
+                                                  {12},   {2, 3, 2}, {3, 2, 2}, {2, 2, 3}};
+  auto make = [&](bool mayBeUnreduced) {
+    Layout layout = Layout::getReplicated({13, 6, 10});
+    int64_t pre = 1;
+    SmallVector<Axis> axes{{1, 1, 2}};
+    for (int64_t size : cuts[random() % cuts.size()]) {
+      axes.push_back({0, pre, size});
+      pre *= size;
+    }
+    std::shuffle(axes.begin(), axes.end(), random);
+    for (const Axis &axis : axes) {
+      unsigned place = random() % 5;
+      if (place < 3)
+        layout.dims[place].factors[0].axes.push_back(axis);
+      else if (mayBeUnreduced && place == 3)
+        layout.unreduced.push_back(axis);
+    }
+    for (DimLayout &dim : layout.dims)
+      dim.factors[0].padded = llvm::alignTo(dim.factors[0].size, getNumShards(dim.factors[0].axes));
+    llvm::sort(layout.unreduced);
+    canonicalize(layout, mesh);
+    return layout;
+  };
+  for (unsigned i = 0; i < 60 && !HasFailure(); ++i) {
+    Layout from = make(i % 3 == 0), to = make(false);
+    checkMove(resharder, mesh, from, to, i);
+    // Never more than by way of a whole value.
+    Layout whole = Layout::getReplicated({13, 6, 10});
+    Type element = Float32Type::get(&context);
+    auto direct = resharder.plan(from, to, element), up = resharder.plan(from, whole, element);
+    ASSERT_TRUE(succeeded(direct) && succeeded(up));
+    Cost around = (*up)->cost + (*resharder.plan(whole, to, element))->cost;
+    EXPECT_LE((*direct)->cost.time, around.time)
+        << toString(from, mesh) << " -> " << toString(to, mesh);
   }
 }
 

@@ -237,6 +237,9 @@ private:
     return true;
   }
 
+  /// More than any factor has.
+  static constexpr int64_t kRows = 1 << 10;
+
   std::optional<dist::Layout> getSide(mlir::Attribute attr, llvm::ArrayRef<int64_t> local) {
     auto sharding = mlir::cast<dist::ShardingAttr>(attr);
     dist::Layout layout;
@@ -251,12 +254,15 @@ private:
                          : factorAttr.getPadded()
                              ? factorAttr.getPadded()
                              : (factorAttr.getSize() + shards - 1) / shards * shards;
-        factor.size = factor.padded = padded;
+        factor.padded = padded;
+        // Sides may be padded differently: rows have the same number on both.
+        factor.size = kRows;
         dim.factors.push_back(factor);
       }
       if (dim.factors.empty()) {
         dist::LayoutFactor factor;
-        factor.size = factor.padded = extent;
+        factor.size = kRows;
+        factor.padded = extent;
         dim.factors.push_back(factor);
       }
       if (dim.getLocalSize() != extent)

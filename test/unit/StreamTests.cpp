@@ -14,9 +14,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 
 using namespace meshwright::rt;
 
@@ -230,6 +234,37 @@ TEST(Streams, HaveRowsInTheTrace) {
     EXPECT_EQ(collectives, row->stream == 0 ? 20 : 80);
     EXPECT_EQ(waits, row->stream == 0 ? 160 : 0);
   }
+}
+
+TEST(Streams, WakePromptlyAtNoHigherPriority) {
+  Runner runner(3);
+  std::atomic<int64_t> wrong{0};
+  ASSERT_TRUE(runner.run(useStreams, &wrong)) << runner.error;
+  int64_t streams = 0;
+  for (const auto &entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(entry.path() / "comm"), name);
+    if (name.rfind("mw ", 0) != 0 || name.find(" stream") == std::string::npos)
+      continue;
+    ++streams;
+    struct {
+      uint32_t size, policy;
+      uint64_t flags;
+      int32_t nice;
+      uint32_t priority;
+      uint64_t slice, deadline, period;
+    } theirs = {}, mine = {};
+    ASSERT_EQ(syscall(SYS_sched_getattr, 0, &mine, sizeof(mine), 0), 0);
+    ASSERT_EQ(
+        syscall(SYS_sched_getattr, std::stoi(entry.path().filename()), &theirs, sizeof(theirs), 0),
+        0);
+    EXPECT_EQ(theirs.policy, mine.policy);
+    EXPECT_EQ(theirs.nice, mine.nice);
+    // Systems without slices of threads say 0.
+    if (mine.slice)
+      EXPECT_LT(theirs.slice, mine.slice);
+  }
+  EXPECT_EQ(streams, 6);
 }
 
 /// Rank 1 fails while the others are in collectives of two streams.

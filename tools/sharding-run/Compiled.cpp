@@ -73,6 +73,7 @@ public:
       return false;
     }
     backend = options.backend;
+    targetCpu = options.targetCpu;
     const char *rewriting = options.parallelize ? options.parallelize->c_str() : nullptr;
     {
       rt::Progress progress("planning");
@@ -95,6 +96,7 @@ public:
              const rt::RunOptions &options) override {
     mw_run_options running = {};
     running.backend = backend.c_str();
+    running.target_cpu = targetCpu.empty() ? nullptr : targetCpu.c_str();
     running.threads_per_rank = options.threadsPerRank;
     running.timeout = options.timeout;
     running.check_finite = options.checkFinite;
@@ -136,7 +138,7 @@ private:
 
   Compiler compiler;
   mw_program *program = nullptr;
-  std::string backend;
+  std::string backend, targetCpu;
 };
 
 } // namespace

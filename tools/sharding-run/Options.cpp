@@ -27,6 +27,8 @@ const char *const usage =
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
+    "  --target-cpu=CPU      compile for another processor than this one, by LLVM's name\n"
+    "                        (x86-64-v3), whose code this one can run\n"
     "  --backend=NAME        who runs the ranks: local, threads of this process; mpi, the\n"
     "                        processes that mpirun has started; mpi:fast, the same with\n"
     "                        sums in any order\n"
@@ -78,10 +80,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
     const std::pair<const char *, std::string *> texts[] = {
-        {"--weights", &options.weights},        {"--inputs", &options.inputs},
-        {"--outputs", &options.outputs},        {"--reference", &options.reference},
-        {"--backend", &options.backend},        {"--link", &options.link},
-        {"--trace", &options.running.traceFile}};
+        {"--weights", &options.weights},         {"--inputs", &options.inputs},
+        {"--outputs", &options.outputs},         {"--reference", &options.reference},
+        {"--backend", &options.backend},         {"--link", &options.link},
+        {"--trace", &options.running.traceFile}, {"--target-cpu", &options.targetCpu}};
     bool known = false;
     for (auto [name, to] : texts)
       if (const char *value = arguments.take(name)) {
@@ -163,6 +165,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     }
     if (options.parallelize) {
       error = "a bundle is parallelized already: expected no --parallelize";
+      return false;
+    }
+    if (!options.targetCpu.empty()) {
+      error = "a bundle is compiled already: expected no --target-cpu";
       return false;
     }
     if (options.check && options.reference.empty()) {

@@ -107,3 +107,47 @@ func.func @cores(
   %1 = nn.softmax %y dim 1 : tensor<4x8xf32>
   return %1, %0 : tensor<4x8xf32>, tensor<16x8xf32>
 }
+
+// -----
+
+// A ring: the next step's keys and values travel while this step computes, from
+// one of two places to the other, and the parts merge in place.
+
+// CHECK-LABEL: func.func @ring
+// CHECK: %[[F1:.*]] = rt.start %arg1, %arg2 stream 1 at [[A:\[.*\]]] :
+// CHECK: rt.kernel %arg0, %arg1, %arg2 at [[[O:[0-9]+]], {{[0-9]+}}]
+// CHECK: nn.attention
+// CHECK: %[[W1:.*]]:2 = rt.wait %[[F1]]
+// CHECK-NEXT: %[[F2:.*]] = rt.start %[[W1]]#0, %[[W1]]#1 stream 1 at [[B:\[.*\]]] :
+// CHECK: rt.kernel %arg0, %[[W1]]#0, %[[W1]]#1
+// CHECK: nn.attention
+// CHECK: %[[W2:.*]]:2 = rt.wait %[[F2]]
+// CHECK-NEXT: %[[F3:.*]] = rt.start %[[W2]]#0, %[[W2]]#1 stream 1 at [[A]] :
+// CHECK: rt.kernel {{.*}} at [[[O]], {{[0-9]+}}]
+// CHECK: nn.merge_attention
+// CHECK: rt.kernel %arg0, %[[W2]]#0, %[[W2]]#1
+// CHECK: nn.attention
+// CHECK: rt.kernel {{.*}} at [[[O]], {{[0-9]+}}]
+// CHECK: nn.merge_attention
+// CHECK: %[[W3:.*]]:2 = rt.wait %[[F3]]
+// CHECK-NEXT: rt.kernel %arg0, %[[W3]]#0, %[[W3]]#1
+
+dist.mesh @mesh = <["ring"=4], device = "flops_f32=1e11 memory_bandwidth=3e10 link_bandwidth=1e9 launch=5e-6">
+func.func @ring(
+    %q: tensor<1x2x256x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x1024x64xf32>},
+    %k: tensor<1x2x256x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x1024x64xf32>},
+    %v: tensor<1x2x256x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x1024x64xf32>})
+    -> (tensor<1x2x256x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x1024x64xf32>})
+    attributes {dist.spmd = @mesh} {
+  %o0, %l0 = nn.attention %q, %k, %v scale 0.125 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %kv1:2 = dist.permute %k, %v axes ["ring"] shift 1 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>)
+  %o1, %l1 = nn.attention %q, %kv1#0, %kv1#1 scale 0.125 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %m1, %n1 = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %kv2:2 = dist.permute %kv1#0, %kv1#1 axes ["ring"] shift 1 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>)
+  %o2, %l2 = nn.attention %q, %kv2#0, %kv2#1 scale 0.125 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %m2, %n2 = nn.merge_attention %m1, %n1, %o2, %l2 : (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %kv3:2 = dist.permute %kv2#0, %kv2#1 axes ["ring"] shift 1 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>)
+  %o3, %l3 = nn.attention %q, %kv3#0, %kv3#1 scale 0.125 : (tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256x64xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  %m3, %n3 = nn.merge_attention %m2, %n2, %o3, %l3 : (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>, tensor<1x2x256x64xf32>, tensor<1x2x256xf32>) -> (tensor<1x2x256x64xf32>, tensor<1x2x256xf32>)
+  return %m3 : tensor<1x2x256x64xf32>
+}

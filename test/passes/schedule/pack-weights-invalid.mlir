@@ -1,4 +1,5 @@
 // RUN: sharding-opt %s --pack-weights="target-cpu=z80" -verify-diagnostics -o %t
+// RUN: sharding-opt %s --form-kernels="target-cpu=z80" -verify-diagnostics -o %t
 
 // expected-error@+1 {{unknown target cpu 'z80' for}}
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -107,3 +107,20 @@ func.func @several(%x: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
   }
   return %3#0, %3#1 : tensor<4x8xf32>, tensor<4x8xf32>
 }
+
+// -----
+
+// A merge of attention writes its result over the first part, and its log-sum-exp
+// elsewhere: that of a row is read for each of its elements.
+// CHECK-LABEL: func.func @merge
+// CHECK-SAME: rt.arena = 1216 : i64, rt.live = 1216 : i64
+func.func @merge(%q: tensor<1x1x4x32xf32>, %k: tensor<1x1x4x32xf32>) -> (tensor<1x1x4x32xf32>, tensor<1x1x4xf32>) {
+  // CHECK: rt.kernel %{{.*}} at [0, 512]
+  %0:2 = nn.attention %q, %k, %k scale 1.0 : (tensor<1x1x4x32xf32>, tensor<1x1x4x32xf32>, tensor<1x1x4x32xf32>) -> (tensor<1x1x4x32xf32>, tensor<1x1x4xf32>)
+  // CHECK: rt.kernel %{{.*}} at [576, 1088]
+  %1:2 = nn.attention %k, %q, %q scale 1.0 : (tensor<1x1x4x32xf32>, tensor<1x1x4x32xf32>, tensor<1x1x4x32xf32>) -> (tensor<1x1x4x32xf32>, tensor<1x1x4xf32>)
+  // CHECK: rt.kernel %{{.*}} at [0, 1152]
+  // CHECK: nn.merge_attention
+  %2:2 = nn.merge_attention %0#0, %0#1, %1#0, %1#1 : (tensor<1x1x4x32xf32>, tensor<1x1x4xf32>, tensor<1x1x4x32xf32>, tensor<1x1x4xf32>) -> (tensor<1x1x4x32xf32>, tensor<1x1x4xf32>)
+  return %2#0, %2#1 : tensor<1x1x4x32xf32>, tensor<1x1x4xf32>
+}

@@ -157,3 +157,23 @@ func.func @others(
   %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16xf32>) -> tensor<16xf32>
   return %2 : tensor<16xf32>
 }
+
+// -----
+
+// Chunks of a rank's rows are no chunks of the sequence where its order is another.
+// LOG: declined: dist.all_reduce stays whole: the rows are not in natural order where the ops that can run in chunks end
+// CHECK-LABEL: func.func @zigzag
+// CHECK-NEXT: nn.linear
+// CHECK-NEXT: dist.all_reduce
+// CHECK-NEXT: return
+
+dist.mesh @mesh = <["ring"=2, "tp"=2], device = "flops_f32=1e9 link_bandwidth=1e9">
+func.func @zigzag(
+    %x: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [(64 zigzag 2{"ring"}), {"tp"}]>, dist.global = tensor<64x16xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x16xf32>})
+    -> (tensor<32x16xf32> {dist.sharding = #dist.sharding<@mesh, [(64 zigzag 2{"ring"}), {}]>, dist.global = tensor<64x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %w : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x16xf32>) -> tensor<32x16xf32>
+  return %1 : tensor<32x16xf32>
+}

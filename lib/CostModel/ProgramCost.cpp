@@ -1,0 +1,106 @@
+//===- ProgramCost.cpp - what a program costs a rank ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/CostModel/ProgramCost.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "llvm/ADT/DenseSet.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+static RankedTensorType getType(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+double meshwright::getFlops(Operation *op) {
+  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
+    RankedTensorType input = getType(op->getOperand(0));
+    auto matmul = dyn_cast<nn::MatmulOp>(op);
+    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
+                                                       : input.getShape().back();
+    return 2.0 * getType(op->getResult(0)).getNumElements() * depth;
+  }
+  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+    return 4.0 * getType(attention.getResult()).getNumElements() *
+           getType(attention.getKey()).getDimSize(2);
+  return 0;
+}
+
+int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
+  int64_t bytes = 0;
+  for (Value value : op->getOperands())
+    bytes += getTensorBytes(value.getType());
+  for (Value value : op->getResults())
+    bytes += getTensorBytes(value.getType());
+  int64_t time = model.getMemoryTime(bytes);
+  if (double flops = getFlops(op))
+    time = std::max(time, model.getComputeTime(flops, getType(op->getResult(0)).getElementType()));
+  return time;
+}
+
+/// Whether nothing is fused into the op: it reads and writes memory.
+static bool standsAlone(Operation *op) {
+  std::optional<CollectiveKind> kind = getCollectiveKind(op);
+  return op->hasTrait<OpTrait::IsTerminator>() || (kind && isLaunch(*kind)) || getFlops(op) > 0 ||
+         isa<nn::EmbeddingOp>(op);
+}
+
+ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {
+  ProgramCost cost;
+  // Views share the memory of what they are made from.
+  auto getSource = [](Value value) {
+    while (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
+      value = reshape.getInput();
+    return value;
+  };
+  llvm::DenseSet<Value> inMemory;
+  Block &body = function.getFunctionBody().front();
+  for (Value argument : body.getArguments())
+    inMemory.insert(argument);
+  for (Operation &op : body) {
+    bool alone = standsAlone(&op);
+    for (Value operand : op.getOperands())
+      if (alone)
+        inMemory.insert(getSource(operand));
+    if (alone)
+      for (Value result : op.getResults())
+        inMemory.insert(result);
+  }
+  for (Operation &op : body) {
+    if (isa<nn::ReshapeOp>(op) || op.hasTrait<OpTrait::IsTerminator>())
+      continue;
+    if (std::optional<Cost> collective = model.getCost(&op); collective && collective->launches) {
+      cost.communication += collective->time;
+      cost.bytes += collective->bytes;
+      cost.launches += collective->launches;
+      continue;
+    }
+    if (getFlops(&op) > 0) {
+      cost.compute += model.getLaunchTime() + getComputeTime(&op, model);
+      continue;
+    }
+    int64_t bytes = 0;
+    bool isKernel = false;
+    for (Value result : op.getResults())
+      if (inMemory.contains(result)) {
+        bytes += getTensorBytes(result.getType());
+        isKernel = true;
+      }
+    if (isa<nn::EmbeddingOp>(op)) {
+      // Of the table only the rows that are looked up.
+      bytes *= 2;
+    } else {
+      // A part of a value is all that is read of it.
+      bool isPart = isa<nn::SliceOp, dist::SliceOp>(op);
+      for (Value operand : op.getOperands())
+        if (Value source = getSource(operand); inMemory.contains(source))
+          bytes += getTensorBytes(isPart ? op.getResult(0).getType() : source.getType());
+    }
+    cost.compute += (isKernel ? model.getLaunchTime() : 0) + model.getMemoryTime(bytes);
+  }
+  return cost;
+}

@@ -1,0 +1,421 @@
+//===- ChooseContextParallel.cpp - axes for Ulysses and ring --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/annotate/ChooseContextParallel.h"
+
+#include "meshwright/lib/Analysis/AttentionWork.h"
+#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "llvm/Support/FormatVariadic.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_CHOOSECONTEXTPARALLELPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+/// A plan that is less usual must save this share of the time. Nothing is counted as
+/// hidden here, since that depends on the schedule, and kernels run as fast on small
+/// parts as on large ones: both are off by less than this.
+static constexpr double kLeastSaving = 0.25;
+
+/// The same for an order instead of the one that balances work.
+static constexpr double kLeastSavingOfOrder = 0.1;
+
+FailureOr<std::string> meshwright::getChosen(ModuleOp module, StringRef key, StringRef given) {
+  if (given != "auto")
+    return given.str();
+  if (auto chosen = module->getAttrOfType<DictionaryAttr>(kContextParallelAttr))
+    return chosen.getAs<StringAttr>(key).str();
+  if (key == "order")
+    return given.str();
+  return module.emitError() << key << "=auto: expected an axis, or choose-context-parallel before";
+}
+
+namespace {
+
+/// Attention ops that are alike.
+struct Attentions {
+  nn::AttentionOp op;
+  int64_t count = 0;
+};
+
+struct Choice {
+  /// Indices of mesh axes; -1 for none.
+  int ulysses = -1, ring = -1;
+  TokenOrder order = TokenOrder::Natural;
+};
+
+/// What attention costs a rank, with what it sends.
+struct Price {
+  int64_t time = 0, bytes = 0, memory = 0;
+  /// Of attention's pairs.
+  double balance = 1;
+};
+
+class Chooser {
+public:
+  Chooser(MeshAttr mesh, int data, int tensor)
+      : mesh(mesh), model(mesh), dataSize(getSize(data)), tensorSize(getSize(tensor)) {}
+
+  void add(nn::AttentionOp op);
+  bool empty() const { return attentions.empty(); }
+  bool isCausal() const {
+    return llvm::any_of(attentions,
+                        [](const Attentions &entry) { return entry.op->hasAttr("causal"); });
+  }
+  Price getPrice(const Choice &choice);
+  std::string getName(const Choice &choice) const;
+  /// The usual plan has no Ulysses over a slow link, then no longer ring than it must,
+  /// and no Ulysses that pads heads; the less the more usual.
+  int64_t getOddness(const Choice &choice) const {
+    int64_t padded = padsHeads(choice.ulysses) ? getSize(choice.ulysses) : 1;
+    return std::max(getSize(choice.ring), padded) + (isSlow(choice.ulysses) ? int64_t(1) << 32 : 0);
+  }
+  int64_t getSize(int axis) const { return axis < 0 ? 1 : mesh.getAxes()[axis].getSize(); }
+
+private:
+  void addPrice(Price &price, nn::AttentionOp op, int64_t count, const Choice &choice);
+  AxisList getAxes(int axis) const {
+    return axis < 0 ? AxisList() : AxisList{{axis, 1, getSize(axis)}};
+  }
+  /// Against the device's own links, or the fastest of the mesh.
+  bool isSlow(int axis) const {
+    constexpr int64_t bytes = 1 << 30;
+    double bandwidth = model.getDevice().linkBandwidth;
+    int64_t usual =
+        bandwidth > 0 ? int64_t(double(bytes) / bandwidth * 1e12) : model.getLeastTime(bytes);
+    return axis >= 0 && model.getTime(getAxes(axis), bytes, 1) > 2 * usual;
+  }
+  bool padsHeads(int axis) const {
+    return llvm::any_of(attentions, [&](const Attentions &entry) {
+      nn::AttentionOp op = entry.op;
+      int64_t heads = llvm::divideCeil(op.getQuery().getType().getDimSize(1), tensorSize);
+      return heads % getSize(axis) != 0;
+    });
+  }
+
+  MeshAttr mesh;
+  CostModel model;
+  int64_t dataSize, tensorSize;
+  std::vector<Attentions> attentions;
+};
+
+} // namespace
+
+static bool areAlike(nn::AttentionOp a, nn::AttentionOp b) {
+  return a.getQuery().getType() == b.getQuery().getType() &&
+         a.getKey().getType() == b.getKey().getType() &&
+         a.getValue().getType() == b.getValue().getType() &&
+         a->getAttrDictionary().get("causal") == b->getAttrDictionary().get("causal") &&
+         a.getWindowLeft() == b.getWindowLeft() && a.getWindowRight() == b.getWindowRight();
+}
+
+void Chooser::add(nn::AttentionOp op) {
+  for (Attentions &known : attentions)
+    if (areAlike(known.op, op)) {
+      ++known.count;
+      return;
+    }
+  attentions.push_back({op, 1});
+}
+
+std::string Chooser::getName(const Choice &choice) const {
+  auto name = [&](int axis) { return axis < 0 ? "none" : mesh.getAxes()[axis].getName(); };
+  return llvm::formatv("ulysses={0} ring={1} order={2}", name(choice.ulysses), name(choice.ring),
+                       choice.order == TokenOrder::Natural ? "contiguous"
+                                                           : stringify(choice.order));
+}
+
+Price Chooser::getPrice(const Choice &choice) {
+  Price price;
+  for (Attentions &entry : attentions)
+    addPrice(price, entry.op, entry.count, choice);
+  return price;
+}
+
+void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Choice &choice) {
+  RankedTensorType query = op.getQuery().getType(), key = op.getKey().getType();
+  int64_t ulysses = getSize(choice.ulysses), ring = getSize(choice.ring);
+  int64_t batch = llvm::divideCeil(query.getDimSize(0), dataSize);
+  int64_t size = query.getDimSize(3), valueSize = op.getValue().getType().getDimSize(3);
+  int64_t element = getElementBytes(query.getElementType());
+  // Heads of a rank of tensor parallelism, and of one of ulysses: padded, and of keys
+  // and values copied, where they do not go around.
+  int64_t heads = llvm::divideCeil(query.getDimSize(1), tensorSize);
+  int64_t keyHeads = llvm::divideCeil(key.getDimSize(1), tensorSize);
+  int64_t ownKeyHeads = llvm::divideCeil(keyHeads, ulysses);
+  int64_t ownHeads = keyHeads < ulysses && ulysses % keyHeads == 0
+                         ? llvm::divideCeil(heads / keyHeads, ulysses / keyHeads)
+                         : ownKeyHeads * (heads / keyHeads);
+
+  LayoutFactor tokens;
+  tokens.size = query.getDimSize(2);
+  tokens.padded =
+      llvm::alignTo(tokens.size, std::lcm(ring * ulysses, getOrderChunks(choice.order, ring)));
+  tokens.order = choice.order;
+  tokens.orderRanks = ring;
+  int64_t chunk = tokens.padded / ring;
+  int64_t queryBytes = batch * ownHeads * chunk * size * element;
+  int64_t outputBytes = batch * ownHeads * chunk * valueSize * element;
+  int64_t keyBytes = batch * ownKeyHeads * chunk * (size + valueSize) * element;
+
+  // All-to-all to heads, q, k and v together, and back.
+  int64_t time = 0, bytes = 0, memory = queryBytes + outputBytes + keyBytes;
+  if (ulysses > 1) {
+    for (int64_t moved : {queryBytes + keyBytes, outputBytes}) {
+      Cost cost = model.getCost(CollectiveKind::AllToAll, getAxes(choice.ulysses), moved, 2);
+      time += cost.time;
+      bytes += cost.bytes;
+    }
+    memory *= 2;
+  }
+
+  // The ring's steps: what the mask leaves empty is neither sent nor computed.
+  std::vector<int64_t> pairs = countVisiblePairs(MaskShape::of(op), tokens, ring, tokens, ring);
+  AttentionWork work;
+  work.perRank.resize(ring);
+  int64_t steps = 0;
+  for (int64_t step = 0; step < ring; ++step) {
+    int64_t largest = 0;
+    for (int64_t rank = 0; rank < ring; ++rank) {
+      int64_t own = pairs[rank * ring + (rank - step + ring) % ring];
+      largest = std::max(largest, own);
+      work.perRank[rank] += own;
+    }
+    if (largest == 0 && step > 0)
+      continue;
+    ++steps;
+    double flops = 2.0 * double(size + valueSize) * double(batch * ownHeads) * double(largest);
+    time +=
+        model.getLaunchTime() + std::max(model.getComputeTime(flops, query.getElementType()),
+                                         model.getMemoryTime(queryBytes + keyBytes + outputBytes));
+    if (step == 0)
+      continue;
+    Cost cost = model.getCost(CollectiveKind::Permute, getAxes(choice.ring), keyBytes);
+    bytes += cost.bytes;
+    // Merging reads both parts and writes one, in f32.
+    int64_t part = outputBytes / element * 4;
+    time += cost.time + model.getLaunchTime() + model.getMemoryTime(3 * part);
+  }
+  if (steps > 1)
+    memory += 2 * keyBytes + 2 * (outputBytes / element * 4);
+  price.time += count * time;
+  price.bytes += count * bytes;
+  price.memory = std::max(price.memory, memory);
+  price.balance = std::max(price.balance, work.getLargestOverMean());
+}
+
+namespace {
+
+struct ChooseContextParallelPass
+    : meshwright::impl::ChooseContextParallelPassBase<ChooseContextParallelPass> {
+  using ChooseContextParallelPassBase::ChooseContextParallelPassBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    markAnalysesPreserved<SharedFactorAnalysis>();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    if (hasStageMeshes(*meshOp)) {
+      if (ulysses != "auto" && ring != "auto")
+        return;
+      meshOp->emitOpError()
+          << "has a mesh for each stage: expected the axes of context-parallel by "
+             "name, not auto";
+      return signalPassFailure();
+    }
+    if (failed(checkAxes(*meshOp)))
+      return signalPassFailure();
+    if (ulysses != "auto" && ring != "auto" && order != "auto")
+      return;
+    MeshAttr mesh = meshOp->getMesh();
+    Chooser chooser(mesh, findAxis(mesh, data), findAxis(mesh, tensor));
+    StageFilter stages;
+    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
+    Location location = module.getLoc();
+    for (func::FuncOp func : getGlobalFunctions(module)) {
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+      if (failed(factors))
+        return signalPassFailure();
+      location = func.getLoc();
+      func.walk([&](nn::AttentionOp op) {
+        const FactorAnalysis::Leaves &queries = factors->getLeaves(op.getQuery())[2];
+        if (stages.contains(op) && !queries.empty() &&
+            queries == factors->getLeaves(op.getKey())[2])
+          chooser.add(op);
+      });
+    }
+    choose(module, location, mesh, chooser);
+  }
+
+private:
+  /// The index of an axis of more than one rank; -1 for none.
+  static int findAxis(MeshAttr mesh, StringRef name) {
+    int index = name.empty() ? -1 : mesh.getAxisIndex(name);
+    return index >= 0 && mesh.getAxes()[index].getSize() > 1 ? index : -1;
+  }
+
+  LogicalResult checkAxes(MeshOp meshOp) {
+    for (auto [name, purpose] : {std::pair(StringRef(ring), "ring attention"),
+                                 std::pair(StringRef(ulysses), "Ulysses attention")}) {
+      if (name.empty() || name == "auto")
+        continue;
+      if (meshOp.getMesh().getAxisIndex(name) < 0)
+        return meshOp->emitOpError() << "has no axis \"" << name << "\" for " << purpose;
+      if (name == StringRef(data) || name == StringRef(tensor))
+        return meshOp->emitOpError()
+               << "axis \"" << name << "\" for " << purpose << " is that of "
+               << (name == StringRef(data) ? "data" : "tensor") << " parallelism: expected another";
+    }
+    return success();
+  }
+
+  void choose(ModuleOp module, Location location, MeshAttr mesh, Chooser &chooser);
+  SmallVector<Choice> list(MeshAttr mesh, Chooser &chooser);
+};
+
+} // namespace
+
+/// All plans that use as many axes as any.
+SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &chooser) {
+  auto candidates = [&](StringRef given) {
+    SmallVector<int> axes;
+    for (int i = 0, e = mesh.getAxes().size(); i < e; ++i) {
+      StringRef name = mesh.getAxes()[i].getName();
+      bool isFree = name != StringRef(data) && name != StringRef(tensor) &&
+                    name != StringRef(ulysses) && name != StringRef(ring);
+      if (mesh.getAxes()[i].getSize() > 1 && (given == "auto" ? isFree : name == given))
+        axes.push_back(i);
+    }
+    axes.push_back(-1);
+    return axes;
+  };
+  SmallVector<Choice> choices;
+  int most = 0;
+  for (int u : candidates(ulysses))
+    for (int r : candidates(ring)) {
+      if (u == r && u >= 0)
+        continue;
+      SmallVector<TokenOrder> orders{TokenOrder::Natural};
+      if (r >= 0 && order == "auto" && chooser.isCausal())
+        orders = {TokenOrder::Zigzag, TokenOrder::Natural, TokenOrder::Striped};
+      else if (r >= 0 && order == "zigzag")
+        orders = {TokenOrder::Zigzag};
+      else if (r >= 0 && order == "striped")
+        orders = {TokenOrder::Striped};
+      int used = (u >= 0) + (r >= 0);
+      if (used > most)
+        choices.clear();
+      most = std::max(most, used);
+      if (used == most)
+        for (TokenOrder candidate : orders)
+          choices.push_back({u, r, candidate});
+    }
+  return choices;
+}
+
+void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshAttr mesh,
+                                       Chooser &chooser) {
+  SmallVector<Choice> choices = list(mesh, chooser);
+  DecisionLog &log = DistDialect::getDecisionLog(&getContext());
+  auto keep = [&](const Choice &choice) {
+    Builder builder(&getContext());
+    auto name = [&](int axis) {
+      return builder.getStringAttr(axis < 0 ? StringRef() : mesh.getAxes()[axis].getName());
+    };
+    StringRef chosenOrder =
+        choice.order == TokenOrder::Natural ? "contiguous" : stringify(choice.order);
+    module->setAttr(kContextParallelAttr,
+                    builder.getDictionaryAttr(
+                        {builder.getNamedAttr("ulysses", name(choice.ulysses)),
+                         builder.getNamedAttr("ring", name(choice.ring)),
+                         builder.getNamedAttr("order", builder.getStringAttr(chosenOrder))}));
+  };
+  bool isNothing = choices.front().ulysses < 0 && choices.front().ring < 0;
+  if (isNothing || chooser.empty()) {
+    if (ulysses == "auto" || ring == "auto")
+      log.add("choose-context-parallel", Outcome::Declined, location,
+              chooser.empty()
+                  ? "context-parallel=auto: there is no self-attention over a sequence"
+                  : "context-parallel=auto: the mesh has no axis of more than one rank that data "
+                    "or tensor parallelism leaves");
+    return keep(choices.front());
+  }
+  int64_t ceiling = memoryCeiling;
+  SmallVector<Price> prices;
+  for (const Choice &choice : choices)
+    prices.push_back(chooser.getPrice(choice));
+  auto fits = [&](size_t i) { return ceiling == 0 || prices[i].memory <= ceiling; };
+  auto saves = [&](size_t i, size_t than, double share) {
+    return double(prices[i].time) <= double(prices[than].time) * (1 - share);
+  };
+  // Of each pair of axes the first order, unless another saves enough.
+  SmallVector<size_t> finalists;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    bool isNew = finalists.empty() || choices[finalists.back()].ulysses != choices[i].ulysses ||
+                 choices[finalists.back()].ring != choices[i].ring;
+    if (isNew)
+      finalists.push_back(i);
+    else if (saves(i, finalists.back(), kLeastSavingOfOrder))
+      finalists.back() = i;
+  }
+  size_t fastest = finalists.front();
+  for (size_t i : finalists)
+    if (fits(i) != fits(fastest) ? fits(i) : prices[i].time < prices[fastest].time)
+      fastest = i;
+  size_t best = fastest;
+  for (size_t i : finalists)
+    if (fits(i) == fits(fastest) &&
+        chooser.getOddness(choices[i]) < chooser.getOddness(choices[best]) &&
+        !saves(fastest, i, kLeastSaving))
+      best = i;
+  keep(choices[best]);
+
+  auto format = [](int64_t time) { return llvm::formatv("{0:f3} ms", double(time) * 1e-9).str(); };
+  std::string why;
+  if (choices.size() == 1)
+    why = "there is nothing else to choose";
+  else if (best != fastest)
+    why = llvm::formatv("{0}; '{1}' would take {2}, which is not {3:P0} less, and {4}",
+                        format(prices[best].time), chooser.getName(choices[fastest]),
+                        format(prices[fastest].time), kLeastSaving,
+                        chooser.getSize(choices[best].ring) < chooser.getSize(choices[fastest].ring)
+                            ? "a longer ring has more steps to hide"
+                            : "it pads heads, or sends all of attention over a slow link");
+  else
+    why = llvm::formatv("{0}, the least", format(prices[best].time));
+  const Choice &taken = choices[best];
+  if (order == "auto" && taken.order == TokenOrder::Zigzag)
+    why += "; zigzag balances the causal mask in two runs of tokens a rank, striped does it in "
+           "single ones and no better";
+  std::vector<Alternative> table;
+  for (auto [i, choice] : llvm::enumerate(choices)) {
+    const Price &price = prices[i];
+    table.push_back({chooser.getName(choice),
+                     {{"time", double(price.time) * 1e-12},
+                      {"bytes", double(price.bytes)},
+                      {"memory", double(price.memory)},
+                      {"largest over mean work", price.balance}},
+                     fits(i) ? "" : "above the memory ceiling",
+                     i == best});
+  }
+  log.add("choose-context-parallel", Outcome::Applied, location,
+          llvm::formatv("attention takes '{0}': {1}", chooser.getName(taken), why).str(),
+          {{"ulysses ranks", double(chooser.getSize(taken.ulysses))},
+           {"ring ranks", double(chooser.getSize(taken.ring))}},
+          std::move(table));
+}

@@ -1,0 +1,36 @@
+//===- ChooseFold.h - how a stage lies on the axes of others ----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_ANNOTATE_CHOOSEFOLD_H
+#define MESHWRIGHT_PASSES_ANNOTATE_CHOOSEFOLD_H
+
+#include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright {
+
+/// A mode of fold-encoder and the axes it shards over.
+struct FoldMode {
+  std::string mode;
+  dist::AxisList axes;
+};
+
+/// Plans the stage in each of the modes, from annotated program to optimised SPMD
+/// program, on a copy of it alone, and returns the mode that takes the least time
+/// of those whose memory fits. Leaves a decision with the table of them.
+///
+/// `modes` begins with "none". `options` are those of the pass; its mode is not
+/// read.
+mlir::FailureOr<std::string> chooseFold(mlir::func::FuncOp func, dist::MeshOp meshOp,
+                                        mlir::ArrayRef<FoldMode> modes,
+                                        const FoldEncoderPassOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_ANNOTATE_CHOOSEFOLD_H

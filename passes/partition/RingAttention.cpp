@@ -1,0 +1,277 @@
+//===- RingAttention.cpp - attention in steps around a ring ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Where keys are constrained to stay sharded, each rank attends to one chunk of
+// them after the other: keys and values go around the ring, and parts of the result
+// are merged by their log-sum-exps. Steps that the mask leaves empty are left out.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/RingSteps.h"
+#include "meshwright/passes/partition/Partitioner.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+AxisList Partitioner::getRingAxes(nn::AttentionOp op) const {
+  // A constraint asks for it; else keys that happen to be sharded are gathered.
+  if (!op.getKey().getDefiningOp<ConstrainOp>())
+    return {};
+  AxisList axes;
+  for (const AxisList &leaf : getState(op.getKey()).target.dims[2])
+    axes.append(leaf.begin(), leaf.end());
+  return axes;
+}
+
+namespace {
+
+/// A dimension of keys, of which one leaf is sharded around the ring.
+struct KeyDim {
+  /// Of the sharded leaf.
+  LayoutFactor factor;
+  /// Elements of the leaves above it and below it.
+  int64_t above = 1, below = 1;
+
+  int64_t getLocalSize() const { return above * factor.getLocalSize() * below; }
+};
+
+/// Writes what goes with a chunk of the keys.
+class ChunkWriter {
+public:
+  ChunkWriter(OpBuilder &builder, Location loc, MeshAttr mesh, const KeyDim &keys)
+      : builder(builder), loc(loc), mesh(mesh), keys(keys) {}
+
+  /// A value that has all keys in dimension `dim`, as `cut` needs it: padded, and in
+  /// the order of the keys.
+  Value prepare(Value whole, int64_t dim);
+  /// The part of a prepared value that goes with the chunk of that shift.
+  Value cut(Value prepared, int64_t dim, int64_t shift);
+  /// Positions of a chunk's keys; negative where there is padding.
+  Value getPositions(int64_t shift);
+
+private:
+  Value reshape(Value value, ArrayRef<int64_t> shape) {
+    auto type = cast<RankedTensorType>(value.getType());
+    return type.getShape() == shape
+               ? value
+               : nn::ReshapeOp::create(builder, loc, type.clone(shape), value).getResult();
+  }
+
+  OpBuilder &builder;
+  Location loc;
+  MeshAttr mesh;
+  const KeyDim &keys;
+};
+
+} // namespace
+
+Value ChunkWriter::prepare(Value whole, int64_t dim) {
+  auto type = cast<RankedTensorType>(whole.getType());
+  // The leaf as a dimension of its own: what stands above it is the one before.
+  SmallVector<int64_t> shape(type.getShape());
+  if (keys.above * keys.below > 1) {
+    shape[dim] = keys.above;
+    shape.insert(shape.begin() + dim + 1, {keys.factor.size, keys.below});
+    whole = reshape(whole, shape);
+    ++dim;
+  }
+  if (keys.factor.isPadded()) {
+    shape[dim] = keys.factor.padded;
+    whole =
+        PadOp::create(builder, loc, type.clone(shape), whole, builder.getDenseI64ArrayAttr({dim}));
+  }
+  if (keys.factor.order == TokenOrder::Natural)
+    return whole;
+  LayoutFactor to = keys.factor;
+  to.axes.clear();
+  LayoutFactor from = to;
+  from.order = TokenOrder::Natural;
+  from.orderRanks = 1;
+  return ReorderOp::create(builder, loc, whole.getType(), whole, builder.getI64IntegerAttr(dim),
+                           getFactorAttr(from, mesh), getFactorAttr(to, mesh));
+}
+
+Value ChunkWriter::cut(Value prepared, int64_t dim, int64_t shift) {
+  auto type = cast<RankedTensorType>(prepared.getType());
+  bool split = keys.above * keys.below > 1;
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dim + split] = keys.factor.getLocalSize();
+  Value chunk = dist::SliceOp::create(builder, loc, TypeRange{type.clone(shape)}, prepared,
+                                      getAxesAttr(builder.getContext(), keys.factor.axes, mesh),
+                                      builder.getDenseI64ArrayAttr({dim + split}),
+                                      builder.getI64IntegerAttr(shift))
+                    .getResult(0);
+  if (!split)
+    return chunk;
+  shape[dim] = keys.getLocalSize();
+  shape.erase(shape.begin() + dim + 1, shape.begin() + dim + 3);
+  return reshape(chunk, shape);
+}
+
+Value ChunkWriter::getPositions(int64_t shift) {
+  auto type = RankedTensorType::get({keys.factor.getLocalSize()}, builder.getI64Type());
+  Value own = PositionsOp::create(builder, loc, type, getFactorAttr(keys.factor, mesh),
+                                  builder.getI64IntegerAttr(shift));
+  if (keys.above * keys.below == 1)
+    return own;
+  // Of a product only the sign counts: see partitionRing.
+  Value wide = nn::BroadcastOp::create(
+      builder, loc, type.clone({keys.above, keys.factor.getLocalSize(), keys.below}),
+      reshape(own, {1, keys.factor.getLocalSize(), 1}));
+  return reshape(wide, {keys.getLocalSize()});
+}
+
+LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axes) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
+  Location loc = op.getLoc();
+
+  // Keys and queries stay as they are constrained; all else as for other ops.
+  Assignment assignment = assign(op);
+  for (auto &leaves : assignment)
+    for (AxisList &leaf : leaves)
+      if (anyOverlap(leaf, axes))
+        leaf.clear();
+  AxisList queryAxes;
+  for (auto [own, given] :
+       llvm::zip(assignment[queryFactor], getState(op.getQuery()).target.dims[2])) {
+    own = given;
+    queryAxes.append(given.begin(), given.end());
+  }
+  if (anyOverlap(queryAxes, axes) && queryAxes != axes)
+    return op.emitOpError() << "has keys sharded over " << toString(axes, mesh)
+                            << " and queries over " << toString(queryAxes, mesh)
+                            << ", expected the same axes";
+  auto whole = assignment;
+  KeyDim keys;
+  bool found = false;
+  for (auto [i, leaf] : llvm::enumerate(opFactors.leaves[keyFactor])) {
+    const AxisList &own = getState(op.getKey()).target.dims[2][i];
+    assignment[keyFactor][i] = own;
+    whole[keyFactor][i].clear();
+    if (own.empty()) {
+      (found ? keys.below : keys.above) *= factors.getSize(leaf);
+      continue;
+    }
+    if (found)
+      return op.emitOpError() << "has keys of which two factors are sharded, over "
+                              << toString(axes, mesh) << ": a ring moves chunks of one";
+    found = true;
+    keys.factor = factors.getFactor(leaf, own, padded[leaf]);
+  }
+  MaskShape mask = MaskShape::of(op);
+  bool isProduct = opFactors.leaves[keyFactor].size() != 1;
+  const FactorAnalysis::Leaves &queryLeaves = opFactors.leaves[queryFactor];
+  if (mask.isPositional() && (isProduct || queryLeaves.size() > 1))
+    return op.emitOpError() << "compares positions in a sequence that is a product of dimensions: "
+                               "a ring is supported for masks without positions there";
+
+  auto useAs = [&](unsigned i, const Assignment &how) {
+    return use(op->getOperand(i), project(op->getOperand(i), rule.operands[i], opFactors, how),
+               loc);
+  };
+  auto query = useAs(0, assignment), key = useAs(1, assignment), value = useAs(2, assignment);
+  if (failed(query) || failed(key) || failed(value))
+    return failure();
+
+  ChunkWriter chunks(builder, loc, mesh, keys);
+  unsigned next = 3;
+  auto useWhole = [&](Value operand) -> FailureOr<Value> {
+    return operand ? useAs(next++, whole) : FailureOr<Value>(Value());
+  };
+  auto keyPadding = useWhole(op.getKeyPadding()), bias = useWhole(op.getBias());
+  if (failed(keyPadding) || failed(bias))
+    return failure();
+  if (op.getQPositions())
+    return op.emitOpError("has positions of its own, which a ring would replace");
+  if (std::optional<int64_t> length = op.getKvLength()) {
+    int64_t count = op.getKey().getType().getDimSize(2);
+    int64_t batch = cast<RankedTensorType>(query->getType()).getDimSize(0);
+    SmallVector<bool> seen;
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t j = 0; j < count; ++j)
+        seen.push_back(j < *length);
+    auto type = RankedTensorType::get({batch, count}, builder.getI1Type());
+    Value limit = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
+    keyPadding =
+        *keyPadding
+            ? Value(nn::AndOp::create(builder, loc, keyPadding->getType(), *keyPadding, limit))
+            : limit;
+  }
+  if (*keyPadding)
+    keyPadding = chunks.prepare(*keyPadding, 1);
+  int64_t biasDim = *bias ? cast<RankedTensorType>(bias->getType()).getRank() - 1 : 0;
+  bool cutsBias = *bias && op.getBias().getType().getShape().back() != 1;
+  if (cutsBias)
+    bias = chunks.prepare(*bias, biasDim);
+
+  // Positions tell what the mask hides, and which keys are padding.
+  LayoutFactor queries;
+  if (queryLeaves.size() == 1)
+    queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);
+  Value queryPositions;
+  bool needsPositions = mask.isPositional() || keys.factor.isPadded();
+  if (needsPositions) {
+    int64_t rows = cast<RankedTensorType>(query->getType()).getDimSize(2);
+    auto type = RankedTensorType::get({rows}, builder.getI64Type());
+    if (mask.isPositional())
+      queryPositions = PositionsOp::create(builder, loc, type, getFactorAttr(queries, mesh),
+                                           builder.getI64IntegerAttr(0));
+    else
+      queryPositions = nn::ConstantOp::create(
+          builder, loc, DenseElementsAttr::get(type, builder.getI64IntegerAttr(0)));
+  }
+
+  Value result = op.getResult();
+  ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
+  RankedTensorType type = getLocalType(result, sharding);
+  Type element = type.getElementType();
+  auto lseType = RankedTensorType::get(type.getShape().drop_back(),
+                                       element.isF64() ? element : builder.getF32Type());
+  llvm::SmallBitVector needed =
+      getNeededSteps(mask, mask.isPositional() ? &queries : nullptr, keys.factor);
+  bool merges = needed.count() > 1 || op.getLse();
+  int64_t shift = 0;
+  Value out, lse;
+  for (unsigned step : needed.set_bits()) {
+    if (int64_t(step) != shift) {
+      Value both[] = {*key, *value};
+      auto moved = PermuteOp::create(builder, loc, TypeRange{key->getType(), value->getType()},
+                                     both, getAxesAttr(builder.getContext(), axes, mesh),
+                                     builder.getI64IntegerAttr(step - shift), nullptr);
+      key = moved.getResult(0);
+      value = moved.getResult(1);
+      shift = step;
+    }
+    auto part = nn::AttentionOp::create(
+        builder, loc, type, merges ? lseType : Type(), *query, *key, *value,
+        *keyPadding ? chunks.cut(*keyPadding, 1, shift) : Value(),
+        cutsBias ? chunks.cut(*bias, biasDim, shift) : *bias, queryPositions,
+        needsPositions ? chunks.getPositions(shift) : Value(), op.getScaleAttr(),
+        op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), nullptr,
+        op.getSoftCapAttr());
+    if (!out) {
+      out = part.getResult();
+      lse = part.getLse();
+      continue;
+    }
+    auto merged = nn::MergeAttentionOp::create(builder, loc, type, lseType, out, lse,
+                                               part.getResult(), part.getLse());
+    out = merged.getResult();
+    lse = merged.getLse();
+  }
+  if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
+    out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+  if (failed(define(result, {out, sharding, {}})))
+    return failure();
+  if (!op.getLse())
+    return success();
+  return define(op.getLse(),
+                {lse, project(op.getLse(), rule.results[1], opFactors, assignment), {}});
+}

@@ -1,0 +1,291 @@
+//===- FuseProducts.cpp - what products do with their results -------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A product's kernel can go on with its results while they are in cache. Of the
+// kernel that reads a product, those ops move there that compute element by
+// element, up to the first that looks at a row as a whole: all of an activation
+// or a gate, of a residual addition and the norm behind it the addition. That
+// pays where fewer bytes go through memory, which is what is counted.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/FuseProducts.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/lower/Gemm.h"
+#include "meshwright/passes/lower/KernelBuilder.h"
+
+#include "llvm/ADT/SetVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::lower;
+
+namespace {
+
+class Fuser {
+public:
+  Fuser(Block &body, std::vector<KernelGroup> &groups, const GroupingOptions &options)
+      : body(body), groups(groups), options(options) {}
+
+  void run();
+
+private:
+  using OpSet = llvm::SmallSetVector<Operation *, 8>;
+
+  void findLive();
+  bool fuse(size_t product);
+  SmallVector<size_t> findReaders(Value value) const;
+  OpSet chooseOps(size_t reader, Value product) const;
+  bool dependsOn(const OpSet &ops, Value product) const;
+  KernelGroup makeGroup(const OpSet &ops) const;
+  int64_t countBytes(const KernelGroup &group) const;
+  bool isWanted(Value value) const;
+  void decline(Operation *op, const Twine &reason) const;
+
+  Block &body;
+  std::vector<KernelGroup> &groups;
+  GroupingOptions options;
+  llvm::DenseSet<Operation *> live;
+  /// The groups that compute an op.
+  llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
+};
+
+} // namespace
+
+/// Ops that somebody needs; kernels only have such.
+void Fuser::findLive() {
+  for (Operation &op : llvm::reverse(body))
+    if (op.hasTrait<OpTrait::IsTerminator>() || groupsOf.contains(&op) ||
+        llvm::any_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
+      live.insert(&op);
+}
+
+/// Whether the user wants to look at a value.
+bool Fuser::isWanted(Value value) const {
+  return options.keepProbed && value.getDefiningOp()->hasAttr(nn::NnDialect::kIdAttr);
+}
+
+void Fuser::decline(Operation *op, const Twine &reason) const {
+  dist::DistDialect::getDecisionLog(op->getContext())
+      .add("form-kernels", Outcome::Declined, op->getLoc(),
+           (op->getName().getStringRef() + " is not followed by anything in its kernel: " + reason)
+               .str());
+}
+
+/// The kernels that read a value, the first ones first.
+SmallVector<size_t> Fuser::findReaders(Value value) const {
+  llvm::SmallSetVector<size_t, 4> readers;
+  for (Operation *user : value.getUsers())
+    if (auto owners = groupsOf.find(user); owners != groupsOf.end())
+      readers.insert(owners->second.begin(), owners->second.end());
+  SmallVector<size_t> sorted = readers.takeVector();
+  llvm::sort(sorted, [&](size_t a, size_t b) {
+    return groups[a].ops.back()->isBeforeInBlock(groups[b].ops.back());
+  });
+  return sorted;
+}
+
+/// Of a kernel's ops those that go on with the product's elements, and what
+/// they alone need.
+Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
+  auto type = cast<RankedTensorType>(product.getType());
+  const KernelGroup &group = groups[reader];
+  llvm::SmallDenseSet<Operation *> members(group.ops.begin(), group.ops.end()), able, dependent;
+  for (Operation *op : group.ops) {
+    if (!isEpilogueOp(op, type) || (!isFree(op) && groupsOf.lookup(op).size() > 1))
+      continue;
+    bool canMove = true, depends = false;
+    for (Value operand : op->getOperands()) {
+      Operation *producer = operand.getDefiningOp();
+      canMove &= !producer || !members.contains(producer) || able.contains(producer);
+      depends |= operand == product || (producer && dependent.contains(producer));
+    }
+    if (!canMove)
+      continue;
+    able.insert(op);
+    if (depends)
+      dependent.insert(op);
+  }
+  llvm::SmallDenseSet<Operation *> needed;
+  for (Operation *op : llvm::reverse(group.ops))
+    if (dependent.contains(op) ||
+        (able.contains(op) &&
+         llvm::any_of(op->getUsers(), [&](Operation *user) { return needed.contains(user); })))
+      needed.insert(op);
+  OpSet ops;
+  if (!dependent.empty())
+    for (Operation *op : group.ops)
+      if (needed.contains(op))
+        ops.insert(op);
+  return ops;
+}
+
+/// Whether what the ops read has to wait for the product other than through
+/// them.
+bool Fuser::dependsOn(const OpSet &ops, Value product) const {
+  Operation *last = ops.back();
+  llvm::SmallDenseSet<Operation *> seen(ops.begin(), ops.end());
+  SmallVector<Operation *> open;
+  bool found = false;
+  auto follow = [&](Operation *user) {
+    // What begins behind the ops cannot lead to them.
+    auto owners = groupsOf.find(user);
+    if (owners == groupsOf.end()) {
+      if (live.contains(user) && user->isBeforeInBlock(last) && seen.insert(user).second)
+        open.push_back(user);
+      return;
+    }
+    for (size_t owner : owners->second)
+      if (groups[owner].ops.front()->isBeforeInBlock(last))
+        for (Value result : groups[owner].results)
+          if (seen.insert(result.getDefiningOp()).second)
+            open.push_back(result.getDefiningOp());
+  };
+  for (Operation *user : product.getUsers())
+    follow(user);
+  while (!open.empty() && !found)
+    for (Operation *user : open.pop_back_val()->getUsers()) {
+      found |= ops.contains(user);
+      follow(user);
+    }
+  return found;
+}
+
+/// The ops as a kernel that gives what others read.
+KernelGroup Fuser::makeGroup(const OpSet &ops) const {
+  KernelGroup group;
+  group.ops.assign(ops.begin(), ops.end());
+  llvm::sort(group.ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : group.ops)
+    for (Value result : op->getResults())
+      if (!isFree(op) && (isWanted(result) || llvm::any_of(op->getUsers(), [&](Operation *user) {
+                            return live.contains(user) && !ops.contains(user);
+                          })))
+        group.results.push_back(result);
+  return group;
+}
+
+/// What a kernel reads and writes, without what is only kept to be looked at.
+int64_t Fuser::countBytes(const KernelGroup &group) const {
+  llvm::SmallDenseSet<Operation *> members(group.ops.begin(), group.ops.end());
+  llvm::SmallDenseSet<Value> seen;
+  int64_t bytes = 0;
+  auto add = [&](Value value) {
+    if (seen.insert(value).second)
+      bytes += rt::getBufferBytes(value.getType());
+  };
+  for (Operation *op : group.ops)
+    for (Value operand : op->getOperands())
+      if (Operation *producer = operand.getDefiningOp(); !producer || !members.contains(producer))
+        add(operand);
+  for (Value result : group.results)
+    if (llvm::any_of(result.getUsers(), [&](Operation *user) {
+          return live.contains(user) && !members.contains(user);
+        }))
+      add(result);
+  return bytes;
+}
+
+/// Has a product do what it can of the kernel that reads it; returns whether
+/// groups changed.
+bool Fuser::fuse(size_t product) {
+  auto linear = cast<nn::LinearOp>(groups[product].ops.front());
+  auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
+  auto func = cast<func::FuncOp>(body.getParentOp());
+  if (!parameter || !func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr))
+    return false;
+  // A view of it may be what others read.
+  Value value = linear.getResult();
+  Operation *view = value.hasOneUse() ? *value.user_begin() : nullptr;
+  if (view && isa<nn::ReshapeOp>(view) && live.contains(view) && !groupsOf.contains(view))
+    value = view->getResult(0);
+  else
+    view = nullptr;
+  std::optional<size_t> reader;
+  OpSet ops;
+  for (size_t other : findReaders(value))
+    if (ops = chooseOps(other, value); !ops.empty()) {
+      reader = other;
+      break;
+    }
+  if (!reader)
+    return false;
+  if (dependsOn(ops, value)) {
+    decline(linear, "what else is needed for that depends on the product");
+    return false;
+  }
+  if (view && llvm::any_of(view->getUsers(), [&](Operation *user) {
+        return live.contains(user) && !ops.contains(user);
+      }))
+    return false;
+  // Free ops stay, too, where they are needed.
+  KernelGroup left;
+  llvm::SmallDenseSet<Operation *> kept;
+  for (Operation *op : llvm::reverse(groups[*reader].ops))
+    if (isFree(op)
+            ? llvm::any_of(op->getUsers(), [&](Operation *user) { return kept.contains(user); })
+            : !ops.contains(op)) {
+      kept.insert(op);
+      left.ops.insert(left.ops.begin(), op);
+    }
+  llvm::copy_if(groups[*reader].results, std::back_inserter(left.results),
+                [&](Value result) { return kept.contains(result.getDefiningOp()); });
+  ops.insert(linear);
+  if (view)
+    ops.insert(view);
+  KernelGroup fused = makeGroup(ops);
+  // Views between kernels are nobody's results.
+  if (llvm::any_of(fused.results, [](Value result) { return rt::isView(result.getDefiningOp()); }))
+    return false;
+  KernelRegion region = KernelRegion::of(fused.ops, fused.results);
+  if (!getGemmWeight(region, options.target)) {
+    decline(linear, "its kernel cannot do what follows");
+    return false;
+  }
+  int64_t before = countBytes(groups[product]) + countBytes(groups[*reader]);
+  int64_t after = countBytes(fused) + countBytes(left);
+  if (after >= before) {
+    decline(linear, "that would move " + Twine(after) + " bytes instead of " + Twine(before));
+    return false;
+  }
+  groups[product] = std::move(fused);
+  groups[*reader] = std::move(left);
+  for (Operation *op : groups[product].ops) {
+    SmallVector<size_t, 2> &owners = groupsOf[op];
+    if (!llvm::is_contained(groups[*reader].ops, op))
+      llvm::erase(owners, *reader);
+    if (!llvm::is_contained(owners, product))
+      owners.push_back(product);
+  }
+  return true;
+}
+
+void Fuser::run() {
+  SmallVector<size_t> products;
+  for (auto [i, group] : llvm::enumerate(groups)) {
+    for (Operation *op : group.ops)
+      groupsOf[op].push_back(i);
+    if (group.ops.size() == 1 && isa<nn::LinearOp>(group.ops.front()))
+      products.push_back(i);
+  }
+  findLive();
+  // Of several products that one kernel reads the last one has all that it
+  // needs soonest.
+  llvm::sort(products, [&](size_t a, size_t b) {
+    return groups[b].ops.front()->isBeforeInBlock(groups[a].ops.front());
+  });
+  for (size_t product : products)
+    fuse(product);
+  llvm::erase_if(groups, [](const KernelGroup &group) { return group.ops.empty(); });
+}
+
+void meshwright::fuseProducts(Block &body, std::vector<KernelGroup> &groups,
+                              const GroupingOptions &options) {
+  Fuser(body, groups, options).run();
+}

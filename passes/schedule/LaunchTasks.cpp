@@ -1,0 +1,78 @@
+//===- LaunchTasks.cpp - launches as tasks with times ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/LaunchTasks.h"
+
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/optimise/TokenSharding.h"
+
+#include "llvm/ADT/SetVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
+  int64_t bytes = 0, arithmetic = 0;
+  for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
+    for (Value value : values)
+      bytes += rt::getBufferBytes(value.getType());
+  for (Operation &op : kernel.getOps())
+    if (double flops = getFlops(&op))
+      arithmetic += model.getComputeTime(
+          flops, cast<RankedTensorType>(op.getResult(0).getType()).getElementType());
+  return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
+}
+
+/// What makes the operands, seen through what is between launches.
+/// `numbers` has the task of a launch, or of a wait.
+static void addDependences(ScheduleTask &task, Operation *op,
+                           const DenseMap<Operation *, unsigned> &numbers) {
+  llvm::SmallSetVector<unsigned, 4> dependences;
+  SmallVector<Operation *, 4> worklist{op};
+  while (!worklist.empty())
+    for (Value operand : worklist.pop_back_val()->getOperands())
+      if (Operation *producer = operand.getDefiningOp()) {
+        if (auto it = numbers.find(producer); it != numbers.end())
+          dependences.insert(it->second);
+        else
+          worklist.push_back(producer);
+      }
+  task.dependences.append(dependences.begin(), dependences.end());
+}
+
+LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
+  DenseMap<Operation *, unsigned> numbers;
+  for (Operation &op : func.front()) {
+    auto kernel = dyn_cast<rt::KernelOp>(op);
+    auto start = dyn_cast<rt::StartOp>(op);
+    if (auto wait = dyn_cast<rt::WaitOp>(op))
+      numbers[&op] = numbers.lookup(wait.getStart());
+    if (!kernel && !start)
+      continue;
+    ScheduleTask task;
+    addDependences(task, &op, numbers);
+    if (kernel) {
+      task.time = getKernelTime(kernel, model);
+      for (Value result : kernel->getResults())
+        task.bytes += rt::getBufferBytes(result.getType());
+    } else {
+      Operation *collective = start.getCollective();
+      if (beside == RunBeside::Always ||
+          (beside == RunBeside::ByLink &&
+           model.runsBeside(getCollectiveAxes(collective, model.getMesh()))))
+        task.stream = start.getStream();
+      if (std::optional<Cost> cost = model.getCost(collective))
+        task.time = cost->time;
+      for (Type type : start.getFuture().getType().getTypes())
+        task.bytes += rt::getBufferBytes(type);
+    }
+    numbers[&op] = tasks.size();
+    tasks.push_back(std::move(task));
+    launches.push_back(&op);
+  }
+}

@@ -1,0 +1,33 @@
+//===- LaunchTasks.h - launches as tasks with times -------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H
+#define MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H
+
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/schedule/ListScheduler.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright {
+
+/// Which collectives run beside kernels: those whose links do, all, or none.
+enum class RunBeside { ByLink, Always, Never };
+
+/// A function of launches, in its order: kernels, and collectives with their
+/// waits. What is between launches (views, constants, prepared parameters) goes
+/// with its readers.
+struct LaunchTasks {
+  LaunchTasks(mlir::func::FuncOp func, const CostModel &model, RunBeside beside);
+
+  std::vector<ScheduleTask> tasks;
+  std::vector<mlir::Operation *> launches;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H

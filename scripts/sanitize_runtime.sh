@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# The runtime and sharding-run under sanitizers: minutes, where scripts/test.sh
+# --preset=asan builds the compiler too. The compiler library is the release
+# build's, and is opened by sharding-run as it is; generated code is not
+# instrumented either.
+#
+#   scripts/sanitize_runtime.sh asan                unit tests of the runtime, test/exec
+#   scripts/sanitize_runtime.sh tsan
+#   scripts/sanitize_runtime.sh tsan -k overlap     what follows is for pytest
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+preset=${1:-}
+[[ $preset == asan || $preset == tsan ]] || { sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+shift
+find_python
+[[ -n $PYTHON ]] || die "no Python with the packages needed: run scripts/setup.sh"
+[[ -e $BUILD/lib/libMeshwright.so ]] || die "$BUILD/lib/libMeshwright.so is missing: build the release preset first"
+DIR=$BUILD-$preset
+
+tests=(LocalTests PackingTests ProgramTests StreamTests WorldTests)
+targets=(sharding-run "${tests[@]}")
+[[ -e $BUILD/lib/libMeshwrightBackend_mpi.so ]] && targets+=(lib/libMeshwrightBackend_mpi.so)
+build_with "$preset" "${targets[@]}"
+# Where sharding-run looks for it; a build of this preset's own stays.
+for file in lib/libMeshwright.so bin/sharding-compile bin/sharding-opt; do
+  [[ -e $DIR/$file ]] || ln -s "$BUILD/$file" "$DIR/$file"
+done
+
+# As in test/lit.cfg.py.
+export ASAN_OPTIONS=detect_container_overflow=0:allow_user_poisoning=0:detect_leaks=0
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=suppressions=$PWD/test/tsan-suppressions.txt
+# Limits on the address space are not for processes with shadow memory.
+export MESHWRIGHT_SANITIZER=$preset
+for name in "${tests[@]}"; do
+  say "$name ($preset)"
+  "$DIR/test/unit/$name" --gtest_brief=1
+done
+say "test/exec ($preset)"
+export PATH=$DIR/bin:$BUILD/bin:$PATH PYTHONPATH=$BUILD/python
+"$PYTHON" -m pytest -q test/exec "$@"

@@ -1,0 +1,107 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What products do with their results in their own kernel, against PyTorch op by op: rows and columns
+that fill no tile, few rows, several blocks of k, several results, both types."""
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import assert_close, run_module, type_of
+
+SHAPES = [(1, 31, 70), (3, 1, 12), (8, 64, 64), (61, 67, 1037), (40, 1100, 2300), (600, 40, 33)]
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2}
+
+
+def randn(*shape, seed, dtype):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def run(folder, body, inputs, weights, outputs, arguments=()):
+    """`body` names tensors as inputs and weights do, types as `T.name`."""
+    tensors = {**inputs, **weights, **outputs}
+    for name in sorted(tensors, key=len, reverse=True):
+        body = body.replace(f"T.{name}", type_of(tensors[name]))
+    marks = [f'%{n}: {type_of(x)} {{nn.{kind} = "{n}"}}'
+             for kind, group in (("input", inputs), ("parameter", weights)) for n, x in group.items()]
+    results = ", ".join(f'{type_of(x)} {{nn.output = "{n}"}}' for n, x in outputs.items())
+    text = (f"func.func @main({', '.join(marks)}) -> ({results}) {{\n{body}\n  return "
+            f"{', '.join('%' + n for n in outputs)} : {', '.join(type_of(x) for x in outputs.values())}\n}}\n")
+    got = run_module(folder, text, inputs, weights, arguments=arguments)
+    for name, want in outputs.items():
+        assert_close(got[name], want, TOLERANCE[inputs["x"].dtype], f"{name}\n{text}")
+    return got
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gate(tmp_path, shape, dtype):
+    m, n, k = shape
+    inputs = {"x": randn(m, k, seed=0, dtype=dtype)}
+    weights = {"g": randn(n, k, seed=1, dtype=dtype) / k**0.5, "u": randn(n, k, seed=2, dtype=dtype) / k**0.5,
+               "b": randn(n, seed=3, dtype=dtype)}
+    gate = F.linear(inputs["x"], weights["g"])
+    up = F.linear(inputs["x"], weights["u"], weights["b"])
+    body = """
+      %gate = nn.linear %x, %g : (T.x, T.g) -> T.r
+      %up = nn.linear %x, %u bias %b : (T.x, T.u, T.b) -> T.r
+      %act = nn.silu %gate : T.r
+      %r = nn.mul %act, %up : (T.r, T.r) -> T.r"""
+    outputs = {"r": F.silu(gate) * up}
+    alone = run(tmp_path, body, inputs, weights, outputs)
+    # One result more, and the values between: the same bits.
+    both = run(tmp_path, body, inputs, weights, {**outputs, "up": up})
+    assert torch.equal(alone["r"], both["r"])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+@pytest.mark.parametrize("kind", ["gelu", "gelu tanh", "relu", "tanh"])
+def test_activation(tmp_path, kind, dtype):
+    m, n, k = 37, 75, 96
+    inputs = {"x": randn(m, k, seed=0, dtype=dtype)}
+    weights = {"w": randn(k, n, seed=1, dtype=dtype) / k**0.5, "b": randn(n, seed=3, dtype=dtype)}
+    y = inputs["x"] @ weights["w"] + weights["b"]
+    functions = {"gelu": F.gelu, "gelu tanh": lambda v: F.gelu(v, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
+    op = {"gelu tanh": "nn.gelu %y {approximate_tanh}"}.get(kind, f"nn.{kind} %y")
+    run(tmp_path, f"""
+      %y = nn.linear %x, %w bias %b {{in_out}} : (T.x, T.w, T.b) -> T.r
+      %r = {op} : T.r""", inputs, weights, {"r": functions[kind](y)})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_residual(tmp_path, shape, dtype):
+    m, n, k = shape
+    inputs = {"x": randn(m, k, seed=0, dtype=dtype), "h": randn(1, m, n, seed=1, dtype=dtype)}
+    weights = {"w": randn(n, k, seed=2, dtype=dtype) / k**0.5, "s": randn(n, seed=3, dtype=dtype)}
+    y = F.linear(inputs["x"], weights["w"])
+    total = inputs["h"] + y * weights["s"]
+    norm = F.rms_norm(total, (n,), weights["s"], 1e-5)
+    run(tmp_path, """
+      %y = nn.linear %x, %w : (T.x, T.w) -> T.x2
+      %v = nn.reshape %y : (T.x2) -> T.h
+      %scaled = nn.mul %v, %s : (T.h, T.s) -> T.h
+      %total = nn.add %h, %scaled : (T.h, T.h) -> T.h
+      %norm = nn.rms_norm %total weight %s eps 1.0e-5 : (T.h, T.s) -> T.h
+      %wide = nn.cast %total : (T.h) -> T.wide""".replace("T.x2", type_of(y)),
+        inputs, weights, {"total": total, "norm": norm, "wide": total.double()})
+
+
+def test_rows_in_several_dimensions(tmp_path):
+    """What is added is the same for all of some dimensions."""
+    x = randn(3, 5, 24, seed=0, dtype=torch.float32)
+    other, row = randn(5, 40, seed=1, dtype=torch.float32), randn(3, 1, 40, seed=2, dtype=torch.float32)
+    scale = randn(3, 5, 1, seed=4, dtype=torch.float32)
+    weights = {"w": randn(40, 24, seed=3, dtype=torch.float32)}
+    run(tmp_path, """
+      %y = nn.linear %x, %w : (T.x, T.w) -> T.r
+      %a = nn.add %y, %other : (T.r, T.other) -> T.r
+      %b = nn.mul %a, %row : (T.r, T.row) -> T.r
+      %r = nn.mul %b, %scale : (T.r, T.scale) -> T.r""",
+        {"x": x, "other": other, "row": row, "scale": scale}, weights,
+        {"r": (F.linear(x, weights["w"]) + other) * row * scale})
+
+
+def test_product_that_is_added_to_what_it_reads(tmp_path):
+    x, w = randn(64, 64, seed=0, dtype=torch.float32), randn(64, 64, seed=1, dtype=torch.float32)
+    run(tmp_path, """
+      %y = nn.linear %x, %w : (T.x, T.w) -> T.x
+      %r = nn.add %y, %x : (T.x, T.x) -> T.x""", {"x": x}, {"w": w}, {"r": F.linear(x, w) + x})

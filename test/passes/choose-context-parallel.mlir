@@ -1,0 +1,110 @@
+// RUN: sharding-opt %s --split-input-file --choose-context-parallel | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --pass-pipeline='builtin.module(choose-context-parallel,report-decisions)' -o /dev/null 2>&1 | FileCheck %s --check-prefix=WHY
+// RUN: not sharding-opt %s --split-input-file --choose-context-parallel="ulysses=nobody" 2>&1 | FileCheck %s --check-prefix=AXIS
+// RUN: not sharding-opt %s --split-input-file --choose-context-parallel="ulysses=sp tensor=sp" 2>&1 | FileCheck %s --check-prefix=USED
+
+// AXIS: error: 'dist.mesh' op has no axis "nobody" for Ulysses attention
+// USED: error: 'dist.mesh' op axis "sp" for Ulysses attention is that of tensor parallelism: expected another
+
+// One host, heads enough: Ulysses.
+
+// CHECK: dist.context_parallel = {order = "contiguous", ring = "", ulysses = "sp"}
+// WHY: remark: [choose-context-parallel] applied: attention takes 'ulysses=sp ring=none order=contiguous'
+// WHY-DAG: chosen: ulysses=sp ring=none order=contiguous (time = {{.*}}, bytes = {{.*}}, memory = {{.*}}, largest over mean work = 1.000000e+00)
+// WHY-DAG: alternative: ulysses=none ring=sp order=zigzag ({{.*}}, largest over mean work = 1.000000e+00)
+// WHY-DAG: alternative: ulysses=none ring=sp order=contiguous ({{.*}}, largest over mean work = 1.749
+dist.mesh @mesh = <["sp"=4], device = "h100">
+func.func @main(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<1x32x4096x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x32x4096x128xbf16>, tensor<1x32x4096x128xbf16>) -> tensor<1x32x4096x128xbf16>
+  %k = nn.slice %0 starts [0, 0, 0, 0] limits [1, 8, 4096, 128] strides [1, 1, 1, 1] : (tensor<1x32x4096x128xbf16>) -> tensor<1x8x4096x128xbf16>
+  %o = nn.attention %0, %k, %k scale 0.1 {causal} : (tensor<1x32x4096x128xbf16>, tensor<1x8x4096x128xbf16>, tensor<1x8x4096x128xbf16>) -> tensor<1x32x4096x128xbf16>
+  return %o : tensor<1x32x4096x128xbf16>
+}
+
+// -----
+
+// Across hosts keys travel, with heads enough or not, whichever axis is written first.
+
+// CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
+dist.mesh @mesh = <["sp"=4, "host"=2], device = "h100">
+func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
+  %k = nn.slice %0 starts [0, 0, 0, 0] limits [1, 8, 8192, 128] strides [1, 1, 1, 1] : (tensor<1x32x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
+  %o = nn.attention %0, %k, %k scale 0.1 {causal} : (tensor<1x32x8192x128xbf16>, tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
+  return %o : tensor<1x32x8192x128xbf16>
+}
+
+// -----
+
+// Short sequences too.
+
+// CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
+dist.mesh @mesh = <["host"=2, "sp"=4], device = "h100">
+func.func @main(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tensor<1x8x64x128xf32> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32>
+  %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32>
+  return %o : tensor<1x8x64x128xf32>
+}
+
+// -----
+
+// Only hosts: the ring. Without a causal mask its order is contiguous.
+
+// CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
+// WHY: attention takes 'ulysses=none ring=host order=contiguous'
+dist.mesh @mesh = <["host"=2], device = "h100">
+func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
+  %o = nn.attention %0, %0, %0 scale 0.1 : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
+  return %o : tensor<1x32x8192x128xbf16>
+}
+
+// -----
+
+// Two heads for eight ranks would be padded to eight.
+
+// CHECK: dist.context_parallel = {order = "contiguous", ring = "sp", ulysses = ""}
+dist.mesh @mesh = <["sp"=8], device = "h100">
+func.func @main(%q: tensor<1x2x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x2x16384x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>) -> tensor<1x2x16384x128xbf16>
+  %o = nn.attention %0, %0, %0 scale 0.1 : (tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>) -> tensor<1x2x16384x128xbf16>
+  return %o : tensor<1x2x16384x128xbf16>
+}
+
+// -----
+
+// Tensor parallelism leaves four heads a rank.
+
+// CHECK: dist.context_parallel = {order = "zigzag", ring = "a", ulysses = "b"}
+dist.mesh @mesh = <["tp"=2, "a"=2, "b"=4], device = "h100">
+func.func @main(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8192x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
+  %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
+  return %o : tensor<1x8x8192x128xbf16>
+}
+
+// -----
+
+// A window that leaves most steps empty.
+
+// CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
+// WHY: attention takes 'ulysses=none ring=host order=contiguous'
+dist.mesh @mesh = <["host"=8], device = "h100">
+func.func @main(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x8x16384x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>) -> tensor<1x8x16384x128xbf16>
+  %o = nn.attention %0, %0, %0 scale 0.1 {causal, window_left = 127 : i64} : (tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>) -> tensor<1x8x16384x128xbf16>
+  return %o : tensor<1x8x16384x128xbf16>
+}
+
+// -----
+
+// No axis is left.
+
+// CHECK: dist.context_parallel = {order = "contiguous", ring = "", ulysses = ""}
+// WHY: declined: context-parallel=auto: the mesh has no axis of more than one rank that data or tensor parallelism leaves
+dist.mesh @mesh = <["dp"=2, "tp"=2], device = "h100">
+func.func @main(%q: tensor<1x8x128x128xf32> {nn.input = "q"}) -> (tensor<1x8x128x128xf32> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
+  %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
+  return %o : tensor<1x8x128x128xf32>
+}

@@ -1,0 +1,76 @@
+//===- AttentionWorkTests.cpp - pairs that a mask lets meet ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Analysis/AttentionWork.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+using namespace meshwright;
+using dist::LayoutFactor;
+
+namespace {
+
+LayoutFactor makeSequence(int64_t size, int64_t ranks, TokenOrder order) {
+  LayoutFactor factor;
+  factor.size = size;
+  factor.padded = (size + ranks - 1) / ranks * ranks;
+  factor.order = order;
+  factor.orderRanks = ranks;
+  return factor;
+}
+
+AttentionWork getWork(const MaskShape &mask, int64_t size, int64_t ranks, TokenOrder order) {
+  LayoutFactor sequence = makeSequence(size, ranks, order);
+  std::vector<int64_t> pairs = countVisiblePairs(mask, sequence, ranks, sequence, ranks);
+  AttentionWork work;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    work.perRank.push_back(
+        std::accumulate(pairs.begin() + rank * ranks, pairs.begin() + (rank + 1) * ranks, 0ll));
+  return work;
+}
+
+TEST(AttentionWork, BalanceOfOrders) {
+  MaskShape causal;
+  causal.causal = true;
+  EXPECT_NEAR(getWork(causal, 4096, 4, TokenOrder::Natural).getLargestOverMean(), 1.75, 0.001);
+  EXPECT_LE(getWork(causal, 4096, 4, TokenOrder::Zigzag).getLargestOverMean(), 1.05);
+  EXPECT_LE(getWork(causal, 4096, 4, TokenOrder::Striped).getLargestOverMean(), 1.05);
+  EXPECT_EQ(getWork({}, 4096, 4, TokenOrder::Natural).getLargestOverMean(), 1);
+}
+
+/// Every pair is counted once, in the chunks that the order says.
+TEST(AttentionWork, CountsAsTheMaskSays) {
+  for (int64_t size : {1, 7, 16, 97})
+    for (int64_t ranks : {1, 2, 3, 4})
+      for (TokenOrder order : {TokenOrder::Natural, TokenOrder::Zigzag, TokenOrder::Striped})
+        for (int variant = 0; variant < 4; ++variant) {
+          MaskShape mask;
+          mask.causal = variant & 1;
+          if (variant & 2) {
+            mask.windowLeft = 5;
+            mask.windowRight = 2;
+          }
+          LayoutFactor sequence = makeSequence(size, ranks, order);
+          std::vector<int64_t> expected(ranks * ranks);
+          int64_t chunk = sequence.padded / ranks;
+          for (int64_t i = 0; i < sequence.padded; ++i)
+            for (int64_t j = 0; j < sequence.padded; ++j) {
+              int64_t query = getTokenInSlot(order, ranks, size, sequence.padded, i);
+              int64_t key = getTokenInSlot(order, ranks, size, sequence.padded, j);
+              bool isSeen =
+                  query >= 0 && key >= 0 && (!mask.causal || key <= query) &&
+                  (!mask.windowLeft || (key >= query - *mask.windowLeft && key <= query + 2));
+              expected[i / chunk * ranks + j / chunk] += isSeen;
+            }
+          EXPECT_EQ(countVisiblePairs(mask, sequence, ranks, sequence, ranks), expected)
+              << size << " tokens, " << ranks << " ranks, variant " << variant;
+        }
+}
+
+} // namespace
