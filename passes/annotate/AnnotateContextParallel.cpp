@@ -421,25 +421,36 @@ struct AnnotateContextParallelPass
   }
 
 private:
-  /// Each stage by the axis that its own mesh has. An order would be that of all
-  /// stages' tokens, and a ring without one is out of balance.
+  /// Each stage by the axes that its own mesh has. Their sequences stay contiguous:
+  /// an order would be that of all stages' tokens.
   LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
-    if (!ring.empty())
-      return meshOp->emitOpError() << "has a mesh for each stage: ring attention over \"" << ring
-                                   << "\" is not supported there yet, only Ulysses is";
-    if (!anyHasAxis(meshOp, ulysses))
-      return meshOp->emitOpError() << "has no axis \"" << ulysses << "\" for Ulysses attention";
+    if (!ring.empty() && order != "contiguous" && order != "auto")
+      return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "
+                                      "expected order contiguous or auto, got '"
+                                   << order << "'";
+    for (auto [name, purpose] : {std::pair(StringRef(ring), "ring attention"),
+                                 std::pair(StringRef(ulysses), "Ulysses attention")})
+      if (!name.empty() && !anyHasAxis(meshOp, name))
+        return meshOp->emitOpError() << "has no axis \"" << name << "\" for " << purpose;
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(meshOp)) {
-        std::optional<Axis> axis = findAxis(meshOp, view, ulysses);
-        if (!axis || axis->size == 1)
+        auto find = [&](StringRef name) {
+          AxisList axes;
+          std::optional<Axis> axis =
+              name.empty() ? std::nullopt : findAxis(meshOp, view, name);
+          if (axis && axis->size > 1)
+            axes.push_back(*axis);
+          return axes;
+        };
+        AxisList ringAxes = find(ring), ulyssesAxes = find(ulysses);
+        if (ringAxes.empty() && ulyssesAxes.empty())
           continue;
         FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
         if (failed(factors))
           return failure();
         StageFilter stages = view.getFilter();
-        ContextParallelPolicy policy(func, *factors, meshOp, {}, {*axis}, TokenOrder::Natural,
-                                     stages, view.stage);
+        ContextParallelPolicy policy(func, *factors, meshOp, ringAxes, ulyssesAxes,
+                                     TokenOrder::Natural, stages, view.stage);
         if (failed(policy.run()))
           return failure();
       }

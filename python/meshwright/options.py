@@ -46,7 +46,8 @@ def _value(key, value):
             rules.append(f"{json.dumps(pattern, ensure_ascii=False)}: {json.dumps(sharding)}")
         return "{" + ", ".join(rules) + "}"
     if key in ("device", "context_parallel") and isinstance(value, Mapping):
-        return "{" + " ".join(f"{name}={number}" for name, number in value.items()) + "}"
+        given = (f"{name}={item}" for name, item in value.items() if item is not None)
+        return "{" + " ".join(given) + "}"
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Mapping):

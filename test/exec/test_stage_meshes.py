@@ -169,11 +169,33 @@ def test_refusals(mesh, message):
         model.parallelize(mesh=mesh)
 
 
-def test_ring_wants_one_mesh():
+@pytest.mark.parametrize("batch, sequence", [(6, 12), (5, 7), (1, 1)])
+@pytest.mark.parametrize(
+    "target, draft",
+    [
+        ({"dp": 2, "tp": 3}, {"dp": 3, "ring": 2}),
+        ({"dp": 2, "tp": 2}, {"ring": 2, "sp": 2}),
+        ({"ring": 4}, {"dp": 2, "ring": 2}),
+        ({"tp": 2, "ring": 3}, {"sp": 2, "ring": 3}),
+    ],
+)
+def test_rings(target, draft, batch, sequence):
+    """Tokens in a ring of one stage, in another's, and on their way between them."""
+    model, inputs, want = pipeline(batch, sequence)
+    plan = model.parallelize(
+        mesh={"target": target, "draft": draft},
+        context_parallel={"ring": "ring", "ulysses": "sp" if "sp" in draft else None},
+    )
+    assert sequence == 1 or "dist.permute" in plan.ir()
+    check(plan, inputs, want)
+
+
+def test_order_of_all_stages():
     model, _, _ = pipeline(2, 4)
-    with pytest.raises(mw.Error, match="ring attention over \"sp\" is not supported there yet"):
+    with pytest.raises(mw.Error, match="expected order contiguous or auto, got 'zigzag'"):
         model.parallelize(
-            mesh={"target": {"tp": 2}, "draft": {"sp": 2}}, context_parallel={"ring": "sp"}
+            mesh={"target": {"tp": 2}, "draft": {"sp": 2}},
+            context_parallel={"ring": "sp", "order": "zigzag"},
         )
 
 
