@@ -155,6 +155,13 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
       return std::nullopt;
     how.results.push_back(*result);
   }
+  // Scattered rows are not those that a rank has without chunks: what it reads
+  // beside them must go with the rows of any of these ranks.
+  for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how.operands)) {
+    const Layout *layout = placement.lookup(operand);
+    if (!own && (!layout || layout->uses(place.axes)))
+      return std::nullopt;
+  }
   // Rows within other rows would be cut out of each of these.
   for (const std::optional<TokenDim> &operand : how.operands)
     if (operand && operand->outer != 1)

@@ -177,3 +177,22 @@ func.func @zigzag(
   %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x16xf32>) -> tensor<32x16xf32>
   return %1 : tensor<32x16xf32>
 }
+
+// -----
+
+// Ranks hold heads of a group of queries whose key another pair of ranks has: each
+// rank's share of a chunk of heads would be heads of another group.
+// LOG: declined: dist.all_to_all stays whole: rows that are scattered over {"u"} leave the ops that can run in chunks
+// CHECK-LABEL: func.func @groups
+// CHECK: dist.all_to_all {{.*}} : (tensor<1x8x4x4xf32>) -> tensor<1x2x16x4xf32>
+dist.mesh @mesh = <["u"=4], device = "flops_f32=1e9 link_bandwidth=1e9">
+func.func @groups(
+    %q: tensor<1x8x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"u"}, {}]>, dist.global = tensor<1x8x16x4xf32>},
+    %k: tensor<1x1x16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u":(1)2}, {}, {}]>, dist.global = tensor<1x2x16x4xf32>})
+    -> (tensor<1x8x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"u"}, {}]>, dist.global = tensor<1x8x16x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_to_all %q axes ["u"] from [2] to [1] : (tensor<1x8x4x4xf32>) -> tensor<1x2x16x4xf32>
+  %1 = nn.attention %0, %k, %k scale 0.5 : (tensor<1x2x16x4xf32>, tensor<1x1x16x4xf32>, tensor<1x1x16x4xf32>) -> tensor<1x2x16x4xf32>
+  %2 = dist.all_to_all %1 axes ["u"] from [1] to [2] : (tensor<1x2x16x4xf32>) -> tensor<1x8x4x4xf32>
+  return %2 : tensor<1x8x4x4xf32>
+}
