@@ -44,25 +44,6 @@ static std::string formatNumber(double number) {
   return text;
 }
 
-/// What another order of the same sums may change, by type.
-static double getTolerance(rt::DType type) {
-  switch (type) {
-  case rt::DType::F64:
-    return 1e-12;
-  case rt::DType::F32:
-    return 1e-5;
-  case rt::DType::F16:
-    return 2.5e-3;
-  case rt::DType::BF16:
-    return 2e-2;
-  case rt::DType::I64:
-  case rt::DType::I32:
-  case rt::DType::I1:
-    return 0;
-  }
-  return 0;
-}
-
 namespace {
 
 /// Arrays for a program's outputs.
@@ -133,7 +114,7 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
     if (!layout || layout->getGlobalShape() != llvm::ArrayRef<int64_t>(want->localShape) ||
         layout->getLocalShape() != llvm::ArrayRef<int64_t>(value.localShape))
       continue;
-    double allowed = tolerance < 0 ? getTolerance(value.type) : tolerance;
+    double allowed = tolerance < 0 ? rt::getTolerance(value.type) : tolerance;
     for (const std::vector<double> &global :
          assemble(*layout, placement->getMesh(), value.type, value.values)) {
       double difference = getDifference(
@@ -179,7 +160,7 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
         rt::countOf(values[i].shape),
         [&](int64_t e) { return rt::loadAsDouble(values[i].type, actual.addresses[i], e); },
         [&](int64_t e) { return rt::loadAsDouble(values[i].type, expected.addresses[i], e); });
-    double allowed = tolerance < 0 ? getTolerance(values[i].type) : tolerance;
+    double allowed = tolerance < 0 ? rt::getTolerance(values[i].type) : tolerance;
     result.outputs.push_back({values[i].name, difference});
     if (difference <= allowed || !result.passed)
       continue;

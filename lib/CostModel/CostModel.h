@@ -73,9 +73,8 @@ struct Device {
 /// `error` then says why.
 std::optional<Device> getDevice(llvm::StringRef spelling, std::string *error = nullptr);
 
-/// Checks the device that a mesh names.
-mlir::LogicalResult verifyDevice(dist::MeshAttr mesh,
-                                 llvm::function_ref<mlir::InFlightDiagnostic()> emitError);
+/// Checks the device that the mesh of a function names.
+mlir::LogicalResult verifyDevice(dist::MeshAttr mesh, mlir::Operation *func);
 
 /// Names of the presets, for messages.
 llvm::ArrayRef<llvm::StringLiteral> getDeviceNames();

@@ -103,10 +103,9 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
   return device;
 }
 
-LogicalResult meshwright::verifyDevice(dist::MeshAttr mesh,
-                                       function_ref<InFlightDiagnostic()> emitError) {
+LogicalResult meshwright::verifyDevice(dist::MeshAttr mesh, Operation *func) {
   std::string error;
   if (getDevice(mesh.getDevice(), &error))
     return success();
-  return emitError() << error;
+  return func->emitError() << "mesh: " << error;
 }

@@ -217,7 +217,7 @@ void Combiner::joinLaunches() {
       continue;
     }
     // The first could have run beside the work in between.
-    Cost own = *model.getCost(&op), earlier;
+    Cost earlier;
     for (Operation *member : group->members)
       earlier = earlier + *model.getCost(member);
     AxisList axes = getCollectiveAxes(&op, model.getMesh());
@@ -251,11 +251,7 @@ struct CombineCollectivesPass : meshwright::impl::CombineCollectivesBase<Combine
     if (!getSpmdMeshSymbol(func) || func.isDeclaration())
       return markAllAnalysesPreserved();
     MeshAttr mesh = getSpmdMesh(func);
-    if (!mesh) {
-      func.emitError() << "'dist.spmd' names no mesh";
-      return signalPassFailure();
-    }
-    if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+    if (failed(verifyDevice(mesh, func)))
       return signalPassFailure();
     CostModel model(mesh);
     bool merged = mergeReductions(func, model, kPass);

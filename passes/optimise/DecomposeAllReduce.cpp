@@ -109,11 +109,7 @@ void DecomposeAllReducePass::runOnOperation() {
   if (!getSpmdMeshSymbol(func) || func.isDeclaration())
     return markAllAnalysesPreserved();
   MeshAttr mesh = getSpmdMesh(func);
-  if (!mesh) {
-    func.emitError() << "'dist.spmd' names no mesh";
-    return signalPassFailure();
-  }
-  if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+  if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   if (func.front().getOps<AllReduceOp>().empty())
     return markAllAnalysesPreserved();

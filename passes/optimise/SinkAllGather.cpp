@@ -216,7 +216,7 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherBase<SinkAllGatherPass
     if (failed(placement))
       return signalPassFailure();
     MeshAttr mesh = placement->getMesh();
-    if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+    if (failed(verifyDevice(mesh, func)))
       return signalPassFailure();
     CostModel model(mesh);
     TokenSharding sharding(*placement, model);

@@ -139,7 +139,7 @@ void OverlapCollectivesPass::runOnOperation() {
   MeshAttr mesh = getSpmdMesh(func);
   if (!mesh)
     mesh = MeshAttr::get(&getContext(), {}, "");
-  if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+  if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   CostModel model(mesh);
   auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);

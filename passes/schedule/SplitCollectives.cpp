@@ -446,7 +446,7 @@ void SplitCollectivesPass::runOnOperation() {
   if (failed(placement))
     return signalPassFailure();
   MeshAttr mesh = placement->getMesh();
-  if (failed(verifyDevice(mesh, [&] { return func.emitError() << "mesh: "; })))
+  if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   CostModel model(mesh);
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());

@@ -30,6 +30,8 @@ enum class DType : int64_t {
 int64_t sizeOf(DType type);
 /// "f32", "bf16", ...
 const char *nameOf(DType type);
+/// What another order of the same sums may change, relative to the largest entry.
+double getTolerance(DType type);
 /// Elements of a shape.
 int64_t countOf(const std::vector<int64_t> &shape);
 /// "f32[2, 3]".

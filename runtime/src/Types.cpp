@@ -49,6 +49,24 @@ const char *nameOf(DType type) {
   return "unknown";
 }
 
+double getTolerance(DType type) {
+  switch (type) {
+  case DType::F64:
+    return 1e-12;
+  case DType::F32:
+    return 1e-5;
+  case DType::F16:
+    return 2.5e-3;
+  case DType::BF16:
+    return 2e-2;
+  case DType::I64:
+  case DType::I32:
+  case DType::I1:
+    return 0;
+  }
+  return 0;
+}
+
 int64_t countOf(const std::vector<int64_t> &shape) {
   int64_t count = 1;
   for (int64_t size : shape)

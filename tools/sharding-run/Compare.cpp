@@ -13,23 +13,6 @@
 using namespace meshwright;
 using namespace meshwright::run;
 
-static double toleranceOf(rt::DType type, double asked) {
-  if (asked >= 0)
-    return asked;
-  switch (type) {
-  case rt::DType::F64:
-    return 1e-12;
-  case rt::DType::F32:
-    return 1e-5;
-  case rt::DType::F16:
-    return 2.5e-3;
-  case rt::DType::BF16:
-    return 2e-2;
-  default:
-    return 0;
-  }
-}
-
 /// The largest difference relative to the largest entry; infinite where one
 /// side is no finite number and the other is something else.
 static double differenceOf(const rt::NamedTensor &got, rt::DType wantedType, const void *wanted) {
@@ -65,7 +48,8 @@ Status run::compareWithReference(const Options &options,
       return fail("output '" + output.name + "' is " + rt::describe(output.type, output.shape) +
                   ", in " + options.reference + " " + rt::describe(wanted->type, wanted->shape));
     double difference = differenceOf(output, wanted->type, wanted->data);
-    double tolerance = toleranceOf(output.type, options.tolerance);
+    double tolerance =
+        options.tolerance >= 0 ? options.tolerance : rt::getTolerance(output.type);
     bool fine = difference <= tolerance;
     std::printf("%s: differs by %.2e, tolerance %.2e%s\n", output.name.c_str(), difference,
                 tolerance, fine ? "" : ": FAILED");
