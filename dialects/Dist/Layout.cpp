@@ -197,8 +197,9 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
         continue;
       if (!factors.empty()) {
         LayoutFactor &above = factors.back();
-        // Elements out of order are no run of the product's.
-        if (!above.isNatural() || !factor.isNatural()) {
+        // Elements out of order are no run of the product's; chunks that moved on
+        // are.
+        if (above.order != TokenOrder::Natural || !factor.isNatural()) {
           factors.push_back(std::move(factor));
           continue;
         }
@@ -213,7 +214,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
         // An upper factor cut into single elements continues in the lower one:
         // (2{a}, 4{b}) is 8{a, b}.
         if (!above.isPadded() && !factor.isPadded() && above.getLocalSize() == 1 &&
-            !above.uniform && !factor.uniform) {
+            above.isNatural() && !above.uniform && !factor.uniform) {
           above.size *= factor.size;
           above.padded *= factor.padded;
           above.axes.append(factor.axes.begin(), factor.axes.end());
@@ -229,7 +230,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     // dimension like any other: padding stays at the tail.
     if (factors.size() == 2 && factors[0].isPadded() && !factors[1].isPadded() &&
         factors[1].axes.empty() && factors[0].uniform == factors[1].uniform &&
-        factors[0].isNatural()) {
+        factors[0].order == TokenOrder::Natural && factors[1].isNatural()) {
       factors[0].size *= factors[1].size;
       factors[0].padded *= factors[1].padded;
       factors.pop_back();
@@ -245,7 +246,9 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
                        LayoutFactor &lower) {
   if (minor <= 0 || factor.size % minor != 0 || factor.padded % minor != 0)
     return false;
-  if (!factor.isNatural() && minor != 1)
+  int64_t local = factor.getLocalSize();
+  bool cutsAxes = local % minor != 0;
+  if (minor != 1 && (factor.order != TokenOrder::Natural || (factor.shift != 0 && cutsAxes)))
     return false;
   upper = factor;
   lower = factor;
@@ -254,8 +257,8 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
   lower.size = lower.padded = minor;
   lower.padding = Padding::Zero;
   lower.axes.clear();
-  int64_t local = factor.getLocalSize();
-  if (local % minor == 0)
+  lower.shift = 0;
+  if (!cutsAxes)
     return true;
   // The cut goes through the axes: the upper part is cut into single elements.
   if (factor.isPadded() || minor % local != 0)

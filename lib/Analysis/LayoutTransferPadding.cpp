@@ -91,6 +91,22 @@ LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs)
   return success();
 }
 
+/// Whether positions are negative where the factor is padding. In a product of
+/// dimensions they are the factor's own, repeated along the others.
+bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
+  while (positions) {
+    Operation *source = rt::getSource(positions).getDefiningOp();
+    if (auto op = dyn_cast_or_null<PositionsOp>(source)) {
+      LayoutFactor own = getFactor(op.getFactor(), mesh);
+      return own.size == piece.size && own.padded == piece.padded && own.axes == piece.axes;
+    }
+    if (!isa_and_nonnull<nn::ReshapeOp, nn::BroadcastOp>(source))
+      return false;
+    positions = source->getOperand(0);
+  }
+  return false;
+}
+
 LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
   int keys = rule.operands[1][2].front();
   for (const LayoutFactor &piece : pieces[keys]) {
@@ -100,8 +116,7 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
     if (length && pieces[keys].size() == 1 && *length <= piece.size)
       continue;
     // A key of negative position is seen by nobody.
-    if (Value positions = attention.getKvPositions();
-        positions && rt::getSource(positions).getDefiningOp<PositionsOp>())
+    if (hidesPadding(attention.getKvPositions(), piece))
       continue;
     // A key padding mask that is false there hides the padding too.
     if (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero)

@@ -66,6 +66,7 @@ private:
   LogicalResult visit(Operation *op);
   LogicalResult visitReadings(Operation *op);
   Readings getPlausible(Operation *op, unsigned operand);
+  SmallVector<SmallVector<Reading, 4>> combineReadings(Operation *op);
   LogicalResult visitIf(scf::IfOp op);
   LogicalResult visitLaunch(Operation *op, Block &block);
   /// Gives values the layouts of others that they are under another name.
@@ -401,20 +402,51 @@ PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, u
   return plausible.empty() ? Readings{readings.front()} : plausible;
 }
 
-/// An op whose operands have several readings, or a reshape, which makes them.
-LogicalResult PlacementDerivation::visitReadings(Operation *op) {
+/// Readings of all operands. Those come first that agree on how a factor of the
+/// op's rule is sharded: there may be too many to look at all.
+SmallVector<SmallVector<PlacementDerivation::Reading, 4>>
+PlacementDerivation::combineReadings(Operation *op) {
+  FactorRule rule;
+  if (auto interface = dyn_cast<ShardingRuleOpInterface>(op); interface && !isa<nn::ReshapeOp>(op))
+    rule = interface.getFactorRule();
+  auto agrees = [&](ArrayRef<Reading> prefix, Reading reading) {
+    if (rule.operands.empty())
+      return true;
+    llvm::SmallDenseMap<int, AxisList> known;
+    auto add = [&](unsigned operand, Reading own) {
+      for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], own->dims))
+        if (factors.size() == 1) {
+          auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
+          if (!isNew && it->second != dim.getAxes())
+            return false;
+        }
+      return true;
+    };
+    for (auto [i, own] : llvm::enumerate(prefix))
+      add(i, own);
+    return add(prefix.size(), reading);
+  };
   SmallVector<SmallVector<Reading, 4>> combinations(1);
   for (OpOperand &operand : op->getOpOperands()) {
-    SmallVector<SmallVector<Reading, 4>> longer;
+    SmallVector<SmallVector<Reading, 4>> longer, others;
     for (Reading reading : getPlausible(op, operand.getOperandNumber()))
       for (const auto &prefix : combinations) {
-        if (longer.size() == kMaxCombinations)
-          break;
-        longer.push_back(prefix);
-        longer.back().push_back(reading);
+        auto &list = agrees(prefix, reading) ? longer : others;
+        if (list.size() == kMaxCombinations)
+          continue;
+        list.push_back(prefix);
+        list.back().push_back(reading);
       }
+    longer.append(others.begin(), others.end());
+    longer.truncate(std::min(longer.size(), kMaxCombinations));
     combinations = std::move(longer);
   }
+  return combinations;
+}
+
+/// An op whose operands have several readings, or a reshape, which makes them.
+LogicalResult PlacementDerivation::visitReadings(Operation *op) {
+  SmallVector<SmallVector<Reading, 4>> combinations = combineReadings(op);
   Link link{op, op->getOperands(), op->getResults(), {}};
   bool single = combinations.size() == 1;
   for (const auto &operands : combinations) {

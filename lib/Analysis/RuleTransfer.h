@@ -52,6 +52,7 @@ private:
   mlir::LogicalResult derivePadding();
   mlir::LogicalResult checkReadPadding();
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
+  bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);
   mlir::LogicalResult readsPadding(int factor, const dist::LayoutFactor &piece, State state,
                                    llvm::StringRef need);

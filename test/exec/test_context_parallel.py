@@ -177,7 +177,12 @@ def diffusers_model(name):
     ).eval(), args  # fmt: skip
 
 
-@pytest.mark.parametrize("mesh", [{"ulysses": 2}, {"ring": 2}, {"ring": 2, "ulysses": 2}], ids=str)
+# Three does not divide the eight rows of patches.
+@pytest.mark.parametrize(
+    "mesh",
+    [{"ulysses": 2}, {"ring": 2}, {"ring": 2, "ulysses": 2}, {"ring": 3}, {"ulysses": 2, "ring": 3}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["sd3", "pixart"])
 def test_diffusion(name, mesh):
     """Image tokens are sharded, the prompt's few are whole; no sequence is gathered."""

@@ -43,11 +43,11 @@ def wan():
     ).eval()  # fmt: skip
 
 
-def pipeline(encoder, batch=1):
+def pipeline(encoder, batch=1, tokens=7):
     """The composed model, its inputs, and what PyTorch makes of them in f64."""
     torch.manual_seed(5)
     denoiser = wan()
-    ids, x = torch.randint(0, 96, (batch, 7)), torch.randn(batch, 4, 2, 8, 8)
+    ids, x = torch.randint(0, 96, (batch, tokens)), torch.randn(batch, 4, 2, 8, 8)
     time = torch.full((batch,), 5.0)
     with torch.no_grad():
         text = copy.deepcopy(encoder).double()(ids).last_hidden_state
@@ -217,3 +217,13 @@ def test_refuses_axes(mesh, context, message):
     with pytest.raises(mw.Error) as error:
         model.parallelize(mesh=mesh, context_parallel=context, fold={"encoder": "sp"})
     assert message in str(error.value)
+
+
+def test_a_prompt_of_one_token():
+    """A head of each rank, and one key: sizes of one, which may be any dimension."""
+    model, inputs, want = pipeline(t5(), tokens=1)
+    plan = model.parallelize(
+        mesh={"ring": 1, "ulysses": 4}, context_parallel=CONTEXT, fold={"encoder": "sp"}
+    )
+    got = plan.run(**inputs)[-1]
+    assert (got.double() - want).abs().max() <= 1e-5 * want.abs().max()
