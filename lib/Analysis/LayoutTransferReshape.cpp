@@ -15,6 +15,8 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Analysis/LayoutTransferDetail.h"
 
+#include <algorithm>
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::layout_transfer;
@@ -59,6 +61,8 @@ private:
   ArrayRef<int64_t> shape;
   MeshAttr mesh;
   SmallVector<Piece, 8> pieces;
+  /// The pieces with coordinates taken apart into digits, in each way to do so.
+  SmallVector<SmallVector<Piece, 8>, 1> ways;
 };
 
 } // namespace
@@ -157,26 +161,55 @@ void Reshape::openHeads() {
   }
 }
 
+/// The digits of an axis in every order of their bases: 6 is 2 by 3 and 3 by 2.
+static void appendOrders(Axis axis, SmallVectorImpl<AxisList> &digits) {
+  AxisList primes;
+  appendPrimes(axis, primes);
+  SmallVector<int64_t> bases;
+  for (const Axis &prime : primes)
+    bases.push_back(prime.size);
+  SmallVector<AxisList> longer;
+  do {
+    for (const AxisList &list : digits) {
+      longer.push_back(list);
+      int64_t pre = axis.pre;
+      for (int64_t base : bases) {
+        longer.back().push_back({axis.axis, pre, base});
+        pre *= base;
+      }
+    }
+  } while (std::next_permutation(bases.begin(), bases.end()));
+  digits.assign(longer.begin(), longer.end());
+}
+
 /// A coordinate along several axes, or along a composite one, may be several
 /// dimensions.
 void Reshape::splitDigits() {
-  SmallVector<Piece, 8> split;
+  ways.assign(1, {});
   for (const Piece &piece : pieces) {
-    AxisList digits;
+    SmallVector<AxisList> orders(1);
     for (const Axis &axis : piece.factor.axes)
-      appendPrimes(axis, digits);
-    if (piece.to >= 0 || piece.factor.isPadded() || digits.size() < 2) {
-      split.push_back(piece);
+      appendOrders(axis, orders);
+    if (piece.to >= 0 || piece.factor.isPadded() || orders.front().size() < 2) {
+      for (auto &way : ways)
+        way.push_back(piece);
       continue;
     }
-    for (const Axis &digit : digits) {
-      Piece part = piece;
-      part.factor.size = part.factor.padded = digit.size;
-      part.factor.axes = {digit};
-      split.push_back(part);
-    }
+    SmallVector<SmallVector<Piece, 8>, 1> longer;
+    for (const AxisList &digits : orders)
+      for (const auto &way : ways) {
+        if (longer.size() == kMaxReadings)
+          break;
+        longer.push_back(way);
+        for (const Axis &digit : digits) {
+          Piece part = piece;
+          part.factor.size = part.factor.padded = digit.size;
+          part.factor.axes = {digit};
+          longer.back().push_back(part);
+        }
+      }
+    ways = std::move(longer);
   }
-  pieces = std::move(split);
 }
 
 /// Result dimensions in which the piece `i`, of local size 1, may be.
@@ -258,8 +291,12 @@ void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
       pieces.clear();
     if (!pieces.empty())
       return;
+    ways.assign(1, {});
   }
-  expand(0, 0, readings);
+  for (auto &way : ways) {
+    pieces = way;
+    expand(0, 0, readings);
+  }
 }
 
 MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,

@@ -75,13 +75,25 @@ void ContextParallelPolicy::findTokens() {
     if (sequence.size() == 1)
       chooseOrder(op, sequence.front());
   };
+  // Sequences of stages that are left alone, such as a prompt's: what these stages
+  // do with the axes comes first, as long as there are others.
+  llvm::SmallDenseSet<int> foreign;
+  bool takesForeign = !stage.empty(), takesShorter = false;
+  func.walk([&](nn::AttentionOp op) {
+    if (!stages.contains(op))
+      for (Value value : {op.getQuery(), op.getKey()})
+        foreign.insert_range(factors.getLeaves(value)[2]);
+  });
   auto visit = [&](auto isWanted) {
     func.walk([&](nn::AttentionOp op) {
       const FactorAnalysis::Leaves &queries = factors.getLeaves(op.getQuery())[2];
       const FactorAnalysis::Leaves &keys = factors.getLeaves(op.getKey())[2];
-      auto isKnown = [&](int leaf) { return isToken(leaf); };
-      if (!stages.contains(op) || op->hasAttr(kWholeKeysAttr) || queries.empty() ||
-          llvm::any_of(queries, isKnown) || llvm::any_of(keys, isKnown) || !isWanted(op))
+      auto isKnown = [&](int leaf) {
+        return isToken(leaf) || (!takesForeign && foreign.contains(leaf));
+      };
+      if (!stages.contains(op) || (!takesShorter && op->hasAttr(kWholeKeysAttr)) ||
+          queries.empty() || llvm::any_of(queries, isKnown) || llvm::any_of(keys, isKnown) ||
+          !isWanted(op))
         return;
       add(op, queries);
       if (keys != queries)
@@ -90,9 +102,17 @@ void ContextParallelPolicy::findTokens() {
     });
   };
   auto length = [](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(2); };
-  visit([&](nn::AttentionOp op) {
+  auto isSelf = [&](nn::AttentionOp op) {
     return factors.getLeaves(op.getQuery())[2] == factors.getLeaves(op.getKey())[2];
-  });
+  };
+  visit(isSelf);
+  // The shorter of joined sequences, where the longer is another stage's.
+  takesShorter = tokens.empty();
+  if (takesShorter)
+    visit(isSelf);
+  takesForeign |= tokens.empty();
+  if (tokens.empty())
+    visit(isSelf);
   // A program of attention alone does not say that its sequences are one.
   if (tokens.empty())
     visit([&](nn::AttentionOp op) {
@@ -288,7 +308,11 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   };
   if (!hasTokens(op.getQuery()) && !hasTokens(op.getKey()))
     return;
-  llvm::SmallDenseMap<int, AxisList> heads = placeHeads(op, shardings);
+  // In a stage that is left alone tokens are whole, and heads as it has them.
+  bool isOwn = stages.contains(op);
+  llvm::SmallDenseMap<int, AxisList> heads;
+  if (isOwn)
+    heads = placeHeads(op, shardings);
   OpBuilder builder(op);
   // While attention runs: heads over more ranks, the sequence over fewer.
   auto inside = [&](Value value) {
@@ -297,7 +321,7 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
       for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(value)[d], dim)) {
         if (isToken(leaf))
           axes = llvm::to_vector_of<Axis, 2>(llvm::make_filter_range(
-              tokens[leaf], [&](const Axis &axis) { return anyOverlap(axis, ring); }));
+              tokens[leaf], [&](const Axis &axis) { return isOwn && anyOverlap(axis, ring); }));
         else if (d == 1 && heads.count(leaf))
           axes = heads[leaf];
       }
@@ -325,9 +349,10 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   // Behind it: as the stream lies.
   builder.setInsertionPointAfter(last);
   ValueSharding outside = shardings.get(output);
+  AxisList used = outside.getAxes();
   for (auto [d, dim] : llvm::enumerate(outside.dims))
     for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(output)[d], dim))
-      if (isToken(leaf))
+      if (isToken(leaf) && (isOwn || !anyOverlap(used, tokens[leaf])))
         axes = tokens[leaf];
   Value whole = constrain(builder, output, outside);
   output.replaceAllUsesExcept(whole, whole.getDefiningOp());

@@ -227,3 +227,56 @@ def test_a_prompt_of_one_token():
     )
     got = plan.run(**inputs)[-1]
     assert (got.double() - want).abs().max() <= 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("tokens", [16, 20])
+@pytest.mark.parametrize("mode", ["ulysses", "replica"])
+def test_a_prompt_as_long_as_the_image(mode, tokens):
+    """Joint attention shards the image's 16 tokens, not the prompt's, whose encoder has the axes."""
+    encoder = t5()
+    torch.manual_seed(6)
+    denoiser = diffusers.SD3Transformer2DModel(
+        sample_size=8, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8,
+        num_attention_heads=2, joint_attention_dim=32, caption_projection_dim=16,
+        pooled_projection_dim=16, out_channels=4, pos_embed_max_size=16,
+    ).eval()  # fmt: skip
+    ids, x, pooled = torch.randint(0, 96, (1, tokens)), torch.randn(1, 4, 8, 8), torch.randn(1, 16)
+    time = torch.tensor([5.0])
+    with torch.no_grad():
+        text = copy.deepcopy(encoder).double()(ids).last_hidden_state
+        want = copy.deepcopy(denoiser).double()(
+            x.double(), text, pooled.double(), time.double(), return_dict=False
+        )[0]
+    call = dict(
+        hidden_states=x, encoder_hidden_states=text.float(), pooled_projections=pooled,
+        timestep=time, return_dict=False,
+    )  # fmt: skip
+    models = {
+        "encoder": mw.from_torch(encoder, (ids,)),
+        "denoiser": mw.from_torch(denoiser, (), call),
+    }
+    model = mw.compose(models, {"denoiser.encoder_hidden_states": "encoder.0"})
+    plan = model.parallelize(
+        mesh={"tp": 2, "ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": mode}
+    )
+    decisions = [d["message"] for d in plan.report(format="json")["decisions"]]
+    assert any("sequence of 16 is sharded over 2 ranks" in message for message in decisions)
+    assert not any(f"sequence of {tokens} is" in message for message in decisions if tokens != 16)
+    inputs = {
+        "encoder.input_ids": ids, "denoiser.hidden_states": x, "denoiser.timestep": time,
+        "denoiser.pooled_projections": pooled,
+    }  # fmt: skip
+    got = plan.run(**inputs)[-1]
+    assert (got.double() - want).abs().max() <= 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("batch, tokens", [(3, 9), (1, 1)])
+def test_twice_as_many_ranks_as_heads(batch, tokens):
+    """The axis of six is three of heads by two of their features, not two by three."""
+    encoder = t5(heads=3, width=150)
+    ids = torch.randint(0, 96, (batch, tokens))
+    with torch.no_grad():
+        want = copy.deepcopy(encoder).double()(ids).last_hidden_state
+    plan = mw.from_torch(encoder, (ids,)).parallelize(mesh={"tp": 6}, sequence_parallel="off")
+    got = plan.run(ids)[0]
+    assert (got.double() - want).abs().max() <= 1e-5 * want.abs().max()
