@@ -11,13 +11,13 @@ collectives; with products, in chunks).
 
 --case tp: a Llama, tensor-parallel, with and without sequence parallelism. --case ring: one layer
 of attention (its projections too) whose sequence is sharded around a ring, without a mask, and with
-a causal one in zigzag order.
+a causal one in zigzag order. --case ulysses: the same layer, all-to-alls between sequence and heads.
 
 What shows is what the slow links add to the time of the same plan at full speed; hidden is the
 rest of what they add to the plan that blocks. All is measured from outside, run by run in turn.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/overlap.py
-        [--case tp|ring] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
+        [--case tp|ring|ulysses] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
         [--share 0.25] [--runs 7] [--json FILE]
 """
 
@@ -78,7 +78,7 @@ def build(options):
 
 def count_flops(options):
     """Of a rank's products."""
-    if options.case == "ring":
+    if options.case != "tp":
         pairs = options.tokens / (2 if options.causal else 1)
         flops = 4 * options.tokens * options.hidden * (2 * options.hidden + pairs)
     else:
@@ -130,9 +130,9 @@ def measure(options, jobs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default="tp", choices=["tp", "ring"])
+    parser.add_argument("--case", default="tp", choices=["tp", "ring", "ulysses"])
     parser.add_argument("--backend", default="local")
-    parser.add_argument("--tokens", type=int, help="512, around a ring 4096")
+    parser.add_argument("--tokens", type=int, help="512, of one layer of attention 4096")
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.25, help="communication / compute time")
@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.tokens = options.tokens or (4096 if options.case == "ring" else 512)
+    options.tokens = options.tokens or (512 if options.case == "tp" else 4096)
     if options.job:
         work(options)
         return
@@ -151,6 +151,9 @@ def main():
           f"{'link':>13}")
     if options.case == "tp":
         variants = {f"sp={sp}": (False, {"sequence_parallel": sp}) for sp in ("off", "on")}
+    elif options.case == "ulysses":
+        variants = {name: (causal, {"context_parallel": {"ulysses": "ulysses"}})
+                    for name, causal in (("full", False), ("causal", True))}
     else:
         variants = {name: (causal, {"context_parallel": {"ring": "ring", "order": order}})
                     for name, causal, order in (("full", False, "contiguous"),

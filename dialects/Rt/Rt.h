@@ -44,11 +44,14 @@ mlir::Value getOuterValue(mlir::Value value);
 /// waits.
 mlir::Value getSource(mlir::Value value);
 
-/// Whether the op's result is its operand's buffer, seen in another shape.
+/// Whether the op's result is its operand's buffer, seen in another shape, or a
+/// part of a function's argument that is in one piece. Arguments are never
+/// written, so that who reads a part of one need not know of the others.
 bool isView(mlir::Operation *op);
 
-/// The value whose buffer a value is: through views.
-mlir::Value getBuffer(mlir::Value value);
+/// The value whose buffer a value is: through views. `offset` becomes the bytes
+/// before the value there.
+mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);
 
 /// Whether the op is a collective that a communication stream can run.
 bool isCollective(mlir::Operation *op);

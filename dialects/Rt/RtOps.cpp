@@ -18,10 +18,13 @@ using namespace meshwright::rt;
 #define GET_OP_CLASSES
 #include "meshwright/dialects/Rt/RtOps.cpp.inc"
 
+static int64_t getElementBytes(RankedTensorType type) {
+  return std::max(type.getElementType().getIntOrFloatBitWidth() / 8, 1u);
+}
+
 int64_t rt::getBufferBytes(Type type) {
   auto tensor = cast<RankedTensorType>(type);
-  unsigned bits = tensor.getElementType().getIntOrFloatBitWidth();
-  return tensor.getNumElements() * std::max(bits / 8, 1u);
+  return tensor.getNumElements() * getElementBytes(tensor);
 }
 
 Value rt::getOuterValue(Value value) {
@@ -49,12 +52,43 @@ Value rt::getSource(Value value) {
   }
 }
 
-bool rt::isView(Operation *op) { return isa<nn::ReshapeOp, dist::ConstrainOp>(op); }
+/// Whether what the slice takes is in one piece: one index of each dimension
+/// before the last that it cuts, and all of those behind.
+static bool isInOnePiece(nn::SliceOp slice) {
+  bool isCut = false;
+  ArrayRef<int64_t> shape = slice.getInput().getType().getShape();
+  for (int64_t d = shape.size(); d-- > 0;) {
+    int64_t size = slice.getLimits()[d] - slice.getStarts()[d];
+    if (isCut ? size != 1 : slice.getStrides()[d] != 1 && size != 1)
+      return false;
+    isCut |= size != shape[d];
+  }
+  return true;
+}
 
-Value rt::getBuffer(Value value) {
+bool rt::isView(Operation *op) {
+  if (isa<nn::ReshapeOp, dist::ConstrainOp>(op))
+    return true;
+  auto slice = dyn_cast<nn::SliceOp>(op);
+  if (!slice || !isInOnePiece(slice))
+    return false;
+  auto argument = dyn_cast<BlockArgument>(getBuffer(slice.getInput()));
+  return argument && isa<FunctionOpInterface>(argument.getOwner()->getParentOp());
+}
+
+Value rt::getBuffer(Value value, int64_t *offset) {
+  if (offset)
+    *offset = 0;
   while (Operation *op = value.getDefiningOp()) {
     if (!isView(op))
       break;
+    if (auto slice = dyn_cast<nn::SliceOp>(op); slice && offset) {
+      int64_t first = 0;
+      for (auto [size, start] :
+           llvm::zip_equal(slice.getInput().getType().getShape(), slice.getStarts()))
+        first = first * size + start;
+      *offset += first * getElementBytes(slice.getInput().getType());
+    }
     value = op->getOperand(0);
   }
   return value;
@@ -170,11 +204,11 @@ LogicalResult WaitOp::verify() {
   return success();
 }
 
-/// - a parameter of the function, packed once at load;
+/// - a parameter of the function or a part of one, packed once at load;
 /// - as many elements as the packing says, in the shape it says;
 /// - read by kernels only.
 LogicalResult PrepareOp::verify() {
-  auto argument = dyn_cast<BlockArgument>(getParameter());
+  auto argument = dyn_cast<BlockArgument>(getBuffer(getParameter()));
   auto function = argument
                       ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
                       : nullptr;

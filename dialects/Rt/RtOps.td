@@ -52,7 +52,8 @@ def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["parameter", "result"]
   let summary = "a parameter in the form its kernels read, packed once at load";
   let description = [{
     The same value in another order in memory. Only kernels that know the form
-    may read it.
+    may read it. Of a parameter, or of a view of one: the rest of it is then not
+    kept for this.
 
     ```mlir
     %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> : tensor<96x64xf32>

@@ -207,7 +207,7 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   description.targetFeatures = std::move(*features);
   description.arenaBytes = lowered->arenaBytes;
   for (const PreparedParameter &prepared : lowered->prepared)
-    description.prepared.push_back({prepared.argument, prepared.packing});
+    description.prepared.push_back({prepared.argument, prepared.offset, prepared.packing});
   for (auto [argument, isRead] : llvm::zip_equal(description.arguments, lowered->isRead))
     argument.isRead = isRead;
   description.ops = std::move(lowered->ops);

@@ -75,7 +75,12 @@ Value EntryEmitter::getPointer(Value value) {
     return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), entry.getArgument(1),
                                ArrayRef<LLVM::GEPArg>{getConstant(place.index)});
   unsigned table = place.kind == Place::Argument ? 2 : place.kind == Place::Prepared ? 3 : 4;
-  return LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(table), place.index));
+  Value base =
+      LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(table), place.index));
+  if (place.offset == 0)
+    return base;
+  return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), base,
+                             ArrayRef<LLVM::GEPArg>{getConstant(place.offset)});
 }
 
 Value EntryEmitter::getDescriptor(ArrayRef<int64_t> fields) {

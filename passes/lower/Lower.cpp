@@ -51,14 +51,22 @@ private:
   LogicalResult checkPlaced(const Step &step) const;
 
   /// The value whose buffer a value is: through views and regions.
-  static Value resolve(Value value) {
-    for (Value last; last != value;) {
+  static Value resolve(Value value, int64_t *offset = nullptr) {
+    int64_t bytes = 0, more;
+    for (Value last; last != value; bytes += more) {
       last = value;
-      value = rt::getBuffer(rt::getOuterValue(value));
+      value = rt::getBuffer(rt::getOuterValue(value), &more);
     }
+    if (offset)
+      *offset = bytes;
     return value;
   }
-  Place getPlace(Value value) const { return places.lookup(resolve(value)); }
+  Place getPlace(Value value) const {
+    int64_t offset;
+    Place place = places.lookup(resolve(value, &offset));
+    place.offset = offset;
+    return place;
+  }
 
   func::FuncOp main;
   LowerOptions options;
@@ -121,6 +129,13 @@ static int64_t countFlops(rt::KernelOp launch) {
 // Values that are there
 //===----------------------------------------------------------------------===//
 
+/// Whether others than those that pack it need a value, or a view of it.
+static bool isReadAsItLies(Value value) {
+  return llvm::any_of(value.getUsers(), [](Operation *user) {
+    return rt::isView(user) ? isReadAsItLies(user->getResult(0)) : !isa<rt::PrepareOp>(user);
+  });
+}
+
 LogicalResult ProgramLowering::addArguments() {
   for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
     auto tensor = dyn_cast<RankedTensorType>(type);
@@ -129,8 +144,7 @@ LogicalResult ProgramLowering::addArguments() {
              << i << " of '" << main.getName() << "' is of type " << type
              << ", expected a tensor of static shape";
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
-    program.isRead.push_back(llvm::any_of(
-        main.getArgument(i).getUsers(), [](Operation *user) { return !isa<rt::PrepareOp>(user); }));
+    program.isRead.push_back(isReadAsItLies(main.getArgument(i)));
   }
   return success();
 }
@@ -166,11 +180,13 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
 }
 
 LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
-  auto argument = cast<BlockArgument>(op.getParameter());
+  int64_t offset;
+  auto argument = cast<BlockArgument>(rt::getBuffer(op.getParameter(), &offset));
   rt::PackingAttr packing = op.getPacking();
   places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
   program.prepared.push_back(
       {argument.getArgNumber(),
+       offset,
        {getTypeCode(getElementTypeOrSelf(argument.getType())), packing.getK(), packing.getN(),
         packing.getTransposed(), packing.getPanel(), packing.getGroup()}});
   return success();

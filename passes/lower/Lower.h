@@ -46,8 +46,8 @@ struct KernelSource {
 
 /// A parameter that kernels read in another form.
 struct PreparedParameter {
-  /// Which argument of the entry it is.
-  int64_t argument;
+  /// Which argument of the entry it is of, and the bytes before it there.
+  int64_t argument, offset;
   mw_rt_packing packing;
 };
 

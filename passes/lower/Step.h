@@ -50,6 +50,8 @@ struct Place {
   enum Kind { Arena, Argument, Prepared, Constant } kind;
   /// Offset in the arena, or index.
   int64_t index;
+  /// Bytes behind that.
+  int64_t offset = 0;
 };
 
 /// Adds the entry, a list of the steps, to the program's module.

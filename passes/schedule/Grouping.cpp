@@ -229,8 +229,8 @@ void Grouper::place(Operation *op) {
   if (isView) {
     // Views are between kernels, and within one where they join what is before.
     Operation *producer = op->getOperand(0).getDefiningOp();
-    bool joins =
-        producer && isRowOp(producer) && !isFree(producer) && !isa<nn::ConstantOp>(producer);
+    bool joins = rt::getBuffer(op->getResult(0)).getDefiningOp() && isRowOp(producer) &&
+                 !isFree(producer) && !isa<nn::ConstantOp>(producer);
     if (joins && !isRead)
       joinAll(op, readers);
     return;

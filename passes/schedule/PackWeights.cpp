@@ -31,24 +31,28 @@ struct PackWeights : meshwright::impl::PackWeightsBase<PackWeights> {
       func.emitError() << llvm::toString(target.takeError());
       return signalPassFailure();
     }
-    auto builder = OpBuilder::atBlockBegin(&func.getBody().front());
-    llvm::DenseMap<std::pair<Value, Attribute>, Value> packed;
+    auto begin = OpBuilder::atBlockBegin(&func.getBody().front());
+    llvm::DenseMap<std::tuple<Value, int64_t, Attribute>, Value> packed;
     for (auto launch : func.getOps<rt::KernelOp>()) {
       std::optional<lower::GemmWeight> weight =
           lower::getGemmWeight(lower::KernelRegion::of(launch), *target);
       if (!weight)
         continue;
       OpOperand &operand = launch->getOpOperand(weight->operand);
-      auto parameter = dyn_cast<BlockArgument>(rt::getBuffer(operand.get()));
-      if (!parameter || parameter.getType() != operand.get().getType() ||
-          !func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr))
+      int64_t offset;
+      auto parameter = dyn_cast<BlockArgument>(rt::getBuffer(operand.get(), &offset));
+      if (!parameter || !func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr))
         continue;
       const mw_rt_packing &form = weight->packing;
       auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,
                                           form.panel, form.group);
-      Value &known = packed[{parameter, packing}];
-      if (!known)
-        known = rt::PrepareOp::create(builder, parameter.getLoc(), parameter, packing);
+      Value &known = packed[{parameter, offset, packing}];
+      if (!known) {
+        OpBuilder builder = begin;
+        if (Operation *view = operand.get().getDefiningOp())
+          builder.setInsertionPointAfter(view);
+        known = rt::PrepareOp::create(builder, parameter.getLoc(), operand.get(), packing);
+      }
       operand.set(known);
     }
   }

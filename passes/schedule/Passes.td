@@ -44,8 +44,14 @@ def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
     that in between each rank has a part of each chunk, not a chunk of its own.
     At the ends chunks are slices and concats of whole rows.
 
-    What it costs: weights are read once for each chunk, and each chunk is a
-    launch. Chunks are as many as take least time when the program is played
+    Attention computes each head, and each sequence of a batch, on its own: these
+    are rows, too. Between the all-to-alls of Ulysses attention runs in chunks of
+    key/value heads, from the projections on, of whose weights each chunk has the
+    rows that make its heads. A collective of several values is in chunks where
+    each of its values is.
+
+    What it costs: weights are read once for each chunk of tokens, what is
+    projected once for each chunk of heads, and each chunk is a launch. Chunks are as many as take least time when the program is played
     with the model's times; the decision log has the numbers.
 
     ```mlir
@@ -184,7 +190,8 @@ def PackWeights : Pass<"pack-weights", "::mlir::func::FuncOp"> {
   let description = [{
     Takes a function of launches. Where a launch is a product that a kernel is
     generated for (`nn.linear` in f32 or bf16) and its weight is a parameter, it
-    reads the parameter as `rt.prepare` gives it. Other launches read parameters
+    reads the parameter as `rt.prepare` gives it; or its part, where that is in
+    one piece (a view, see docs/dialects/rt.md). Other launches read parameters
     as they lie, so that a parameter may be there in both forms.
 
     ```mlir

@@ -32,6 +32,15 @@ constexpr llvm::StringLiteral kPass = "split-collectives";
 
 bool isView(Operation *op) { return isa<nn::ReshapeOp>(op); }
 
+/// Chunks of an argument, a parameter above all, are views of it (rt::isView)
+/// where the rows are outermost.
+bool isCutForNothing(Value value, const TokenDim &place) {
+  auto type = cast<RankedTensorType>(value.getType());
+  ArrayRef<int64_t> before = type.getShape().take_front(place.dim);
+  return isa<BlockArgument>(rt::getBuffer(value)) &&
+         llvm::all_of(before, [](int64_t size) { return size == 1; });
+}
+
 /// Plays a stretch of the program with a region in chunks.
 class Judge {
 public:
@@ -125,7 +134,7 @@ Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {
       Operation *producer = operand.getDefiningOp();
       if (!how->operands[i] || (producer && region.lookup(producer)) || cut.contains(operand))
         continue;
-      int64_t time = getMoveTime(operand);
+      int64_t time = isCutForNothing(operand, *how->operands[i]) ? 0 : getMoveTime(operand);
       if (!time)
         continue;
       SmallVector<unsigned, 8> before;

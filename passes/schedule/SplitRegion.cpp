@@ -55,17 +55,15 @@ int64_t SplitRegion::getSize(const TokenDim &place, unsigned i) const {
 
 static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
 
-static int64_t getIndex(DenseI64ArrayAttr dims, int64_t dim) {
-  return llvm::is_contained(dims.asArrayRef(), dim) ? dim : -1;
-}
-
 /// An op that hands rows on to other ranks, or changes how many there are of
-/// them: collectives, padding, and the slice that takes padding off.
-std::optional<ChunkOp> SplitRegionFinder::matchMove(Operation *op, bool isResult,
-                                                    const TokenDim &place) const {
-  if (op->getNumOperands() != 1 || op->getNumResults() != 1)
+/// them: collectives, padding, and the slice that takes padding off. Result `i`
+/// is made of operand `i`; where the rows are in one, `place`, this is where they
+/// are in the other.
+std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResult, unsigned number,
+                                                     const TokenDim &place) const {
+  if (op->getNumOperands() != op->getNumResults())
     return std::nullopt;
-  RankedTensorType from = getType(op->getOperand(0)), to = getType(op->getResult(0));
+  RankedTensorType from = getType(op->getOperand(number)), to = getType(op->getResult(number));
   int64_t dim = place.dim;
   // What becomes of the axes along which the rows are scattered.
   AxisList gained, lost;
@@ -77,21 +75,21 @@ std::optional<ChunkOp> SplitRegionFinder::matchMove(Operation *op, bool isResult
     if (anyOverlap(getOwnAxes(), place.axes))
       return std::nullopt;
   } else if (auto scatter = dyn_cast<ReduceScatterOp>(op)) {
-    if (getIndex(scatter.getDimsAttr(), dim) >= 0)
+    if (scatter.getDims()[number] == dim)
       gained = getOwnAxes();
   } else if (auto slice = dyn_cast<dist::SliceOp>(op)) {
-    if (getIndex(slice.getDimsAttr(), dim) >= 0)
+    if (slice.getDims()[number] == dim)
       gained = getOwnAxes();
   } else if (auto gather = dyn_cast<AllGatherOp>(op)) {
-    if (getIndex(gather.getDimsAttr(), dim) >= 0)
+    if (gather.getDims()[number] == dim)
       lost = getOwnAxes();
   } else if (auto exchange = dyn_cast<AllToAllOp>(op)) {
-    if (getIndex(exchange.getFromAttr(), dim) >= 0)
+    if (exchange.getFrom()[number] == dim)
       lost = getOwnAxes();
-    if (getIndex(exchange.getToAttr(), dim) >= 0)
+    if (exchange.getTo()[number] == dim)
       gained = getOwnAxes();
   } else if (auto pad = dyn_cast<PadOp>(op)) {
-    resized = getIndex(pad.getDimsAttr(), dim) >= 0;
+    resized = llvm::is_contained(pad.getDims(), dim);
   } else if (auto mask = dyn_cast<MaskPaddingOp>(op)) {
     if (mask.getDim() == uint64_t(dim) && (place.inner != 1 || getOwnAxes() != place.axes ||
                                            getRows(place) < int64_t(mask.getSize())))
@@ -106,8 +104,6 @@ std::optional<ChunkOp> SplitRegionFinder::matchMove(Operation *op, bool isResult
   // A strip or padding of rows that lie on several ranks is not at one's tail.
   if (resized && !place.axes.empty())
     return std::nullopt;
-  if ((resized || !gained.empty() || !lost.empty()) && place.inner != 1)
-    return std::nullopt;
   TokenDim other = place;
   const AxisList &removed = isResult ? gained : lost, &added = isResult ? lost : gained;
   if (removed.size() > other.axes.size() ||
@@ -115,36 +111,36 @@ std::optional<ChunkOp> SplitRegionFinder::matchMove(Operation *op, bool isResult
     return std::nullopt;
   other.axes.truncate(other.axes.size() - removed.size());
   other.axes.append(added.begin(), added.end());
+  // Whole rows on each rank, the same in all; a slice pads what does not divide.
   int64_t size = (isResult ? from : to).getDimSize(dim);
-  if (size % other.inner != 0)
+  other.size = other.padded = size / other.inner;
+  bool keepsRows = !resized && !isa<dist::SliceOp>(op);
+  if (size % other.inner != 0 || (keepsRows && getRows(other) != getRows(place)))
     return std::nullopt;
-  other.size = size / other.inner;
-  ChunkOp how;
-  how.op = op;
-  how.operands.push_back(isResult ? other : place);
-  how.results.push_back(isResult ? place : other);
-  return how;
+  return other;
 }
 
+/// An op that computes chunks of the rows in `place` of one of its values; where
+/// only what it reads beside them is in the way `reason` says so.
 std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, unsigned number,
-                                                const TokenDim &place) const {
-  if (op->getNumRegions() != 0 || op->getNumResults() == 0 || op->hasTrait<OpTrait::ConstantLike>())
-    return std::nullopt;
-  if (std::optional<ChunkOp> how = matchMove(op, isResult, place))
-    return how;
+                                                const TokenDim &place, std::string &reason) const {
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (!interface || isa<DistDialect>(op->getDialect()))
-    return std::nullopt;
-  // Parts of attention belong together by their queries and keys, which chunks of
-  // these would not show.
-  if (auto attention = dyn_cast<nn::AttentionOp>(op);
-      isa<nn::MergeAttentionOp>(op) || (attention && attention.getLse()))
     return std::nullopt;
   FactorRule rule = interface.getFactorRule();
   const FactorRule::ValueFactors &dims = isResult ? rule.results[number] : rule.operands[number];
   std::optional<TokenFactor> where = findTokens(rule, dims[place.dim], place);
   if (!where || where->outer != 1 || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
+  // Parts of attention belong together by their queries and keys, which chunks of
+  // these would not show; chunks of a batch or of heads do.
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  if (isa<nn::MergeAttentionOp>(op) || (attention && attention.getLse())) {
+    const FactorRule::ValueFactors &result = rule.results[0];
+    if (!llvm::is_contained(result[0], where->factor) &&
+        !llvm::is_contained(result[1], where->factor))
+      return std::nullopt;
+  }
   ChunkOp how;
   how.op = op;
   for (const FactorRule::ValueFactors &factors : rule.operands)
@@ -159,8 +155,13 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   // beside them must go with the rows of any of these ranks.
   for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how.operands)) {
     const Layout *layout = placement.lookup(operand);
-    if (!own && (!layout || layout->uses(place.axes)))
-      return std::nullopt;
+    if (own || (layout && !layout->uses(place.axes)))
+      continue;
+    reason = (op->getName().getStringRef() +
+              " reads beside its rows what differs between the ranks of " +
+              toString(place.axes, mesh) + ", over which they are scattered")
+                 .str();
+    return std::nullopt;
   }
   // Rows within other rows would be cut out of each of these.
   for (const std::optional<TokenDim> &operand : how.operands)
@@ -180,45 +181,86 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
 struct SplitRegionFinder::Growth {
   DenseMap<Value, TokenDim> places;
   DenseMap<Operation *, ChunkOp> ops;
+  /// Ops that are not to be reached: moves of several values, of which others have
+  /// no such rows.
+  DenseSet<Operation *> excluded;
+  /// Why an op was not taken in.
+  std::string reason;
+
+  bool agrees(Value value, const TokenDim &place) const {
+    auto it = places.find(value);
+    return it == places.end() || it->second == place;
+  }
 };
 
+/// Takes in the op that has rows, in `place`, of one of its values.
+void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, const TokenDim &place,
+                              Growth &growth, SmallVectorImpl<Value> &worklist) const {
+  if (op->getBlock() != &block || op->getNumRegions() != 0 || op->getNumResults() == 0 ||
+      op->hasTrait<OpTrait::ConstantLike>() || claimed.contains(op) || growth.excluded.contains(op))
+    return;
+  auto add = [&](Value value, const TokenDim &own) {
+    if (growth.places.insert({value, own}).second)
+      worklist.push_back(value);
+  };
+  auto known = growth.ops.find(op);
+  if (std::optional<TokenDim> other = matchMove(op, isResult, number, place)) {
+    Value from = op->getOperand(number), to = op->getResult(number);
+    if (!growth.agrees(isResult ? from : to, *other))
+      return;
+    if (known == growth.ops.end()) {
+      ChunkOp how;
+      how.op = op;
+      how.operands.resize(op->getNumOperands());
+      how.results.resize(op->getNumResults());
+      known = growth.ops.insert({op, std::move(how)}).first;
+    }
+    known->second.operands[number] = isResult ? *other : place;
+    known->second.results[number] = isResult ? place : *other;
+    add(isResult ? from : to, *other);
+    return;
+  }
+  if (known != growth.ops.end())
+    return;
+  std::optional<ChunkOp> how = match(op, isResult, number, place, growth.reason);
+  if (!how)
+    return;
+  for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
+    if (own && !growth.agrees(operand, *own))
+      return;
+  for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
+    if (!growth.agrees(result, own))
+      return;
+  for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
+    if (own)
+      add(operand, *own);
+  for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
+    add(result, own);
+  growth.ops[op] = std::move(*how);
+}
+
 void SplitRegionFinder::grow(Value seed, const TokenDim &place, Growth &growth) const {
-  SmallVector<Value> worklist{seed};
-  growth.places[seed] = place;
-  auto agrees = [&](Value value, const TokenDim &place) {
-    auto it = growth.places.find(value);
-    return it == growth.places.end() || it->second == place;
-  };
-  auto visit = [&](Operation *op, bool isResult, unsigned number, const TokenDim &place) {
-    if (op->getBlock() != &block || growth.ops.contains(op) || claimed.contains(op))
-      return;
-    std::optional<ChunkOp> how = match(op, isResult, number, place);
-    if (!how)
-      return;
-    for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
-      if (own && !agrees(operand, *own))
-        return;
-    for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
-      if (!agrees(result, own))
-        return;
-    auto add = [&](Value value, const TokenDim &own) {
-      if (growth.places.insert({value, own}).second)
-        worklist.push_back(value);
-    };
-    for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
-      if (own)
-        add(operand, *own);
-    for (auto [result, own] : llvm::zip_equal(op->getResults(), how->results))
-      add(result, own);
-    growth.ops[op] = std::move(*how);
-  };
-  while (!worklist.empty()) {
-    Value value = worklist.pop_back_val();
-    TokenDim own = growth.places.lookup(value);
-    if (Operation *producer = value.getDefiningOp())
-      visit(producer, true, cast<OpResult>(value).getResultNumber(), own);
-    for (OpOperand &use : value.getUses())
-      visit(use.getOwner(), false, use.getOperandNumber(), own);
+  // Whether a move of several values has rows in all of them shows at the end.
+  for (bool isDone = false; !isDone;) {
+    growth.places.clear();
+    growth.ops.clear();
+    growth.places[seed] = place;
+    SmallVector<Value> worklist{seed};
+    while (!worklist.empty()) {
+      Value value = worklist.pop_back_val();
+      TokenDim own = growth.places.lookup(value);
+      if (Operation *producer = value.getDefiningOp())
+        visit(producer, true, cast<OpResult>(value).getResultNumber(), own, growth, worklist);
+      for (OpOperand &use : value.getUses())
+        visit(use.getOwner(), false, use.getOperandNumber(), own, growth, worklist);
+    }
+    isDone = true;
+    for (auto &[op, how] : growth.ops)
+      if (isa<DistDialect>(op->getDialect()) &&
+          llvm::any_of(how.operands, [](const auto &own) { return !own; })) {
+        growth.excluded.insert(op);
+        isDone = false;
+      }
   }
 }
 
@@ -250,6 +292,10 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
   if (!layout)
     return false;
   const DimLayout &dim = layout->dims[place.dim];
+  if (layout->keys.isPart()) {
+    reason = "attention over a part of the keys leaves the ops that can run in chunks";
+    return false;
+  }
   if (layout->isBlockwise()) {
     reason = "a value lies in blocks where the ops that can run in chunks end";
     return false;
@@ -342,16 +388,25 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
         theirs.product |= isTrailing(theirs) && !isHeavy(producer);
       });
   }
-  auto touchesScattered = [&](Operation *op) {
+  // What cannot be cut or joined: scattered rows, and attention over a part of the
+  // keys.
+  auto isInner = [&](Value value, const TokenDim &place) {
+    const Layout *layout = placement.lookup(value);
+    return !place.axes.empty() || (layout && layout->keys.isPart());
+  };
+  auto touchesInner = [&](Operation *op) {
     const ChunkOp &how = growth.ops.find(op)->second;
-    return llvm::any_of(how.operands,
-                        [](const auto &place) { return place && !place->axes.empty(); }) ||
-           llvm::any_of(how.results, [](const TokenDim &place) { return !place.axes.empty(); });
+    bool found = false;
+    for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
+      found |= place && isInner(operand, *place);
+    for (auto [result, place] : llvm::zip_equal(op->getResults(), how.results))
+      found |= isInner(result, place);
+    return found;
   };
   bool anyCollective = false, anyHeavy = false;
   for (Operation *op : order) {
     Flags &own = getFlags(op);
-    own.kept = isCollective(op) || (own.before && own.behind) || touchesScattered(op) ||
+    own.kept = isCollective(op) || (own.before && own.behind) || touchesInner(op) ||
                (own.product && ((!own.before && own.leads) || (!own.behind && own.trails)));
     if (!own.kept)
       continue;
@@ -389,7 +444,8 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
     }
   }
   if (region.rows < 2 * region.multiple) {
-    reason = "there are only " + std::to_string(region.rows) + " rows";
+    reason = "there are only " + std::to_string(region.rows) + " rows, expected at least " +
+             std::to_string(2 * region.multiple);
     return false;
   }
   return true;
@@ -397,44 +453,58 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
 
 SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::string &reason) {
   SmallVector<SplitRegion, 2> regions;
-  if (collective->getNumOperands() != 1) {
-    reason = "it is one launch of several values";
-    return regions;
-  }
   if (isa<RedistributeOp>(collective)) {
     reason = "its rows change their order";
     return regions;
   }
-  int64_t rank = getType(collective->getOperand(0)).getRank();
-  bool anyRows = false;
-  // The last dimension's rows would be cut out of all others.
-  for (int64_t dim = 0; dim + 1 < rank; ++dim) {
+  bool anyRows = false, anyAlone = false;
+  auto tryRows = [&](unsigned number, int64_t dim) {
     // From the side on which the rows are whole.
     bool gathers = false;
     if (auto gather = dyn_cast<AllGatherOp>(collective))
-      gathers = gather.getDims()[0] == dim;
+      gathers = gather.getDims()[number] == dim;
     if (auto exchange = dyn_cast<AllToAllOp>(collective))
-      gathers = exchange.getFrom()[0] == dim;
-    Value seed = gathers ? collective->getResult(0) : collective->getOperand(0);
+      gathers = exchange.getFrom()[number] == dim;
+    Value seed = gathers ? collective->getResult(number) : collective->getOperand(number);
     if (getType(seed).getDimSize(dim) < 2)
-      continue;
+      return;
     anyRows = true;
-    if (!tried.insert({collective, dim}).second)
-      continue;
+    auto [known, isNew] = tried.try_emplace({collective, number, dim});
+    if (!isNew) {
+      if (reason.empty())
+        reason = known->second;
+      return;
+    }
     TokenDim place;
     place.dim = dim;
     place.size = place.padded = getType(seed).getDimSize(dim);
     Growth growth;
     grow(seed, place, growth);
-    for (auto &[op, how] : growth.ops)
-      if (isCollective(op) && how.operands[0])
-        tried.insert({op, how.operands[0]->dim});
+    if (!growth.ops.contains(collective)) {
+      anyAlone = true;
+      return;
+    }
     SplitRegion region;
-    if (trim(growth, region, reason))
+    std::string why;
+    if (trim(growth, region, why))
       regions.push_back(std::move(region));
-  }
+    else if (!growth.reason.empty())
+      why = growth.reason;
+    if (reason.empty())
+      reason = why;
+    for (auto &[op, how] : growth.ops)
+      if (isCollective(op))
+        for (auto [i, own] : llvm::enumerate(how.operands))
+          tried[{op, unsigned(i), own->dim}] = why;
+  };
+  for (auto [number, operand] : llvm::enumerate(collective->getOperands()))
+    // The last dimension's rows would be cut out of all others.
+    for (int64_t dim = 0; dim + 1 < getType(operand).getRank(); ++dim)
+      tryRows(number, dim);
   if (!anyRows)
     reason = "it has less than two rows";
+  else if (reason.empty() && anyAlone)
+    reason = "it is one launch of several values, and no rows are those of all";
   return regions;
 }
 

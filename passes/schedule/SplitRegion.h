@@ -85,9 +85,12 @@ public:
 
 private:
   struct Growth;
+  std::optional<TokenDim> matchMove(mlir::Operation *op, bool isResult, unsigned number,
+                                    const TokenDim &place) const;
   std::optional<ChunkOp> match(mlir::Operation *op, bool isResult, unsigned number,
-                               const TokenDim &place) const;
-  std::optional<ChunkOp> matchMove(mlir::Operation *op, bool isResult, const TokenDim &place) const;
+                               const TokenDim &place, std::string &reason) const;
+  void visit(mlir::Operation *op, bool isResult, unsigned number, const TokenDim &place,
+             Growth &growth, llvm::SmallVectorImpl<mlir::Value> &worklist) const;
   void grow(mlir::Value seed, const TokenDim &place, Growth &growth) const;
   bool trim(const Growth &growth, SplitRegion &region, std::string &reason) const;
   bool addBoundary(mlir::Value value, const TokenDim &place, SplitRegion &region,
@@ -98,8 +101,9 @@ private:
   const PlacementAnalysis &placement;
   dist::MeshAttr mesh;
   llvm::DenseSet<mlir::Operation *> claimed;
-  /// Collectives around which a region was tried along a dimension, of theirs.
-  llvm::DenseSet<std::pair<mlir::Operation *, int64_t>> tried;
+  /// Collectives around which a region was tried along a dimension of an operand,
+  /// and why there was none.
+  llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, std::string> tried;
 };
 
 } // namespace meshwright

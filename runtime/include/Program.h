@@ -78,10 +78,11 @@ struct ProgramArgument {
   bool isRead = true;
 };
 
-/// What an entry gets as one of its `prepared`: an argument, a parameter, in
-/// another order of elements.
+/// What an entry gets as one of its `prepared`: an argument, a parameter, or a
+/// part of one in one piece, in another order of elements.
 struct PreparedParameter {
-  int64_t argument = 0;
+  /// The argument, and the bytes before the part.
+  int64_t argument = 0, offset = 0;
   mw_rt_packing packing = {};
 };
 

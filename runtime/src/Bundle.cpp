@@ -376,7 +376,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
                                       if (!local)
                                         return false;
                                       place(value, rank, weights(index), local.get());
-                                      pack(parameter.packing, local.get(), to);
+                                      pack(parameter.packing, local.get() + parameter.offset, to);
                                       return true;
                                     }));
   }

@@ -129,6 +129,8 @@ std::string Manifest::toJson() const {
                         {"panel", packing.panel},
                         {"group", packing.group}}},
                       {"data", write(prepared[i])}});
+    if (description.prepared[i].offset)
+      packed.back()["offset"] = description.prepared[i].offset;
   }
   Json &data = json["constants"] = Json::array();
   for (const Stored &constant : constants)
@@ -302,11 +304,17 @@ static void read(const Json &json, Manifest &manifest) {
     parameter.argument = readIndex(entry, "argument", description.arguments.size());
     const ProgramArgument &argument = description.arguments[parameter.argument];
     require(argument.isParameter, "an input is packed");
+    if (entry.contains("offset"))
+      parameter.offset = readCount(entry, "offset");
     const Json &packing = entry.at("packing");
     parameter.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
                          readCount(packing, "n"),     packing.at("transposed").get<bool>(),
                          readCount(packing, "panel"), readCount(packing, "group")};
     require(parameter.packing.panel > 0 && parameter.packing.group > 0, "an empty panel");
+    int64_t bytes = description.getValue(argument).getLocalBytes();
+    require(parameter.offset <= bytes,
+            "a packed part begins at " + std::to_string(parameter.offset) + ", expected at most " +
+                std::to_string(bytes));
     manifest.prepared.push_back(
         readStored(entry.at("data"), manifest.groups, sizeOfPacked(parameter.packing)));
     description.prepared.push_back(parameter);

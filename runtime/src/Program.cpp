@@ -288,7 +288,7 @@ bool Program::prepareParameters() {
   for (size_t i = 0; i < description.prepared.size(); ++i) {
     if (!prepared[i].empty())
       continue;
-    const auto &[index, packing] = description.prepared[i];
+    const auto &[index, offset, packing] = description.prepared[i];
     const ProgramArgument &argument = description.arguments[index];
     const ProgramValue &value = description.getValue(argument);
     const HostTensor &tensor = stored[argument.index];
@@ -310,7 +310,8 @@ bool Program::prepareParameters() {
         place(value, ranks[r], tensor, scratch.get());
         local = scratch.get();
       }
-      pack(packing, local, prepared[i][r].writable, std::thread::hardware_concurrency());
+      pack(packing, static_cast<const char *>(local) + offset, prepared[i][r].writable,
+           std::thread::hardware_concurrency());
     }
   }
   return true;

@@ -169,6 +169,16 @@ func.func @prepares_input(%x: tensor<4x8xf32> {nn.input = "x"}) {
 
 // -----
 
+// Its columns are not in one piece.
+func.func @prepares_columns(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  %0 = nn.slice %w starts [0, 0] limits [4, 4] strides [1, 1] : (tensor<4x8xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{prepares a value that is not a parameter of the function}}
+  %1 = rt.prepare %0 <k = 4, n = 4, panel = 8> : tensor<4x4xf32>
+  return
+}
+
+// -----
+
 func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   // expected-error@+1 {{has a packing of 8x4, expected the parameter's shape, 'tensor<4x8xf32>'}}
   %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> : tensor<4x8xf32>

@@ -3,19 +3,25 @@
 """Attention of Ulysses in chunks of heads: the same bits as whole, and PyTorch's results."""
 
 import copy
+import json
+import subprocess
 
 import pytest
 import torch
 import transformers as tf
+from harness import tool
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 import meshwright as mw
+
+SMALL = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101)
 
 
 def build(heads, kv_heads, batch=1, length=24):
     torch.manual_seed(0)
     config = tf.LlamaConfig(
-        hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101,
-        max_position_embeddings=256, use_cache=False, num_attention_heads=heads,
+        **SMALL, max_position_embeddings=256, use_cache=False, num_attention_heads=heads,
         num_key_value_heads=kv_heads,
     )  # fmt: skip
     return tf.LlamaForCausalLM(config).eval(), torch.randint(0, 101, (batch, length))
@@ -28,14 +34,136 @@ def compare(module, ids, mesh, context):
     model = mw.from_torch(module, (ids,))
     on, off = (model.parallelize(mesh=mesh, context_parallel=context, overlap=overlap)
                for overlap in ("on", "off"))  # fmt: skip
-    got = on.run(ids)[0]
+    got = on.run(ids, measure=True)[0]
     assert (got - want).abs().max() <= 1e-5 * want.abs().max()
     assert torch.equal(got, off.run(ids)[0])
+    arena = on.report(format="json")["run"]["arena"]
+    assert arena["seen"] == arena["planned"]
     return on
 
 
-@pytest.mark.parametrize("heads, kv_heads, ulysses", [(8, 2, 4), (8, 1, 2), (8, 2, 8)])
-def test_shared_keys(heads, kv_heads, ulysses):
-    """Ranks that have the same key/value head."""
+def decisions(plan):
+    return [d for d in plan.report(format="json")["decisions"] if d["pass"] == "split-collectives"]
+
+
+CASES = [
+    (8, 8, {"ulysses": 2}),
+    (8, 4, {"ulysses": 2}),
+    (8, 8, {"ulysses": 4}),
+    # Padded to nine heads.
+    (8, 8, {"ulysses": 3}),
+    (8, 4, {"ulysses": 2, "ring": 2}),
+    (8, 8, {"ring": 3, "ulysses": 2}),
+    (8, 8, {"tp": 2, "ulysses": 2}),
+    # Queries alone: there is one key.
+    (8, 1, {"ulysses": 2}),
+]
+
+
+@pytest.mark.parametrize("heads, kv_heads, mesh", CASES, ids=str)
+def test_llama(heads, kv_heads, mesh):
     module, ids = build(heads, kv_heads)
-    compare(module, ids, {"ulysses": ulysses}, {"ulysses": "ulysses"})
+    context = {axis: axis for axis in mesh if axis != "tp"}
+    if "ring" in mesh:
+        context["order"] = "zigzag"
+    plan = compare(module, ids, mesh, context)
+    rows = {8: 8, 4: 4, 1: 8}[kv_heads] // mesh.get("tp", 1)
+    # A decision for each layer; both all-to-alls are in chunks.
+    applied = [d["numbers"] for d in decisions(plan) if d["outcome"] == "applied" and d["numbers"]["rows"] == rows]
+    assert len(applied) == 2 and all(d["collectives"] >= 2 for d in applied)
+    assert plan.ir(phase="rt").count("dist.all_to_all") >= 2 * 4
+
+
+@pytest.mark.parametrize("heads, kv_heads, mesh, reason", [
+    (8, 2, 2, "there are only 2 rows, expected at least 4"),
+    # Pairs of ranks have the same key/value head.
+    (8, 2, 4, "reads beside its rows what differs between the ranks of"),
+    (8, 2, 8, "rows that are scattered over {\"ulysses\"} leave the ops that can run in chunks"),
+])  # fmt: skip
+def test_declined(heads, kv_heads, mesh, reason):
+    module, ids = build(heads, kv_heads)
+    plan = compare(module, ids, {"ulysses": mesh}, {"ulysses": "ulysses"})
+    assert all(d["outcome"] == "declined" for d in decisions(plan))
+    assert any(reason in d["message"] for d in decisions(plan))
+
+
+def test_biases():
+    """Chunks of weights and biases, and norms of each head."""
+    torch.manual_seed(0)
+    config = tf.Qwen3Config(
+        **SMALL, num_attention_heads=4, num_key_value_heads=4, head_dim=16, attention_bias=True,
+        max_position_embeddings=256, use_cache=False,
+    )  # fmt: skip
+    module, ids = tf.Qwen3ForCausalLM(config).eval(), torch.randint(0, 101, (1, 17))
+    with torch.no_grad():
+        for name, bias in module.named_parameters():
+            if name.endswith("bias"):
+                bias.normal_()
+    plan = compare(module, ids, {"ulysses": 2}, {"ulysses": "ulysses"})
+    assert sum(d["outcome"] == "applied" for d in decisions(plan)) == 2
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(64, 64, bias=i < 3) for i in range(4))
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (8, 8)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("mesh", [{"ulysses": 2}, {"tp": 2, "ulysses": 2}], ids=str)
+def test_chunks_of_weights(tmp_path, mesh):
+    """They are packed at load: the weight as it lies is not kept, and a bundle has the same bits."""
+    torch.manual_seed(0)
+    module, x = Attention().eval(), torch.randn(1, 12, 64)
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(mesh=mesh, context_parallel={"ulysses": "ulysses"}, overlap="on")
+    got = plan.run(x)[0]
+    assert torch.allclose(got, module(x), atol=1e-5)
+    plan.compile(tmp_path / "b")
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    arguments, parameters = manifest["arguments"], manifest["parameters"]
+    names = {parameters[argument["parameter"]]["name"]: (i, argument.get("read", True))
+             for i, argument in enumerate(arguments) if "parameter" in argument}  # fmt: skip
+    parts = [prepared["argument"] for prepared in manifest["prepared"]]
+    for name in "qkvo":
+        i, is_read = names[f"{name}.weight"]
+        assert not is_read and parts.count(i) == (1 if name == "o" else 2)
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    done = subprocess.run(
+        [tool(), tmp_path / "b", f"--inputs={tmp_path}/x.safetensors", f"--outputs={tmp_path}/y.safetensors"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(next(iter(load_file(tmp_path / "y.safetensors").values())), got)
+
+
+def test_runs_beside_kernels(tmp_path, monkeypatch):
+    """On slow links, which the device says: a chunk travels while another is computed."""
+    monkeypatch.setenv("MESHWRIGHT_LINK", "latency=30ms,bandwidth=1GB/s")
+    module, ids = build(8, 8)
+    model = mw.from_torch(module, (ids,))
+    slow = "cpu flops_f32=1e7 link_bandwidth=1e6 link_latency=0 overlap=1"
+    plan = model.parallelize(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}, device=slow)
+    assert sum(d["outcome"] == "applied" for d in decisions(plan)) == 2
+    plan.run(ids, trace=tmp_path / "t.json")
+    spans = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    for rank in range(2):
+        mine = [e for e in spans if e["pid"] == rank]
+        moves = [e for e in mine if e["cat"] == "collective" and "all_to_all" in e["name"]]
+        kernels = [e for e in mine if e["cat"] in ("gemm", "attention", "rows")]
+        assert any(m["ts"] <= k["ts"] and k["ts"] + k["dur"] <= m["ts"] + m["dur"] for m in moves for k in kernels)
+
+
+def test_fast_links():
+    """Links that need no hiding, and those of cores, leave it whole."""
+    module, ids = build(8, 8)
+    model = mw.from_torch(module, (ids,))
+    for device in ("cpu", "cpu flops_f32=1e9 link_bandwidth=1e13 link_latency=0 overlap=1"):
+        plan = model.parallelize(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}, device=device)
+        assert decisions(plan)
+        assert all(d["outcome"] == "declined" for d in decisions(plan))
+        assert any(d["message"].startswith("collectives stay whole") for d in decisions(plan))

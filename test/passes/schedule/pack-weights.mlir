@@ -43,3 +43,33 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.i
   %1 = nn.linear %y, %v : (tensor<4x8xf64>, tensor<16x8xf64>) -> tensor<4x16xf64>
   return %0, %1 : tensor<4x16xf32>, tensor<4x16xf64>
 }
+
+// -----
+
+// Parts of a parameter that are in one piece are views: they are packed by
+// themselves, and a bias is read where it lies. Others are kernels' business.
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[B:.*]]: tensor<16xf32>
+// CHECK: %[[S:.*]] = nn.slice %[[W]] starts [4, 0] limits [12, 8]
+// CHECK: %[[P:.*]] = rt.prepare %[[S]] <k = 8, n = 8, transposed = true, panel = 32> : tensor<8x8xf32>
+// CHECK: %[[C:.*]] = nn.slice %[[B]] starts [4] limits [12]
+// CHECK: rt.kernel %[[X]], %[[P]], %[[C]] :
+// CHECK-NEXT: ^bb0
+// CHECK-NEXT: nn.linear
+// CHECK-NEXT: rt.yield
+// CHECK: %[[D:.*]] = rt.kernel %[[W]] :
+// CHECK-NEXT: ^bb0
+// CHECK-NEXT: nn.slice {{.*}} starts [0, 0] limits [16, 4]
+// CHECK: rt.kernel %{{.*}}, %[[D]] :
+func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+                %w: tensor<16x8xf32> {nn.parameter = "w"},
+                %b: tensor<16xf32> {nn.parameter = "b"},
+                %y: tensor<4x4xf32> {nn.input = "y"})
+    -> (tensor<4x8xf32>, tensor<4x16xf32>) {
+  %0 = nn.slice %w starts [4, 0] limits [12, 8] strides [1, 1] : (tensor<16x8xf32>) -> tensor<8x8xf32>
+  %1 = nn.slice %b starts [4] limits [12] strides [1] : (tensor<16xf32>) -> tensor<8xf32>
+  %2 = nn.linear %x, %0 bias %1 : (tensor<4x8xf32>, tensor<8x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
+  %3 = nn.slice %w starts [0, 0] limits [16, 4] strides [1, 1] : (tensor<16x8xf32>) -> tensor<16x4xf32>
+  %4 = nn.linear %y, %3 : (tensor<4x4xf32>, tensor<16x4xf32>) -> tensor<4x16xf32>
+  return %2, %4 : tensor<4x8xf32>, tensor<4x16xf32>
+}

@@ -180,9 +180,109 @@ func.func @zigzag(
 
 // -----
 
+// Attention of Ulysses in chunks of two of four key/value heads, and the four queries
+// that go with them, from the projections on: chunks of their weights. Three values
+// travel in one launch.
+
+// CHECK-LABEL: func.func @heads
+// CHECK: %[[Q0:.*]] = nn.slice %arg1 starts [0, 0] limits [8, 8]
+// CHECK: nn.linear %arg0, %[[Q0]] : (tensor<1x4x8xf32>, tensor<8x8xf32>) -> tensor<1x4x8xf32>
+// CHECK: %[[K0:.*]] = nn.slice %arg2 starts [0, 0] limits [4, 8]
+// CHECK: %[[B0:.*]] = nn.slice %arg3 starts [0] limits [4]
+// CHECK: nn.linear %arg0, %[[K0]] bias %[[B0]] : (tensor<1x4x8xf32>, tensor<4x8xf32>, tensor<4xf32>) -> tensor<1x4x4xf32>
+// CHECK: %[[A0:.*]]:3 = dist.all_to_all {{.*}} axes ["u"] from [2, 2, 2] to [1, 1, 1] : (tensor<1x4x4x2xf32>, tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>) -> (tensor<1x2x8x2xf32>, tensor<1x1x8x2xf32>, tensor<1x1x8x2xf32>)
+// CHECK: nn.slice %arg1 starts [8, 0] limits [16, 8]
+// CHECK: nn.slice %arg3 starts [4] limits [8]
+// CHECK: %[[A1:.*]]:3 = dist.all_to_all
+// CHECK: %[[O0:.*]] = nn.attention %[[A0]]#0, %[[A0]]#1, %[[A0]]#2 scale
+// CHECK: %[[R0:.*]] = dist.all_to_all %[[O0]] axes ["u"] from [1] to [2] : (tensor<1x2x8x2xf32>) -> tensor<1x4x4x2xf32>
+// CHECK: %[[O1:.*]] = nn.attention %[[A1]]#0, %[[A1]]#1, %[[A1]]#2 scale
+// CHECK: %[[R1:.*]] = dist.all_to_all %[[O1]]
+// CHECK: %[[Y:.*]] = nn.concat %[[R0]], %[[R1]] dim 1
+// CHECK: nn.transpose %[[Y]]
+// LOG: applied: collectives and the products around them run in chunks of their rows
+// LOG-SAME: rows = 4
+// LOG-SAME: collectives = 2
+dist.mesh @mesh = <["u"=2], device = "flops_f32=1e8 link_bandwidth=1e7">
+func.func @heads(
+    %x: tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<1x8x8xf32>},
+    %wq: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>, nn.parameter = "q"},
+    %wk: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>, nn.parameter = "k"},
+    %bk: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>, nn.parameter = "b"},
+    %wo: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>, nn.parameter = "o"})
+    -> (tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<1x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %wq : (tensor<1x4x8xf32>, tensor<16x8xf32>) -> tensor<1x4x16xf32>
+  %1 = nn.reshape %0 : (tensor<1x4x16xf32>) -> tensor<1x4x8x2xf32>
+  %q = nn.transpose %1 [0, 2, 1, 3] : (tensor<1x4x8x2xf32>) -> tensor<1x8x4x2xf32>
+  %2 = nn.linear %x, %wk bias %bk : (tensor<1x4x8xf32>, tensor<8x8xf32>, tensor<8xf32>) -> tensor<1x4x8xf32>
+  %3 = nn.reshape %2 : (tensor<1x4x8xf32>) -> tensor<1x4x4x2xf32>
+  %k = nn.transpose %3 [0, 2, 1, 3] : (tensor<1x4x4x2xf32>) -> tensor<1x4x4x2xf32>
+  %4:3 = dist.all_to_all %q, %k, %k axes ["u"] from [2, 2, 2] to [1, 1, 1] : (tensor<1x8x4x2xf32>, tensor<1x4x4x2xf32>, tensor<1x4x4x2xf32>) -> (tensor<1x4x8x2xf32>, tensor<1x2x8x2xf32>, tensor<1x2x8x2xf32>)
+  %5 = nn.attention %4#0, %4#1, %4#2 scale 0.5 {causal} : (tensor<1x4x8x2xf32>, tensor<1x2x8x2xf32>, tensor<1x2x8x2xf32>) -> tensor<1x4x8x2xf32>
+  %6 = dist.all_to_all %5 axes ["u"] from [1] to [2] : (tensor<1x4x8x2xf32>) -> tensor<1x8x4x2xf32>
+  %7 = nn.transpose %6 [0, 2, 1, 3] : (tensor<1x8x4x2xf32>) -> tensor<1x4x8x2xf32>
+  %8 = nn.reshape %7 : (tensor<1x4x8x2xf32>) -> tensor<1x4x16xf32>
+  %9 = nn.linear %8, %wo : (tensor<1x4x16xf32>, tensor<8x16xf32>) -> tensor<1x4x8xf32>
+  return %9 : tensor<1x4x8xf32>
+}
+
+// -----
+
+// Parts of attention around a ring, in chunks of heads: their keys travel chunk by
+// chunk, and each chunk has its own merge.
+
+// CHECK-LABEL: func.func @ring
+// CHECK: dist.permute {{.*}} : (tensor<1x1x4x2xf32>, tensor<1x1x4x2xf32>)
+// CHECK: dist.permute {{.*}} : (tensor<1x1x4x2xf32>, tensor<1x1x4x2xf32>)
+// CHECK: nn.merge_attention {{.*}} -> (tensor<1x1x4x2xf32>, tensor<1x1x4xf32>)
+// CHECK: nn.merge_attention {{.*}} -> (tensor<1x1x4x2xf32>, tensor<1x1x4xf32>)
+// CHECK: nn.concat {{.*}} dim 1
+dist.mesh @mesh = <["r"=2], device = "flops_f32=1e8 link_bandwidth=1e7">
+func.func @ring(
+    %q: tensor<1x2x4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"r"}, {}]>, dist.global = tensor<1x2x8x2xf32>},
+    %k: tensor<1x2x4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"r"}, {}]>, dist.global = tensor<1x2x8x2xf32>})
+    -> (tensor<1x2x4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"r"}, {}]>, dist.global = tensor<1x2x8x2xf32>})
+    attributes {dist.spmd = @mesh} {
+  %a, %l = nn.attention %q, %k, %k scale 0.5 : (tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>) -> (tensor<1x2x4x2xf32>, tensor<1x2x4xf32>)
+  %0:2 = dist.permute %k, %k axes ["r"] shift 1 : (tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>) -> (tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>)
+  %b, %m = nn.attention %q, %0#0, %0#1 scale 0.5 : (tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>, tensor<1x2x4x2xf32>) -> (tensor<1x2x4x2xf32>, tensor<1x2x4xf32>)
+  %o, %n = nn.merge_attention %a, %l, %b, %m : (tensor<1x2x4x2xf32>, tensor<1x2x4xf32>, tensor<1x2x4x2xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x2xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x2xf32>
+}
+
+// -----
+
+// One launch of values without rows in common; two rows on two ranks.
+// LOG: declined: dist.all_to_all stays whole: it is one launch of several values, and no rows are those of all
+// LOG: declined: dist.all_to_all stays whole: there are only 2 rows, expected at least 4
+// CHECK-LABEL: func.func @apart
+// CHECK: dist.all_to_all {{.*}} : (tensor<4x2x4xf32>, tensor<4x2x4xf32>)
+// CHECK: dist.all_to_all {{.*}} : (tensor<2x4x4xf32>)
+dist.mesh @mesh = <["u"=2], device = "flops_f32=1e8 link_bandwidth=1e7">
+func.func @apart(
+    %x: tensor<4x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<4x4x4xf32>},
+    %y: tensor<4x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<4x4x4xf32>},
+    %z: tensor<2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<2x8x4xf32>},
+    %w: tensor<4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x4xf32>, nn.parameter = "w"})
+    -> (tensor<2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"u"}, {}, {}]>, dist.global = tensor<4x4x4xf32>},
+        tensor<2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"u"}, {}, {}]>, dist.global = tensor<4x4x4xf32>},
+        tensor<2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {}]>, dist.global = tensor<2x8x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0:2 = dist.all_to_all %x, %y axes ["u"] from [1, 1] to [0, 0] : (tensor<4x2x4xf32>, tensor<4x2x4xf32>) -> (tensor<2x4x4xf32>, tensor<2x4x4xf32>)
+  %1 = nn.linear %0#0, %w : (tensor<2x4x4xf32>, tensor<4x4xf32>) -> tensor<2x4x4xf32>
+  %2 = nn.linear %0#1, %w : (tensor<2x4x4xf32>, tensor<4x4xf32>) -> tensor<2x4x4xf32>
+  %3 = dist.all_to_all %z axes ["u"] from [1] to [0] : (tensor<2x4x4xf32>) -> tensor<1x8x4xf32>
+  %4 = nn.linear %3, %w : (tensor<1x8x4xf32>, tensor<4x4xf32>) -> tensor<1x8x4xf32>
+  %5 = dist.all_to_all %4 axes ["u"] from [0] to [1] : (tensor<1x8x4xf32>) -> tensor<2x4x4xf32>
+  return %1, %2, %5 : tensor<2x4x4xf32>, tensor<2x4x4xf32>, tensor<2x4x4xf32>
+}
+
+// -----
+
 // Ranks hold heads of a group of queries whose key another pair of ranks has: each
 // rank's share of a chunk of heads would be heads of another group.
-// LOG: declined: dist.all_to_all stays whole: rows that are scattered over {"u"} leave the ops that can run in chunks
+// LOG: declined: dist.all_to_all stays whole: nn.attention reads beside its rows what differs between the ranks of {"u"}, over which they are scattered
 // CHECK-LABEL: func.func @groups
 // CHECK: dist.all_to_all {{.*}} : (tensor<1x8x4x4xf32>) -> tensor<1x2x16x4xf32>
 dist.mesh @mesh = <["u"=4], device = "flops_f32=1e9 link_bandwidth=1e9">
