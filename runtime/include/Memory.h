@@ -19,12 +19,15 @@ namespace meshwright::rt {
 constexpr int64_t kAlignment = 64;
 
 struct FreeMemory {
+  /// Of the mapping; 0 where it is the C library's.
+  int64_t mappedBytes = 0;
   void operator()(char *data) const;
 };
 using Memory = std::unique_ptr<char, FreeMemory>;
 
-/// Memory aligned to `kAlignment`, in huge pages where it is large and the system
-/// has them. Null where there is none.
+/// Memory aligned to `kAlignment`. What is large is fresh from the system, in huge
+/// pages where it has them: what the C library gives a second time may lie in
+/// small ones, which are read at half the rate. Null where there is none.
 Memory allocate(int64_t bytes);
 
 /// "1.5 GiB".

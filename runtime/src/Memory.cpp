@@ -14,20 +14,44 @@
 
 namespace meshwright::rt {
 
-void FreeMemory::operator()(char *data) const { std::free(data); }
+void FreeMemory::operator()(char *data) const {
+  if (mappedBytes)
+    munmap(data, mappedBytes);
+  else
+    std::free(data);
+}
+
+static constexpr int64_t kHugePage = 2 << 20;
+
+static int64_t roundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// Whole huge pages at a multiple of their size.
+static Memory map(int64_t bytes) {
+  bytes = roundUp(bytes, kHugePage);
+  void *mapped = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED)
+    return nullptr;
+  auto *first = static_cast<char *>(mapped);
+  int64_t before = roundUp(reinterpret_cast<intptr_t>(first), kHugePage) -
+                   reinterpret_cast<intptr_t>(first);
+  char *data = first + before;
+  if (before)
+    munmap(first, before);
+  if (before < kHugePage)
+    munmap(data + bytes, kHugePage - before);
+  // A request: where it is refused, pages are small.
+  madvise(data, bytes, MADV_HUGEPAGE);
+  return Memory(data, FreeMemory{bytes});
+}
 
 Memory allocate(int64_t bytes) {
-  constexpr int64_t hugePage = 2 << 20;
-  bytes = std::max<int64_t>(bytes, 1);
-  int64_t alignment = bytes >= hugePage ? hugePage : kAlignment;
-  if (bytes > INT64_MAX - alignment)
+  if (bytes > INT64_MAX - 2 * kHugePage)
     return nullptr;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  Memory memory(static_cast<char *>(std::aligned_alloc(alignment, bytes)));
-  // A request: where it is refused, pages are small.
-  if (memory && alignment == hugePage)
-    madvise(memory.get(), bytes, MADV_HUGEPAGE);
-  return memory;
+  if (bytes >= kHugePage)
+    return map(bytes);
+  bytes = roundUp(std::max<int64_t>(bytes, 1), kAlignment);
+  return Memory(static_cast<char *>(std::aligned_alloc(kAlignment, bytes)));
 }
 
 std::string formatBytes(int64_t bytes) {

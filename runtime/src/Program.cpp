@@ -251,7 +251,7 @@ bool Program::allocateParts(const ProgramValue &value, int64_t bytes, Parts &par
       return false;
     }
     parts[i].writable = memory.get();
-    parts[i].data = std::shared_ptr<char>(memory.release(), FreeMemory());
+    parts[i].data = std::move(memory);
   }
   return true;
 }

@@ -7,33 +7,24 @@
 
 #include "Workers.h"
 
-#include <cstdlib>
 #include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <utility>
 
 namespace meshwright::rt {
 
-Workspace::Workspace(Workspace &&other) noexcept
-    : data(std::exchange(other.data, nullptr)), capacity(std::exchange(other.capacity, 0)) {}
-
-Workspace::~Workspace() { std::free(data); }
-
 void *Workspace::get(int64_t bytes) {
   if (bytes <= capacity)
-    return data;
-  constexpr int64_t alignment = 64;
-  std::free(std::exchange(data, nullptr));
+    return memory.get();
   capacity = 0;
-  int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  data = std::aligned_alloc(alignment, rounded);
-  if (!data)
+  memory.reset();
+  memory = allocate(bytes);
+  if (!memory)
     throw std::bad_alloc();
-  capacity = rounded;
-  return data;
+  capacity = bytes;
+  return memory.get();
 }
 
 void nameThread(const std::string &name) {

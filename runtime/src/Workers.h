@@ -10,6 +10,8 @@
 
 #include "Signal.h"
 
+#include "meshwright/runtime/include/Memory.h"
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,17 +19,14 @@
 
 namespace meshwright::rt {
 
-/// Memory that grows and is kept, aligned for any vector.
+/// Memory that grows and is kept.
 class Workspace {
 public:
-  Workspace() = default;
-  Workspace(Workspace &&other) noexcept;
-  ~Workspace();
   /// At least `bytes`; what was there is lost. Throws std::bad_alloc.
   void *get(int64_t bytes);
 
 private:
-  void *data = nullptr;
+  Memory memory;
   int64_t capacity = 0;
 };
 

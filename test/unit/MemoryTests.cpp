@@ -1,0 +1,89 @@
+//===- MemoryTests.cpp - large arrays --------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Memory.h"
+
+#include "gtest/gtest.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <sys/mman.h>
+#include <vector>
+
+using namespace meshwright::rt;
+
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+/// Bytes of huge pages in mappings that lie within these.
+int64_t countHuge(const char *data, int64_t bytes) {
+  std::ifstream file("/proc/self/smaps");
+  auto first = reinterpret_cast<uintptr_t>(data), last = first + bytes;
+  uintptr_t begin = 0, end = 0;
+  int64_t huge = 0;
+  for (std::string line; std::getline(file, line);) {
+    char dash;
+    std::istringstream words(line);
+    if (uintptr_t from, to; words >> std::hex >> from >> dash >> to && dash == '-')
+      begin = from, end = to;
+    else if (line.rfind("AnonHugePages:", 0) == 0 && begin < last && first < end)
+      huge += std::stoll(line.substr(14)) * 1024;
+  }
+  return huge;
+}
+
+/// Whether the system gives huge pages to those who ask.
+bool hasHugePages() {
+  void *mapped =
+      mmap(nullptr, 8 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  madvise(mapped, 8 * kMiB, MADV_HUGEPAGE);
+  std::memset(mapped, 1, 8 * kMiB);
+  bool has = countHuge(static_cast<char *>(mapped), 8 * kMiB) > 0;
+  munmap(mapped, 8 * kMiB);
+  return has;
+}
+
+TEST(MemoryTest, IsAlignedAndWritable) {
+  for (int64_t bytes : {int64_t(0), int64_t(1), int64_t(100), 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
+    Memory memory = allocate(bytes);
+    ASSERT_TRUE(memory);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % kAlignment, 0u);
+    std::memset(memory.get(), 7, bytes);
+    std::shared_ptr<const void> shared = std::move(memory);
+  }
+}
+
+TEST(MemoryTest, IsNullWhereThereIsNone) {
+  for (int64_t bytes : {INT64_MAX, INT64_MAX - 4 * kMiB, INT64_MAX / 2})
+    EXPECT_FALSE(allocate(bytes));
+}
+
+TEST(MemoryTest, LargeArraysLieInHugePagesWhateverWasFreed) {
+  if (!hasHugePages())
+    GTEST_SKIP() << "no huge pages";
+  // Once it has seen large blocks come and go, the C library keeps their pages,
+  // which are small, and gives them again.
+  constexpr int64_t bytes = 24 * kMiB;
+  std::vector<void *> blocks{std::malloc(30 * kMiB)};
+  *static_cast<volatile char *>(blocks[0]) = 1;
+  std::free(blocks[0]);
+  blocks.clear();
+  for (int i = 0; i < 4; ++i)
+    blocks.push_back(std::memset(std::malloc(bytes + 2 * kMiB), 1, bytes + 2 * kMiB));
+  // The last one holds the end of the heap.
+  for (int i = 0; i < 3; ++i)
+    std::free(blocks[i]);
+  Memory memory = allocate(bytes);
+  std::memset(memory.get(), 1, bytes);
+  EXPECT_GE(countHuge(memory.get(), bytes), bytes);
+  std::free(blocks.back());
+}
+
+} // namespace
