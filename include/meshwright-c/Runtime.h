@@ -66,8 +66,8 @@ enum {
   MW_RT_MOVE = 3, /* only moves elements */
 };
 
-/* How a kernel is launched. `items` are cut into tasks of whole multiples of
- * `grain` (the last may be shorter); `workspace` is in bytes, for each thread.
+/* How a kernel is launched. `items` are cut into equal parts, a thread each, of
+ * `grain` or more where there are several; `workspace` is in bytes, for each thread.
  * `flops` and `bytes` are what the launch computes and moves at least, for
  * reports. Behind the inputs, `buffers` has the outputs; `--check-finite` reads
  * them as `dtype` and `count` say. */

@@ -174,6 +174,7 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
   info.workspaceBytes = workspaceBytes;
   info.flops = plan.flops;
   info.bytes = plan.bytes;
+  info.grain = chooseGrain(info.items, info.bytes, info.flops);
   return info;
 }
 

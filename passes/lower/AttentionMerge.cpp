@@ -26,9 +26,6 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// Bytes that an item should move at least.
-static constexpr int64_t kItemBytes = 32 << 10;
-
 namespace {
 class MergeKernel {
 public:
@@ -180,10 +177,9 @@ std::optional<KernelInfo> KernelScope::buildMerge(rt::KernelOp launch) {
     }
   info.inputs = SmallVector<Value>(op->getOperands());
   info.items = emitter.getItems();
-  info.grain = std::max<int64_t>(
-      1, kItemBytes / std::max<int64_t>(1, info.bytes / std::max<int64_t>(1, info.items)));
   info.workspaceBytes = emitter.getWorkspaceBytes();
   info.flops = 3 * emitter.count;
+  info.grain = chooseGrain(info.items, info.bytes, info.flops);
   func::FuncOp kernel = begin(op, types, info.workspaceBytes);
   if (emitter.rows > 0) {
     Builder builder = getBuilder(kernel);

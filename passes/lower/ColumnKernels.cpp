@@ -23,9 +23,6 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// Bytes that an item should move at least.
-static constexpr int64_t kItemBytes = 32 << 10;
-
 namespace {
 
 /// A value seen as dimensions that are reduced (or summed along) and others.
@@ -251,8 +248,7 @@ std::optional<KernelInfo> KernelScope::buildColumns(rt::KernelOp launch) {
   info.items = emitter.items;
   info.bytes = (type.getNumElements() + outputs) * elementBytes;
   info.flops = type.getNumElements();
-  info.grain = std::max<int64_t>(
-      1, kItemBytes / std::max<int64_t>(1, info.bytes / std::max<int64_t>(1, info.items)));
+  info.grain = chooseGrain(info.items, info.bytes, info.flops);
   bool isSoftmax = isa<nn::SoftmaxOp>(op);
   // Exponentials, between the loop that sums them and the one that divides.
   if (isSoftmax)

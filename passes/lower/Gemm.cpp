@@ -108,8 +108,6 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   }
 
   plan.items = plan.rowBlocks * plan.panels;
-  // Enough work in a task to pay for its copy of A.
-  plan.grain = std::min(plan.panels, std::max<int64_t>(1, 256 / columns));
   int64_t stepSize = widens ? 8 : 4;
   plan.workspaceBytes =
       llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);

@@ -112,7 +112,7 @@ struct GemmPlan {
   /// Whether the target stores parts of vectors of bf16.
   bool masksBf16;
 
-  int64_t items, grain, workspaceBytes, flops, bytes;
+  int64_t items, workspaceBytes, flops, bytes;
 };
 
 /// `panel` is that of the packing, whole vectors.

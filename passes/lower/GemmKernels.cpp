@@ -246,7 +246,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
       info.inputs.push_back(input);
   info.kind = MW_RT_GEMM;
   info.items = plan.items;
-  info.grain = plan.grain;
+  info.grain = chooseGrain(plan.items, plan.bytes, plan.flops);
   info.workspaceBytes = plan.workspaceBytes;
   info.flops = plan.flops;
   if (!epilogue)

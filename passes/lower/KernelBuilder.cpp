@@ -10,6 +10,7 @@
 #include "KernelScope.h"
 
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/MathExtras.h"
 #include "llvm/Support/xxhash.h"
 
 using namespace mlir;
@@ -24,6 +25,11 @@ std::string describeOp(Operation *op) {
   if (!source.file.empty())
     text += " (" + source.file + ":" + std::to_string(source.line) + ")";
   return text;
+}
+
+int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops) {
+  int64_t shares = std::max({bytes / kShareBytes, flops / kShareFlops, int64_t(1)});
+  return llvm::divideCeil(std::max<int64_t>(items, 1), shares);
 }
 
 KernelBuilder::KernelBuilder(MLIRContext *context, const Target &target)

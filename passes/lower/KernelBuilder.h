@@ -60,6 +60,14 @@ mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, d
 mlir::Value fromStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
 mlir::Value toStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value);
 
+/// What a thread should move or compute at least, to be worth waking: a microsecond
+/// or two of work.
+constexpr int64_t kShareBytes = 32 << 10, kShareFlops = 128 << 10;
+
+/// The least items that a thread should do, of a launch that has so many and does
+/// so much.
+int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops);
+
 /// A kernel that computes a launch, and how the runtime is to launch it.
 struct KernelInfo {
   /// The kernel's function.

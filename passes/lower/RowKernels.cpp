@@ -26,9 +26,6 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// Bytes that an item should move at least, for a launch to be cut there.
-static constexpr int64_t kItemBytes = 32 << 10;
-
 static int64_t bytesOf(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   return type.getNumElements() *
@@ -250,7 +247,7 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Targ
     bool isPlain = piece.statistics.empty() &&
                    llvm::all_of(piece.cuts, [](auto &entry) { return entry.second.empty(); }) &&
                    llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; });
-    int64_t wanted = llvm::alignTo(kItemBytes / plan.widestBytes, widest);
+    int64_t wanted = llvm::alignTo(kShareBytes / plan.widestBytes, widest);
     if (isPlain && columns > 2 * wanted) {
       blockColumns = wanted;
       blocks = llvm::divideCeil(columns, blockColumns);
@@ -514,8 +511,7 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   }
   info.kind = onlyMoves ? MW_RT_MOVE : MW_RT_ROWS;
   info.flops = onlyMoves ? 0 : info.flops;
-  int64_t itemBytes = std::max<int64_t>(1, info.bytes / std::max<int64_t>(1, info.items));
-  info.grain = std::max<int64_t>(1, kItemBytes / itemBytes);
+  info.grain = chooseGrain(info.items, info.bytes, info.flops);
   func::FuncOp kernel = begin(region.ops.front(), types, info.workspaceBytes);
   Builder builder = getBuilder(kernel);
   emitter.emit(builder, kernel.getArguments());

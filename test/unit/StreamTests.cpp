@@ -89,13 +89,12 @@ int32_t launchCount(mw_rt_context *context, char *, const void *const *arguments
 
 using Parts = std::set<std::pair<int64_t, int64_t>>;
 
-TEST(Kernels, AreCutAtWholeGrains) {
+TEST(Kernels, AreCutIntoEqualParts) {
   Runner runner(1);
   runner.options.threadsPerRank = 3;
   KernelTest test(100, 8);
   ASSERT_TRUE(runner.run(launchCount, &test)) << runner.error;
-  // 13 tasks: 4, 4 and 5.
-  EXPECT_EQ(test.parts, (Parts{{0, 32}, {32, 64}, {64, 100}}));
+  EXPECT_EQ(test.parts, (Parts{{0, 33}, {33, 66}, {66, 100}}));
   EXPECT_EQ(test.threads.size(), 3u);
   EXPECT_TRUE(test.aligned);
   for (int64_t i = 0; i < 1000; ++i)
@@ -108,6 +107,9 @@ TEST(Kernels, FewItemsWakeFewThreads) {
   KernelTest one(5, 8);
   ASSERT_TRUE(runner.run(launchCount, &one)) << runner.error;
   EXPECT_EQ(one.parts, (Parts{{0, 5}}));
+  KernelTest two(23, 8);
+  ASSERT_TRUE(runner.run(launchCount, &two)) << runner.error;
+  EXPECT_EQ(two.parts, (Parts{{0, 11}, {11, 23}}));
   KernelTest none(0, 8);
   ASSERT_TRUE(runner.run(launchCount, &none)) << runner.error;
   EXPECT_TRUE(none.parts.empty());
