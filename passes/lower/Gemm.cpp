@@ -41,6 +41,8 @@ struct BlockSizes {
   int64_t panelVectors;
   /// The tallest tile where it is alone, and where there are several.
   int64_t onlyTileRows, tileRows;
+  /// The height of tiles from which on arithmetic takes as long as reading weights.
+  int64_t busyTileRows;
   /// Bytes of a panel of B that stay in cache while tiles go down the rows.
   int64_t panelBytes;
   /// Rows of A that are copied at once, and columns of C whose sums are kept.
@@ -50,10 +52,12 @@ struct BlockSizes {
 
 static BlockSizes getBlockSizes(const Target &target) {
   if (target.numVectorRegisters >= 32)
-    return {/*panelVectors=*/2,       /*onlyTileRows=*/14, /*tileRows=*/8,
-            /*panelBytes=*/128 << 10, /*blockRows=*/512,   /*blockColumns=*/4096};
-  return {/*panelVectors=*/2,      /*onlyTileRows=*/6, /*tileRows=*/6,
-          /*panelBytes=*/64 << 10, /*blockRows=*/240,  /*blockColumns=*/4096};
+    return {/*panelVectors=*/2, /*onlyTileRows=*/14,      /*tileRows=*/8,
+            /*busyTileRows=*/6, /*panelBytes=*/128 << 10, /*blockRows=*/512,
+            /*blockColumns=*/4096};
+  return {/*panelVectors=*/2, /*onlyTileRows=*/6,      /*tileRows=*/6,
+          /*busyTileRows=*/6, /*panelBytes=*/64 << 10, /*blockRows=*/240,
+          /*blockColumns=*/4096};
 }
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
@@ -101,7 +105,15 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   // One or two tiles gain nothing from blocks of k: weights are read about once.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
-  plan.prefetchSteps = tiles > 2 ? 0 : 64;
+  plan.nearSteps = plan.farSteps = 0;
+  if (tiles <= 2) {
+    // A few rows keep up with memory. Where arithmetic takes about as long, memory
+    // goes on meanwhile only if far more is asked for than the first cache can wait
+    // for.
+    bool isBusy = plan.tileRows >= sizes.busyTileRows;
+    plan.nearSteps = isBusy ? 16 : 64;
+    plan.farSteps = isBusy ? 256 : 0;
+  }
   if (tiles > 2) {
     int64_t blocks = divideCeil(plan.steps, sizes.panelBytes / stepBytes);
     plan.blockSteps = llvm::alignTo(divideCeil(plan.steps, blocks), kChunkSteps);
@@ -528,13 +540,16 @@ void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights,
     for (int64_t v = 0; v < plan.tileVectors; ++v)
       vectors.push_back(vector::LoadOp::create(
           b, pairs, weights, add(b, fromWeights, (u * columns + v * plan.lanes) * group)));
-    if (plan.prefetchSteps)
-      for (int64_t byte = 0; byte < columns * group * getBytes(spec.type); byte += 64)
+    auto prefetch = [&](int64_t steps, unsigned locality) {
+      for (int64_t byte = 0; steps && byte < columns * group * getBytes(spec.type); byte += 64)
         memref::PrefetchOp::create(b, weights,
                                    ValueRange{add(b, fromWeights,
-                                                  (u + plan.prefetchSteps) * columns * group +
+                                                  (u + steps) * columns * group +
                                                       byte / getBytes(spec.type))},
-                                   /*isWrite=*/false, /*localityHint=*/3, /*isDataCache=*/true);
+                                   /*isWrite=*/false, locality, /*isDataCache=*/true);
+    };
+    prefetch(plan.farSteps, /*locality=*/2);
+    prefetch(plan.nearSteps, /*locality=*/3);
     if (spec.type.isF32()) {
       multiplyAll(u, vectors);
       continue;

@@ -105,8 +105,9 @@ struct GemmPlan {
   /// Steps of k: one for f32, pairs for bf16. In all (rounded up to whole
   /// chunks), and those that are summed at once.
   int64_t steps, blockSteps;
-  /// How far ahead weights are fetched; 0 where tiles find them in cache.
-  int64_t prefetchSteps;
+  /// How far ahead weights are fetched into the first cache, and into the second;
+  /// 0: not, as where tiles find them in cache.
+  int64_t nearSteps, farSteps;
   /// Whether bf16 is multiplied as it is.
   bool dotsPairs;
   /// Whether the target stores parts of vectors of bf16.
