@@ -170,13 +170,7 @@ static Value emitSigmoid(ImplicitLocOpBuilder &b, Value x, arith::FastMathFlags 
   Value one = emitConstant(b, x.getType(), 1);
   Value power = arith::NegFOp::create(b, x);
   Value e = math::ExpOp::create(b, power, accuracy);
-  Value result = arith::DivFOp::create(b, one, arith::AddFOp::create(b, one, e), accuracy);
-  if (accuracy == arith::FastMathFlags::none)
-    return result;
-  // Rough reciprocals are for numbers within limits.
-  Value isBeyond =
-      arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, power, emitConstant(b, x.getType(), 87));
-  return arith::SelectOp::create(b, isBeyond, emitConstant(b, x.getType(), 0), result);
+  return arith::DivFOp::create(b, one, arith::AddFOp::create(b, one, e), accuracy);
 }
 
 static Value emitRsqrt(ImplicitLocOpBuilder &b, Value x) {

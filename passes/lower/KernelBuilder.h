@@ -46,7 +46,7 @@ bool isFree(mlir::Operation *op);
 bool isMovement(mlir::Operation *op);
 
 /// How exact functions have to be for a result of this type: to the last place, or
-/// to 1e-5 (`afn`), which bf16 does not show.
+/// to 2e-4 (`afn`), which bf16 hardly shows.
 mlir::arith::FastMathFlags getAccuracy(mlir::Type type);
 /// Emits the arithmetic of an elementwise op. `operands` and the result are
 /// elements as values hold them (i1, bf16, ...), all alone or all in vectors.

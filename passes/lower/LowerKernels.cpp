@@ -69,22 +69,24 @@ struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
   }
 };
 
-/// Whether something is for a result of few digits (bf16), so that 1e-5 is near
+/// Whether something is for a result of few digits (bf16), so that 2e-4 is near
 /// enough.
 bool isCoarse(arith::FastMathFlags flags) {
   return arith::bitEnumContainsAll(flags, arith::FastMathFlags::afn);
 }
 
 /// Calls a function of AVX-512 on vectors of f32 of any length, registers at a
-/// time. `more` are its arguments behind them.
+/// time. Its other arguments are those `between` the vectors and what masked-off
+/// elements would be, and `more` behind that.
 Value callOnRegisters(ImplicitLocOpBuilder &b, StringRef name, ArrayRef<Value> vectors,
-                      ArrayRef<Value> more) {
+                      ArrayRef<Value> between, ArrayRef<Value> more) {
   constexpr int64_t lanes = 16;
   auto type = cast<VectorType>(vectors.front().getType());
   int64_t count = type.getNumElements(), padded = llvm::alignTo(count, lanes);
   auto registers = VectorType::get(lanes, b.getF32Type());
   auto call = [&](ArrayRef<Value> parts) -> Value {
     SmallVector<Value> arguments(parts);
+    llvm::append_range(arguments, between);
     // What masked-off elements would be: there are none.
     arguments.push_back(parts.front());
     llvm::append_range(arguments, more);
@@ -142,6 +144,10 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     };
     bool scales = hasAvx512 && isa<VectorType>(type), isRough = isCoarse(op.getFastmath());
     Value x = op.getOperand();
+    if (scales && isRough) {
+      rewriter.replaceOp(op, expandRoughly(b, x));
+      return success();
+    }
     // Beyond these it is 0, or infinity. NaN stays.
     constexpr double least = -104, most = 89;
     if (scales) {
@@ -173,7 +179,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
       // Rounding as it is set.
       Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
       rewriter.replaceOp(
-          op, callOnRegisters(b, "llvm.x86.avx512.mask.scalef.ps.512", {p, n}, {all, rounding}));
+          op, callOnRegisters(b, kScale, {p, n}, {}, {all, rounding}));
       return success();
     }
     // 2^(n - 1), so that n = 128 is in range.
@@ -189,11 +195,29 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     return success();
   }
 
+  /// To 8e-5: x / ln 2 = y, a polynomial of what y is above an integer, times two to
+  /// that integer, which the last step takes itself. Each is right for infinities.
+  static Value expandRoughly(ImplicitLocOpBuilder &b, Value x) {
+    auto constant = [&](double value) {
+      return meshwright::lower::emitConstant(b, x.getType(), value);
+    };
+    Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
+    Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
+    // What is left by rounding down.
+    Value down = arith::ConstantOp::create(b, b.getI32IntegerAttr(9));
+    Value y = arith::MulFOp::create(b, x, constant(1.44269504088896341));
+    Value r = callOnRegisters(b, "llvm.x86.avx512.mask.reduce.ps.512", {y}, {down}, {all, rounding});
+    Value p = constant(0.0780245231);
+    for (double coefficient : {0.226067168, 0.695833529, 0.99992522})
+      p = math::FmaOp::create(b, p, r, constant(coefficient));
+    return callOnRegisters(b, kScale, {p, y}, {}, {all, rounding});
+  }
+
+  static constexpr StringLiteral kScale = "llvm.x86.avx512.mask.scalef.ps.512";
   bool hasAvx512;
 };
 
-/// 1 / x where few digits do, for x between 1 and 2^126: an estimate and a step of
-/// Newton's.
+/// 1 / x where few digits do: the processor's estimate, to 6e-5.
 struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
   using OpRewritePattern::OpRewritePattern;
 
@@ -205,9 +229,7 @@ struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
     ImplicitLocOpBuilder b(op.getLoc(), rewriter);
     Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
     Value x = op.getRhs();
-    Value estimate = callOnRegisters(b, "llvm.x86.avx512.rcp14.ps.512", {x}, {all});
-    Value error = math::FmaOp::create(b, arith::NegFOp::create(b, x), estimate, op.getLhs());
-    rewriter.replaceOpWithNewOp<math::FmaOp>(op, estimate, error, estimate);
+    rewriter.replaceOp(op, callOnRegisters(b, "llvm.x86.avx512.rcp14.ps.512", {x}, {}, {all}));
     return success();
   }
 };

@@ -9,6 +9,7 @@
 
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace mlir;
 
@@ -134,23 +135,38 @@ void RowEmitter::store(Value element, Value buffer, const Access &access) {
   }
 }
 
-void RowEmitter::prefetch(unsigned dimension, Value further) {
+/// The lines of a part of a row that are as far along as the column is in the row.
+void RowEmitter::prefetchLines(Value buffer, const Access &access, Value shift, bool isWritten,
+                               int64_t part, int64_t parts) {
   constexpr int64_t lineBytes = 64;
-  for (auto [value, access] : streamed) {
-    int64_t stride = access.rows[dimension];
-    if (stride == 0)
-      continue;
-    Value buffer = getBuffer(value);
-    int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
-    Value index = emitIndexOf(access);
-    Value step = arith::MulIOp::create(builder, further, emitIndex(builder, stride));
-    index = arith::AddIOp::create(builder, index, step);
-    for (int64_t i = 0; i < width; i += lineBytes / bytes) {
-      Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i));
-      memref::PrefetchOp::create(builder, buffer, at, /*isWrite=*/false, /*localityHint=*/2,
-                                 /*isDataCache=*/true);
-    }
+  int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
+  llvm::SaveAndRestore<Value> scope(column);
+  if (parts > 1) {
+    int64_t first = space.begin + (space.end - space.begin) * part / parts;
+    Value along = arith::SubIOp::create(builder, column, emitIndex(builder, space.begin));
+    along = arith::DivUIOp::create(builder, along, emitIndex(builder, parts));
+    column = arith::AddIOp::create(builder, along, emitIndex(builder, first));
   }
+  Value index = emitIndexOf(access);
+  if (shift)
+    index = arith::AddIOp::create(builder, index, shift);
+  for (int64_t i = 0, span = llvm::divideCeil(width, parts); i < span; i += lineBytes / bytes) {
+    Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i));
+    memref::PrefetchOp::create(builder, buffer, at, isWritten, /*localityHint=*/isWritten ? 3 : 2,
+                               /*isDataCache=*/true);
+  }
+}
+
+void RowEmitter::prefetchRead(unsigned dimension, Value further, int64_t part, int64_t parts) {
+  for (auto [value, access] : streamed)
+    if (int64_t stride = access.rows[dimension])
+      prefetchLines(getBuffer(value), access,
+                    arith::MulIOp::create(builder, further, emitIndex(builder, stride)),
+                    /*isWritten=*/false, part, parts);
+}
+
+void RowEmitter::prefetchWritten(Value buffer, const Access &access, int64_t part, int64_t parts) {
+  prefetchLines(buffer, access, Value(), /*isWritten=*/true, part, parts);
 }
 
 Value RowEmitter::toVector(Value value) {

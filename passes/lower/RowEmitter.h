@@ -38,9 +38,12 @@ public:
   /// columns is emitted before `anchor`, if there is one.
   void startColumns(int64_t begin, int64_t end, mlir::Value column, int64_t width,
                     mlir::Operation *anchor);
-  /// Fetches into the cache what was read of inputs at these columns, in the row
-  /// that is `further` along a dimension: 1, or 0 at the last.
-  void prefetch(unsigned dimension, mlir::Value further);
+  /// Fetches into the cache what is read of inputs, in the row that is `further`
+  /// along a dimension: 1, or 0 at the last. When all columns are gone through, one
+  /// of `parts` of the row has been fetched.
+  void prefetchRead(unsigned dimension, mlir::Value further, int64_t part, int64_t parts);
+  /// The same for what will be written, in this row.
+  void prefetchWritten(mlir::Value buffer, const Access &access, int64_t part, int64_t parts);
   /// Ends them: what follows is for the row.
   void endColumns() { width = 0; }
 
@@ -85,6 +88,8 @@ private:
   mlir::Value emitOperand(mlir::Operation *op, mlir::Value operand, const Access &access);
   mlir::Value toVector(mlir::Value value);
   mlir::Value getStatistic(mlir::Operation *op, unsigned stage, const Access &row);
+  void prefetchLines(mlir::Value buffer, const Access &access, mlir::Value shift, bool isWritten,
+                     int64_t part, int64_t parts);
 
   const KernelRegion &region;
   llvm::DenseMap<mlir::Value, mlir::Value> buffers;

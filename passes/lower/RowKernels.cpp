@@ -220,6 +220,8 @@ private:
   const KernelRegion &region;
   const RowPlan &plan;
   int64_t widest;
+  /// Whether rows come from memory: a cache needs no asking ahead.
+  bool isLarge;
   SmallVector<PieceItems> pieces;
   int64_t workspaceBytes = 0;
 
@@ -241,6 +243,11 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Targ
     : region(region), plan(plan) {
   int64_t registers = plan.isScalar ? 1 : 2;
   widest = registers * target.vectorBytes / plan.widestBytes;
+  int64_t bytes = 0;
+  for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
+    for (Value value : values)
+      bytes += bytesOf(value);
+  isLarge = bytes > 16 * target.l2Bytes;
   int64_t first = 0;
   for (const RowPiece &piece : plan.pieces) {
     int64_t columns = piece.getNumColumns(), blocks = 1, blockColumns = columns;
@@ -313,9 +320,9 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
   for (size_t i = piece.loops.size(); i-- > 0;)
     indices[piece.loops[i].front()] = i == 0 ? item : split(item, piece.getLoopSize(i));
   row->startRow(piece.space, indices);
-  // While the last pass writes a row, memory reads the next one.
+  // While passes go over a row, memory reads the next one.
   further = Value();
-  if (piece.numPasses > 1 && piece.loops.size() == 1) {
+  if (isLarge && piece.numPasses > 1 && piece.loops.size() == 1) {
     Value isLast = arith::CmpIOp::create(builder, arith::CmpIPredicate::eq, item,
                                          emitIndex(builder, piece.getNumRows() - 1));
     further =
@@ -364,8 +371,6 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
 /// What a pass does with some columns; returns the terms of its statistics.
 SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int64_t columns) {
   Builder &b = row->builder;
-  if (further && pass == piece.numPasses - 1)
-    row->prefetch(piece.loops[0].front(), further);
   for (auto [kept, buffer] : llvm::zip_equal(piece.kept, keptBuffers))
     if (kept.level == pass && kept.columns == columns)
       row->store(row->emitVector(kept.value, kept.access), buffer, getColumnAccess(piece));
@@ -387,6 +392,19 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
                           b, cast<MemRefType>(outputs[store.output].getType()).getElementType(), 0);
     row->store(element, outputs[store.output], store.to);
   }
+  // A part in each pass, so that memory is never idle. Where passes are not over
+  // the same columns, the last one does it all.
+  if (!further)
+    return terms;
+  bool spreads = llvm::all_of(piece.statistics, [&](const Statistic &statistic) {
+    return statistic.columns == piece.getNumColumns();
+  });
+  if (spreads || pass == piece.numPasses - 1)
+    row->prefetchRead(piece.loops[0].front(), further, spreads ? pass : 0,
+                      spreads ? piece.numPasses : 1);
+  for (const Store &store : piece.stores)
+    if (spreads && !store.perRow && store.to.column == 1 && pass <= store.level && store.level > 0)
+      row->prefetchWritten(outputs[store.output], store.to, pass, store.level + 1);
   return terms;
 }
 

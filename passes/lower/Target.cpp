@@ -37,13 +37,13 @@ static void readFeatures(Target &target, const MCSubtargetInfo &subtarget) {
   bool isX86 = Triple(sys::getDefaultTargetTriple()).isX86();
   if (!isX86)
     return;
-  if (has("avx512f")) {
+  if (has("avx512dq")) {
     target.vectorBytes = 64;
     target.numVectorRegisters = 32;
   } else if (has("avx")) {
     target.vectorBytes = 32;
   }
-  target.hasFma = has("fma") || has("avx512f");
+  target.hasFma = has("fma") || has("avx512dq");
   target.hasBf16Dot = has("avx512bf16");
   target.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
 }

@@ -100,6 +100,19 @@ def test_norm_of_sum_with_norm(tmp_path, dtype):
     c.check(tmp_path, TOLERANCE[dtype] * 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=ELEMENT.get)
+def test_rows_beyond_caches(tmp_path, dtype):
+    """Kernels that fetch the next row and the lines they will write, of columns that do not fill vectors."""
+    c = Chains()
+    x, y = (c.input(randn(1100, 4101, seed=s, dtype=dtype)) for s in (0, 1))
+    w = c.input(randn(4101, seed=2, dtype=dtype))
+    h = c.op("nn.add {}, {}", [x, y], wide(torch.add, x[1], y[1]))
+    c.output(h)
+    c.output(c.op("nn.rms_norm {} weight {} eps 1.0e-5", [h, w], wide(rms, h[1], w[1])))
+    c.output(c.op("nn.softmax {} dim 1", [y], wide(lambda v: v.softmax(-1), y[1]), short=True))
+    c.check(tmp_path, TOLERANCE[dtype], ["--threads-per-rank=2"])
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 def test_gated_activations(tmp_path, dtype):
     c = Chains()
