@@ -55,6 +55,29 @@ int64_t SplitRegion::getSize(const TokenDim &place, unsigned i) const {
 
 static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
 
+/// The axes that a redistribute takes from a dimension (`lost`), or adds to it;
+/// false where it does anything else to the dimension.
+bool SplitRegionFinder::getMovedAxes(RedistributeOp op, unsigned number, int64_t dim,
+                                     AxisList &gained, AxisList &lost) const {
+  const Layout *from = placement.lookup(op->getOperand(number));
+  const Layout *to = placement.lookup(op->getResult(number));
+  auto getMeshOf = [&](ArrayAttr side) { return cast<ShardingAttr>(side[number]).getMesh(); };
+  if (!from || !to || getMeshOf(op.getFrom()) != getMeshOf(op.getTo()))
+    return false;
+  for (const Layout *layout : {from, to})
+    for (const LayoutFactor &factor : layout->dims[dim].factors)
+      if (factor.order != TokenOrder::Natural || factor.shift != 0 ||
+          layout->dims[dim].factors.size() > 1)
+        return false;
+  AxisList before = from->dims[dim].getAxes(), after = to->dims[dim].getAxes();
+  size_t kept = std::min(before.size(), after.size());
+  if (!llvm::equal(ArrayRef<Axis>(before).take_front(kept), ArrayRef<Axis>(after).take_front(kept)))
+    return false;
+  lost.assign(before.begin() + kept, before.end());
+  gained.assign(after.begin() + kept, after.end());
+  return true;
+}
+
 /// An op that hands rows on to other ranks, or changes how many there are of
 /// them: collectives, padding, and the slice that takes padding off. Result `i`
 /// is made of operand `i`; where the rows are in one, `place`, this is where they
@@ -88,6 +111,9 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
       lost = getOwnAxes();
     if (exchange.getTo()[number] == dim)
       gained = getOwnAxes();
+  } else if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
+    if (!getMovedAxes(redistribute, number, dim, gained, lost))
+      return std::nullopt;
   } else if (auto pad = dyn_cast<PadOp>(op)) {
     resized = llvm::is_contained(pad.getDims(), dim);
   } else if (auto mask = dyn_cast<MaskPaddingOp>(op)) {
@@ -453,11 +479,7 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
 
 SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::string &reason) {
   SmallVector<SplitRegion, 2> regions;
-  if (isa<RedistributeOp>(collective)) {
-    reason = "its rows change their order";
-    return regions;
-  }
-  bool anyRows = false, anyAlone = false;
+  bool anyRows = false, anyAlone = false, reorders = false;
   auto tryRows = [&](unsigned number, int64_t dim) {
     // From the side on which the rows are whole.
     bool gathers = false;
@@ -465,6 +487,14 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
       gathers = gather.getDims()[number] == dim;
     if (auto exchange = dyn_cast<AllToAllOp>(collective))
       gathers = exchange.getFrom()[number] == dim;
+    if (auto redistribute = dyn_cast<RedistributeOp>(collective)) {
+      AxisList gained, lost;
+      if (!getMovedAxes(redistribute, number, dim, gained, lost)) {
+        reorders = true;
+        return;
+      }
+      gathers = !lost.empty();
+    }
     Value seed = gathers ? collective->getResult(number) : collective->getOperand(number);
     if (getType(seed).getDimSize(dim) < 2)
       return;
@@ -501,7 +531,9 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
     // The last dimension's rows would be cut out of all others.
     for (int64_t dim = 0; dim + 1 < getType(operand).getRank(); ++dim)
       tryRows(number, dim);
-  if (!anyRows)
+  if (reason.empty() && reorders)
+    reason = "its rows change their order";
+  else if (!anyRows)
     reason = "it has less than two rows";
   else if (reason.empty() && anyAlone)
     reason = "it is one launch of several values, and no rows are those of all";

@@ -85,6 +85,8 @@ public:
 
 private:
   struct Growth;
+  bool getMovedAxes(dist::RedistributeOp op, unsigned number, int64_t dim, dist::AxisList &gained,
+                    dist::AxisList &lost) const;
   std::optional<TokenDim> matchMove(mlir::Operation *op, bool isResult, unsigned number,
                                     const TokenDim &place) const;
   std::optional<ChunkOp> match(mlir::Operation *op, bool isResult, unsigned number,

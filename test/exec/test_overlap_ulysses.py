@@ -74,6 +74,21 @@ def test_llama(heads, kv_heads, mesh):
     assert plan.ir(phase="rt").count("dist.all_to_all") >= 2 * 4
 
 
+@pytest.mark.parametrize("heads, kv_heads, mesh, batch, rows", [
+    (8, 8, {"ulysses": 2}, 2, 8),
+    (8, 8, {"ulysses": 3}, 2, 8),
+    # Heads do not suffice for chunks, the batch does.
+    (4, 2, {"ulysses": 2}, 3, 3),
+    (8, 4, {"ulysses": 2, "ring": 2}, 2, 2),
+], ids=str)  # fmt: skip
+def test_batch(heads, kv_heads, mesh, batch, rows):
+    """What moves between sequence and heads is a redistribute there."""
+    module, ids = build(heads, kv_heads, batch)
+    plan = compare(module, ids, mesh, {axis: axis for axis in mesh})
+    applied = [d["numbers"] for d in decisions(plan) if d["outcome"] == "applied"]
+    assert applied and all(d["rows"] == rows for d in applied)
+
+
 @pytest.mark.parametrize("heads, kv_heads, mesh, reason", [
     (8, 2, 2, "there are only 2 rows, expected at least 4"),
     # Pairs of ranks have the same key/value head.

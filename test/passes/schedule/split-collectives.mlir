@@ -229,6 +229,34 @@ func.func @heads(
 
 // -----
 
+// A redistribute that scatters whole rows is in chunks like an all-to-all; one that
+// moves an axis from among others is not.
+// CHECK-LABEL: func.func @redistribute
+// CHECK: dist.redistribute %arg2 {{.*}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK: dist.redistribute {{.*}} from [#dist.sharding<@mesh, [{}, {"u"}]>] to [#dist.sharding<@mesh, [{"u"}, {}]>] : (tensor<4x8xf32>) -> tensor<2x16xf32>
+// CHECK: dist.redistribute {{.*}} : (tensor<4x8xf32>) -> tensor<2x16xf32>
+// CHECK: dist.redistribute {{.*}} : (tensor<2x16xf32>) -> tensor<4x16xf32>
+// CHECK: dist.redistribute {{.*}} : (tensor<2x16xf32>) -> tensor<4x16xf32>
+// CHECK: nn.concat
+// LOG: applied: collectives and the products around them run in chunks of their rows
+// LOG: declined: dist.redistribute stays whole: its rows change their order
+dist.mesh @mesh = <["u"=2, "t"=2], device = "flops_f32=1e9 link_bandwidth=1e9">
+func.func @redistribute(
+    %x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}]>, dist.global = tensor<8x16xf32>},
+    %w: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>, nn.parameter = "w"},
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"u", "t"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>},
+        tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"t", "u"}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}, {"u"}]>] to [#dist.sharding<@mesh, [{"u"}, {}]>] : (tensor<8x8xf32>) -> tensor<4x16xf32>
+  %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{"u"}, {}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<4x16xf32>) -> tensor<8x16xf32>
+  %2 = nn.linear %1, %w : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x8xf32>
+  %3 = dist.redistribute %y from [#dist.sharding<@mesh, [{"u", "t"}, {}]>] to [#dist.sharding<@mesh, [{"t", "u"}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %2, %3 : tensor<8x8xf32>, tensor<4x8xf32>
+}
+
+// -----
+
 // Parts of attention around a ring, in chunks of heads: their keys travel chunk by
 // chunk, and each chunk has its own merge.
 
