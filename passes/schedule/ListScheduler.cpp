@@ -156,8 +156,8 @@ struct TaskGraph {
   /// To the end of the program, and to the next collective, counted from the
   /// begin of the task; chunks of about one size have the same distance.
   std::vector<int64_t> remaining, distance;
-  /// Collectives on the way to the task.
-  std::vector<unsigned> stage;
+  /// Collectives on the way to the task, and the first of those behind it.
+  std::vector<unsigned> stage, next;
 };
 
 } // namespace
@@ -168,6 +168,7 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   remaining.resize(count);
   distance.resize(count);
   stage.resize(count);
+  next.resize(count);
   for (unsigned i = 0; i < count; ++i)
     for (unsigned dependence : tasks[i].dependences) {
       users[dependence].push_back(i);
@@ -189,13 +190,15 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
     held[i] = waits.size();
   }
   for (size_t i = count; i-- > 0;) {
-    int64_t after = 0, next = kNever;
+    int64_t after = 0, until = kNever;
+    next[i] = count;
     for (unsigned user : users[i]) {
       after = std::max(after, remaining[user]);
-      next = std::min(next, tasks[user].stream ? 0 : distance[user]);
+      until = std::min(until, tasks[user].stream ? 0 : distance[user]);
+      next[i] = std::min(next[i], tasks[user].stream ? user : next[user]);
     }
     remaining[i] = tasks[i].time + after;
-    distance[i] = std::min(kNever, tasks[i].time + next);
+    distance[i] = std::min(kNever, tasks[i].time + until);
   }
   for (int64_t &time : distance) {
     int64_t unit = 1;
@@ -215,6 +218,9 @@ struct Rules {
   /// Of collectives that could go, the one with most others before it goes first,
   /// and what would only queue is held back for it.
   bool finishesChains;
+  /// All that leads to one collective (several products may) goes before what
+  /// leads to the next.
+  bool inTurn;
 };
 
 } // namespace
@@ -230,7 +236,9 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       int64_t stage = graph.stage[i] / rules.ahead;
       if (rules.finishesChains && tasks[i].stream)
         stage = -int64_t(graph.stage[i]);
-      return std::tuple(tasks[i].stream == 0, stage, graph.distance[i], -graph.remaining[i], i);
+      unsigned turn = rules.inTurn && !tasks[i].stream ? graph.next[i] : 0;
+      return std::tuple(tasks[i].stream == 0, stage, turn, graph.distance[i], -graph.remaining[i],
+                        i);
     };
     return getKey(a) < getKey(b);
   };
@@ -310,17 +318,18 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
   std::optional<std::pair<int64_t, int64_t>> bestKey;
   for (ArrayRef<ScheduleTask> times : {tasks, ArrayRef<ScheduleTask>(late)}) {
     TaskGraph graph(times);
-    for (unsigned ahead : {8, 4, 2, 1})
-      for (bool finishesChains : {false, true}) {
-        Schedule made = scheduleGraph(graph, {ahead, finishesChains}, memory);
-        Schedule next = ::playInOrder(tasks, made.order);
-        std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
-                                        next.time + ::playInOrder(late, made.order).time);
-        if (bestKey && key >= *bestKey)
-          continue;
-        bestKey = key;
-        best = std::move(next);
-      }
+    for (bool inTurn : {false, true})
+      for (unsigned ahead : {8, 4, 2, 1})
+        for (bool finishesChains : {false, true}) {
+          Schedule made = scheduleGraph(graph, {ahead, finishesChains, inTurn}, memory);
+          Schedule next = ::playInOrder(tasks, made.order);
+          std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
+                                          next.time + ::playInOrder(late, made.order).time);
+          if (bestKey && key >= *bestKey)
+            continue;
+          bestKey = key;
+          best = std::move(next);
+        }
   }
   return best;
 }
