@@ -310,6 +310,7 @@ class Various(nn.Module):
             "max": x.max(), "std": x.std(-1), "lse": x.logsumexp(-1), "log": x.log_softmax(-1),
             "repeat": x.repeat(1, 2, 1), "cumsum": ids.cumsum(-1).float(),
             "any": (ids > 3).any(-1).float(), "stack": torch.stack([x, x], 0),
+            "each": x[torch.arange(2), ids.argmax(-1)], "below": x[:, torch.arange(7), ids[0] % 16],
             "take": x.gather(1, ids[:, :1, None].expand(2, 1, 16) % 7),
         }
 

@@ -372,6 +372,9 @@ def index(c, x, indices):
     grid = _grid(c, x, indices, indexed, rank)
     if grid is not None:
         return grid
+    if _own_dimension(indices[indexed[0]], rank) == 0 and len(indexed) == 2 and rank == 1 and \
+            indices[indexed[0]].shape == (x.shape[indexed[0]],):
+        return _take_each(c, x, indexed[0], _wrapped(c, indices[indexed[1]], x.shape[indexed[1]]))
     # One index into the merged dimensions.
     first, flat = indexed[0], None
     for d in indexed:
@@ -383,6 +386,15 @@ def index(c, x, indices):
     merged = numel([x.shape[d] for d in indexed])
     x = c.build.reshape(x, x.shape[:first] + (merged,) + x.shape[first + len(indexed):])
     return c.build.gather(x, flat, first)
+
+
+def _take_each(c, x: Node, dim: int, index: Node) -> Node:
+    """x[..., arange, index, ...]: of each sequence of a batch the token at an index of its own."""
+    shape = x.shape[:dim + 1] + (1,) + x.shape[dim + 2:]
+    own = [numel(index.shape) if d == dim else 1 for d in range(x.rank)]
+    index = c.build.broadcast(c.build.reshape(index, own), shape)
+    taken = c.build.make("take_along", [x, index], shape, x.dtype, dim=dim + 1)
+    return c.build.reshape(taken, x.shape[:dim + 1] + x.shape[dim + 2:])
 
 
 def _wrapped(c, index: Node, size: int) -> Node:
