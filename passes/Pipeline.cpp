@@ -133,6 +133,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     pm.addPass(createPropagateShardingsPass());
     return;
   case Phase::Partitioned:
+    pm.addPass(createSumShardedSlicesPass());
     pm.addPass(createPartitionPass());
     return;
   case Phase::Spmd:

@@ -45,6 +45,7 @@ private:
   void chooseOrder(nn::AttentionOp op, int leaf);
   bool onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const;
   bool reachesMask(Value value, llvm::SmallDenseSet<Value> &seen) const;
+  bool isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const;
   LogicalResult annotateInputs();
   void annotateAttention(nn::AttentionOp op, const ShardingPropagation &shardings);
   /// Axes for the heads while attention runs, by leaf.
@@ -201,6 +202,25 @@ bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> 
   });
 }
 
+/// Whether something made of integers alone looks at all tokens at once: where the
+/// last one is that is no padding, say.
+bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const {
+  if (!getElementTypeOrSelf(value.getType()).isInteger() || !seen.insert(value).second)
+    return false;
+  return llvm::any_of(value.getUses(), [&](OpOperand &use) {
+    Operation *user = use.getOwner();
+    if (user->getNumResults() == 0)
+      return false;
+    const FactorAnalysis::OpFactors &own = factors.getFactors(user);
+    for (auto [d, dim] : llvm::enumerate(own.rule.operands[use.getOperandNumber()]))
+      for (int factor : dim)
+        if (own.rule.factors[factor].kind == FactorKind::Special &&
+            llvm::any_of(factors.getLeaves(value)[d], [&](int leaf) { return isToken(leaf); }))
+          return true;
+    return llvm::any_of(user->getResults(), [&](Value result) { return isCounted(result, seen); });
+  });
+}
+
 LogicalResult ContextParallelPolicy::annotateInputs() {
   AxisList sequence = ring;
   sequence.append(ulysses.begin(), ulysses.end());
@@ -214,12 +234,12 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
         return failure();
       sharding = std::move(*given);
     }
-    // Ids and positions that a mask is made of are few: each rank has all of them, and
-    // cuts what else it needs.
-    llvm::SmallDenseSet<Value> seen, reached;
+    // Ids and positions that a mask is made of, or an index, are few: each rank has all
+    // of them, and cuts what else it needs.
+    llvm::SmallDenseSet<Value> seen, reached, counted;
     bool isIds = getElementTypeOrSelf(value.getType()).isInteger();
     if (anyOverlap(sharding.getAxes(), sequence) || onlyMasks(value, seen) ||
-        (isIds && reachesMask(value, reached)))
+        (isIds && (reachesMask(value, reached) || isCounted(value, counted))))
       return success();
     bool found = false;
     AxisList used = sharding.getAxes();
@@ -234,13 +254,28 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
       result = writeSharding(sharding, value, factors, mesh, symbol);
     return success();
   };
+  // Where whole ids become tokens, these are cut.
+  std::function<LogicalResult(Value)> placeReaders = [&](Value ids) -> LogicalResult {
+    for (Operation *user : ids.getUsers()) {
+      ShardingAttr attr;
+      if (isa<nn::EmbeddingOp>(user)) {
+        if (failed(place(user->getResult(0), attr)))
+          return failure();
+        if (attr)
+          setShardingAttr(user->getResult(0), attr);
+      } else if (isa<nn::ReshapeOp, nn::CastOp>(user) && failed(placeReaders(user->getResult(0)))) {
+        return failure();
+      }
+    }
+    return success();
+  };
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
     ShardingAttr attr;
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) ||
         (!stage.empty() && getStage(arg) != stage))
       continue;
-    if (failed(place(arg, attr)))
+    if (failed(place(arg, attr)) || (!attr && failed(placeReaders(arg))))
       return failure();
     attrs[arg.getArgNumber()] = attr;
   }

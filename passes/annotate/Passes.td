@@ -245,6 +245,9 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     which keys and values go around. Under a causal mask the sequence lies in zigzag
     order (`order`), so that all ranks have as much to do.
 
+    Ids of which a mask or an index is made are whole on every rank, and cut where they
+    are embedded.
+
     Before:
     ```mlir
     %o = nn.attention %q, %k, %v scale 0.25 : (tensor<1x4x8x16xf32>, ...) -> tensor<1x4x8x16xf32>

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/LayoutTransfer.h"
+#include "meshwright/lib/Analysis/PaddingState.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
@@ -168,5 +169,34 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   }
   if (!anyZero)
     maskOperand(0);
+  return success();
+}
+
+/// What is selected, or else zero, has zero padding once its condition has: that is
+/// fewer bytes to go over, and the selection stays part of a larger kernel.
+LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assignment,
+                                         MutableArrayRef<Value> operands) {
+  auto select = dyn_cast<nn::SelectOp>(op);
+  auto reduce = select && op->hasOneUse() ? dyn_cast<nn::ReduceOp>(*op->user_begin()) : nullptr;
+  if (!reduce || reduce.getKind() != nn::ReduceKind::Sum ||
+      padding::getSplat(select.getRhs()) != 0.0)
+    return success();
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule::ValueFactors &condition = opFactors.rule.operands[0];
+  int64_t missing = select.getType().getRank() - int64_t(condition.size());
+  for (int64_t dim : reduce.getDims()) {
+    if (dim < missing)
+      continue;
+    bool isPadded = false;
+    for (int factor : condition[dim - missing])
+      for (auto [leaf, axes] : llvm::zip_equal(opFactors.leaves[factor], assignment[factor]))
+        isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
+    if (!isPadded)
+      continue;
+    const Layout *layout = derive(operands[0]);
+    if (!layout)
+      return failure();
+    operands[0] = mask(operands[0], Layout(*layout), dim - missing, op->getLoc());
+  }
   return success();
 }

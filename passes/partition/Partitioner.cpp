@@ -596,7 +596,8 @@ LogicalResult Partitioner::partition(Operation *op) {
       return failure();
     operands.push_back(*value);
   }
-  if (failed(maskContraction(op, assignment, operands)))
+  if (failed(maskContraction(op, assignment, operands)) ||
+      failed(maskSelection(op, assignment, operands)))
     return failure();
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty()) {
     int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);

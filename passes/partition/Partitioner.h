@@ -94,6 +94,9 @@ private:
   /// Zeroes what a contraction over a padded factor must not read.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);
+  /// Zeroes the padding of a selection that is summed over, in its condition.
+  mlir::LogicalResult maskSelection(mlir::Operation *op, const Assignment &assignment,
+                                    mlir::MutableArrayRef<mlir::Value> operands);
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
 
   /// Writes the op on local operands.

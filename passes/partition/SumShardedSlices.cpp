@@ -1,0 +1,290 @@
+//===- SumShardedSlices.cpp - few elements of a sharded dimension ---------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/partition/Passes.h"
+
+#include "llvm/Support/FormatVariadic.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_SUMSHARDEDSLICESPASS
+#include "meshwright/passes/partition/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+
+using Dims = SmallVector<DimShardingAttr>;
+
+RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+/// An op that takes elements of one dimension by their positions.
+class Picker {
+public:
+  Picker(Operation *op, MeshAttr mesh, FlatSymbolRefAttr symbol)
+      : op(op), mesh(mesh), symbol(symbol), builder(op), data(op->getOperand(0)),
+        whole(DimShardingAttr::get(op->getContext(), {}, false)) {}
+
+  /// Replaces the op by a sum where that moves less than gathering the dimension.
+  /// What is left of a slice then, of other dimensions, goes to `rest`.
+  void run(SmallVectorImpl<Operation *> &rest);
+
+private:
+  LogicalResult findDim();
+  Value getPositions();
+  Value cutOthers(SmallVectorImpl<Operation *> &rest);
+  bool overlaps(DimShardingAttr dim) const;
+  AxisList getAxes(DimShardingAttr dim) const;
+  Dims getDims(Value value) const { return Dims(getShardingAttr(value).getDims()); }
+
+  /// Writes an op of the same stage, laid out so.
+  template <typename Op, typename... Args> Value create(const Dims &dims, Args &&...args) {
+    auto made = Op::create(builder, op->getLoc(), std::forward<Args>(args)...);
+    if (Attribute stage = op->getAttr(kStageAttr))
+      made->setAttr(kStageAttr, stage);
+    setShardingAttr(made->getResult(0),
+                    ShardingAttr::get(op->getContext(), symbol, dims, {}, ReductionKind::Sum));
+    return made->getResult(0);
+  }
+  Value constant(RankedTensorType type, ArrayRef<Attribute> values) {
+    return create<nn::ConstantOp>(Dims(type.getRank(), whole),
+                                  DenseElementsAttr::get(type, values));
+  }
+
+  Operation *op;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  OpBuilder builder;
+  Value data;
+  /// The dimension, how many of its elements each result row takes, and the
+  /// dimensions of the result that count them.
+  int64_t dim = -1, picks = 1;
+  SmallVector<int64_t> counted;
+  DimShardingAttr whole;
+};
+
+} // namespace
+
+AxisList Picker::getAxes(DimShardingAttr dim) const {
+  AxisList axes;
+  for (FactorShardingAttr factor : dim.getFactors())
+    for (AxisRefAttr axis : factor.getAxes())
+      axes.push_back(getAxis(axis, mesh));
+  return axes;
+}
+
+/// Whether a sharding of a dimension uses axes that the data have.
+bool Picker::overlaps(DimShardingAttr dim) const {
+  return llvm::any_of(getDims(data), [&](DimShardingAttr own) {
+    return anyOverlap(getAxes(own), getAxes(dim));
+  });
+}
+
+/// The first sharded dimension that the op takes elements of.
+LogicalResult Picker::findDim() {
+  Dims dims = getDims(data);
+  auto isSharded = [&](int64_t d) { return !getAxes(dims[d]).empty(); };
+  if (auto slice = dyn_cast<nn::SliceOp>(op)) {
+    for (int64_t d = 0, e = dims.size(); d < e && dim < 0; ++d)
+      if (isSharded(d) && slice.getType().getDimSize(d) != typeOf(data).getDimSize(d))
+        dim = d;
+    if (dim >= 0)
+      counted = {slice.getType().getDimSize(dim)};
+  } else if (auto gather = dyn_cast<nn::GatherOp>(op)) {
+    dim = gather.getDim();
+    counted.assign(typeOf(gather.getIndices()).getShape());
+  } else if (auto take = dyn_cast<nn::TakeAlongOp>(op)) {
+    dim = take.getDim();
+    counted = {take.getType().getDimSize(dim)};
+  }
+  picks = std::accumulate(counted.begin(), counted.end(), int64_t(1), std::multiplies<>());
+  // Sums are of numbers, and something has to be picked.
+  return success(dim >= 0 && isSharded(dim) && picks > 0 &&
+                 !typeOf(data).getElementType().isInteger(1));
+}
+
+/// What each element's position is compared with: broadcasts against the result, in
+/// which the whole dimension follows those that count.
+Value Picker::getPositions() {
+  RankedTensorType type = typeOf(data);
+  int64_t behind = type.getRank() - dim - 1;
+  if (auto slice = dyn_cast<nn::SliceOp>(op)) {
+    SmallVector<Attribute> values;
+    for (int64_t i = 0; i < picks; ++i)
+      values.push_back(
+          builder.getI64IntegerAttr(slice.getStarts()[dim] + i * slice.getStrides()[dim]));
+    SmallVector<int64_t> shape;
+    if (picks > 1) {
+      shape.assign(behind + 2, 1);
+      shape.front() = picks;
+    }
+    return constant(RankedTensorType::get(shape, builder.getI64Type()), values);
+  }
+  Value indices = op->getOperand(1);
+  // The same for all elements of a row: not looked at one by one.
+  if (auto broadcast = indices.getDefiningOp<nn::BroadcastOp>();
+      broadcast && typeOf(broadcast.getInput()).getRank() == typeOf(indices).getRank() &&
+      isa<nn::TakeAlongOp>(op))
+    indices = broadcast.getInput();
+  SmallVector<int64_t> shape(typeOf(indices).getShape());
+  Dims dims = getDims(indices);
+  if (isa<nn::TakeAlongOp>(op)) {
+    shape.insert(shape.begin() + dim + 1, 1);
+    dims.insert(dims.begin() + dim + 1, whole);
+  } else {
+    shape.append(behind + 1, 1);
+    dims.append(behind + 1, whole);
+  }
+  return create<nn::ReshapeOp>(dims, typeOf(indices).clone(shape), indices);
+}
+
+/// The data, with what a slice takes of other dimensions.
+Value Picker::cutOthers(SmallVectorImpl<Operation *> &rest) {
+  auto slice = dyn_cast<nn::SliceOp>(op);
+  if (!slice)
+    return data;
+  SmallVector<int64_t> starts(slice.getStarts()), limits(slice.getLimits()),
+      strides(slice.getStrides()), shape(slice.getType().getShape());
+  starts[dim] = 0;
+  limits[dim] = shape[dim] = typeOf(data).getDimSize(dim);
+  strides[dim] = 1;
+  if (shape == typeOf(data).getShape())
+    return data;
+  Dims dims = getDims(data);
+  for (auto [d, size] : llvm::enumerate(shape))
+    if (size != typeOf(data).getDimSize(d))
+      dims[d] = whole;
+  Value cut = create<nn::SliceOp>(
+      dims, typeOf(data).clone(shape), data, builder.getDenseI64ArrayAttr(starts),
+      builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides));
+  rest.push_back(cut.getDefiningOp());
+  return cut;
+}
+
+void Picker::run(SmallVectorImpl<Operation *> &rest) {
+  if (failed(findDim()))
+    return;
+  Value result = op->getResult(0);
+  AxisList axes = getAxes(getDims(data)[dim]);
+  int64_t ranks = getNumShards(axes), size = typeOf(data).getDimSize(dim);
+  // Bytes of all that stands at one position, as a rank holds them.
+  int64_t row = getElementBytes(typeOf(data).getElementType());
+  for (auto [d, own] : llvm::enumerate(getDims(data)))
+    if (int64_t(d) != dim)
+      row *= llvm::divideCeil(isa<nn::SliceOp>(op) ? typeOf(result).getDimSize(d)
+                                                   : typeOf(data).getDimSize(d),
+                              getNumShards(getAxes(own)));
+  int64_t gathered =
+      getBytesSent(CollectiveKind::AllGather, ranks, llvm::alignTo(size, ranks) * row);
+  int64_t summed = getBytesSent(CollectiveKind::AllReduce, ranks, picks * row);
+  DecisionLog &log = DistDialect::getDecisionLog(op->getContext());
+  auto decide = [&](Outcome outcome, StringRef what) {
+    log.add("sum-sharded-slices", outcome, op->getLoc(),
+            llvm::formatv("{0} of {1} elements of a dimension over {2} ranks are {3}: a sum sends "
+                          "{4} bytes and holds {0} x a chunk, a gather {5} and {2} x a chunk",
+                          picks, size, ranks, what, summed, gathered)
+                .str(),
+            {{"elements", double(picks)},
+             {"size", double(size)},
+             {"ranks", double(ranks)},
+             {"bytes summed", double(summed)},
+             {"bytes gathered", double(gathered)}});
+  };
+  if (summed >= gathered || picks > ranks)
+    return decide(Outcome::Declined, "gathered");
+  decide(Outcome::Applied, "summed");
+
+  Value x = cutOthers(rest);
+  RankedTensorType type = typeOf(x);
+  Value positions = getPositions();
+  int64_t behind = type.getRank() - dim - 1;
+  // A slice of one element keeps its dimension; others get theirs before it.
+  bool isOne = isa<nn::SliceOp>(op) && picks == 1;
+  int64_t added = isOne ? 0 : counted.size();
+  SmallVector<int64_t> shape(type.getShape());
+  Dims dims = getDims(x), resultDims = getDims(result);
+  DimShardingAttr own = dims[dim];
+  for (int64_t i = 0; i < added; ++i) {
+    shape.insert(shape.begin() + dim + i, counted[i]);
+    DimShardingAttr wanted = resultDims[dim + i];
+    dims.insert(dims.begin() + dim + i, overlaps(wanted) ? whole : wanted);
+  }
+  if (added) {
+    SmallVector<int64_t> spread(type.getShape());
+    Dims spreadDims = getDims(x);
+    spread.insert(spread.begin() + dim, added, 1);
+    spreadDims.insert(spreadDims.begin() + dim, added, whole);
+    x = create<nn::ReshapeOp>(spreadDims, type.clone(spread), x);
+  }
+
+  Type number = typeOf(positions).getElementType();
+  Value index = create<nn::IotaOp>(Dims{own}, RankedTensorType::get({size}, number),
+                                   builder.getI64IntegerAttr(0));
+  if (behind) {
+    SmallVector<int64_t> column(behind + 1, 1);
+    Dims columnDims(behind + 1, whole);
+    column.front() = size;
+    columnDims.front() = own;
+    index = create<nn::ReshapeOp>(columnDims, RankedTensorType::get(column, number), index);
+  }
+  // As the operands broadcast, from the last dimension on.
+  SmallVector<int64_t> maskShape(
+      std::max(typeOf(positions).getRank(), typeOf(index).getRank()), 1);
+  for (Value operand : {index, positions})
+    for (auto [d, extent] : llvm::enumerate(llvm::reverse(typeOf(operand).getShape())))
+      maskShape[maskShape.size() - 1 - d] = std::max(maskShape[maskShape.size() - 1 - d], extent);
+  Dims maskDims;
+  for (size_t d = 0, missing = shape.size() - maskShape.size(); d < maskShape.size(); ++d)
+    maskDims.push_back(maskShape[d] == shape[missing + d] ? dims[missing + d] : whole);
+  Value isPicked = create<nn::CompareOp>(
+      maskDims, RankedTensorType::get(maskShape, builder.getI1Type()),
+      nn::CompareKindAttr::get(op->getContext(), nn::CompareKind::Eq), index, positions);
+  Value zero = constant(RankedTensorType::get({}, type.getElementType()),
+                        builder.getZeroAttr(type.getElementType()));
+  Value kept = create<nn::SelectOp>(dims, type.clone(shape), isPicked, x, zero);
+  Value sum = create<nn::ReduceOp>(
+      resultDims, result.getType(),
+      nn::ReduceKindAttr::get(op->getContext(), nn::ReduceKind::Sum), kept,
+      builder.getDenseI64ArrayAttr({dim + added}), isOne ? builder.getUnitAttr() : UnitAttr());
+  if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
+    sum.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+  result.replaceAllUsesWith(sum);
+  op->erase();
+}
+
+namespace {
+struct SumShardedSlicesPass : meshwright::impl::SumShardedSlicesPassBase<SumShardedSlicesPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    auto symbol = FlatSymbolRefAttr::get(*meshOp);
+    for (func::FuncOp func : getGlobalFunctions(module)) {
+      SmallVector<Operation *> open;
+      func.walk([&](Operation *op) {
+        if (isa<nn::SliceOp, nn::GatherOp, nn::TakeAlongOp>(op))
+          open.push_back(op);
+      });
+      // What is left of a slice is looked at again.
+      for (size_t i = 0; i < open.size(); ++i) {
+        auto isLaid = [](Value value) { return bool(getShardingAttr(value)); };
+        if (llvm::all_of(open[i]->getOperands(), isLaid) && isLaid(open[i]->getResult(0)))
+          Picker(open[i], meshOp->getMesh(), symbol).run(open);
+      }
+    }
+  }
+};
+} // namespace
