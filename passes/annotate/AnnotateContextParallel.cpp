@@ -293,8 +293,8 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
   return success();
 }
 
-/// Key/value heads take the axis as far as they go, the queries of a group the
-/// rest: the key/value heads are then held by several ranks.
+/// Key/value heads take a part of the axis, the queries of a group the rest: the
+/// key/value heads are then held by several ranks.
 llvm::SmallDenseMap<int, AxisList>
 ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation &shardings) const {
   llvm::SmallDenseMap<int, AxisList> placed;
@@ -315,15 +315,13 @@ ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation 
     int64_t shards = getNumShards(placed[leaf]);
     return (factors.getSize(leaf) + shards - 1) / shards;
   };
-  int64_t heads = kv < 0 ? 1 : localSize(kv);
-  if (group < 0 || (kv >= 0 && (heads >= axis.size || axis.size % heads != 0))) {
-    placed[kv < 0 ? leaves.front() : kv].push_back(axis);
-    return placed;
-  }
-  if (heads > 1)
-    placed[kv].push_back({axis.axis, axis.pre, heads});
-  if (axis.size > heads)
-    placed[group].push_back({axis.axis, axis.pre * heads, axis.size / heads});
+  HeadSplit split = splitHeads(kv < 0 ? 1 : localSize(kv), group < 0 ? 1 : localSize(group),
+                               axis.size, getNumShards(ring));
+  if (split.parts > 1)
+    placed[kv < 0 ? group : kv].push_back({axis.axis, axis.pre, split.parts});
+  if (split.parts < axis.size)
+    placed[group < 0 ? kv : group].push_back(
+        {axis.axis, axis.pre * split.parts, axis.size / split.parts});
   return placed;
 }
 

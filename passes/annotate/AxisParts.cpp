@@ -7,9 +7,13 @@
 
 #include "meshwright/passes/annotate/AxisParts.h"
 
+#include "llvm/Support/MathExtras.h"
+
 #include <numeric>
+#include <tuple>
 
 using namespace mlir;
+using namespace meshwright;
 using namespace meshwright::dist;
 
 std::optional<AxisList> meshwright::getPart(ArrayRef<Axis> axes, int64_t pre, int64_t size) {
@@ -29,4 +33,23 @@ std::optional<AxisList> meshwright::getPart(ArrayRef<Axis> axes, int64_t pre, in
       part.push_back({axis.axis, axis.pre, taken});
   }
   return part;
+}
+
+HeadSplit meshwright::splitHeads(int64_t keyHeads, int64_t group, int64_t ranks, int64_t ring) {
+  std::optional<HeadSplit> best;
+  for (int64_t parts = ranks; parts > 0; --parts) {
+    if (ranks % parts != 0)
+      continue;
+    int64_t own = llvm::divideCeil(keyHeads, parts);
+    HeadSplit split{parts, own, own * int64_t(llvm::divideCeil(group, ranks / parts))};
+    // All but a rank's own part of the heads comes to it, and results leave as queries
+    // come; keys and values go on around the ring.
+    auto key = [&](const HeadSplit &s) {
+      int64_t sent = s.heads * (ranks - 1) + s.keyHeads * (ranks - 1 + (ring - 1) * ranks);
+      return std::tuple(sent, s.heads, s.parts * s.keyHeads);
+    };
+    if (!best || key(split) < key(*best))
+      best = split;
+  }
+  return *best;
 }

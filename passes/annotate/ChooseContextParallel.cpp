@@ -11,6 +11,7 @@
 #include "meshwright/lib/Analysis/FactorAnalysis.h"
 #include "meshwright/lib/Analysis/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -156,10 +157,7 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
   // and values copied, where they do not go around.
   int64_t heads = llvm::divideCeil(query.getDimSize(1), tensorSize);
   int64_t keyHeads = llvm::divideCeil(key.getDimSize(1), tensorSize);
-  int64_t ownKeyHeads = llvm::divideCeil(keyHeads, ulysses);
-  int64_t ownHeads = keyHeads < ulysses && ulysses % keyHeads == 0
-                         ? llvm::divideCeil(heads / keyHeads, ulysses / keyHeads)
-                         : ownKeyHeads * (heads / keyHeads);
+  HeadSplit own = splitHeads(keyHeads, llvm::divideCeil(heads, keyHeads), ulysses, ring);
 
   LayoutFactor tokens;
   tokens.size = query.getDimSize(2);
@@ -168,9 +166,9 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
   tokens.order = choice.order;
   tokens.orderRanks = ring;
   int64_t chunk = tokens.padded / ring;
-  int64_t queryBytes = batch * ownHeads * chunk * size * element;
-  int64_t outputBytes = batch * ownHeads * chunk * valueSize * element;
-  int64_t keyBytes = batch * ownKeyHeads * chunk * (size + valueSize) * element;
+  int64_t queryBytes = batch * own.heads * chunk * size * element;
+  int64_t outputBytes = batch * own.heads * chunk * valueSize * element;
+  int64_t keyBytes = batch * own.keyHeads * chunk * (size + valueSize) * element;
 
   // All-to-all to heads, q, k and v together, and back.
   int64_t time = 0, bytes = 0, memory = queryBytes + outputBytes + keyBytes;
@@ -198,7 +196,7 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
     if (largest == 0 && step > 0)
       continue;
     ++steps;
-    double flops = 2.0 * double(size + valueSize) * double(batch * ownHeads) * double(largest);
+    double flops = 2.0 * double(size + valueSize) * double(batch * own.heads) * double(largest);
     time +=
         model.getLaunchTime() + std::max(model.getComputeTime(flops, query.getElementType()),
                                          model.getMemoryTime(queryBytes + keyBytes + outputBytes));

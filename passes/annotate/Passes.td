@@ -238,8 +238,9 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     The sequences that self-attention mixes are sharded over `ring` and `ulysses`,
     from the inputs to the results. Around attention, `dist.constrain` moves
     `ulysses` from the sequence to the heads and back: the resharder writes
-    all-to-alls. Key/value heads that are fewer than the axis take a part of it
-    and the queries of a group the rest; heads that do not divide are padded.
+    all-to-alls. Key/value heads take a part of the axis and the queries of a group
+    the rest, on whose ranks there are copies of the keys: the parts that send fewest
+    bytes, then compute fewest heads. Heads that do not divide are padded.
 
     Along `ring` the keys stay sharded: `--partition` writes attention in steps, in
     which keys and values go around. Under a causal mask the sequence lies in zigzag

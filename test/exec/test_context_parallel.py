@@ -234,3 +234,28 @@ def test_bytes_of_ulysses():
     heads = 8 + 4 + 4 + 8
     assert report["bytes_per_rank"] == 2 * local * heads * 3 // 4
     assert report["launches_per_rank"] == 4
+
+
+@pytest.mark.parametrize("heads, key_heads, mesh, order, own, own_keys", [
+    (6, 3, {"ulysses": 2}, "auto", 3, 3),  # groups split: padded keys would be 4 : 2
+    (10, 5, {"ulysses": 4}, "auto", 3, 3),  # keys over 2, padded to 6, groups over 2
+    (24, 3, {"ulysses": 4}, "auto", 6, 3),
+    (32, 8, {"ulysses": 6}, "auto", 6, 3),  # keys over 3, padded to 9
+    (14, 7, {"ulysses": 2}, "auto", 8, 4),  # padded: copies of 7 would be more bytes
+    (6, 3, {"ring": 2, "ulysses": 2}, "zigzag", 4, 2),  # and copies go around a ring
+    (12, 6, {"tp": 2, "ulysses": 2}, "auto", 3, 3),
+    (12, 6, {"ring": 2, "ulysses": 4}, "striped", 4, 2),
+], ids=str)  # fmt: skip
+def test_key_heads_that_do_not_divide(heads, key_heads, mesh, order, own, own_keys):
+    """More key heads than ranks, but no multiple: split or padded, whichever sends less."""
+    torch.manual_seed(0)
+    config = SMALL | dict(hidden_size=8 * heads, num_hidden_layers=1)
+    model = tf.LlamaForCausalLM(
+        tf.LlamaConfig(**config, num_attention_heads=heads, num_key_value_heads=key_heads)
+    ).eval()
+    ids = torch.randint(0, 101, (2, 21))
+    context = {axis: axis for axis in mesh if axis != "tp"} | {"order": order}
+    plan = compare(model, ids, mesh, context)
+    attention = next(line for line in plan.ir().splitlines() if "nn.attention" in line)
+    shapes = re.findall(r"tensor<\d+x(\d+)x\d+x8xf32>", attention)
+    assert [int(size) for size in shapes[:2]] == [own, own_keys]
