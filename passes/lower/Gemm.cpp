@@ -56,7 +56,7 @@ static BlockSizes getBlockSizes(const Target &target) {
             /*busyTileRows=*/6, /*panelBytes=*/128 << 10, /*blockRows=*/512,
             /*blockColumns=*/4096};
   return {/*panelVectors=*/2, /*onlyTileRows=*/6,      /*tileRows=*/6,
-          /*busyTileRows=*/6, /*panelBytes=*/64 << 10, /*blockRows=*/240,
+          /*busyTileRows=*/7, /*panelBytes=*/64 << 10, /*blockRows=*/240,
           /*blockColumns=*/4096};
 }
 

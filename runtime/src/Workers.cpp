@@ -72,15 +72,17 @@ Workers::~Workers() { stop(); }
 void Workers::stop() {
   // A helper without a part to do ends.
   for (std::unique_ptr<Helper> &helper : helpers) {
-    helper->part = nullptr;
-    helper->given.raise();
+    give(*helper, nullptr, nullptr, 0);
     helper->thread.join();
   }
 }
 
 void Workers::work(Helper &helper, int64_t index) {
-  for (uint32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0;;) {
     helper.given.wait(seen, spin.load(std::memory_order_relaxed));
+    seen = helper.given.get();
+    if (!take(helper))
+      continue;
     if (!helper.part)
       return;
     helper.part(helper.state, index, helper.count);
@@ -89,20 +91,35 @@ void Workers::work(Helper &helper, int64_t index) {
   }
 }
 
+void Workers::give(Helper &helper, Part part, void *state, int64_t count) {
+  helper.part = part;
+  helper.state = state;
+  helper.count = count;
+  helper.isTaken.store(false, std::memory_order_release);
+  helper.given.raise();
+}
+
+bool Workers::take(Helper &helper) {
+  return !helper.isTaken.exchange(true, std::memory_order_acq_rel);
+}
+
 void Workers::run(int64_t count, Part part, void *state) {
-  uint32_t seen = finished.get();
-  if (count > 1)
-    unfinished.store(count - 1, std::memory_order_relaxed);
-  for (int64_t index = 1; index < count; ++index) {
-    Helper &helper = *helpers[index - 1];
-    helper.part = part;
-    helper.state = state;
-    helper.count = count;
-    helper.given.raise();
-  }
+  unfinished.store(count - 1, std::memory_order_relaxed);
+  for (int64_t index = 1; index < count; ++index)
+    give(*helpers[index - 1], part, state, count);
   part(state, 0, count);
-  if (count > 1)
+  for (int64_t index = 1; index < count; ++index)
+    if (take(*helpers[index - 1])) {
+      part(state, index, count);
+      unfinished.fetch_sub(1, std::memory_order_acq_rel);
+    }
+  // It may have been raised for an earlier run.
+  for (;;) {
+    uint32_t seen = finished.get();
+    if (unfinished.load(std::memory_order_acquire) == 0)
+      return;
     finished.wait(seen, spin.load(std::memory_order_relaxed));
+  }
 }
 
 } // namespace meshwright::rt

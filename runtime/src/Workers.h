@@ -44,11 +44,12 @@ public:
   int64_t getCount() const { return int64_t(helpers.size()) + 1; }
   void setSpin(int64_t nanoseconds) { spin = nanoseconds; }
 
-  /// Does parts 0 to `count` - 1, at most one a thread, at once; the caller does
-  /// the first. Returns when all are done.
+  /// Does parts 0 to `count` - 1, as many as threads at most, at once; the caller
+  /// does the first, and then those that no other thread has begun: it may have
+  /// more to do than this. Returns when all are done.
   void run(int64_t count, Part part, void *state);
 
-  /// What a thread works in; reserved by the caller before `run`.
+  /// What a part works in; reserved by the caller before `run`.
   Workspace &getWorkspace(int64_t index) { return workspaces[index]; }
 
 private:
@@ -58,8 +59,13 @@ private:
     Part part = nullptr;
     void *state = nullptr;
     int64_t count = 0;
+    /// Whether somebody does the part.
+    std::atomic<bool> isTaken{true};
   };
   void work(Helper &helper, int64_t index);
+  static void give(Helper &helper, Part part, void *state, int64_t count);
+  /// Whether the part is the caller's to do.
+  static bool take(Helper &helper);
   void stop();
 
   std::vector<std::unique_ptr<Helper>> helpers;

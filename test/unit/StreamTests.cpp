@@ -95,7 +95,9 @@ TEST(Kernels, AreCutIntoEqualParts) {
   KernelTest test(100, 8);
   ASSERT_TRUE(runner.run(launchCount, &test)) << runner.error;
   EXPECT_EQ(test.parts, (Parts{{0, 33}, {33, 66}, {66, 100}}));
-  EXPECT_EQ(test.threads.size(), 3u);
+  // Whoever is there does them.
+  EXPECT_GE(test.threads.size(), 1u);
+  EXPECT_LE(test.threads.size(), 3u);
   EXPECT_TRUE(test.aligned);
   for (int64_t i = 0; i < 1000; ++i)
     EXPECT_EQ(test.done[i], i < 100) << i;
