@@ -32,7 +32,7 @@ namespace meshwright::lower {
 namespace {
 class AttentionBlocks final : public AttentionEmitter {
 public:
-  AttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan, const Target &target);
+  explicit AttentionBlocks(const AttentionKernel &kernel);
 
 private:
   void emitItem(Value item) override;
@@ -45,7 +45,12 @@ private:
   void packQueries();
   void packPositions();
   void packKeysAndValues();
+  /// What of the bias varies with the query, for the block of rows.
+  void packBiasTerms();
   void packBias(Value panel);
+  void computeBias(Value panel);
+  /// Whether the bias hides less than all keys of the block from the panel.
+  Value isOpen();
   void emitPanel(Value panel);
   /// Where rows are not in order: the places of the block of keys, and those of the
   /// queries of a panel.
@@ -93,6 +98,10 @@ private:
   Region queryPanels, scores, probabilities, results, maxima, sums, scales, positions;
   Region lowestOfPanel, highestOfPanel;
   Region keyBlock, valueBlock, biasBlock;
+  /// Where the bias is computed: queries are columns, and there is a region for each
+  /// term that varies with them.
+  std::optional<BiasPoints> points;
+  SmallVector<Region, 4> biasTerms;
 
   // Of the item.
   Value firstRow, numRows, numPanels, keyBase, valueBase, unit, batchIndex;
@@ -103,9 +112,7 @@ private:
 };
 } // namespace
 
-AttentionBlocks::AttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
-                                 const Target &target)
-    : AttentionEmitter(op, plan, target) {
+AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
   vectors = plan.blockRows > plan.lanes ? 2 : 1;
   width = vectors * plan.lanes;
   tileRows = target.numVectorRegisters >= 32 ? 16 / vectors : 8 / vectors;
@@ -137,6 +144,13 @@ AttentionBlocks::AttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
   // Columns come a vector at a time, so some before the block may come along.
   if (biasStrides[2] && biasStrides[3])
     reserve(biasBlock, (plan.lanes + plan.blockKeys) * width, compute);
+  if (!biasElements)
+    return;
+  points.emplace(op, /*queriesAreColumns=*/true);
+  biasTerms.resize(points->columnTerms.size());
+  for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+    reserve(region, plan.blockRows,
+            getRowStorageType(getElementTypeOrSelf(term.first.getType())));
 }
 
 //===----------------------------------------------------------------------===//
@@ -269,9 +283,59 @@ void AttentionBlocks::packKeysAndValues() {
   });
 }
 
+void AttentionBlocks::packBiasTerms() {
+  Value head = rem(unit, plan.queryHeads);
+  loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
+    // Rows behind the last are that one again.
+    Value query = min(add(firstRow, i), plan.queries - 1);
+    biasElements->startRow(points->space, {batchIndex, head, getIndex(0)});
+    biasElements->startColumns(0, points->space.end, query, /*width=*/1, nullptr);
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      store(toRowStorage(b, biasElements->emitVector(term.first, term.second)), region.buffer, i);
+  });
+}
+
+void AttentionBlocks::computeBias(Value panel) {
+  Value head = rem(unit, plan.queryHeads);
+  SmallVector<SmallVector<Value>> terms(vectors);
+  for (int64_t v = 0; v < vectors; ++v)
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      terms[v].push_back(
+          fromRowStorage(b, load(region.buffer, mul(getGroup(panel, v), plan.lanes), plan.lanes),
+                         getElementTypeOrSelf(term.first.getType())));
+  loop(from, to, 1, [&](Value row) {
+    biasElements->startRow(points->space, {batchIndex, head, add(firstKey, row)});
+    for (int64_t v = 0; v < vectors; ++v) {
+      // Of the columns only the terms are read, and these are known.
+      biasElements->startColumns(0, points->space.end, getIndex(0), plan.lanes, nullptr);
+      for (auto [value, term] : llvm::zip_equal(terms[v], points->columnTerms))
+        biasElements->setElement(term.first, term.second, value);
+      Value bias = biasElements->emitVector(op.getBias(), points->access);
+      store(widen(bias), biasBlock.buffer, at(add(row, plan.lanes), v));
+    }
+  });
+}
+
+Value AttentionBlocks::isOpen() {
+  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
+  auto type = getVector(plan.lanes, b.getI1Type());
+  Value none = arith::ConstantOp::create(b, b.getZeroAttr(type));
+  Value open = loop(from, to, 1, none, [&](Value row, ValueRange known) {
+                 SmallVector<Value> found{known[0]};
+                 for (int64_t v = 0; v < vectors; ++v) {
+                   Value bias = load(biasBlock.buffer, at(add(row, plan.lanes), v));
+                   Value isAbove =
+                       arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, bias, lowest);
+                   found[0] = arith::OrIOp::create(b, found[0], isAbove);
+                 }
+                 return found;
+               }).front();
+  return vector::ReductionOp::create(b, vector::CombiningKind::OR, open);
+}
+
 void AttentionBlocks::packBias(Value panel) {
-  if (!biasBlock.buffer)
-    return;
+  if (biasElements)
+    return computeBias(panel);
   Value base =
       add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
   // Column j of the block is at `lanes` + j.
@@ -414,7 +478,7 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
             widen(vector::FromElementsOp::create(b, getVector(plan.lanes, plan.element), elements));
       }
   }
-  bool changes = masked || hasCap() || bias;
+  bool changes = masked || hasCap() || op.getBias();
   return loop(from, to, 1, before, [&](Value row, ValueRange known) {
     Value absolute = add(firstKey, row);
     Value keep;
@@ -430,7 +494,7 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
     for (int64_t v = 0; v < vectors; ++v) {
       Value score = load(scores.buffer, at(row, v));
       score = cap(score);
-      if (bias) {
+      if (op.getBias()) {
         Value term = biases[v] ? biases[v]
                      : rowBias ? rowBias
                                : load(biasBlock.buffer, at(add(row, plan.lanes), v));
@@ -570,10 +634,15 @@ void AttentionBlocks::emitPanel(Value panel) {
   if (!isRead)
     isRead = isBelow(from, to);
   when(isRead, [&] {
+    auto emitAll = [&] {
+      emitScores(panel);
+      emitProbabilities(panel);
+      emitProducts(panel);
+    };
+    if (!biasBlock.buffer)
+      return emitAll();
     packBias(panel);
-    emitScores(panel);
-    emitProbabilities(panel);
-    emitProducts(panel);
+    when(isOpen(), emitAll);
   });
 }
 
@@ -679,6 +748,8 @@ void AttentionBlocks::emitItem(Value item) {
 
   if (plan.isPositional())
     packPositions();
+  if (biasElements)
+    packBiasTerms();
   Value first = getIndex(0), last = getIndex(plan.keys);
   if (plan.isOrdered()) {
     if (plan.right)
@@ -704,9 +775,8 @@ void AttentionBlocks::emitItem(Value item) {
   when(isBelow(ends[0], ends[1]), [&] { emitRows(ends[0], ends[1]); }, [&] { emitNothing(); });
 }
 
-std::unique_ptr<AttentionEmitter> makeAttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
-                                                      const Target &target) {
-  return std::make_unique<AttentionBlocks>(op, plan, target);
+std::unique_ptr<AttentionEmitter> makeAttentionBlocks(const AttentionKernel &kernel) {
+  return std::make_unique<AttentionBlocks>(kernel);
 }
 
 } // namespace meshwright::lower

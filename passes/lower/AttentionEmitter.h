@@ -8,8 +8,10 @@
 #ifndef MESHWRIGHT_PASSES_LOWER_ATTENTIONEMITTER_H
 #define MESHWRIGHT_PASSES_LOWER_ATTENTIONEMITTER_H
 
+#include "AttentionBias.h"
 #include "AttentionPlan.h"
 #include "KernelBuilder.h"
+#include "RowEmitter.h"
 #include "Target.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -30,14 +32,25 @@ using mlir::ValueRange;
 /// 2^x of a vector, zero for what is no normal number; x is not above 1.
 Value emitExp2(mlir::ImplicitLocOpBuilder &builder, Value x);
 
+/// What a kernel of attention is made for.
+struct AttentionKernel {
+  nn::AttentionOp op;
+  const Target &target;
+  AttentionPlan plan;
+  /// The ops that compute the bias in the kernel; none where it is read.
+  std::optional<KernelRegion> biasRegion;
+};
+
 /// Emits the kernel of one nn.attention: arithmetic on indices and vectors, the
 /// mask, and the running softmax that both ways of emitting it share.
 class AttentionEmitter {
 public:
   virtual ~AttentionEmitter() = default;
 
-  /// The buffers of the kernel: query, key, value, key padding and bias where the
-  /// op has them, then the results, each with one dimension.
+  /// The values that the kernel reads: query, key, value, key padding and bias where
+  /// the op has them, or what the bias is computed from.
+  SmallVector<Value> getInputs();
+  /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
   /// For each thread.
   int64_t getWorkspaceBytes() const { return workspaceBytes; }
@@ -46,7 +59,7 @@ public:
   void emit(mlir::func::FuncOp kernel);
 
 protected:
-  AttentionEmitter(nn::AttentionOp op, const AttentionPlan &plan, const Target &target);
+  explicit AttentionEmitter(const AttentionKernel &kernel);
 
   /// The work of one item.
   virtual void emitItem(Value item) = 0;
@@ -163,6 +176,8 @@ protected:
 
   /// Of the bias, strides of batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
+  /// Computes the bias, where it is not read.
+  std::optional<RowEmitter> biasElements;
 
   nn::AttentionOp op;
   AttentionPlan plan;
@@ -171,19 +186,21 @@ protected:
   Value query, key, value, padding, bias, queryPositions, keyPositions, result, lse;
 
 private:
-  /// The op's tensors, and the members that hold their buffers.
-  SmallVector<std::pair<Value, Value *>> getBuffers();
+  /// The tensors that are read, and those that are written, and the members that hold
+  /// their buffers; none for what the bias is computed from.
+  SmallVector<std::pair<Value, Value *>> getInputBuffers();
+  SmallVector<std::pair<Value, Value *>> getOutputBuffers();
+
+  std::optional<KernelRegion> biasRegion;
 
   SmallVector<Region *> regions;
   int64_t workspaceBytes = 0;
 };
 
 /// Queries are lanes: for many of them.
-std::unique_ptr<AttentionEmitter> makeAttentionBlocks(nn::AttentionOp op, const AttentionPlan &plan,
-                                                      const Target &target);
+std::unique_ptr<AttentionEmitter> makeAttentionBlocks(const AttentionKernel &kernel);
 /// Features are lanes: for few queries.
-std::unique_ptr<AttentionEmitter> makeAttentionRows(nn::AttentionOp op, const AttentionPlan &plan,
-                                                    const Target &target);
+std::unique_ptr<AttentionEmitter> makeAttentionRows(const AttentionKernel &kernel);
 
 } // namespace meshwright::lower
 

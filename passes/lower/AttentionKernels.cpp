@@ -91,18 +91,14 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
 // The function
 //===----------------------------------------------------------------------===//
 
-AttentionEmitter::AttentionEmitter(nn::AttentionOp op, const AttentionPlan &plan,
-                                   const Target &target)
-    : op(op), plan(plan), target(target), b(UnknownLoc::get(op.getContext()), op.getContext()) {
-  if (!op.getBias())
-    return;
-  auto shape = cast<RankedTensorType>(op.getBias().getType()).getShape();
-  int64_t stride = 1;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    int64_t size = shape[shape.size() - 1 - i];
-    biasStrides[3 - i] = size == 1 ? 0 : stride;
-    stride *= size;
-  }
+AttentionEmitter::AttentionEmitter(const AttentionKernel &kernel)
+    : op(kernel.op), plan(kernel.plan), target(kernel.target),
+      b(UnknownLoc::get(kernel.op->getContext()), kernel.op->getContext()),
+      biasRegion(kernel.biasRegion) {
+  if (op.getBias())
+    biasStrides = getBiasStrides(op);
+  if (biasRegion)
+    biasElements.emplace(b, *biasRegion);
 }
 
 void AttentionEmitter::reserve(Region &region, int64_t count, Type type) {
@@ -114,61 +110,101 @@ void AttentionEmitter::reserve(Region &region, int64_t count, Type type) {
   regions.push_back(&region);
 }
 
-SmallVector<std::pair<Value, Value *>> AttentionEmitter::getBuffers() {
+SmallVector<std::pair<Value, Value *>> AttentionEmitter::getInputBuffers() {
   SmallVector<std::pair<Value, Value *>> buffers{
       {op.getQuery(), &query}, {op.getKey(), &key}, {op.getValue(), &value}};
   if (op.getKeyPadding())
     buffers.push_back({op.getKeyPadding(), &padding});
-  if (op.getBias())
+  if (op.getBias() && !biasRegion)
     buffers.push_back({op.getBias(), &bias});
   if (op.getQPositions()) {
     buffers.push_back({op.getQPositions(), &queryPositions});
     buffers.push_back({op.getKvPositions(), &keyPositions});
   }
-  buffers.push_back({op.getResult(), &result});
+  if (biasRegion)
+    for (Value input : biasRegion->inputs)
+      buffers.push_back({input, nullptr});
+  return buffers;
+}
+
+SmallVector<std::pair<Value, Value *>> AttentionEmitter::getOutputBuffers() {
+  SmallVector<std::pair<Value, Value *>> buffers{{op.getResult(), &result}};
   if (op.getLse())
     buffers.push_back({op.getLse(), &lse});
   return buffers;
 }
 
+SmallVector<Value> AttentionEmitter::getInputs() {
+  return llvm::map_to_vector(getInputBuffers(), [](auto buffer) { return buffer.first; });
+}
+
 SmallVector<Type> AttentionEmitter::getBufferTypes() {
   SmallVector<Type> types;
-  for (auto [tensor, buffer] : getBuffers())
-    types.push_back(
-        getBufferType(tensor, cast<RankedTensorType>(tensor.getType()).getNumElements()));
+  auto add = [&](Value tensor, Value *buffer) {
+    auto type = cast<RankedTensorType>(tensor.getType());
+    Type element = type.getElementType();
+    types.push_back(MemRefType::get({type.getNumElements()}, buffer ? getStorageType(element)
+                                                                    : getRowStorageType(element)));
+  };
+  for (auto [tensor, buffer] : getInputBuffers())
+    add(tensor, buffer);
+  for (auto [tensor, buffer] : getOutputBuffers())
+    add(tensor, buffer);
   return types;
 }
 
 void AttentionEmitter::emit(func::FuncOp kernel) {
   Block &entry = kernel.getBody().front();
   b.setInsertionPointToStart(&entry);
-  auto buffers = getBuffers();
-  for (auto [i, buffer] : llvm::enumerate(buffers))
-    *buffer.second = entry.getArgument(i);
+  unsigned next = 0;
+  for (auto [tensor, buffer] : getInputBuffers()) {
+    Value argument = entry.getArgument(next++);
+    if (buffer)
+      *buffer = argument;
+    else
+      biasElements->setBuffer(tensor, argument);
+  }
+  for (auto [tensor, buffer] : getOutputBuffers())
+    *buffer = entry.getArgument(next++);
   Value workspace = entry.getArguments().back();
   for (Region *region : regions)
     region->buffer = memref::ViewOp::create(b, MemRefType::get({region->count}, region->type),
                                             workspace, getIndex(region->offset), ValueRange());
-  loop(entry.getArgument(buffers.size()), entry.getArgument(buffers.size() + 1), 1,
+  loop(entry.getArgument(next), entry.getArgument(next + 1), 1,
        [&](Value item) { emitItem(item); });
 }
 
 std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
-  auto ops = launch.getOps();
-  if (std::distance(ops.begin(), ops.end()) != 1 || !isa<nn::AttentionOp>(*ops.begin()))
+  nn::AttentionOp op;
+  size_t others = 0;
+  for (Operation &inner : launch.getOps()) {
+    auto attention = dyn_cast<nn::AttentionOp>(inner);
+    if (op && attention)
+      return std::nullopt;
+    others += !attention;
+    op = attention ? attention : op;
+  }
+  if (!op)
     return std::nullopt;
-  auto op = cast<nn::AttentionOp>(*ops.begin());
+  std::optional<KernelRegion> biasRegion;
+  if (others > 0) {
+    std::string reason;
+    biasRegion = getBiasRegion(op, reason);
+    if (!biasRegion || biasRegion->ops.size() != others)
+      return std::nullopt;
+  }
   const Target &target = kernels.getTarget();
-  AttentionPlan plan(op, target);
+  AttentionKernel attention{op, target, AttentionPlan(op, target), biasRegion};
+  const AttentionPlan &plan = attention.plan;
   std::unique_ptr<AttentionEmitter> emitter =
-      plan.byRow ? makeAttentionRows(op, plan, target) : makeAttentionBlocks(op, plan, target);
+      plan.byRow ? makeAttentionRows(attention) : makeAttentionBlocks(attention);
   int64_t workspaceBytes = emitter->getWorkspaceBytes();
   func::FuncOp kernel = begin(op, emitter->getBufferTypes(), workspaceBytes);
   emitter->emit(kernel);
 
   KernelInfo info;
   info.name = finish(kernel);
-  info.inputs = SmallVector<Value>(op->getOperands());
+  info.inputs = emitter->getInputs();
   info.kind = MW_RT_ATTENTION;
   info.items = plan.getItems();
   info.workspaceBytes = workspaceBytes;

@@ -25,7 +25,7 @@ namespace meshwright::lower {
 namespace {
 class AttentionRows final : public AttentionEmitter {
 public:
-  AttentionRows(nn::AttentionOp op, const AttentionPlan &plan, const Target &target);
+  explicit AttentionRows(const AttentionKernel &kernel);
 
 private:
   void emitItem(Value item) override;
@@ -35,7 +35,7 @@ private:
   void emitScoreTile(Value firstRow, Value firstKey);
   void emitProbabilities(Value row);
   /// Copies what of the bias or the padding belongs to the block of keys, so that
-  /// it can be read in whole vectors.
+  /// it can be read in whole vectors; or computes it.
   void copyBias(Value row);
   void copyPadding();
   void copyPlaces();
@@ -56,6 +56,8 @@ private:
   int64_t step;
 
   Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow;
+  /// Where the bias is computed: keys are columns.
+  std::optional<BiasPoints> points;
 
   // Of the item.
   Value unit, batchIndex, keyBase, valueBase;
@@ -64,8 +66,7 @@ private:
 };
 } // namespace
 
-AttentionRows::AttentionRows(nn::AttentionOp op, const AttentionPlan &plan, const Target &target)
-    : AttentionEmitter(op, plan, target) {
+AttentionRows::AttentionRows(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
   numSums = target.numVectorRegisters >= 32 ? 16 : 8;
   rowTile = plan.rows <= 2 ? plan.rows : 4;
   keyTile = plan.lanes / rowTile;
@@ -84,6 +85,8 @@ AttentionRows::AttentionRows(nn::AttentionOp op, const AttentionPlan &plan, cons
   reserve(scales, paddedRows, compute);
   if (op.getBias())
     reserve(biasRow, scoreStride, compute);
+  if (biasElements)
+    points.emplace(op, /*queriesAreColumns=*/false);
   if (op.getKeyPadding())
     reserve(keepRow, scoreStride, compute);
   if (plan.hasPositions)
@@ -171,6 +174,19 @@ void AttentionRows::copyBias(Value row) {
   // Query heads of the unit lie one behind the other.
   Value head = rem(unit, plan.keyHeads);
   head = add(mul(head, plan.headsPerUnit), div(row, plan.queries));
+  if (biasElements) {
+    auto computeKeys = [&](Value from, Value to, int64_t width) {
+      loop(from, to, width, [&](Value i) {
+        biasElements->startRow(points->space, {batchIndex, head, rem(row, plan.queries)});
+        biasElements->startColumns(0, points->space.end, add(firstKey, i), width, nullptr);
+        Value term = biasElements->emitVector(op.getBias(), points->access);
+        store(widen(term), biasRow.buffer, i);
+      });
+    };
+    Value whole = mul(div(numKeys, plan.lanes), plan.lanes);
+    computeKeys(getIndex(0), whole, plan.lanes);
+    return computeKeys(whole, numKeys, 1);
+  }
   Value base = add(mul(batchIndex, biasStrides[0]), mul(head, biasStrides[1]));
   base = add(base, mul(rem(row, plan.queries), biasStrides[2]));
   loop(getIndex(0), numKeys, 1, [&](Value i) {
@@ -195,7 +211,7 @@ void AttentionRows::copyPlaces() {
 }
 
 void AttentionRows::emitProbabilities(Value row) {
-  if (bias)
+  if (op.getBias())
     copyBias(row);
   Type i32 = b.getI32Type();
   auto toVector = [&](Value index) { return splat(arith::IndexCastOp::create(b, i32, index)); };
@@ -225,7 +241,7 @@ void AttentionRows::emitProbabilities(Value row) {
   Value found =
       loop(getIndex(0), numKeys, plan.lanes, ValueRange{lowest}, [&](Value i, ValueRange known) {
         Value score = cap(load(scores.buffer, add(start, i)));
-        if (bias)
+        if (op.getBias())
           score = arith::AddFOp::create(b, score, load(biasRow.buffer, i));
         Value index = arith::AddIOp::create(b, order, toVector(i));
         Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::slt, index, to);
@@ -377,9 +393,8 @@ void AttentionRows::emitItem(Value item) {
   emitResult();
 }
 
-std::unique_ptr<AttentionEmitter> makeAttentionRows(nn::AttentionOp op, const AttentionPlan &plan,
-                                                    const Target &target) {
-  return std::make_unique<AttentionRows>(op, plan, target);
+std::unique_ptr<AttentionEmitter> makeAttentionRows(const AttentionKernel &kernel) {
+  return std::make_unique<AttentionRows>(kernel);
 }
 
 } // namespace meshwright::lower

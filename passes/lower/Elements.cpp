@@ -38,6 +38,13 @@ bool isFree(Operation *op) {
 
 bool isMovement(Operation *op) { return isa<nn::BroadcastOp, nn::TransposeOp, nn::SliceOp>(op); }
 
+bool isCheap(Operation *op) {
+  return isMovement(op) || rt::isView(op) ||
+         isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
+             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
+             nn::SelectOp, nn::CastOp>(op);
+}
+
 bool isElementwise(Operation *op) {
   return isFree(op) || isMovement(op) ||
          isa<nn::NegOp, nn::AbsOp, nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp,

@@ -44,6 +44,9 @@ bool isElementwise(mlir::Operation *op);
 bool isFree(mlir::Operation *op);
 /// Whether it only moves elements (or stretches them).
 bool isMovement(mlir::Operation *op);
+/// Whether an elementwise op, or a view, that is computed again for each of several
+/// points is no loss.
+bool isCheap(mlir::Operation *op);
 
 /// How exact functions have to be for a result of this type: to the last place, or
 /// to 2e-4 (`afn`), which bf16 hardly shows.

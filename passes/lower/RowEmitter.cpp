@@ -21,8 +21,7 @@ Type getRowStorageType(Type element) {
   return element.isBF16() ? IntegerType::get(element.getContext(), 16) : getStorageType(element);
 }
 
-/// An element as it lies in memory, and back.
-static Value toMemory(Builder &b, Value value) {
+Value toRowStorage(Builder &b, Value value) {
   if (!elementOf(value).isBF16())
     return toStorage(b, value);
   Type type = b.getI16Type();
@@ -31,7 +30,7 @@ static Value toMemory(Builder &b, Value value) {
   return arith::BitcastOp::create(b, type, value);
 }
 
-static Value fromMemory(Builder &b, Value value, Type element) {
+Value fromRowStorage(Builder &b, Value value, Type element) {
   if (!element.isBF16())
     return fromStorage(b, value, element);
   if (auto vector = dyn_cast<VectorType>(value.getType()))
@@ -118,7 +117,7 @@ Value RowEmitter::load(Value buffer, const Access &access) {
 }
 
 void RowEmitter::store(Value element, Value buffer, const Access &access) {
-  element = toMemory(builder, element);
+  element = toRowStorage(builder, element);
   Value index = emitIndexOf(access);
   if (!width) {
     memref::StoreOp::create(builder, element, buffer, index);
@@ -217,13 +216,13 @@ Value RowEmitter::emitOperand(Operation *op, Value operand, const Access &access
 
 Value RowEmitter::emitNew(Value value, const Access &access) {
   if (KeptBuffer *from = kept.find(value, access))
-    return fromMemory(builder, load(from->buffer, from->at), elementOf(value));
+    return fromRowStorage(builder, load(from->buffer, from->at), elementOf(value));
   Operation *op = region.getDefiningOp(value);
   if (!op && width && access.column == 1 && !access.isConstantInRows() &&
       !llvm::is_contained(streamed, std::make_pair(value, access)))
     streamed.push_back({value, access});
   if (!op)
-    return fromMemory(builder, load(getBuffer(value), access), elementOf(value));
+    return fromRowStorage(builder, load(getBuffer(value), access), elementOf(value));
   if (auto constant = dyn_cast<nn::ConstantOp>(op)) {
     auto splat = cast<DenseElementsAttr>(constant.getValue());
     return arith::ConstantOp::create(builder, splat.getSplatValue<TypedAttr>());

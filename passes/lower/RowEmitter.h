@@ -21,6 +21,9 @@ namespace meshwright::lower {
 /// The type of an element in the buffers of row kernels: bf16 lies there as
 /// integers, since LLVM cannot move all vectors of it.
 mlir::Type getRowStorageType(mlir::Type element);
+/// An element as it lies there, and back.
+mlir::Value toRowStorage(Builder &builder, mlir::Value value);
+mlir::Value fromRowStorage(Builder &builder, mlir::Value value, mlir::Type element);
 
 class RowEmitter {
 public:

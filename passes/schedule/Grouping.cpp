@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/lower/KernelBuilder.h"
 #include "meshwright/passes/lower/RowPlan.h"
+#include "meshwright/passes/schedule/FuseBiases.h"
 #include "meshwright/passes/schedule/FuseProducts.h"
 
 using namespace mlir;
@@ -22,14 +23,6 @@ static constexpr size_t kMaxOps = 48;
 
 static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
-}
-
-/// Whether computing the op again for each of several points is no loss.
-static bool isCheap(Operation *op) {
-  return isMovement(op) || rt::isView(op) ||
-         isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
-             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
-             nn::SelectOp, nn::CastOp>(op);
 }
 
 /// Whether each user may compute it for itself, so that it need not be a kernel.
@@ -56,6 +49,7 @@ public:
   std::vector<KernelGroup> run();
 
 private:
+  void findLive();
   void place(Operation *op);
   bool joinAll(Operation *op, ArrayRef<size_t> readers);
   bool joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead);
@@ -223,9 +217,12 @@ void Grouper::place(Operation *op) {
     isRead |= owners == groupsOf.end();
     if (owners != groupsOf.end())
       for (size_t owner : owners->second)
-        if (!llvm::is_contained(readers, owner))
+        if (!llvm::is_contained(readers, owner) && !llvm::is_contained(groups[owner].ops, op))
           readers.push_back(owner);
   }
+  // All that read it compute it already.
+  if (groupsOf.contains(op) && readers.empty() && !isRead)
+    return;
   if (isView) {
     // Views are between kernels, and within one where they join what is before.
     Operation *producer = op->getOperand(0).getDefiningOp();
@@ -263,28 +260,39 @@ void Grouper::place(Operation *op) {
   take(groups.size() - 1, op, /*asResult=*/true);
 }
 
+/// Ops that somebody needs.
+void Grouper::findLive() {
+  for (Operation &op : llvm::reverse(body))
+    if (op.hasTrait<OpTrait::IsTerminator>() ||
+        (options.keepProbed && op.hasAttr(nn::NnDialect::kIdAttr)) ||
+        llvm::any_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
+      live.insert(&op);
+}
+
 std::vector<KernelGroup> Grouper::run() {
+  findLive();
+  auto biases = fuseBiases(body, live, options);
+  llvm::DenseSet<Operation *> fused;
+  for (auto &[attention, ops] : biases)
+    for (Operation *op : ops)
+      if (!isFree(op))
+        fused.insert(op);
   for (Operation &op : llvm::reverse(body)) {
-    bool isProbed = options.keepProbed && op.hasAttr(nn::NnDialect::kIdAttr);
-    bool isTerminator = op.hasTrait<OpTrait::IsTerminator>();
-    if (!isTerminator && !isProbed &&
-        llvm::none_of(op.getUsers(), [&](Operation *user) { return live.contains(user); }))
+    if (!live.contains(&op) || op.hasTrait<OpTrait::IsTerminator>() || fused.contains(&op))
       continue;
-    live.insert(&op);
-    if (isTerminator)
-      continue;
-    if (op.getNumResults() == 1) {
+    bool hasBias = biases.contains(&op);
+    if (op.getNumResults() == 1 && !hasBias) {
       place(&op);
       continue;
     }
     if (rt::isCollective(&op))
       continue;
     Group group;
-    group.ops = {&op};
     group.results.assign(op.result_begin(), op.result_end());
-    group.first = group.last = &op;
-    groupsOf[&op].push_back(groups.size());
     groups.push_back(group);
+    take(groups.size() - 1, &op, /*asResult=*/false);
+    for (Operation *other : biases.lookup(&op))
+      take(groups.size() - 1, other, /*asResult=*/false);
   }
   std::vector<KernelGroup> result;
   for (Group &group : groups) {

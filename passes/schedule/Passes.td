@@ -101,6 +101,30 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     gate that reads them, with the residual addition ahead of a norm. Casts between
     the types of values stay, so that results are the same bit by bit.
 
+    An attention computes its bias where that is cheap, elementwise, and of values
+    of which none varies with both the query and the key: segments of a packed sequence,
+    positions, padding of keys. The bias is then never in memory. Each attention that
+    reads it does so for itself; where anything else reads it, or it is looked at, or
+    has no more bytes than these values, all read it from memory.
+
+    ```mlir
+    %s = nn.compare eq %r, %k : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
+    %b = nn.select %s, %zero, %lowest : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> tensor<1x1x64x64xf32>
+    %o = nn.attention %q, %q, %q bias %b scale 1.0 : (tensor<1x2x64x8xf32>, ...) -> tensor<1x2x64x8xf32>
+    ```
+    becomes
+    ```mlir
+    %o = rt.kernel %r, %k, %q : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>, tensor<1x2x64x8xf32>) -> tensor<1x2x64x8xf32> {
+    ^bb0(%a: tensor<1x1x64x1xi64>, %b: tensor<1x1x1x64xi64>, %c: tensor<1x2x64x8xf32>):
+      %zero = nn.constant dense<0.0> : tensor<f32>
+      %lowest = nn.constant dense<0xFF800000> : tensor<f32>
+      %s = nn.compare eq %a, %b : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
+      %d = nn.select %s, %zero, %lowest : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> tensor<1x1x64x64xf32>
+      %e = nn.attention %c, %c, %c bias %d scale 1.0 : (tensor<1x2x64x8xf32>, ...) -> tensor<1x2x64x8xf32>
+      rt.yield %e : tensor<1x2x64x8xf32>
+    }
+    ```
+
     Collectives get the stream of their axes: those whose groups can share two
     or more ranks are in one stream, in order.
 

@@ -1,0 +1,121 @@
+//===- FuseBiases.cpp - what attention computes of its bias ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A bias has an element for each query and each key: in a long sequence it is larger
+// than all else. Where it is computed from values that have one for each query or for
+// each key, each attention computes it for itself, and it is never in memory. That
+// pays only if nobody else needs it there.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/FuseBiases.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/lower/AttentionBias.h"
+#include "meshwright/passes/lower/KernelBuilder.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::lower;
+
+/// Ops in one expression, at most: they are done again in each head.
+static constexpr size_t kMaxOps = 48;
+
+namespace {
+
+struct Candidate {
+  nn::AttentionOp op;
+  KernelRegion region;
+};
+
+} // namespace
+
+static int64_t countBytes(ArrayRef<Value> values) {
+  int64_t bytes = 0;
+  for (Value value : values)
+    bytes += rt::getBufferBytes(value.getType());
+  return bytes;
+}
+
+static void decline(nn::AttentionOp op, const Twine &reason) {
+  dist::DistDialect::getDecisionLog(op->getContext())
+      .add("form-kernels", Outcome::Declined, op->getLoc(),
+           ("nn.attention reads its bias from memory: " + reason).str());
+}
+
+/// An op of the region that someone else needs, too; null if there is none.
+static Operation *findShared(const Candidate &candidate, const llvm::DenseSet<Operation *> &fused,
+                             const llvm::DenseSet<Operation *> &live,
+                             const GroupingOptions &options) {
+  for (Operation *op : candidate.region.ops) {
+    if (isFree(op))
+      continue;
+    if (options.keepProbed && op->hasAttr(nn::NnDialect::kIdAttr))
+      return op;
+    for (OpOperand &use : op->getUses()) {
+      Operation *user = use.getOwner();
+      auto attention = dyn_cast<nn::AttentionOp>(user);
+      bool isBias = attention && use.get() == attention.getBias() &&
+                    llvm::count(user->getOperands(), use.get()) == 1;
+      if (live.contains(user) && !(fused.contains(user) && (isBias || !attention)))
+        return op;
+    }
+  }
+  return nullptr;
+}
+
+llvm::DenseMap<Operation *, SmallVector<Operation *>>
+meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
+                       const GroupingOptions &options) {
+  std::vector<Candidate> candidates;
+  for (auto op : body.getOps<nn::AttentionOp>()) {
+    if (!live.contains(op))
+      continue;
+    std::string reason;
+    std::optional<KernelRegion> region = getBiasRegion(op, reason);
+    if (!region) {
+      if (!reason.empty())
+        decline(op, reason);
+      continue;
+    }
+    int64_t read = countBytes(region->inputs), bytes = countBytes(region->outputs);
+    if (region->ops.size() > kMaxOps)
+      decline(op, Twine(region->ops.size()) + " ops compute it");
+    else if (read >= bytes)
+      decline(op, "it has " + Twine(bytes) + " bytes, and what it is computed from " + Twine(read));
+    else
+      candidates.push_back({op, std::move(*region)});
+  }
+  // What one attention leaves in memory, others read there.
+  while (true) {
+    llvm::DenseSet<Operation *> fused;
+    for (const Candidate &candidate : candidates) {
+      fused.insert(candidate.op);
+      fused.insert(candidate.region.ops.begin(), candidate.region.ops.end());
+    }
+    size_t before = candidates.size();
+    llvm::erase_if(candidates, [&](const Candidate &candidate) {
+      Operation *shared = findShared(candidate, fused, live, options);
+      if (shared)
+        decline(candidate.op, shared->getName().getStringRef() + " is needed elsewhere, too");
+      return shared;
+    });
+    if (candidates.size() == before)
+      break;
+  }
+  llvm::DenseMap<Operation *, SmallVector<Operation *>> result;
+  for (const Candidate &candidate : candidates) {
+    dist::DistDialect::getDecisionLog(candidate.op->getContext())
+        .add("form-kernels", Outcome::Applied, candidate.op->getLoc(),
+             "nn.attention computes its bias, which is not in memory",
+             {{"bytes_of_bias", double(countBytes(candidate.region.outputs))},
+              {"bytes_read", double(countBytes(candidate.region.inputs))}});
+    result[candidate.op] = candidate.region.ops;
+  }
+  return result;
+}

@@ -1,0 +1,26 @@
+//===- FuseBiases.h - what attention computes of its bias -------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_FUSEBIASES_H
+#define MESHWRIGHT_PASSES_SCHEDULE_FUSEBIASES_H
+
+#include "meshwright/passes/schedule/Grouping.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+
+namespace meshwright {
+
+/// For each attention whose kernel computes its bias, the ops that do it. An op may be
+/// those of several; where it is no constant, nobody else among the live ops reads it.
+llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Operation *>>
+fuseBiases(mlir::Block &body, const llvm::DenseSet<mlir::Operation *> &live,
+           const GroupingOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_FUSEBIASES_H
