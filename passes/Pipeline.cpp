@@ -115,6 +115,7 @@ static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) 
     pm.addNestedPass<func::FuncOp>(createDecomposeAllReduce(decompose));
     pm.addNestedPass<func::FuncOp>(createSinkAllGather());
   }
+  pm.addNestedPass<func::FuncOp>(createHoistSlices());
   pm.addNestedPass<func::FuncOp>(createCombineCollectives());
 }
 

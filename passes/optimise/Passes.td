@@ -66,6 +66,31 @@ def SinkAllGather : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def HoistSlices : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
+  let summary = "moves slices up to the small values that large ones are computed from";
+  let description = [{
+    Requires an SPMD function (passes over others); guarantees the same results, padding
+    apart.
+
+    A `dist.slice`, and a `dist.pad` or `dist.reorder` before it, moves up past cheap ops
+    that compute element by element, where all that reads their results are such, and less
+    is to be cut above them: a mask that compares the ids of queries with those of keys is
+    then computed for a rank's queries and a step's keys, instead of being computed whole
+    and cut. Ops are written once for each part, however many read it.
+
+    ```mlir
+    %1 = nn.compare eq %q, %k : (tensor<64x1xi64>, tensor<1x64xi64>) -> tensor<64x64xi1>
+    %2 = dist.slice %1 axes ["ring"] dims [1] shift 1 : (tensor<64x64xi1>) -> tensor<64x32xi1>
+    ```
+    becomes
+    ```mlir
+    %1 = dist.slice %k axes ["ring"] dims [1] shift 1 : (tensor<1x64xi64>) -> tensor<1x32xi64>
+    %2 = nn.compare eq %q, %1 : (tensor<64x1xi64>, tensor<1x32xi64>) -> tensor<64x32xi1>
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def CombineCollectives : Pass<"combine-collectives", "::mlir::func::FuncOp"> {
   let summary = "drops redundant collectives and joins independent ones into one launch";
   let description = [{

@@ -1,0 +1,281 @@
+//===- HoistSlices.cpp - slices move up to what is small ------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A mask of queries and keys is computed whole where it does not depend on what is
+// sharded, and each rank then takes its rows and, in the steps of a ring, some keys.
+// Here the cuts move up past the ops that compute it, to the ids and positions, and
+// these ops are written once more for each cut.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/passes/optimise/Passes.h"
+
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_HOISTSLICES
+#include "meshwright/passes/optimise/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+int64_t countBytes(Value value) {
+  RankedTensorType type = typeOf(value);
+  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+}
+
+/// What is done to one dimension of a value: a dist.slice, dist.pad or dist.reorder.
+struct Cut {
+  Operation *example;
+  int64_t dim;
+  /// Of the dimension, afterwards.
+  int64_t size;
+
+  /// None where the op is none of these, or is one of several dimensions or values.
+  static std::optional<Cut> of(Operation *op);
+  bool operator==(const Cut &other) const;
+  Type applyTo(RankedTensorType type) const {
+    SmallVector<int64_t> shape(type.getShape());
+    shape[dim] = size;
+    return type.clone(shape);
+  }
+  Value create(OpBuilder &builder, Value value) const;
+};
+
+/// One walk up a function: which ops are computed on parts only, and the parts.
+class Hoister {
+public:
+  explicit Hoister(func::FuncOp func)
+      : block(func.front()), log(DistDialect::getDecisionLog(func.getContext())) {}
+
+  /// Whether anything changed.
+  bool run();
+
+private:
+  std::optional<SmallVector<int64_t>> getOperandDims(Operation *op, int64_t dim) const;
+  bool wantsCuts(Operation *op);
+  Value getPart(Value value, const Cut &cut);
+
+  Block &block;
+  DecisionLog &log;
+  /// The least bytes that can be cut instead of a value.
+  DenseMap<Value, int64_t> frontier;
+  /// The cuts that are asked for of an op's result; all of its users ask for some.
+  DenseMap<Operation *, SmallVector<Cut, 2>> cuts;
+  DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> parts;
+};
+
+} // namespace
+
+std::optional<Cut> Cut::of(Operation *op) {
+  if (op->getNumOperands() != 1 || op->getNumResults() != 1)
+    return std::nullopt;
+  auto withDim = [&](int64_t dim) { return Cut{op, dim, typeOf(op->getResult(0)).getDimSize(dim)}; };
+  if (auto slice = dyn_cast<dist::SliceOp>(op))
+    return withDim(slice.getDims()[0]);
+  if (auto pad = dyn_cast<PadOp>(op); pad && pad.getDims().size() == 1)
+    return withDim(pad.getDims()[0]);
+  if (auto reorder = dyn_cast<ReorderOp>(op))
+    return withDim(reorder.getDim());
+  return std::nullopt;
+}
+
+bool Cut::operator==(const Cut &other) const {
+  if (dim != other.dim || size != other.size || example->getName() != other.example->getName())
+    return false;
+  NamedAttrList own(example->getAttrs()), others(other.example->getAttrs());
+  own.erase(nn::NnDialect::kIdAttr);
+  others.erase(nn::NnDialect::kIdAttr);
+  for (StringRef name : {"dim", "dims"}) {
+    own.erase(name);
+    others.erase(name);
+  }
+  return own.getDictionary(example->getContext()) == others.getDictionary(example->getContext());
+}
+
+Value Cut::create(OpBuilder &builder, Value value) const {
+  IRMapping mapping;
+  mapping.map(example->getOperand(0), value);
+  Operation *op = builder.clone(*example, mapping);
+  op->removeAttr(nn::NnDialect::kIdAttr);
+  if (auto reorder = dyn_cast<ReorderOp>(op))
+    reorder.setDim(dim);
+  else
+    op->setAttr("dims", builder.getDenseI64ArrayAttr({dim}));
+  op->getResult(0).setType(applyTo(typeOf(value)));
+  return op->getResult(0);
+}
+
+/// Ops that a cut can move past, which cost little for each element.
+static bool isCheap(Operation *op) {
+  return isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
+             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
+             nn::SelectOp, nn::CastOp, nn::BroadcastOp, nn::TransposeOp, nn::ReshapeOp>(op);
+}
+
+/// The elements of a constant that are all one; null for other ops.
+static DenseElementsAttr getSplat(Operation *op) {
+  auto constant = llvm::dyn_cast_or_null<nn::ConstantOp>(op);
+  auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
+  return elements && elements.isSplat() ? elements : nullptr;
+}
+
+/// The dimension of each operand that is dimension `dim` of the result; -1 for one that
+/// has none.
+std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64_t dim) const {
+  FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
+  const FactorRule::DimFactors &own = rule.results[0][dim];
+  int64_t size = typeOf(op->getResult(0)).getDimSize(dim);
+  if (own.size() != 1)
+    return std::nullopt;
+  SmallVector<int64_t> dims;
+  for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule.operands)) {
+    dims.push_back(-1);
+    for (auto [d, here] : llvm::enumerate(factors)) {
+      if (!llvm::is_contained(here, own[0]))
+        continue;
+      if (here.size() != 1 || dims.back() != -1 || typeOf(operand).getDimSize(d) != size)
+        return std::nullopt;
+      dims.back() = d;
+    }
+  }
+  return dims;
+}
+
+/// Whether the op is needed in parts only, and less is to be cut above it; notes the
+/// parts.
+bool Hoister::wantsCuts(Operation *op) {
+  if (!isCheap(op) || op->use_empty())
+    return false;
+  if (frontier.lookup(op->getResult(0)) >= countBytes(op->getResult(0)))
+    return false;
+  SmallVector<Cut, 2> wanted;
+  auto want = [&](const Cut &cut) {
+    if (!llvm::is_contained(wanted, cut))
+      wanted.push_back(cut);
+    return getOperandDims(op, cut.dim).has_value();
+  };
+  for (OpOperand &use : op->getUses()) {
+    Operation *user = use.getOwner();
+    if (std::optional<Cut> cut = Cut::of(user)) {
+      if (!want(*cut))
+        return false;
+      continue;
+    }
+    auto asked = cuts.find(user);
+    if (asked == cuts.end())
+      return false;
+    for (Cut cut : asked->second) {
+      cut.dim = (*getOperandDims(user, cut.dim))[use.getOperandNumber()];
+      if (cut.dim < 0 || !want(cut))
+        return false;
+    }
+  }
+  cuts[op] = std::move(wanted);
+  return true;
+}
+
+Value Hoister::getPart(Value value, const Cut &cut) {
+  for (auto &[known, part] : parts[value])
+    if (known == cut)
+      return part;
+  Operation *op = value.getDefiningOp();
+  OpBuilder builder(value.getContext());
+  Value part;
+  if (op && cuts.contains(op)) {
+    SmallVector<Value> operands(op->getOperands());
+    for (auto [operand, dim] : llvm::zip_equal(operands, *getOperandDims(op, cut.dim))) {
+      Cut above = cut;
+      above.dim = dim;
+      if (dim >= 0)
+        operand = getPart(operand, above);
+    }
+    builder.setInsertionPoint(op);
+    Operation *clone = builder.clone(*op);
+    clone->setOperands(operands);
+    clone->removeAttr(nn::NnDialect::kIdAttr);
+    clone->getResult(0).setType(cut.applyTo(typeOf(value)));
+    part = clone->getResult(0);
+  } else if (DenseElementsAttr splat = getSplat(op)) {
+    builder.setInsertionPoint(op);
+    part = nn::ConstantOp::create(builder, op->getLoc(),
+                                  splat.resizeSplat(cast<ShapedType>(cut.applyTo(typeOf(value)))));
+  } else {
+    builder.setInsertionPointAfterValue(value);
+    part = cut.create(builder, value);
+  }
+  parts[value].push_back({cut, part});
+  return part;
+}
+
+bool Hoister::run() {
+  SmallVector<Operation *> ops = llvm::map_to_vector(block, [](Operation &op) { return &op; });
+  for (Operation *op : ops) {
+    if (getSplat(op))
+      frontier[op->getResult(0)] = 0;
+    if (!isCheap(op))
+      continue;
+    int64_t above = 0;
+    for (Value operand : op->getOperands()) {
+      auto known = frontier.find(operand);
+      above += known == frontier.end() ? countBytes(operand) : known->second;
+    }
+    frontier[op->getResult(0)] = std::min(above, countBytes(op->getResult(0)));
+  }
+  for (Operation *op : llvm::reverse(ops))
+    wantsCuts(op);
+  bool changed = false;
+  for (Operation *op : ops) {
+    std::optional<Cut> cut = Cut::of(op);
+    Operation *whole = cut ? op->getOperand(0).getDefiningOp() : nullptr;
+    if (!cuts.contains(whole))
+      continue;
+    log.add("hoist-slices", Outcome::Applied, op->getLoc(),
+            (op->getName().getStringRef() + " moves up past " + whole->getName().getStringRef() +
+             ": less is to be cut there")
+                .str(),
+            {{"bytes_below", double(countBytes(whole->getResult(0)))},
+             {"bytes_above", double(frontier.lookup(whole->getResult(0)))}});
+    op->getResult(0).replaceAllUsesWith(getPart(op->getOperand(0), *cut));
+    changed = true;
+  }
+  for (Operation *op : llvm::reverse(ops))
+    if (isOpTriviallyDead(op))
+      op->erase();
+  return changed;
+}
+
+namespace {
+
+struct HoistSlicesPass : meshwright::impl::HoistSlicesBase<HoistSlicesPass> {
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||
+        func.front().getOps<dist::SliceOp>().empty())
+      return markAllAnalysesPreserved();
+    // Cuts of several dimensions move up one after the other.
+    bool changed = false;
+    while (Hoister(func).run())
+      changed = true;
+    if (!changed)
+      return markAllAnalysesPreserved();
+    if (failed(verifyPlacement(func)))
+      signalPassFailure();
+  }
+};
+
+} // namespace
