@@ -156,7 +156,7 @@ struct Layout {
   bool isUnreduced() const { return !unreduced.empty(); }
   /// Whether an axis shards two dimensions: a rank has blocks of rows and of columns
   /// that go together, and no collective makes the value whole. Only the bias of
-  /// attention in steps around a ring lies so.
+  /// attention in steps around a ring lies so, and what it is computed from.
   bool isBlockwise() const;
   /// Whether any factor is sharded or the value unreduced over one of `axes`.
   bool uses(mlir::ArrayRef<Axis> axes) const;

@@ -477,14 +477,18 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   for (auto values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     if (llvm::any_of(values, isEmpty))
       return LogicalResult(report(context, "expected static tensors with at least one element"));
-  for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (auto attention = dyn_cast<nn::AttentionOp>(op);
-        operand->isBlockwise() && !(attention && attention.getBias() == op->getOperand(i)))
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    if (!operand->isBlockwise())
+      continue;
+    auto attention = dyn_cast<nn::AttentionOp>(op);
+    bool isBias = attention && attention.getBias() == op->getOperand(i);
+    if (!isBias && (!keepsBlocks(op) || operand->isUnreduced()))
       return LogicalResult(report(context,
                                   "reads operand " + Twine(i) + ", which lies in blocks as " +
                                       toString(*operand, context.mesh) +
                                       ": only attention's bias may",
                                   i));
+  }
   if (!isa<nn::MergeAttentionOp>(op))
     for (auto [i, operand] : llvm::enumerate(context.operands))
       if (operand->keys.isPart())

@@ -51,6 +51,12 @@ int countPadded(const dist::Layout &layout);
 /// What may stand anywhere in a value: true data, padding, corners.
 padding::Padding overallState(const dist::Layout &layout);
 
+/// Whether the op computes element by element, or within pairs of features.
+bool isElementwise(mlir::Operation *op);
+/// Whether the op gives each element from those at the same place of its operands: then
+/// blocks of these (see Layout::isBlockwise) give a block of the result.
+bool keepsBlocks(mlir::Operation *op);
+
 /// By the op's factor rule; a contraction of equal elements has other readings.
 MaybeLayouts transferByRule(const TransferContext &context,
                             mlir::SmallVectorImpl<dist::Layout> *alternatives);

@@ -57,12 +57,16 @@ padding::State RuleTransfer::getCornerState(unsigned i, int factor, const Layout
   return own ? own : second;
 }
 
-bool RuleTransfer::isElementwise() const {
+bool layout_transfer::isElementwise(Operation *op) {
   return isa<nn::AbsOp, nn::AddOp, nn::AndOp, nn::BroadcastOp, nn::CastOp, nn::CompareOp, nn::CosOp,
              nn::DivOp, nn::ErfOp, nn::ExpOp, nn::FloorOp, nn::GeluOp, nn::LogOp, nn::MaximumOp,
              nn::MinimumOp, nn::MulOp, nn::NegOp, nn::NotOp, nn::OrOp, nn::PowOp, nn::ReciprocalOp,
              nn::ReluOp, nn::RemOp, nn::RotaryOp, nn::RsqrtOp, nn::SelectOp, nn::SigmoidOp,
              nn::SiluOp, nn::SinOp, nn::SqrtOp, nn::SubOp, nn::TanhOp, nn::XorOp>(op);
+}
+
+bool layout_transfer::keepsBlocks(Operation *op) {
+  return (isElementwise(op) && !isa<nn::RotaryOp>(op)) || isa<nn::TransposeOp, nn::ReshapeOp>(op);
 }
 
 //===----------------------------------------------------------------------===//
@@ -194,7 +198,7 @@ Padding RuleTransfer::evaluate(int factor, const LayoutFactor &piece) const {
   SmallVector<State, 4> in;
   for (unsigned i = 0; i < operands.size(); ++i)
     in.push_back(getState(i, factor, piece));
-  if (isElementwise())
+  if (isElementwise(op))
     return padding::evaluateElementwise(op, in);
 
   // The first operand where the tail meets padding that the op reads.
@@ -289,7 +293,7 @@ Padding RuleTransfer::evaluateCorner() const {
     else
       in.push_back(countPadded(*layout) >= padded ? layout->corner : overallState(*layout));
   }
-  if (isElementwise())
+  if (isElementwise(op))
     return padding::evaluateElementwise(op, in);
   if (isa<nn::TransposeOp>(op))
     return operands[0]->corner;

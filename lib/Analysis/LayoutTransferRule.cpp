@@ -215,7 +215,7 @@ LogicalResult RuleTransfer::checkAxes() {
     // Sharded keys may share axes with the queries: see coverKeys.
     if (axes.empty() || (attention && static_cast<int>(f) == rule.operands[1][2].front()))
       continue;
-    if (anyOverlap(all, axes))
+    if (anyOverlap(all, axes) && !keepsBlocks(op))
       return report(context, "axes " + toString(axes, mesh) +
                                  " shard two dimensions that the op does not tie: each rank would "
                                  "have a part of the result that no layout describes");

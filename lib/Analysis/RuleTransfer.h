@@ -65,7 +65,6 @@ private:
                        const dist::LayoutFactor &otherPiece) const;
   padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
   padding::Padding evaluateCorner() const;
-  bool isElementwise() const;
 
   const TransferContext &context;
   mlir::Operation *op;

@@ -755,3 +755,77 @@ func.func @main(
   %1 = nn.cumsum %0 dim 0 : tensor<8xf32>
   return %1 : tensor<8xf32>
 }
+
+// -----
+
+// Blocks of a mask are for attention in that step of the ring: others would need all of them.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+    -> (tensor<4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}]>, dist.global = tensor<8xi1>})
+    attributes {dist.spmd = @mesh} {
+  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
+  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
+  // expected-note@below {{is from here, and lies as}}
+  %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
+  // expected-error@below {{reads operand 0, which lies in blocks as [{"ring"}, {"ring"}]: only attention's bias may}}
+  %r = nn.slice %same starts [0, 0] limits [4, 1] strides [1, 1] : (tensor<4x4xi1>) -> tensor<4x1xi1>
+  %f = nn.reshape %r : (tensor<4x1xi1>) -> tensor<4xi1>
+  return %f : tensor<4xi1>
+}
+
+// -----
+
+// Blocks of two steps in one mask.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
+  %next = dist.slice %s axes ["ring"] dims [0] shift 1 : (tensor<8xi64>) -> tensor<4xi64>
+  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
+  %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
+  // expected-note@below {{is from here, and lies as}}
+  %b = nn.compare le %next, %rows : (tensor<4xi64>, tensor<4x1xi64>) -> tensor<4x4xi1>
+  // expected-error@below {{dimension 1 of operand 1 lies as}}
+  %seen = nn.and %a, %b : (tensor<4x4xi1>, tensor<4x4xi1>) -> tensor<4x4xi1>
+  %bias = nn.cast %seen : (tensor<4x4xi1>) -> tensor<4x4xf32>
+  %o, %l = nn.attention %q, %q, %q bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A mask of the rank's own keys for those of the rank before it.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
+  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
+  %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
+  // expected-note@below {{is from here, and lies as}}
+  %bias = nn.cast %a : (tensor<4x4xi1>) -> tensor<4x4xf32>
+  %k = dist.permute %q axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{dimension 1 of operand 3 lies as}}
+  %o, %l = nn.attention %q, %k, %k bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A block is not a result either.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+    -> (tensor<4x4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}, {}]>, dist.global = tensor<8x4xi1>})
+    attributes {dist.spmd = @mesh} {
+  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
+  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
+  // expected-note@below {{is from here, and lies as}}
+  %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
+  // expected-error@below {{result 0 lies as [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
+  return %same : tensor<4x4xi1>
+}

@@ -1,0 +1,86 @@
+// RUN: sharding-opt %s --hoist-slices --verify-roundtrip -split-input-file | FileCheck %s
+// RUN: sharding-opt %s --hoist-slices -split-input-file --remarks=applied 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// A mask of segments: a rank takes its rows, and in each step of a ring some keys.
+// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.compare: less is to be cut there
+// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.select: less is to be cut there
+// CHECK-LABEL: func.func @segments
+dist.mesh @mesh = <["ring"=2]>
+func.func @segments(
+    %q: tensor<1x2x32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x64x8xf32>},
+    %s: tensor<1x64xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<1x64xi64>})
+    -> (tensor<1x2x32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x64x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // CHECK: %[[R:.*]] = nn.reshape %{{.*}} -> tensor<1x1x64x1xi64>
+  // CHECK: %[[ROWS:.*]] = dist.slice %[[R]] axes ["ring"] dims [2] : (tensor<1x1x64x1xi64>) -> tensor<1x1x32x1xi64>
+  // CHECK: %[[K:.*]] = nn.reshape %{{.*}} -> tensor<1x1x1x64xi64>
+  // CHECK-DAG: %[[K0:.*]] = dist.slice %[[K]] axes ["ring"] dims [3] : (tensor<1x1x1x64xi64>) -> tensor<1x1x1x32xi64>
+  // CHECK-DAG: %[[K1:.*]] = dist.slice %[[K]] axes ["ring"] dims [3] shift 1 : (tensor<1x1x1x64xi64>) -> tensor<1x1x1x32xi64>
+  %r = nn.reshape %s : (tensor<1x64xi64>) -> tensor<1x1x64x1xi64>
+  %k = nn.reshape %s : (tensor<1x64xi64>) -> tensor<1x1x1x64xi64>
+  // CHECK-NOT: tensor<1x1x64x64xi1>
+  // CHECK-DAG: %[[S0:.*]] = nn.compare eq %[[ROWS]], %[[K0]] {{.*}} -> tensor<1x1x32x32xi1>
+  // CHECK-DAG: %[[S1:.*]] = nn.compare eq %[[ROWS]], %[[K1]] {{.*}} -> tensor<1x1x32x32xi1>
+  %same = nn.compare eq %r, %k {nn.id = 1 : i64} : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
+  %own = dist.slice %same axes ["ring"] dims [2] : (tensor<1x1x64x64xi1>) -> tensor<1x1x32x64xi1>
+  %zero = nn.constant dense<0.0> : tensor<1x1x1x64xf32>
+  %lowest = nn.constant dense<0xFF800000> : tensor<f32>
+  // CHECK-DAG: %[[Z:.*]] = nn.constant dense<0.000000e+00> : tensor<1x1x1x32xf32>
+  // CHECK-DAG: %[[B0:.*]] = nn.select %[[S0]], %[[Z]]
+  // CHECK-DAG: %[[B1:.*]] = nn.select %[[S1]], %
+  %b = nn.select %own, %zero, %lowest : (tensor<1x1x32x64xi1>, tensor<1x1x1x64xf32>, tensor<f32>) -> tensor<1x1x32x64xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x1x32x64xf32>) -> tensor<1x1x32x32xf32>
+  // CHECK: nn.attention %{{.*}} bias %[[B0]]
+  %o0, %l0 = nn.attention %q, %q, %q bias %b0 scale 1.0 : (tensor<1x2x32x8xf32>, tensor<1x2x32x8xf32>, tensor<1x2x32x8xf32>, tensor<1x1x32x32xf32>) -> (tensor<1x2x32x8xf32>, tensor<1x2x32xf32>)
+  %p = dist.permute %q axes ["ring"] shift 1 : (tensor<1x2x32x8xf32>) -> tensor<1x2x32x8xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x1x32x64xf32>) -> tensor<1x1x32x32xf32>
+  // CHECK: nn.attention %{{.*}} bias %[[B1]]
+  %o1, %l1 = nn.attention %q, %p, %p bias %b1 scale 1.0 : (tensor<1x2x32x8xf32>, tensor<1x2x32x8xf32>, tensor<1x2x32x8xf32>, tensor<1x1x32x32xf32>) -> (tensor<1x2x32x8xf32>, tensor<1x2x32xf32>)
+  %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x32x8xf32>, tensor<1x2x32xf32>, tensor<1x2x32x8xf32>, tensor<1x2x32xf32>) -> (tensor<1x2x32x8xf32>, tensor<1x2x32xf32>)
+  return %o : tensor<1x2x32x8xf32>
+}
+
+// -----
+
+// Padding and another order move along; through transposes and stretching.
+// CHECK-LABEL: func.func @ordered
+// CHECK: %[[P:.*]] = dist.pad %{{.*}} dims [0] : (tensor<13xf32>) -> tensor<16xf32>
+// CHECK: %[[R:.*]] = dist.reorder %[[P]] dim 0
+// CHECK: %[[S:.*]] = dist.slice %[[R]] axes ["tp"] dims [0] : (tensor<16xf32>) -> tensor<8xf32>
+// CHECK: %[[B:.*]] = nn.broadcast %[[S]] : (tensor<8xf32>) -> tensor<32x8xf32>
+// CHECK: %[[T:.*]] = nn.transpose %[[B]] [1, 0] : (tensor<32x8xf32>) -> tensor<8x32xf32>
+// CHECK: return %[[T]]
+dist.mesh @mesh = <["tp"=2]>
+func.func @ordered(%x: tensor<13xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<13xf32>})
+    -> (tensor<8x32xf32> {dist.sharding = #dist.sharding<@mesh, [(13 pad 16 zigzag 2{"tp"}), {}]>, dist.global = tensor<13x32xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %x : (tensor<13xf32>) -> tensor<32x13xf32>
+  %1 = nn.transpose %0 [1, 0] : (tensor<32x13xf32>) -> tensor<13x32xf32>
+  %2 = dist.pad %1 dims [0] : (tensor<13x32xf32>) -> tensor<16x32xf32>
+  %3 = dist.reorder %2 dim 0 from <13 pad 16> to <13 pad 16 zigzag 2> : tensor<16x32xf32>
+  %4 = dist.slice %3 axes ["tp"] dims [0] : (tensor<16x32xf32>) -> tensor<8x32xf32>
+  return %4 : tensor<8x32xf32>
+}
+
+// -----
+
+// Nothing is gained where operands are as large, or the whole is needed, too.
+// CHECK-LABEL: func.func @stays
+// CHECK: %[[A:.*]] = nn.add
+// CHECK: dist.slice %[[A]]
+// CHECK: %[[B:.*]] = nn.broadcast
+// CHECK: dist.slice %[[B]]
+dist.mesh @mesh = <["tp"=2]>
+func.func @stays(
+    %x: tensor<16x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x32xf32>},
+    %y: tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<32xf32>})
+    -> (tensor<8x32xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x32xf32>},
+        tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>},
+        tensor<16x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x32xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.add %x, %x : (tensor<16x32xf32>, tensor<16x32xf32>) -> tensor<16x32xf32>
+  %1 = dist.slice %0 axes ["tp"] dims [0] : (tensor<16x32xf32>) -> tensor<8x32xf32>
+  %2 = nn.broadcast %y : (tensor<32xf32>) -> tensor<16x32xf32>
+  %3 = dist.slice %2 axes ["tp"] dims [1] : (tensor<16x32xf32>) -> tensor<16x16xf32>
+  return %1, %3, %2 : tensor<8x32xf32>, tensor<16x16xf32>, tensor<16x32xf32>
+}
