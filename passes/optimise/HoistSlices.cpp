@@ -84,7 +84,9 @@ private:
 std::optional<Cut> Cut::of(Operation *op) {
   if (op->getNumOperands() != 1 || op->getNumResults() != 1)
     return std::nullopt;
-  auto withDim = [&](int64_t dim) { return Cut{op, dim, typeOf(op->getResult(0)).getDimSize(dim)}; };
+  auto withDim = [&](int64_t dim) {
+    return Cut{op, dim, typeOf(op->getResult(0)).getDimSize(dim)};
+  };
   if (auto slice = dyn_cast<dist::SliceOp>(op))
     return withDim(slice.getDims()[0]);
   if (auto pad = dyn_cast<PadOp>(op); pad && pad.getDims().size() == 1)
