@@ -148,6 +148,22 @@ def test_overlap_of_ring(name, mesh, order, batch, length):
     assert start.start() < text.index("nn.attention") < wait
 
 
+@pytest.mark.parametrize("mesh, batch", [({"ulysses": 2}, 1), ({"ulysses": 2, "ring": 2}, 2)], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_overlap_of_ulysses(name, mesh, batch):
+    """Chunks of heads, or of a batch, change no bit, whatever the mask."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 101, (batch, 17))
+    model = mw.from_torch(MODELS[name]().eval(), (ids,))
+    context = {axis: axis for axis in mesh}
+    on, off = (model.parallelize(mesh=mesh, context_parallel=context, overlap=overlap)
+               for overlap in ("on", "off"))
+    assert torch.equal(on.run(ids)[0], off.run(ids)[0])
+    decisions = [d["outcome"] for d in on.report(format="json")["decisions"] if d["pass"] == "split-collectives"]
+    # Two key/value heads are too few for chunks on two ranks.
+    assert ("applied" in decisions) == (name != "llama 8:2" or batch > 1)
+
+
 def test_order_without_a_causal_mask():
     """Declined with a remark: all ranks have the same to do."""
     torch.manual_seed(0)
