@@ -406,7 +406,8 @@ LogicalResult ContextParallelPolicy::run() {
     return failure();
   SmallVector<nn::AttentionOp> attentions;
   func.walk([&](nn::AttentionOp op) { attentions.push_back(op); });
-  for (nn::AttentionOp op : attentions)
+  // From the last on: of what is constrained behind an op nothing is known.
+  for (nn::AttentionOp op : llvm::reverse(attentions))
     if (stage.empty() || stages.contains(op))
       annotateAttention(op, *shardings);
   for (int64_t length : lengths)

@@ -219,6 +219,21 @@ def test_diffusion(name, mesh):
     assert all(e["bytes_per_rank"] < 1024 * e["count"] for e in gathered)
 
 
+class Chained(torch.nn.Module):
+    def forward(self, x, y):
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(attend(x, x, x), y, y)
+
+
+@pytest.mark.parametrize("context", [{"ring": "up"}, {"ulysses": "up"}], ids=str)
+def test_attention_to_what_attention_made(context):
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 1, 2, 9, 16)
+    plan = mw.from_torch(Chained(), (x, y)).parallelize(mesh={"up": 2}, context_parallel=context)
+    want = Chained()(x.double(), y.double())
+    assert (plan.run(x, y)[0].double() - want).abs().max() <= 1e-5 * want.abs().max()
+
+
 def test_padding_mask_on_a_ring():
     torch.manual_seed(0)
     model = MODELS["bert"]().eval()
