@@ -135,12 +135,16 @@ def Dist_SliceOp : Dist_CollectiveOp<"slice"> {
 def Dist_PermuteOp : Dist_CollectiveOp<"permute"> {
   let summary = "sends whole local values to other ranks of the group";
   let description = [{
-    `pairs` lists source and destination, as linear coordinates over `axes`. A
-    `shift` of s sends from coordinate i to (i + s) mod the group's size.
+    `pairs` lists source and destination, as linear coordinates over `axes`; each
+    rank is a destination at most once. A rank that is none receives nothing, waits
+    for nothing and has zeros: its chunk is missing, which only attention whose mask
+    hides all of it there may read. A `shift` of s sends from coordinate i to (i + s)
+    mod the group's size.
 
     ```mlir
     %1 = dist.permute %0 axes ["tp"] shift 1 : (tensor<4x8xf32>) -> tensor<4x8xf32>
     %2 = dist.permute %0 axes ["dp", "tp"] pairs [[0, 0], [1, 2], [2, 1], [3, 3]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %3 = dist.permute %0 axes ["tp"] pairs [[0, 1], [1, 2], [2, 3]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,

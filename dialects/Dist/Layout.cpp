@@ -156,7 +156,7 @@ bool Layout::uses(ArrayRef<Axis> axes) const {
 
 bool Layout::sameShardingAs(const Layout &other) const {
   if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction) ||
-      !(keys == other.keys))
+      !(keys == other.keys) || !(missing == other.missing))
     return false;
   return llvm::equal(dims, other.dims,
                      [](const DimLayout &a, const DimLayout &b) { return a.sameShardingAs(b); });
@@ -535,6 +535,9 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
   hash = llvm::hash_combine(hash, layout.keys.source);
   for (unsigned chunk : layout.keys.merged.set_bits())
     hash = llvm::hash_combine(hash, chunk);
+  add(layout.missing.axes);
+  for (unsigned rank : layout.missing.ranks.set_bits())
+    hash = llvm::hash_combine(hash, rank);
   return hash;
 }
 
@@ -567,6 +570,15 @@ std::string dist::toString(ArrayRef<Axis> axes, MeshAttr mesh) {
   return text;
 }
 
+std::string dist::toString(const llvm::SmallBitVector &set) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  os << '{';
+  llvm::interleaveComma(set.set_bits(), os);
+  os << '}';
+  return text;
+}
+
 std::string dist::toString(const Layout &layout, MeshAttr mesh) {
   std::string text;
   llvm::raw_string_ostream os(text);
@@ -596,10 +608,12 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
     print(os, layout.unreduced, mesh);
   }
   if (layout.keys.isPart()) {
-    os << " over key chunks {";
-    llvm::interleaveComma(layout.keys.merged.set_bits(), os);
-    os << "} of ";
+    os << " over key chunks " << toString(layout.keys.merged) << " of ";
     print(os, layout.keys.axes, mesh);
+  }
+  if (layout.missing.isAny()) {
+    os << " missing on ranks " << toString(layout.missing.ranks) << " of ";
+    print(os, layout.missing.axes, mesh);
   }
   return text;
 }

@@ -137,6 +137,20 @@ struct KeyCover {
   }
 };
 
+/// Ranks that a permute left out: they have zeros in place of their chunk, which nobody
+/// may take for it.
+struct MissingChunks {
+  /// The axes along which these ranks differ from others; none where none is left out.
+  AxisList axes;
+  /// By linear coordinate over `axes`.
+  llvm::SmallBitVector ranks;
+
+  bool isAny() const { return !axes.empty(); }
+  bool operator==(const MissingChunks &other) const {
+    return axes == other.axes && ranks == other.ranks;
+  }
+};
+
 /// How a value lies on a mesh.
 struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
@@ -147,6 +161,8 @@ struct Layout {
   Padding corner = Padding::Zero;
   /// Of results of attention over a part of the keys, and their log-sum-exps.
   KeyCover keys;
+  /// Of keys and values on their way around a ring.
+  MissingChunks missing;
 
   int64_t getRank() const { return dims.size(); }
   mlir::SmallVector<int64_t> getLocalShape() const;
@@ -222,6 +238,8 @@ llvm::StringRef stringify(TokenOrder order);
 /// Prints a layout for messages: `[{"dp"}, {"tp"}, {}] unreduced {"cp"}`.
 std::string toString(const Layout &layout, MeshAttr mesh);
 std::string toString(mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+/// A set of numbers: `{0, 2}`.
+std::string toString(const llvm::SmallBitVector &set);
 
 } // namespace meshwright::dist
 

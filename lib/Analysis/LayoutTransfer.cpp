@@ -263,7 +263,7 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
 
 bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
   if (layout.dims.size() != expected.dims.size() || layout.unreduced != expected.unreduced ||
-      !(layout.keys == expected.keys) ||
+      !(layout.keys == expected.keys) || !(layout.missing == expected.missing) ||
       (layout.isUnreduced() && layout.reduction != expected.reduction))
     return false;
   for (auto [have, want] : llvm::zip_equal(layout.dims, expected.dims)) {
@@ -448,15 +448,6 @@ static MaybeLayouts transferScalar(const TransferContext &context) {
   return ResultLayouts(context.op->getNumResults());
 }
 
-static std::string list(const llvm::SmallBitVector &chunks) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << '{';
-  llvm::interleaveComma(chunks.set_bits(), os);
-  os << '}';
-  return text;
-}
-
 static bool isScalar(Value value) {
   auto tensor = dyn_cast<ShapedType>(value.getType());
   return !tensor || (tensor.hasRank() && tensor.getRank() == 0);
@@ -494,11 +485,23 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
       if (operand->keys.isPart())
         return LogicalResult(report(context,
                                     "reads operand " + Twine(i) + ", attention over key chunks " +
-                                        list(operand->keys.merged) + " of the needed " +
-                                        list(operand->keys.needed) + " of " +
+                                        toString(operand->keys.merged) + " of the needed " +
+                                        toString(operand->keys.needed) + " of " +
                                         toString(operand->keys.axes, context.mesh) +
                                         ": the others have not been merged",
                                     i));
+  // Where attention may read them, coverKeys says.
+  auto mayMiss = [&](unsigned i) {
+    return isa<PermuteOp>(op) || (isa<nn::AttentionOp>(op) && (i == 1 || i == 2));
+  };
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (operand->missing.isAny() && !mayMiss(i))
+      return LogicalResult(report(context,
+                                  "reads operand " + Twine(i) + ", which a permute left out on " +
+                                      "ranks " + toString(operand->missing.ranks) + " of " +
+                                      toString(operand->missing.axes, context.mesh) +
+                                      ": only keys and values of attention may be",
+                                  i));
   if (auto constant = dyn_cast<nn::ConstantOp>(op))
     return transferConstant(constant);
   if (auto iota = dyn_cast<nn::IotaOp>(op))

@@ -550,6 +550,14 @@ MaybeLayouts CollectiveTransfer::run() {
             .Case<PermuteOp>([&](PermuteOp permute) -> LogicalResult {
               if (succeeded(transferPermute(permute, axes, mesh, layout)))
                 return success();
+              if (auto leftOut = getLeftOut(permute, getNumShards(axes)); leftOut.any())
+                return report(context,
+                              "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
+                                  ": expected chunks of operand " + Twine(n) +
+                                  " that all go equally far along the axes that shard it, but it "
+                                  "lies as " +
+                                  toString(layout, mesh),
+                              n);
               return report(context,
                             "leaves the chunks of operand " + Twine(n) + ", which lies as " +
                                 toString(layout, mesh) + ", in an order that fits no layout",

@@ -279,6 +279,31 @@ static Value getRingSource(Value value) {
   }
 }
 
+/// A part over hidden keys is the same whatever they are.
+LogicalResult RuleTransfer::checkMissing(nn::AttentionOp attention, const LayoutFactor *sharded,
+                                         ArrayRef<llvm::SmallBitVector> needing) {
+  for (unsigned i : {1u, 2u}) {
+    const MissingChunks &missing = operands[i]->missing;
+    if (!missing.isAny())
+      continue;
+    auto fails = [&](const llvm::SmallBitVector &ranks, const Twine &why) {
+      return report(context,
+                    "reads operand " + Twine(i) + " on ranks " + toString(ranks) + " of " +
+                        toString(missing.axes, mesh) + ", which a permute left out: " + why,
+                    i);
+    };
+    if (!sharded || sharded->axes != missing.axes)
+      return fails(missing.ranks, "the keys are not sharded over these axes");
+    if (!attention.getKvPositions() || !isPositions(attention.getKvPositions()))
+      return fails(missing.ranks, "expected the keys' positions as an operand, to hide them");
+    llvm::SmallBitVector read = missing.ranks;
+    read &= needing[sharded->shift];
+    if (read.any())
+      return fails(read, "the mask needs them there");
+  }
+  return success();
+}
+
 LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
   LayoutFactor *sharded = nullptr;
@@ -293,7 +318,7 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
     sharded = &piece;
   }
   if (!sharded)
-    return success();
+    return checkMissing(attention, nullptr, {});
   AxisList queryAxes = getAxes(queryFactor);
   // The heads and the batch are sharded over other axes.
   for (auto [f, list] : llvm::enumerate(pieces))
@@ -325,7 +350,10 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
       isPositions(attention.getKvPositions()))
     queries = &pieces[queryFactor].front();
   keys.axes = sharded->axes;
-  keys.needed = getNeededSteps(mask, queries, *sharded);
+  RanksOfSteps needing = getNeedingRanks(mask, queries, *sharded);
+  if (failed(checkMissing(attention, sharded, needing)))
+    return failure();
+  keys.needed = getNeededSteps(needing);
   keys.merged.resize(keys.needed.size());
   keys.merged.set(sharded->shift);
   Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());

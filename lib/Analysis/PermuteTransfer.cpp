@@ -28,32 +28,78 @@ struct Digit {
 
 } // namespace
 
+llvm::SmallBitVector layout_transfer::getLeftOut(PermuteOp op, int64_t size) {
+  llvm::SmallBitVector leftOut(size, /*t=*/bool(op.getPairs()));
+  ArrayRef<int64_t> pairs = op.getPairs().value_or(ArrayRef<int64_t>());
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    leftOut.reset(pairs[i + 1]);
+  return leftOut;
+}
+
+/// By how much the coordinates grow on the way, where all go as far.
+static std::optional<int64_t> getDistance(PermuteOp op, int64_t size) {
+  auto wrap = [&](int64_t distance) { return (distance % size + size) % size; };
+  if (std::optional<int64_t> shift = op.getShift())
+    return wrap(*shift);
+  ArrayRef<int64_t> pairs = *op.getPairs();
+  std::optional<int64_t> distance;
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    int64_t own = wrap(pairs[i + 1] - pairs[i]);
+    if (distance.value_or(own) != own)
+      return std::nullopt;
+    distance = own;
+  }
+  return distance;
+}
+
+/// Chunks of one factor move on, all of them or all but those to `leftOut`.
+static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
+                                 const llvm::SmallBitVector &leftOut, Layout &layout) {
+  LayoutFactor *moved = nullptr;
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors) {
+      if (!anyOverlap(factor.axes, axes))
+        continue;
+      if (moved || factor.axes != AxisList(axes.begin(), axes.end()))
+        return failure();
+      moved = &factor;
+    }
+  if (!moved || anyOverlap(layout.unreduced, axes))
+    return failure();
+  int64_t size = leftOut.size();
+  llvm::SmallBitVector missing = leftOut;
+  if (layout.missing.isAny())
+    for (unsigned rank : layout.missing.ranks.set_bits())
+      missing.set((rank + distance) % size);
+  moved->shift = (moved->shift + distance) % size;
+  layout.missing = {};
+  if (missing.any())
+    layout.missing = {AxisList(axes.begin(), axes.end()), std::move(missing)};
+  return success();
+}
+
 LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
                                                Layout &layout) {
+  int64_t size = getNumShards(axes);
+  llvm::SmallBitVector leftOut = getLeftOut(op, size);
+  if (leftOut.any() || layout.missing.isAny()) {
+    // What is missing is known along one list of axes.
+    std::optional<int64_t> distance = getDistance(op, size);
+    if (!distance || (layout.missing.isAny() && layout.missing.axes != axes))
+      return failure();
+    return shiftChunks(axes, *distance, leftOut, layout);
+  }
   if (!layout.uses(axes))
     return success();
-  int64_t size = getNumShards(axes);
-  if (std::optional<int64_t> shift = op.getShift()) {
-    if (*shift % size == 0)
+  if (op.getShift()) {
+    int64_t distance = *getDistance(op, size);
+    if (distance == 0)
       return success();
     // Shifted parts have the same sum.
     AxisList left = layout.unreduced;
     if (removeAxes(left, axes))
       return success();
-    // Chunks of one factor move on, all of them.
-    LayoutFactor *moved = nullptr;
-    for (DimLayout &dim : layout.dims)
-      for (LayoutFactor &factor : dim.factors) {
-        if (!anyOverlap(factor.axes, axes))
-          continue;
-        if (moved || factor.axes != AxisList(axes.begin(), axes.end()))
-          return failure();
-        moved = &factor;
-      }
-    if (!moved || anyOverlap(layout.unreduced, axes))
-      return failure();
-    moved->shift = ((moved->shift + *shift) % size + size) % size;
-    return success();
+    return shiftChunks(axes, distance, leftOut, layout);
   }
 
   SmallVector<int64_t> source(size, 0);

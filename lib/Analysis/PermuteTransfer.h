@@ -16,6 +16,9 @@
 
 namespace meshwright::layout_transfer {
 
+/// The ranks, by coordinate over the axes, to which the permute sends nothing.
+llvm::SmallBitVector getLeftOut(dist::PermuteOp op, int64_t size);
+
 /// Replaces `layout` by what it is after the permute over `axes`; fails, leaving
 /// it, where no layout describes that.
 mlir::LogicalResult transferPermute(dist::PermuteOp op, mlir::ArrayRef<dist::Axis> axes,

@@ -30,7 +30,7 @@ bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
 
 bool sameLayout(const Layout &a, const Layout &b) {
   return a.corner == b.corner && a.unreduced == b.unreduced && a.reduction == b.reduction &&
-         a.keys == b.keys &&
+         a.keys == b.keys && a.missing == b.missing &&
          llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
            return llvm::equal(x.factors, y.factors, sameFactor);
          });

@@ -59,10 +59,10 @@ static bool mayMeet(const MaskShape &mask, const Interval &queries, const Interv
   return !(mask.windowRight && keys.first > queries.last + *mask.windowRight);
 }
 
-llvm::SmallBitVector meshwright::getNeededSteps(const MaskShape &mask, const LayoutFactor *queries,
-                                                const LayoutFactor &keys) {
+RanksOfSteps meshwright::getNeedingRanks(const MaskShape &mask, const LayoutFactor *queries,
+                                         const LayoutFactor &keys) {
   int64_t chunks = getNumShards(keys.axes);
-  llvm::SmallBitVector needed(chunks);
+  RanksOfSteps needing(chunks, llvm::SmallBitVector(chunks));
   SmallVector<SmallVector<Interval, 2>> keyIntervals, queryIntervals;
   for (int64_t i = 0; i < chunks; ++i)
     keyIntervals.push_back(getIntervals(keys, chunks, i));
@@ -74,20 +74,38 @@ llvm::SmallBitVector meshwright::getNeededSteps(const MaskShape &mask, const Lay
   for (int64_t rank = 0; rank < chunks; ++rank) {
     for (int64_t step = 0; step < chunks; ++step) {
       ArrayRef<Interval> there = keyIntervals[(rank - step + chunks) % chunks];
-      if (needed.test(step) || there.empty())
-        continue;
-      if (!positional) {
-        needed.set(step);
-        continue;
-      }
-      for (const Interval &own : queryIntervals[sharded ? rank : 0])
-        for (const Interval &other : there)
-          if (mayMeet(mask, own, other))
-            needed.set(step);
+      bool needed = !positional && !there.empty();
+      if (positional)
+        for (const Interval &own : queryIntervals[sharded ? rank : 0])
+          for (const Interval &other : there)
+            needed |= mayMeet(mask, own, other);
+      if (needed)
+        needing[step].set(rank);
     }
   }
-  // A sequence without any pair still has a result, of zeros.
+  return needing;
+}
+
+llvm::SmallBitVector meshwright::getNeededSteps(ArrayRef<llvm::SmallBitVector> needing) {
+  llvm::SmallBitVector needed(needing.size());
+  for (auto [step, ranks] : llvm::enumerate(needing))
+    needed[step] = ranks.any();
   if (needed.none())
     needed.set(0);
   return needed;
+}
+
+RanksOfSteps meshwright::getHoldingRanks(ArrayRef<llvm::SmallBitVector> needing) {
+  unsigned size = needing.size();
+  RanksOfSteps holding(needing);
+  llvm::SmallBitVector needed = getNeededSteps(needing);
+  for (int next = needed.find_last(); next > 0;) {
+    int step = needed.find_prev(next);
+    if (step < 0)
+      break;
+    for (unsigned rank : holding[next].set_bits())
+      holding[step].set((rank + size - (next - step)) % size);
+    next = step;
+  }
+  return holding;
 }

@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // Attention over keys that are sharded along a ring goes in steps: in step t the
-// rank with coordinate i has chunk i - t of the keys. A mask may leave steps empty
-// on all ranks. The partitioner writes the others, the verifier expects them.
+// rank with coordinate i has chunk i - t of the keys. A mask may leave a step empty,
+// on all ranks or on some. The partitioner writes the others, the verifier expects
+// them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,12 +30,22 @@ struct MaskShape {
   bool isPositional() const { return causal || windowLeft || windowRight; }
 };
 
-/// The steps along the axes of `keys` in which some rank has a query that may see a
-/// key: bit t for step t. `queries` is null where their positions are not known, else
-/// sharded over the same axes or over none. A superset where an order interleaves
-/// positions; never less than the mask needs.
-llvm::SmallBitVector getNeededSteps(const MaskShape &mask, const dist::LayoutFactor *queries,
-                                    const dist::LayoutFactor &keys);
+/// Sets of ranks, by their coordinate over the axes of the keys, for each step.
+using RanksOfSteps = mlir::SmallVector<llvm::SmallBitVector>;
+
+/// The ranks that have a query that may see a key of their chunk. `queries` is null
+/// where their positions are not known, else sharded over the same axes or over none.
+/// A superset where an order interleaves positions; never less than the mask needs.
+RanksOfSteps getNeedingRanks(const MaskShape &mask, const dist::LayoutFactor *queries,
+                             const dist::LayoutFactor &keys);
+
+/// The steps that some rank needs: bit t for step t. The first where none does, since a
+/// sequence without any pair still has a result, of zeros.
+llvm::SmallBitVector getNeededSteps(llvm::ArrayRef<llvm::SmallBitVector> needing);
+
+/// The ranks that must have their chunk where chunks go from each needed step to the
+/// next: those that need it, and those that pass it on.
+RanksOfSteps getHoldingRanks(llvm::ArrayRef<llvm::SmallBitVector> needing);
 
 } // namespace meshwright
 

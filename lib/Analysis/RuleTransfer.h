@@ -40,6 +40,10 @@ private:
   mlir::LogicalResult checkOrder();
   /// Attention over keys that are sharded is a part of the whole.
   mlir::LogicalResult coverKeys(nn::AttentionOp attention);
+  /// Keys and values that a permute left out are those that the mask hides there.
+  /// `sharded` is null where the keys are whole.
+  mlir::LogicalResult checkMissing(nn::AttentionOp attention, const dist::LayoutFactor *sharded,
+                                   llvm::ArrayRef<llvm::SmallBitVector> needing);
   /// Parts of one attention make up more of it.
   mlir::LogicalResult mergeKeys(nn::MergeAttentionOp merge);
   mlir::LogicalResult checkUnreduced();

@@ -491,15 +491,15 @@ AxisList meshwright::getCollectiveAxes(Operation *op, MeshAttr mesh) {
   return axes;
 }
 
-/// Whether every rank keeps its own value.
-static bool keepsAll(PermuteOp op, int64_t ranks) {
+SmallVector<int64_t> meshwright::getNumReceivers(PermuteOp op, MeshAttr mesh) {
+  int64_t ranks = getNumShards(getAxes(op.getAxes(), mesh));
   if (op.getShift())
-    return ranks == 0 || *op.getShift() % ranks == 0;
-  ArrayRef<int64_t> pairs = op.getPairs().value_or(ArrayRef<int64_t>());
+    return SmallVector<int64_t>(ranks, *op.getShift() % ranks != 0);
+  SmallVector<int64_t> receivers(ranks);
+  ArrayRef<int64_t> pairs = *op.getPairs();
   for (size_t i = 0; i + 1 < pairs.size(); i += 2)
-    if (pairs[i] != pairs[i + 1])
-      return false;
-  return true;
+    receivers[pairs[i]] += pairs[i] != pairs[i + 1];
+  return receivers;
 }
 
 std::optional<Cost> CostModel::getCost(Operation *op) const {
@@ -536,9 +536,9 @@ std::optional<Cost> CostModel::getCost(Operation *op) const {
       total.redistributes = 1;
       continue;
     }
+    if (auto permute = dyn_cast<PermuteOp>(op))
+      bytes *= *llvm::max_element(getNumReceivers(permute, mesh));
     total.bytes += getBytesSent(*kind, ranks, bytes);
-    if (auto permute = dyn_cast<PermuteOp>(op); permute && keepsAll(permute, ranks))
-      total.bytes = 0;
     if (auto gather = dyn_cast<AllGatherOp>(op))
       packed += isOuter(in, gather.getDims()[i]) ? 0 : 2 * bytes;
     if (auto scatter = dyn_cast<ReduceScatterOp>(op))

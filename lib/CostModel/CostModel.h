@@ -175,6 +175,9 @@ private:
 /// What kind of collective `op` is, if it is one.
 std::optional<CollectiveKind> getCollectiveKind(mlir::Operation *op);
 
+/// To how many others each rank of a permute's group sends, by coordinate.
+llvm::SmallVector<int64_t> getNumReceivers(dist::PermuteOp op, dist::MeshAttr mesh);
+
 /// The axes that the ranks of a collective's groups differ in.
 dist::AxisList getCollectiveAxes(mlir::Operation *op, dist::MeshAttr mesh);
 

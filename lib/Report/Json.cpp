@@ -44,10 +44,12 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("dtype", entry.dtype);
           json.attribute("count", entry.traffic.launches);
           json.attribute("bytes_per_rank", entry.traffic.bytes);
+          json.attribute("bytes_of_all_ranks", entry.traffic.bytesOfAll);
           json.attribute("location", toJson(entry.location));
         });
     });
     json.attribute("bytes_per_rank", report.total.bytes);
+    json.attribute("bytes_of_all_ranks", report.total.bytesOfAll);
     json.attribute("launches_per_rank", report.total.launches);
     if (report.before)
       json.attributeObject("before", [&] {

@@ -21,6 +21,7 @@
 #include "llvm/Support/raw_ostream.h"
 
 #include <map>
+#include <numeric>
 
 using namespace mlir;
 using namespace meshwright;
@@ -59,7 +60,7 @@ namespace {
 /// One launch.
 struct Launch {
   Operation *op;
-  Traffic traffic;
+  Cost cost;
   std::vector<std::string> axes;
   std::vector<int64_t> dims;
   std::string dtype;
@@ -89,20 +90,55 @@ static std::string getDtype(Operation *op) {
   return name;
 }
 
-/// What `op` sends; none where it is no launch.
-static std::optional<Traffic> getTraffic(Operation *op, const CostModel &model) {
+/// What `op` costs; none where it is no launch.
+static std::optional<Cost> getLaunchCost(Operation *op, const CostModel &model) {
   std::optional<Cost> cost = model.getCost(op);
-  if (!cost || cost->launches == 0)
-    return std::nullopt;
-  return Traffic{cost->bytes, cost->launches};
+  return cost && cost->launches > 0 ? cost : std::nullopt;
 }
+
+namespace {
+
+/// Adds up what the ranks send: in permutes that leave some out not all the same.
+class TrafficSum {
+public:
+  void add(Operation *op, const Cost &cost, MeshAttr mesh) {
+    launches += cost.launches;
+    ranks = mesh.getNumRanks();
+    auto permute = dyn_cast<PermuteOp>(op);
+    SmallVector<int64_t> receivers;
+    if (permute)
+      receivers = getNumReceivers(permute, mesh);
+    if (llvm::all_equal(receivers)) {
+      even += cost.bytes;
+      return;
+    }
+    int64_t bytes = getResultBytes(op);
+    AxisList axes = getAxes(permute.getAxes(), mesh);
+    uneven.resize(ranks);
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      uneven[rank] += receivers[getCoordinate(rank, axes, mesh)] * bytes;
+  }
+
+  Traffic get() const {
+    int64_t most = uneven.empty() ? 0 : *llvm::max_element(uneven);
+    return {even + most, std::accumulate(uneven.begin(), uneven.end(), ranks * even), launches};
+  }
+
+private:
+  int64_t ranks = 0, launches = 0;
+  /// What each rank sends, and what each sends besides.
+  int64_t even = 0;
+  std::vector<int64_t> uneven;
+};
+
+} // namespace
 
 /// The launch that `op` is; none for ops that send nothing by their nature.
 static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
-  std::optional<Traffic> traffic = getTraffic(op, model);
-  if (!traffic)
+  std::optional<Cost> cost = getLaunchCost(op, model);
+  if (!cost)
     return std::nullopt;
-  Launch launch{op, *traffic, {}, {}, getDtype(op)};
+  Launch launch{op, *cost, {}, {}, getDtype(op)};
   auto addAxes = [&](ArrayAttr axes) {
     for (auto axis : axes.getAsRange<AxisRefAttr>())
       if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
@@ -138,6 +174,7 @@ namespace {
 /// anything.
 class Collectives {
 public:
+  explicit Collectives(MeshAttr mesh) : mesh(mesh) {}
   void add(const Launch &launch) {
     SourceLocation location = getSourceLocation(launch.op->getLoc());
     std::string key;
@@ -150,18 +187,24 @@ public:
     for (int64_t dim : launch.dims)
       os << '\0' << dim;
     auto [entry, isNew] = index.try_emplace(key, all.size());
-    if (isNew)
+    if (isNew) {
       all.push_back({kind.str(), launch.axes, launch.dims, launch.dtype, {}, location});
-    Traffic &traffic = all[entry->second].traffic;
-    traffic.bytes += launch.traffic.bytes;
-    traffic.launches += launch.traffic.launches;
+      sums.emplace_back();
+    }
+    sums[entry->second].add(launch.op, launch.cost, mesh);
   }
 
-  std::vector<Report::Collective> take() { return std::move(all); }
+  std::vector<Report::Collective> take() {
+    for (auto [entry, sum] : llvm::zip_equal(all, sums))
+      entry.traffic = sum.get();
+    return std::move(all);
+  }
 
 private:
+  MeshAttr mesh;
   llvm::StringMap<size_t> index;
   std::vector<Report::Collective> all;
+  std::vector<TrafficSum> sums;
 };
 
 } // namespace
@@ -206,7 +249,7 @@ static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
       if (isNew)
         warnings.push_back(std::move(warning));
       // A launch of several tensors sends them together.
-      warnings[entry->second].bytes += getTraffic(op, model)->bytes *
+      warnings[entry->second].bytes += getLaunchCost(op, model)->bytes *
                                        getTensorBytes(op->getResult(i).getType()) /
                                        std::max<int64_t>(getResultBytes(op), 1);
     }
@@ -291,15 +334,13 @@ FailureOr<Traffic> meshwright::countTraffic(FunctionOpInterface function) {
   FailureOr<MeshAttr> mesh = getMesh(function);
   if (failed(mesh))
     return failure();
-  Traffic traffic;
+  TrafficSum traffic;
   CostModel model(*mesh);
   function->walk([&](Operation *op) {
-    if (std::optional<Traffic> launch = getTraffic(op, model)) {
-      traffic.bytes += launch->bytes;
-      traffic.launches += launch->launches;
-    }
+    if (std::optional<Cost> cost = getLaunchCost(op, model))
+      traffic.add(op, *cost, *mesh);
   });
-  return traffic;
+  return traffic.get();
 }
 
 /// The stages of the body's ops, in the order in which they run.
@@ -390,16 +431,17 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     report.mesh.push_back({axis.getName().str(), axis.getSize()});
   report.device = mesh->getDevice().str();
 
-  Collectives collectives;
+  Collectives collectives(*mesh);
+  TrafficSum total;
   CostModel model(*mesh);
   function->walk([&](Operation *op) {
     std::optional<Launch> launch = getLaunch(op, model);
     if (!launch)
       return;
     collectives.add(*launch);
-    report.total.bytes += launch->traffic.bytes;
-    report.total.launches += launch->traffic.launches;
+    total.add(op, launch->cost, *mesh);
   });
+  report.total = total.get();
   report.collectives = collectives.take();
   if (auto func = dyn_cast<func::FuncOp>(*function)) {
     FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);

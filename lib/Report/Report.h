@@ -25,10 +25,11 @@ class raw_ostream;
 
 namespace meshwright {
 
-/// Bytes that a rank sends in one run, by the cost model's algorithms, the
-/// largest over the ranks, and the collectives it launches.
+/// What ranks send in one run, by the cost model's algorithms, and the collectives
+/// that they launch.
 struct Traffic {
-  int64_t bytes = 0;
+  /// Of the rank that sends most, and of all ranks.
+  int64_t bytes = 0, bytesOfAll = 0;
   int64_t launches = 0;
 };
 

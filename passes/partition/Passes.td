@@ -86,7 +86,8 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     rank attends to one chunk of the keys after the other, and the parts are merged by
     their log-sum-exps. Positions tell chunks what the mask hides; what belongs to keys
     (padding masks, a bias) is cut with them. Steps that the mask leaves empty on all
-    ranks are left out.
+    ranks are left out; where it leaves one empty on some, a permute by `pairs` brings
+    nothing to those that neither read the chunk nor pass it on.
 
     Before:
     ```mlir
@@ -102,6 +103,10 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     %p1 = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
     %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
     %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
+    ```
+    In contiguous order the first rank sees none of the second's keys, and the permute is
+    ```mlir
+    %kv:2 = dist.permute %k, %v axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

@@ -7,7 +7,8 @@
 //
 // Where keys are constrained to stay sharded, each rank attends to one chunk of
 // them after the other: keys and values go around the ring, and parts of the result
-// are merged by their log-sum-exps. Steps that the mask leaves empty are left out.
+// are merged by their log-sum-exps. Steps that the mask leaves empty are left out, and
+// from the others ranks that would neither read their chunk nor pass it on.
 //
 //===----------------------------------------------------------------------===//
 
@@ -126,6 +127,18 @@ Value ChunkWriter::getPositions(int64_t shift) {
   return reshape(wide, {keys.getLocalSize()});
 }
 
+/// `shift` or `pairs` of a permute that moves chunks so far, to those ranks.
+static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int64_t distance,
+                                                         const llvm::SmallBitVector &to) {
+  if (to.all())
+    return {builder.getI64IntegerAttr(distance), nullptr};
+  int64_t size = to.size();
+  SmallVector<int64_t> pairs;
+  for (int64_t rank : to.set_bits())
+    pairs.append({(rank + size - distance) % size, rank});
+  return {nullptr, builder.getDenseI64ArrayAttr(pairs)};
+}
+
 LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axes) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
@@ -234,17 +247,24 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   Type element = type.getElementType();
   auto lseType = RankedTensorType::get(type.getShape().drop_back(),
                                        element.isF64() ? element : builder.getF32Type());
-  llvm::SmallBitVector needed =
-      getNeededSteps(mask, mask.isPositional() ? &queries : nullptr, keys.factor);
+  RanksOfSteps needing =
+      getNeedingRanks(mask, mask.isPositional() ? &queries : nullptr, keys.factor);
+  RanksOfSteps holding = getHoldingRanks(needing);
+  // In a product positions do not show which keys a rank lacks.
+  if (isProduct)
+    for (llvm::SmallBitVector &ranks : holding)
+      ranks.set();
+  llvm::SmallBitVector needed = getNeededSteps(needing);
   bool merges = needed.count() > 1 || op.getLse();
   int64_t shift = 0;
   Value out, lse;
   for (unsigned step : needed.set_bits()) {
     if (int64_t(step) != shift) {
       Value both[] = {*key, *value};
-      auto moved = PermuteOp::create(builder, loc, TypeRange{key->getType(), value->getType()},
-                                     both, getAxesAttr(builder.getContext(), axes, mesh),
-                                     builder.getI64IntegerAttr(step - shift), nullptr);
+      auto [distance, pairs] = getMove(builder, step - shift, holding[step]);
+      auto moved =
+          PermuteOp::create(builder, loc, TypeRange{key->getType(), value->getType()}, both,
+                            getAxesAttr(builder.getContext(), axes, mesh), distance, pairs);
       key = moved.getResult(0);
       value = moved.getResult(1);
       shift = step;

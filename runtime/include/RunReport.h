@@ -43,7 +43,9 @@ struct RunReport {
   /// In collectives on any stream; of that, how long the compute stream stood
   /// still.
   int64_t collectives = 0;
-  double communication = 0, exposed = 0, sentBytes = 0;
+  double communication = 0, exposed = 0;
+  /// By the rank that sends most, and by all ranks.
+  double sentBytes = 0, sentByAll = 0;
   /// Of a rank's arena: as planned, and as far up as a rank was seen to write; -1
   /// where nobody looked.
   int64_t planned = 0, seen = -1;

@@ -199,7 +199,7 @@ Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank) 
     moveAllToAll(moved, members, self, result);
     break;
   case MW_RT_PERMUTE: {
-    int64_t from = reinterpret_cast<const int64_t *>(&what)[what.extra + self];
+    int64_t from = sourcesOf(what)[self];
     result.clears = from < 0;
     std::vector<int64_t> origin(moved.rank, 0);
     if (from >= 0)
@@ -214,6 +214,20 @@ Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank) 
   result.moves.erase(std::remove_if(result.moves.begin(), result.moves.end(), isEmpty),
                      result.moves.end());
   return result;
+}
+
+const int64_t *sourcesOf(const mw_rt_collective &what) {
+  return reinterpret_cast<const int64_t *>(&what) + what.extra;
+}
+
+bool joinsPermute(const mw_rt_collective &what, int64_t member) {
+  const int64_t *from = sourcesOf(what);
+  if (from[member] >= 0 && from[member] != member)
+    return true;
+  for (int64_t other = 0, size = sizeOfGroup(what.group); other < size; ++other)
+    if (other != member && from[other] == member)
+      return true;
+  return false;
 }
 
 Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
@@ -237,12 +251,12 @@ Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
       traffic.steps = members - 1;
       break;
     case MW_RT_PERMUTE: {
-      const int64_t *from = reinterpret_cast<const int64_t *>(&what) + what.extra;
-      bool keepsAll = true;
+      const int64_t *from = sourcesOf(what);
+      int64_t self = coordinateOf(what.group, rank);
       for (int64_t member = 0; member < members; ++member)
-        keepsAll &= from[member] == member;
-      traffic.bytes += keepsAll ? 0 : bytes;
-      traffic.steps = 1;
+        if (member != self && from[member] == self)
+          traffic.bytes += bytes;
+      traffic.steps = joinsPermute(what, self);
       break;
     }
     case MW_RT_REDISTRIBUTE: {

@@ -45,6 +45,12 @@ struct Arrivals {
 /// member of the group and all of one shape.
 Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
 
+/// For each member of a permute's group the one whose value it receives, or -1.
+const int64_t *sourcesOf(const mw_rt_collective &what);
+/// Whether a member of a permute's group sends to another or receives from one: the
+/// others have nobody to wait for.
+bool joinsPermute(const mw_rt_collective &what, int64_t member);
+
 /// The elements `first` to `second` of `count` that member `self` of `size`
 /// combines in an all-reduce.
 inline std::pair<int64_t, int64_t> shareOf(int64_t count, int64_t self, int64_t size) {

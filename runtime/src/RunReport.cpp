@@ -30,6 +30,7 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   double share = 1.0 / report.ranks;
   double possible[4] = {};
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;
+  std::map<int64_t, double> sent;
   for (const Trace::Row *row : trace.getRows()) {
     for (const TraceEvent &event : row->events) {
       double seconds = (event.end - event.begin) * 1e-9;
@@ -40,7 +41,7 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
       switch (event.kind) {
       case TraceKind::Collective:
         report.communication += seconds;
-        report.sentBytes += event.bytes;
+        sent[row->rank] += event.bytes;
         ++report.collectives;
         if (row->stream == 0)
           report.exposed += seconds;
@@ -75,7 +76,10 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   report.collectives /= report.ranks;
   report.communication *= share;
   report.exposed *= share;
-  report.sentBytes *= share;
+  for (const auto &[rank, bytes] : sent) {
+    report.sentBytes = std::max(report.sentBytes, bytes);
+    report.sentByAll += bytes;
+  }
   return report;
 }
 
@@ -153,8 +157,9 @@ std::string RunReport::toJson() const {
     separator = ", ";
   }
   text.add("], \"communication\": {\"collectives\": %lld, \"seconds\": %.9g, "
-           "\"exposed_seconds\": %.9g, \"hidden_seconds\": %.9g, \"bytes_sent\": %.0f}, ",
-           (long long)collectives, communication, exposed, getHidden(), sentBytes);
+           "\"exposed_seconds\": %.9g, \"hidden_seconds\": %.9g, \"bytes_sent\": %.0f, "
+           "\"bytes_sent_by_all\": %.0f}, ",
+           (long long)collectives, communication, exposed, getHidden(), sentBytes, sentByAll);
   text.add("\"arena\": {\"planned\": %lld, \"seen\": ", (long long)planned);
   if (seen >= 0)
     text.add("%lld}, ", (long long)seen);

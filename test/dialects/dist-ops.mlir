@@ -50,6 +50,8 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
   %5 = dist.permute %x axes ["tp"] shift -1 : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.permute [[X]] axes ["dp"] pairs {{\[\[}}1, 0], [0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %6 = dist.permute %x axes ["dp"] pairs [[1, 0], [0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // CHECK: dist.permute [[X]] axes ["tp"] pairs {{\[\[}}0, 1], [2, 3]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %partial = dist.permute %x axes ["tp"] pairs [[0, 1], [2, 3]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.redistribute [[X]] from [#dist.sharding<@mesh, [{"dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"tp"}]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
   %7 = dist.redistribute %x from [#dist.sharding<@mesh, [{"dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"tp"}]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
   // CHECK: dist.slice [[X]] axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x3xf32>

@@ -111,6 +111,51 @@ def test_ring_windows(order):
     assert report["launches_per_rank"] == 2 * steps
 
 
+# Contiguous, where keys travel only to ranks that see them.
+@pytest.mark.parametrize("name, mesh, batch, length", [
+    ("llama 8:2", {"ring": 3}, 1, 1),
+    ("llama 8:2", {"ring": 4}, 3, 7),
+    ("mistral", {"ring": 4}, 1, 97),
+    ("mistral", {"ulysses": 2, "ring": 2}, 1, 7),
+    ("mistral", {"ring": 3}, 1, 1000),
+    ("gpt2", {"ring": 4}, 1, 61),
+    ("llama 8:1", {"ring": 2, "ulysses": 2}, 1, 97),
+    ("llama 8:2", {"tp": 2, "ring": 4}, 1, 33),
+    ("bert", {"ring": 4}, 1, 5),
+    ("t5", {"ring": 4}, 2, 1),
+], ids=str)  # fmt: skip
+def test_ring_that_leaves_ranks_out(name, mesh, batch, length):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    if length > 256:
+        model = tf.MistralForCausalLM(tf.MistralConfig(
+            **SMALL | {"max_position_embeddings": length}, num_attention_heads=4,
+            num_key_value_heads=4, sliding_window=400)).eval()  # fmt: skip
+    ids = torch.randint(0, 101, (batch, length))
+    context = {axis: axis for axis in mesh if axis != "tp"} | {"order": "contiguous"}
+    plan = compare(model, ids, mesh, context)
+    assert "pairs [[" in plan.ir(phase="spmd")
+    plan.check(ids)
+
+
+@pytest.mark.parametrize("ring", [2, 3, 4])
+def test_bytes_of_a_causal_ring(ring):
+    """R (R-1)/2 chunks in contiguous order, R (R-1) in zigzag order; seen as planned."""
+    torch.manual_seed(0)
+    model = MODELS["llama 8:2"]().eval()
+    ids = torch.randint(0, 101, (1, 48))
+    chunk = 2 * (48 // ring) * 2 * 8 * 4  # keys and values, tokens, heads, head size, bytes
+    for order, chunks in (("contiguous", ring * (ring - 1) // 2), ("zigzag", ring * (ring - 1))):
+        plan = compare(model, ids, {"ring": ring}, {"ring": "ring", "order": order})
+        report = plan.report(format="json")
+        assert report["bytes_of_all_ranks"] == 2 * chunks * chunk
+        assert report["bytes_per_rank"] == 2 * (ring - 1) * chunk
+        plan.run(ids, measure=True)
+        seen = plan.report(format="json")["run"]["communication"]
+        assert seen["bytes_sent_by_all"] == report["bytes_of_all_ranks"]
+        assert seen["bytes_sent"] == report["bytes_per_rank"]
+
+
 def test_bytes_of_ring():
     """(R-1) times the local keys and values, a launch each step for both."""
     torch.manual_seed(0)
@@ -129,6 +174,7 @@ def test_bytes_of_ring():
     ("llama 8:2", {"ring": 4}, "striped", 1, 19),
     ("llama 8:2", {"tp": 2, "ring": 3}, "zigzag", 1, 24),
     ("llama 8:1", {"tp": 2, "ring": 2, "ulysses": 2}, "contiguous", 1, 32),
+    ("mistral", {"ring": 4}, "contiguous", 1, 64),
     ("llama 8:2", {"tp": 2, "ring": 2}, "zigzag", 2, 32),
     ("t5", {"tp": 2, "ring": 2}, "contiguous", 1, 64),
 ], ids=str)  # fmt: skip

@@ -227,6 +227,31 @@ def test_several_tensors_in_one_launch(tmp_path):
     assert_same_bits(files.mpi(4), files.local())
 
 
+ATTENTION = """func.func @main(%q: tensor<1x4x14x8xf32> {nn.input = "q"}, %k: tensor<1x4x14x8xf32> {nn.input = "k"},
+    %v: tensor<1x4x14x8xf32> {nn.input = "v"}) -> (tensor<1x4x14x8xf32> {nn.output = "y"}) {
+  %0 = nn.attention %q, %k, %v scale 0.3 {causal, nn.id = 0 : i64} : (tensor<1x4x14x8xf32>, tensor<1x4x14x8xf32>, tensor<1x4x14x8xf32>) -> tensor<1x4x14x8xf32>
+  return %0 : tensor<1x4x14x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("mesh, axes", [
+    ("ring=4", "ring=ring"), ("ring=3", "ring=ring"), ("ring=2,ulysses=2", "ring=ring ulysses=ulysses"),
+])
+def test_a_ring_that_leaves_ranks_out(tmp_path, mesh, axes):
+    ranks = 3 if mesh == "ring=3" else 4
+    files = Files(tmp_path, ATTENTION, {name: values(1, 4, 14, 8, seed=i) for i, name in enumerate("qkv")})
+    for overlap in ("on", "off"):
+        parallel = f"--parallelize=mesh={mesh} context-parallel={{{axes} order=contiguous}} overlap={overlap}"
+        want = files.local(parallel, "--check", f"--report={tmp_path}/local.json")
+        assert_same_bits(files.mpi(ranks, parallel, f"--report={tmp_path}/mpi.json"), want)
+        for backend in ("local", "mpi"):
+            report = json.loads((tmp_path / f"{backend}.json").read_text())
+            seen = report["run"]["communication"]
+            assert seen["bytes_sent_by_all"] == report["bytes_of_all_ranks"] > 0
+            assert seen["bytes_sent"] == report["bytes_per_rank"]
+
+
 BLOCK = """func.func @main(%x: tensor<3x7x24xf32> {nn.input = "x"},
     %n: tensor<24xf32> {nn.parameter = "n"}, %up: tensor<50x24xf32> {nn.parameter = "up"},
     %upb: tensor<50xf32> {nn.parameter = "upb"}, %down: tensor<24x50xf32> {nn.parameter = "down"},

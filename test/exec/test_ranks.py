@@ -179,6 +179,11 @@ def test_collectives(tmp_path, name, dtype):
         pairs = "[" + ", ".join(f"[{i}, {j}]" for i, j in enumerate(swapped)) + "]"
         expect(run(f"%r = dist.permute {{0}} axes {at} pairs {pairs} : ({whole}) -> {whole}", (a, b)),
                lambda t, g, me: t[size - 1 - me])
+        # Ranks to which nobody sends have zeros.
+        pairs = "[" + ", ".join(f"[{i}, {i + 1}]" for i in range(size - 1)) + "]"
+        if size > 1:
+            expect(run(f"%r = dist.permute {{0}} axes {at} pairs {pairs} : ({whole}) -> {whole}", (a, b)),
+                   lambda t, g, me: t[me - 1] if me else torch.zeros_like(t[0]))
         expect(run(f"%r = dist.partial {{0}} axes {at} : ({whole}) -> {whole}", (a, b)),
                lambda t, g, me: t[me] if me == 0 else torch.zeros_like(t[me]))
 

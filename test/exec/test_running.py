@@ -101,6 +101,7 @@ def test_report(files):
     assert kernels["gemm"]["of_ceiling"] > 0
     assert measured["communication"]["collectives"] == 1
     assert measured["communication"]["bytes_sent"] == report["bytes_per_rank"]
+    assert measured["communication"]["bytes_sent_by_all"] == report["bytes_of_all_ranks"] == 4 * report["bytes_per_rank"]
     done = run(files, "--report")
     assert "run: 4 ranks, 1 thread each" in done.stdout and "of ceiling" in done.stdout
 

@@ -436,6 +436,17 @@ FactorShardingAttr withoutOrder(FactorShardingAttr factor) {
                                  TokenOrder::Natural, 1, factor.getAxes());
 }
 
+/// What a permute sends where.
+SmallVector<int64_t> getPairs(PermuteOp op, MeshAttr mesh) {
+  if (op.getPairs())
+    return SmallVector<int64_t>(*op.getPairs());
+  int64_t size = getNumShards(getAxes(op.getAxes(), mesh));
+  SmallVector<int64_t> pairs;
+  for (int64_t rank = 0; rank < size; ++rank)
+    pairs.append({rank, (rank + int64_t(*op.getShift()) % size + size) % size});
+  return pairs;
+}
+
 void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](nn::MergeAttentionOp op) {
     if (!analysis.getLayout(op.getFirst()).keys.isPart())
@@ -462,11 +473,25 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
   func.walk([&](PermuteOp op) {
     bool goesAround =
         llvm::any_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });
-    if (!op.getShift() || !goesAround)
+    if (!goesAround)
       return;
-    faults.push_back({"wrong shift", op.getLoc(), [op]() mutable {
-                        op.setShiftAttr(OpBuilder(op).getI64IntegerAttr(*op.getShift() + 1));
+    SmallVector<int64_t> pairs = getPairs(op, analysis.getMesh());
+    int64_t size = getNumShards(getAxes(op.getAxes(), analysis.getMesh()));
+    SmallVector<int64_t> further = pairs;
+    for (size_t i = 1; i < pairs.size(); i += 2)
+      further[i] = (pairs[i] + 1) % size;
+    faults.push_back({"wrong shift", op.getLoc(), [op, further]() mutable {
+                        if (op.getShift())
+                          op.setShift(*op.getShift() + 1);
+                        else
+                          op.setPairs(further);
                       }});
+    for (size_t i = 0; pairs.size() > 2 && i < pairs.size(); i += 2)
+      faults.push_back({"rank left out", op.getLoc(), [op, pairs, i]() mutable {
+                          pairs.erase(pairs.begin() + i, pairs.begin() + i + 2);
+                          op.removeShiftAttr();
+                          op.setPairs(pairs);
+                        }});
     faults.push_back({"values of another step", op.getLoc(),
                       [op]() mutable { op->getResult(1).replaceAllUsesWith(op->getOperand(1)); }});
   });

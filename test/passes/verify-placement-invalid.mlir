@@ -829,3 +829,128 @@ func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, 
   // expected-error@below {{result 0 lies as [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
   return %same : tensor<4x4xi1>
 }
+
+// -----
+
+// A permute that leaves out a rank that needs the chunk.
+dist.mesh @mesh = <["ring"=4]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
+  %p1 = dist.positions <16{"ring"}> shift 1 : tensor<4xi64>
+  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 1), {}] missing on ranks {0, 2} of {"ring"}}}
+  %k = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{reads operand 1 on ranks {2} of {"ring"}, which a permute left out: the mask needs them there}}
+  %o, %l = nn.attention %x, %k, %k positions %p0, %p1 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A chunk that is missing stays so on its way.
+dist.mesh @mesh = <["ring"=4]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
+  %p2 = dist.positions <16{"ring"}> shift 2 : tensor<4xi64>
+  %k1 = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 2), {}] missing on ranks {1, 3} of {"ring"}}}
+  %k2 = dist.permute %k1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{reads operand 1 on ranks {3} of {"ring"}, which a permute left out: the mask needs them there}}
+  %o, %l = nn.attention %x, %k2, %k2 positions %p0, %p2 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// Values that are missing where the keys are not.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %p0 = dist.positions <8{"ring"}> : tensor<4xi64>
+  %p1 = dist.positions <8{"ring"}> shift 1 : tensor<4xi64>
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-note@below {{operand 2 is from here}}
+  %v = dist.permute %x axes ["ring"] pairs [[1, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{reads operand 2 on ranks {1} of {"ring"}, which a permute left out: the mask needs them there}}
+  %o, %l = nn.attention %x, %k, %v positions %p0, %p1 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A mask that sees everything.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 1 is from here}}
+  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{reads operand 1 on ranks {0} of {"ring"}, which a permute left out: expected the keys' positions as an operand, to hide them}}
+  %o, %l = nn.attention %x, %k, %k scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %o : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A missing chunk that something else reads.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{reads operand 0, which a permute left out on ranks {0} of {"ring"}: only keys and values of attention may be}}
+  %r = nn.tanh %k : tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A missing chunk that is returned.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %k = dist.permute %x axes ["ring"] pairs [[0, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{result 0 lies as [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}, but the signature promises [{}, {}, {"ring"}, {}]}}
+  return %k : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// Chunks that go differently far, and not all of them.
+dist.mesh @mesh = <["ring"=4]>
+func.func @main(
+    // expected-note@below {{operand 0 is from here}}
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}, {"ring"}, {}]}}
+  %k = dist.permute %x axes ["ring"] pairs [[2, 0], [3, 2]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  return %k : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A value that all ranks have is no chunk that may be left out.
+dist.mesh @mesh = <["ring"=2]>
+func.func @main(
+    // expected-note@below {{operand 0 is from here}}
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}]}}
+  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %k : tensor<4x8xf32>
+}

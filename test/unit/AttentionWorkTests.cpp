@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Analysis/AttentionWork.h"
+#include "meshwright/lib/Analysis/RingSteps.h"
 
 #include <gtest/gtest.h>
 
@@ -71,6 +72,62 @@ TEST(AttentionWork, CountsAsTheMaskSays) {
           EXPECT_EQ(countVisiblePairs(mask, sequence, ranks, sequence, ranks), expected)
               << size << " tokens, " << ranks << " ranks, variant " << variant;
         }
+}
+
+/// Ranks need the chunks in which they see a key, and hold those and what they pass on.
+TEST(RingSteps, AreThoseThatTheMaskNeeds) {
+  for (int64_t size : {1, 7, 16, 97})
+    for (int64_t ranks : {1, 2, 3, 4, 8})
+      for (TokenOrder order : {TokenOrder::Natural, TokenOrder::Zigzag, TokenOrder::Striped})
+        for (int variant = 0; variant < 4; ++variant) {
+          MaskShape mask;
+          mask.causal = variant & 1;
+          if (variant & 2)
+            mask.windowLeft = mask.windowRight = 5;
+          LayoutFactor sequence = makeSequence(size, ranks, order);
+          std::vector<int64_t> pairs = countVisiblePairs(mask, sequence, ranks, sequence, ranks);
+          sequence.axes.push_back({0, 1, ranks});
+          RanksOfSteps needing = getNeedingRanks(mask, &sequence, sequence);
+          RanksOfSteps holding = getHoldingRanks(needing);
+          llvm::SmallBitVector needed = getNeededSteps(needing);
+          llvm::SmallBitVector before(ranks, true);
+          int64_t last = 0;
+          for (int64_t step = 0; step < ranks; ++step) {
+            EXPECT_EQ(needed.test(step), needing[step].any());
+            for (int64_t rank = 0; rank < ranks; ++rank) {
+              bool sees = pairs[rank * ranks + (rank - step + ranks) % ranks] > 0;
+              // An order that interleaves positions has more.
+              bool exact = order == TokenOrder::Natural && mask.isPositional();
+              EXPECT_LE(sees, needing[step].test(rank));
+              if (exact)
+                EXPECT_EQ(sees, needing[step].test(rank));
+              if (!needed.test(step))
+                continue;
+              EXPECT_LE(needing[step].test(rank), holding[step].test(rank));
+              if (holding[step].test(rank))
+                EXPECT_TRUE(before.test((rank - (step - last) + ranks) % ranks));
+            }
+            if (needed.test(step)) {
+              before = holding[step];
+              last = step;
+            }
+          }
+        }
+}
+
+TEST(RingSteps, OfACausalMaskInOrder) {
+  MaskShape causal;
+  causal.causal = true;
+  LayoutFactor sequence = makeSequence(64, 8, TokenOrder::Natural);
+  sequence.axes.push_back({0, 1, 8});
+  unsigned sent = 0;
+  for (auto [step, ranks] :
+       llvm::enumerate(getHoldingRanks(getNeedingRanks(causal, &sequence, sequence)))) {
+    EXPECT_EQ(ranks.find_first(), int(step));
+    EXPECT_EQ(ranks.count(), 8 - step);
+    sent += step > 0 ? ranks.count() : 0;
+  }
+  EXPECT_EQ(sent, 8u * 7 / 2);
 }
 
 } // namespace

@@ -84,6 +84,20 @@ TEST(Traffic, OfAPermuteThatMovesNothing) {
   EXPECT_EQ(trafficOf(program.what, 0).bytes, 0);
 }
 
+/// Only between ranks that it names.
+TEST(Traffic, OfAPermuteThatLeavesRanksOut) {
+  struct {
+    mw_rt_collective what;
+    int64_t from[4];
+  } program = {describe(MW_RT_PERMUTE, 4, 10, 10), {-1, 0, 0, -1}};
+  program.what.extra = sizeof(mw_rt_collective) / 8;
+  const int64_t bytes[] = {80, 0, 0, 0}, steps[] = {1, 1, 1, 0};
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(trafficOf(program.what, rank).bytes, bytes[rank]);
+    EXPECT_EQ(trafficOf(program.what, rank).steps, steps[rank]);
+  }
+}
+
 const mw_rt_collective sum = describe(MW_RT_ALL_REDUCE, 2, 1000, 1000);
 
 int32_t addTwice(mw_rt_context *context, char *, const void *const *arguments, const void *const *,

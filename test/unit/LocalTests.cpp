@@ -11,12 +11,15 @@
 #include "gtest/gtest.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #ifndef __has_feature
 #define __has_feature(feature) 0
@@ -187,6 +190,80 @@ TEST(Local, ReducesInRankOrderInPlace) {
         EXPECT_EQ(wrong, 0) << nameOf(type) << ", reduction " << kind << ", " << count
                             << " elements";
       }
+}
+
+//===----------------------------------------------------------------------===//
+// Ranks that are left out
+//===----------------------------------------------------------------------===//
+
+/// Rank 1 sends to rank 2, once rank 0 is through.
+struct Passing {
+  struct {
+    mw_rt_collective what = {};
+    int64_t from[kRanks] = {-1, -1, 1};
+  } program;
+  std::atomic<bool> isFirstThrough{false};
+  std::vector<float> before[kRanks], after[kRanks];
+
+  explicit Passing(int64_t count) {
+    mw_rt_collective &what = program.what;
+    what.kind = MW_RT_PERMUTE;
+    what.group.count = 1;
+    what.group.axes[0] = {1, kRanks};
+    what.extra = sizeof(what) / 8;
+    what.num_tensors = 1;
+    what.tensors[0].dtype = MW_F32;
+    what.tensors[0].rank = 1;
+    what.tensors[0].in_shape[0] = what.tensors[0].out_shape[0] = count;
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      before[rank].assign(count, float(rank + 1));
+      after[rank].assign(count, -1);
+    }
+  }
+};
+
+struct PassingRank {
+  Passing *passing;
+  int64_t rank;
+};
+
+int32_t passOn(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+               const void *const *, const void **) {
+  const auto &[passing, rank] = *static_cast<const PassingRank *>(arguments[0]);
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (rank == 1 && !passing->isFirstThrough && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  const void *inputs[] = {passing->before[rank].data()};
+  void *outputs[] = {passing->after[rank].data()};
+  if (mw_rt_run_collective(context, 0, &passing->program.what, inputs, outputs))
+    return 1;
+  // A sender goes on to write what it has sent.
+  passing->before[rank].assign(passing->before[rank].size(), -2);
+  if (rank == 0)
+    passing->isFirstThrough = true;
+  return 0;
+}
+
+TEST(Local, RanksThatAPermuteLeavesOutDoNotWait) {
+  std::string error;
+  WorldPtr world = World::create("local", kRanks, {"permute"}, error);
+  ASSERT_TRUE(world) << error;
+  // Copied aside, and read where it is.
+  for (int64_t count : {7, 100'000}) {
+    Passing passing(count);
+    PassingRank arguments[kRanks];
+    std::vector<RankBuffers> buffers(kRanks);
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      arguments[rank] = {&passing, rank};
+      buffers[rank].arguments = {&arguments[rank]};
+    }
+    RunOptions options;
+    options.timeout = 10;
+    ASSERT_TRUE(world->run(passOn, buffers, options, error)) << error;
+    EXPECT_EQ(passing.after[0], std::vector<float>(count, 0));
+    EXPECT_EQ(passing.after[1], std::vector<float>(count, 0));
+    EXPECT_EQ(passing.after[2], std::vector<float>(count, 2));
+  }
 }
 
 //===----------------------------------------------------------------------===//

@@ -71,6 +71,7 @@ struct Group {
 
 /// A rank's part in a collective.
 struct Member {
+  /// Null where nothing is exchanged with other ranks.
   Group *group = nullptr;
   int64_t self = 0;
   /// For each tensor; none for an all-reduce.
@@ -152,6 +153,26 @@ private:
 // Meeting
 //===----------------------------------------------------------------------===//
 
+/// Leaves in `ranks` those that send to others in a permute or receive from them, and
+/// numbers the member's peers accordingly; false where it is none of them.
+static bool keepThoseWhoMeet(const mw_rt_collective &what, std::vector<int64_t> &ranks,
+                             Member &member) {
+  std::vector<int64_t> kept, seats(ranks.size(), -1);
+  for (size_t i = 0; i < ranks.size(); ++i)
+    if (joinsPermute(what, i)) {
+      seats[i] = kept.size();
+      kept.push_back(ranks[i]);
+    }
+  if (seats[member.self] < 0)
+    return false;
+  for (Arrivals &arrivals : member.arrivals)
+    for (Move &move : arrivals.moves)
+      move.from = seats[move.from];
+  member.self = seats[member.self];
+  ranks = std::move(kept);
+  return true;
+}
+
 const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &what) {
   Known &known = members[caller.rank];
   std::lock_guard<std::mutex> knownLock(known.mutex);
@@ -159,7 +180,12 @@ const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &w
   Member &member = found->second;
   if (!isNew)
     return member;
+  if (what.kind != MW_RT_ALL_REDUCE)
+    for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
+      member.arrivals.push_back(arrivalsOf(what, tensor, caller.rank));
   std::vector<int64_t> ranks = groupOf(what.group, caller.rank, member.self);
+  if (what.kind == MW_RT_PERMUTE && !keepThoseWhoMeet(what, ranks, member))
+    return member;
   std::lock_guard<std::mutex> lock(groupsMutex);
   std::unique_ptr<Group> &group = groups[{caller.stream, ranks}];
   if (!group) {
@@ -172,9 +198,6 @@ const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &w
     group->ranks = std::move(ranks);
   }
   member.group = group.get();
-  if (what.kind != MW_RT_ALL_REDUCE)
-    for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
-      member.arrivals.push_back(arrivalsOf(what, tensor, caller.rank));
   return member;
 }
 
@@ -273,23 +296,29 @@ static void reduceScatter(const Meeting &meeting, int64_t tensor) {
               meeting.getOutput(meeting.self, tensor));
 }
 
-static void fetch(const Meeting &meeting, int64_t tensor) {
-  const Arrivals &arrivals = meeting.member.arrivals[tensor];
-  char *result = meeting.getOutput(meeting.self, tensor);
+/// Takes what arrives from where `getInput` says that a member has it.
+template <typename GetInput>
+static void fetch(const Member &member, int64_t tensor, GetInput getInput, void *result) {
+  const Arrivals &arrivals = member.arrivals[tensor];
   if (arrivals.clears)
     std::memset(result, 0, countOf(arrivals.outShape) * arrivals.elementSize);
   // Members begin with different peers, so that not all read the same memory at
   // once.
   for (size_t i = 0; i < arrivals.moves.size(); ++i) {
-    const Move &move = arrivals.moves[(i + meeting.self) % arrivals.moves.size()];
-    copyBox(meeting.getInput(move.from, tensor), arrivals.inShape, move.source, result,
-            arrivals.outShape, move.destination, move.extents, arrivals.elementSize);
+    const Move &move = arrivals.moves[(i + member.self) % arrivals.moves.size()];
+    copyBox(getInput(move.from), arrivals.inShape, move.source, result, arrivals.outShape,
+            move.destination, move.extents, arrivals.elementSize);
   }
 }
 
 bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
                        const void *const *inputs, void *const *outputs) {
   const Member &member = join(caller, what);
+  if (!member.group) {
+    for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
+      fetch(member, tensor, [&](int64_t) { return inputs[tensor]; }, outputs[tensor]);
+    return true;
+  }
   Group &group = *member.group;
   Group::Seat &seat = group.seats[member.self];
   Meeting meeting{member, what, seat.entered++ % 2};
@@ -320,7 +349,9 @@ bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
     case MW_RT_ALL_TO_ALL:
     case MW_RT_PERMUTE:
     case MW_RT_REDISTRIBUTE:
-      fetch(meeting, tensor);
+      fetch(
+          member, tensor, [&](int64_t from) { return meeting.getInput(from, tensor); },
+          outputs[tensor]);
       break;
     default:
       world.fail(caller.rank, caller.op, "unknown collective " + std::to_string(what.kind));

@@ -1,0 +1,89 @@
+// RUN: sharding-opt %s --split-input-file --partition --verify-placement | FileCheck %s
+
+// A causal mask in contiguous order: a rank sees the chunks before its own, and chunks go
+// no further than that.
+
+// CHECK-LABEL: func.func @causal
+// CHECK: nn.attention %arg0, %arg1, %arg2
+// CHECK: %[[A:.*]]:2 = dist.permute %arg1, %arg2 axes ["ring"] pairs {{\[\[}}0, 1], [1, 2], [2, 3]]
+// CHECK: dist.positions <16{"ring"}> shift 1
+// CHECK: nn.attention %arg0, %[[A]]#0, %[[A]]#1
+// CHECK: %[[B:.*]]:2 = dist.permute %[[A]]#0, %[[A]]#1 axes ["ring"] pairs {{\[\[}}1, 2], [2, 3]]
+// CHECK: nn.attention %arg0, %[[B]]#0, %[[B]]#1
+// CHECK: %[[C:.*]]:2 = dist.permute %[[B]]#0, %[[B]]#1 axes ["ring"] pairs {{\[\[}}2, 3]]
+// CHECK: nn.attention %arg0, %[[C]]#0, %[[C]]#1
+// CHECK: nn.merge_attention
+// CHECK-NOT: dist.permute
+#causal = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=4]>
+func.func @causal(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #causal},
+                  %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #causal},
+                  %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #causal})
+    -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #causal}) {
+  %q1 = dist.constrain %q #causal : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k #causal : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v #causal : tensor<1x2x16x8xf32>
+  %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, dist.sharding = #causal} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
+  return %o : tensor<1x2x16x8xf32>
+}
+
+// -----
+
+// A window over the chunk before: the first rank does not look around the ring's end.
+
+// CHECK-LABEL: func.func @window
+// CHECK: dist.permute %arg1, %arg2 axes ["ring"] pairs {{\[\[}}0, 1], [1, 2], [2, 3]]
+// CHECK-NOT: dist.permute
+#window = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=4]>
+func.func @window(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #window},
+                  %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #window},
+                  %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #window})
+    -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #window}) {
+  %q1 = dist.constrain %q #window : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k #window : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v #window : tensor<1x2x16x8xf32>
+  %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, window_left = 3 : i64, dist.sharding = #window} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
+  return %o : tensor<1x2x16x8xf32>
+}
+
+// -----
+
+// Fewer keys than ranks: only the first chunks exist, and each goes to all.
+
+// CHECK-LABEL: func.func @few
+// CHECK: dist.permute %arg1, %arg2 axes ["ring"] pairs {{\[\[}}0, 1], [1, 2]]
+// CHECK: dist.permute %{{.*}} axes ["ring"] pairs {{\[\[}}2, 0], [1, 2]]
+// CHECK-NOT: dist.permute
+#few = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=3]>
+func.func @few(%q: tensor<1x2x2x8xf32> {nn.input = "q", dist.sharding = #few},
+               %k: tensor<1x2x2x8xf32> {nn.input = "k", dist.sharding = #few},
+               %v: tensor<1x2x2x8xf32> {nn.input = "v", dist.sharding = #few})
+    -> (tensor<1x2x2x8xf32> {nn.output = "o", dist.sharding = #few}) {
+  %q1 = dist.constrain %q #few : tensor<1x2x2x8xf32>
+  %k1 = dist.constrain %k #few : tensor<1x2x2x8xf32>
+  %v1 = dist.constrain %v #few : tensor<1x2x2x8xf32>
+  %o = nn.attention %q1, %k1, %v1 scale 0.5 {dist.sharding = #few} : (tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x2x8xf32>
+  return %o : tensor<1x2x2x8xf32>
+}
+
+// -----
+
+// In zigzag order every rank needs every chunk.
+
+// CHECK-LABEL: func.func @zigzag
+// CHECK-COUNT-3: dist.permute %{{.*}} axes ["ring"] shift 1
+// CHECK-NOT: dist.permute
+#zigzag = #dist.sharding<@mesh, [{}, {}, (16 zigzag 4{"ring"}), {}]>
+dist.mesh @mesh = <["ring"=4]>
+func.func @zigzag(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #zigzag},
+                  %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #zigzag},
+                  %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #zigzag})
+    -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #zigzag}) {
+  %q1 = dist.constrain %q #zigzag : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k #zigzag : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v #zigzag : tensor<1x2x16x8xf32>
+  %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, dist.sharding = #zigzag} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
+  return %o : tensor<1x2x16x8xf32>
+}
