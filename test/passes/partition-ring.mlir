@@ -20,9 +20,9 @@ func.func @causal(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #cau
                   %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #causal},
                   %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #causal})
     -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #causal}) {
-  %q1 = dist.constrain %q #causal : tensor<1x2x16x8xf32>
-  %k1 = dist.constrain %k #causal : tensor<1x2x16x8xf32>
-  %v1 = dist.constrain %v #causal : tensor<1x2x16x8xf32>
+  %q1 = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #causal} : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #causal} : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #causal} : tensor<1x2x16x8xf32>
   %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, dist.sharding = #causal} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
   return %o : tensor<1x2x16x8xf32>
 }
@@ -40,9 +40,9 @@ func.func @window(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #win
                   %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #window},
                   %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #window})
     -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #window}) {
-  %q1 = dist.constrain %q #window : tensor<1x2x16x8xf32>
-  %k1 = dist.constrain %k #window : tensor<1x2x16x8xf32>
-  %v1 = dist.constrain %v #window : tensor<1x2x16x8xf32>
+  %q1 = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #window} : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #window} : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #window} : tensor<1x2x16x8xf32>
   %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, window_left = 3 : i64, dist.sharding = #window} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
   return %o : tensor<1x2x16x8xf32>
 }
@@ -61,9 +61,9 @@ func.func @few(%q: tensor<1x2x2x8xf32> {nn.input = "q", dist.sharding = #few},
                %k: tensor<1x2x2x8xf32> {nn.input = "k", dist.sharding = #few},
                %v: tensor<1x2x2x8xf32> {nn.input = "v", dist.sharding = #few})
     -> (tensor<1x2x2x8xf32> {nn.output = "o", dist.sharding = #few}) {
-  %q1 = dist.constrain %q #few : tensor<1x2x2x8xf32>
-  %k1 = dist.constrain %k #few : tensor<1x2x2x8xf32>
-  %v1 = dist.constrain %v #few : tensor<1x2x2x8xf32>
+  %q1 = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #few} : tensor<1x2x2x8xf32>
+  %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #few} : tensor<1x2x2x8xf32>
+  %v1 = dist.constrain %v <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #few} : tensor<1x2x2x8xf32>
   %o = nn.attention %q1, %k1, %v1 scale 0.5 {dist.sharding = #few} : (tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>, tensor<1x2x2x8xf32>) -> tensor<1x2x2x8xf32>
   return %o : tensor<1x2x2x8xf32>
 }
@@ -81,9 +81,9 @@ func.func @zigzag(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #zig
                   %k: tensor<1x2x16x8xf32> {nn.input = "k", dist.sharding = #zigzag},
                   %v: tensor<1x2x16x8xf32> {nn.input = "v", dist.sharding = #zigzag})
     -> (tensor<1x2x16x8xf32> {nn.output = "o", dist.sharding = #zigzag}) {
-  %q1 = dist.constrain %q #zigzag : tensor<1x2x16x8xf32>
-  %k1 = dist.constrain %k #zigzag : tensor<1x2x16x8xf32>
-  %v1 = dist.constrain %v #zigzag : tensor<1x2x16x8xf32>
+  %q1 = dist.constrain %q <@mesh, [{}, {}, (16 zigzag 4{"ring"}), {}]> {dist.sharding = #zigzag} : tensor<1x2x16x8xf32>
+  %k1 = dist.constrain %k <@mesh, [{}, {}, (16 zigzag 4{"ring"}), {}]> {dist.sharding = #zigzag} : tensor<1x2x16x8xf32>
+  %v1 = dist.constrain %v <@mesh, [{}, {}, (16 zigzag 4{"ring"}), {}]> {dist.sharding = #zigzag} : tensor<1x2x16x8xf32>
   %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, dist.sharding = #zigzag} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
   return %o : tensor<1x2x16x8xf32>
 }

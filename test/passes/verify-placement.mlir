@@ -180,3 +180,27 @@ func.func @ring_masks(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x14x8x
   %result_10, %lse_11 = nn.merge_attention %result_6, %lse_7, %result_8, %lse_9 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %result_10 : tensor<1x2x4x8xf32>
 }
+
+// -----
+
+// Keys go around a ring only to ranks that see them: others lack their chunk.
+// CHECK-LABEL: func.func @ring_causal
+dist.mesh @mesh = <["ring"=4]>
+func.func @ring_causal(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>}, %arg1: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>}, %arg2: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>}) -> (tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.positions <16{"ring"}> : tensor<4xi64>
+  %1 = dist.positions <16{"ring"}> : tensor<4xi64>
+  %result, %lse = nn.attention %arg0, %arg1, %arg2 positions %0, %1 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %2:2 = dist.permute %arg1, %arg2 axes ["ring"] pairs [[0, 1], [1, 2], [2, 3]] : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %3 = dist.positions <16{"ring"}> shift 1 : tensor<4xi64>
+  %result_0, %lse_1 = nn.attention %arg0, %2#0, %2#1 positions %0, %3 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_2, %lse_3 = nn.merge_attention %result, %lse, %result_0, %lse_1 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %4:2 = dist.permute %2#0, %2#1 axes ["ring"] pairs [[1, 2], [2, 3]] : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %5 = dist.positions <16{"ring"}> shift 2 : tensor<4xi64>
+  %result_4, %lse_5 = nn.attention %arg0, %4#0, %4#1 positions %0, %5 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_6, %lse_7 = nn.merge_attention %result_2, %lse_3, %result_4, %lse_5 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %6:2 = dist.permute %4#0, %4#1 axes ["ring"] pairs [[2, 3]] : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %7 = dist.positions <16{"ring"}> shift 3 : tensor<4xi64>
+  %result_8, %lse_9 = nn.attention %arg0, %6#0, %6#1 positions %0, %7 scale 5.000000e-01 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %result_10, %lse_11 = nn.merge_attention %result_6, %lse_7, %result_8, %lse_9 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %result_10 : tensor<1x2x4x8xf32>
+}
