@@ -322,6 +322,10 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
     reason = "attention over a part of the keys leaves the ops that can run in chunks";
     return false;
   }
+  if (layout->missing.isAny()) {
+    reason = "keys that some ranks lack leave the ops that can run in chunks";
+    return false;
+  }
   if (layout->isBlockwise()) {
     reason = "a value lies in blocks where the ops that can run in chunks end";
     return false;

@@ -245,11 +245,11 @@ int32_t passOn(mw_rt_context *context, char *, const void *const *arguments, con
 }
 
 TEST(Local, RanksThatAPermuteLeavesOutDoNotWait) {
-  std::string error;
-  WorldPtr world = World::create("local", kRanks, {"permute"}, error);
-  ASSERT_TRUE(world) << error;
   // Copied aside, and read where it is.
   for (int64_t count : {7, 100'000}) {
+    std::string error;
+    WorldPtr world = World::create("local", kRanks, {"permute"}, error);
+    ASSERT_TRUE(world) << error;
     Passing passing(count);
     PassingRank arguments[kRanks];
     std::vector<RankBuffers> buffers(kRanks);

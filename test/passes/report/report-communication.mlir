@@ -35,6 +35,7 @@
 // JSON:      "kind": "permute"
 // JSON:      "bytes_per_rank": 256
 // JSON:      "bytes_per_rank": 1328
+// JSON-NEXT: "bytes_of_all_ranks": 10624
 // JSON-NEXT: "launches_per_rank": 6
 // JSON:      "weights": 256
 // JSON:      "warnings": [
