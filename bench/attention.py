@@ -23,9 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 import meshwright as mw
+import torch
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # Heads, key heads, queries, keys, features.

@@ -22,10 +22,9 @@ import os
 import statistics
 import time
 
+import meshwright as mw
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-
-import meshwright as mw
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 

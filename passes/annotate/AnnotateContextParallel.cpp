@@ -495,8 +495,7 @@ private:
       for (const StageMesh &view : getStageMeshes(meshOp)) {
         auto find = [&](StringRef name) {
           AxisList axes;
-          std::optional<Axis> axis =
-              name.empty() ? std::nullopt : findAxis(meshOp, view, name);
+          std::optional<Axis> axis = name.empty() ? std::nullopt : findAxis(meshOp, view, name);
           if (axis && axis->size > 1)
             axes.push_back(*axis);
           return axes;

@@ -149,8 +149,7 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitt
   points.emplace(op, /*queriesAreColumns=*/true);
   biasTerms.resize(points->columnTerms.size());
   for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
-    reserve(region, plan.blockRows,
-            getRowStorageType(getElementTypeOrSelf(term.first.getType())));
+    reserve(region, plan.blockRows, getRowStorageType(getElementTypeOrSelf(term.first.getType())));
 }
 
 //===----------------------------------------------------------------------===//

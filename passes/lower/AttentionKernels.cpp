@@ -143,8 +143,8 @@ SmallVector<Type> AttentionEmitter::getBufferTypes() {
   auto add = [&](Value tensor, Value *buffer) {
     auto type = cast<RankedTensorType>(tensor.getType());
     Type element = type.getElementType();
-    types.push_back(MemRefType::get({type.getNumElements()}, buffer ? getStorageType(element)
-                                                                    : getRowStorageType(element)));
+    types.push_back(MemRefType::get({type.getNumElements()},
+                                    buffer ? getStorageType(element) : getRowStorageType(element)));
   };
   for (auto [tensor, buffer] : getInputBuffers())
     add(tensor, buffer);

@@ -52,11 +52,11 @@ struct BlockSizes {
 
 static BlockSizes getBlockSizes(const Target &target) {
   if (target.numVectorRegisters >= 32)
-    return {/*panelVectors=*/2, /*onlyTileRows=*/14,      /*tileRows=*/8,
-            /*busyTileRows=*/6, /*panelBytes=*/128 << 10, /*blockRows=*/512,
+    return {/*panelVectors=*/2,   /*onlyTileRows=*/14,      /*tileRows=*/8,
+            /*busyTileRows=*/6,   /*panelBytes=*/128 << 10, /*blockRows=*/512,
             /*blockColumns=*/4096};
-  return {/*panelVectors=*/2, /*onlyTileRows=*/6,      /*tileRows=*/6,
-          /*busyTileRows=*/7, /*panelBytes=*/64 << 10, /*blockRows=*/240,
+  return {/*panelVectors=*/2,   /*onlyTileRows=*/6,      /*tileRows=*/6,
+          /*busyTileRows=*/7,   /*panelBytes=*/64 << 10, /*blockRows=*/240,
           /*blockColumns=*/4096};
 }
 
@@ -542,11 +542,11 @@ void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights,
           b, pairs, weights, add(b, fromWeights, (u * columns + v * plan.lanes) * group)));
     auto prefetch = [&](int64_t steps, unsigned locality) {
       for (int64_t byte = 0; steps && byte < columns * group * getBytes(spec.type); byte += 64)
-        memref::PrefetchOp::create(b, weights,
-                                   ValueRange{add(b, fromWeights,
-                                                  (u + steps) * columns * group +
-                                                      byte / getBytes(spec.type))},
-                                   /*isWrite=*/false, locality, /*isDataCache=*/true);
+        memref::PrefetchOp::create(
+            b, weights,
+            ValueRange{
+                add(b, fromWeights, (u + steps) * columns * group + byte / getBytes(spec.type))},
+            /*isWrite=*/false, locality, /*isDataCache=*/true);
     };
     prefetch(plan.farSteps, /*locality=*/2);
     prefetch(plan.nearSteps, /*locality=*/3);

@@ -178,8 +178,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
       Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
       // Rounding as it is set.
       Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
-      rewriter.replaceOp(
-          op, callOnRegisters(b, kScale, {p, n}, {}, {all, rounding}));
+      rewriter.replaceOp(op, callOnRegisters(b, kScale, {p, n}, {}, {all, rounding}));
       return success();
     }
     // 2^(n - 1), so that n = 128 is in range.
@@ -206,7 +205,8 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     // What is left by rounding down.
     Value down = arith::ConstantOp::create(b, b.getI32IntegerAttr(9));
     Value y = arith::MulFOp::create(b, x, constant(1.44269504088896341));
-    Value r = callOnRegisters(b, "llvm.x86.avx512.mask.reduce.ps.512", {y}, {down}, {all, rounding});
+    Value r =
+        callOnRegisters(b, "llvm.x86.avx512.mask.reduce.ps.512", {y}, {down}, {all, rounding});
     Value p = constant(0.0780245231);
     for (double coefficient : {0.226067168, 0.695833529, 0.99992522})
       p = math::FmaOp::create(b, p, r, constant(coefficient));

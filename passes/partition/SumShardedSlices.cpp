@@ -87,9 +87,8 @@ AxisList Picker::getAxes(DimShardingAttr dim) const {
 
 /// Whether a sharding of a dimension uses axes that the data have.
 bool Picker::overlaps(DimShardingAttr dim) const {
-  return llvm::any_of(getDims(data), [&](DimShardingAttr own) {
-    return anyOverlap(getAxes(own), getAxes(dim));
-  });
+  return llvm::any_of(getDims(data),
+                      [&](DimShardingAttr own) { return anyOverlap(getAxes(own), getAxes(dim)); });
 }
 
 /// The first sharded dimension that the op takes elements of.
@@ -240,8 +239,7 @@ void Picker::run(SmallVectorImpl<Operation *> &rest) {
     index = create<nn::ReshapeOp>(columnDims, RankedTensorType::get(column, number), index);
   }
   // As the operands broadcast, from the last dimension on.
-  SmallVector<int64_t> maskShape(
-      std::max(typeOf(positions).getRank(), typeOf(index).getRank()), 1);
+  SmallVector<int64_t> maskShape(std::max(typeOf(positions).getRank(), typeOf(index).getRank()), 1);
   for (Value operand : {index, positions})
     for (auto [d, extent] : llvm::enumerate(llvm::reverse(typeOf(operand).getShape())))
       maskShape[maskShape.size() - 1 - d] = std::max(maskShape[maskShape.size() - 1 - d], extent);
@@ -254,10 +252,10 @@ void Picker::run(SmallVectorImpl<Operation *> &rest) {
   Value zero = constant(RankedTensorType::get({}, type.getElementType()),
                         builder.getZeroAttr(type.getElementType()));
   Value kept = create<nn::SelectOp>(dims, type.clone(shape), isPicked, x, zero);
-  Value sum = create<nn::ReduceOp>(
-      resultDims, result.getType(),
-      nn::ReduceKindAttr::get(op->getContext(), nn::ReduceKind::Sum), kept,
-      builder.getDenseI64ArrayAttr({dim + added}), isOne ? builder.getUnitAttr() : UnitAttr());
+  Value sum = create<nn::ReduceOp>(resultDims, result.getType(),
+                                   nn::ReduceKindAttr::get(op->getContext(), nn::ReduceKind::Sum),
+                                   kept, builder.getDenseI64ArrayAttr({dim + added}),
+                                   isOne ? builder.getUnitAttr() : UnitAttr());
   if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
     sum.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   result.replaceAllUsesWith(sum);

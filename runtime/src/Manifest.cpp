@@ -312,9 +312,9 @@ static void read(const Json &json, Manifest &manifest) {
                          readCount(packing, "panel"), readCount(packing, "group")};
     require(parameter.packing.panel > 0 && parameter.packing.group > 0, "an empty panel");
     int64_t bytes = description.getValue(argument).getLocalBytes();
-    require(parameter.offset <= bytes,
-            "a packed part begins at " + std::to_string(parameter.offset) + ", expected at most " +
-                std::to_string(bytes));
+    require(parameter.offset <= bytes, "a packed part begins at " +
+                                           std::to_string(parameter.offset) +
+                                           ", expected at most " + std::to_string(bytes));
     manifest.prepared.push_back(
         readStored(entry.at("data"), manifest.groups, sizeOfPacked(parameter.packing)));
     description.prepared.push_back(parameter);

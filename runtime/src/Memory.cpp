@@ -28,13 +28,13 @@ static int64_t roundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) 
 /// Whole huge pages at a multiple of their size.
 static Memory map(int64_t bytes) {
   bytes = roundUp(bytes, kHugePage);
-  void *mapped = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *mapped =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED)
     return nullptr;
   auto *first = static_cast<char *>(mapped);
-  int64_t before = roundUp(reinterpret_cast<intptr_t>(first), kHugePage) -
-                   reinterpret_cast<intptr_t>(first);
+  int64_t before =
+      roundUp(reinterpret_cast<intptr_t>(first), kHugePage) - reinterpret_cast<intptr_t>(first);
   char *data = first + before;
   if (before)
     munmap(first, before);

@@ -172,7 +172,7 @@ def attend_with_nan(q, k, v):
 def test_memory_is_linear_in_the_sequence(tmp_path):
     """32,768 tokens: all their scores would be 4 GiB, in f32 and for one head."""
     tokens = 32768
-    q, k, v = x = tensors(1, 1, 1, tokens, tokens, 16, 16, torch.float32)
+    q, k, v = tensors(1, 1, 1, tokens, tokens, 16, 16, torch.float32)
     text = f"""func.func @main(%q: {type_of(q)} {{nn.input = "q"}}, %k: {type_of(q)} {{nn.input = "k"}},
                                %v: {type_of(q)} {{nn.input = "v"}}) -> ({type_of(q)} {{nn.output = "o"}}) {{
       %0 = nn.attention %q, %k, %v scale 0.25 {{causal}} : ({type_of(q)}, {type_of(q)}, {type_of(q)}) -> {type_of(q)}

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How context_parallel="auto" chooses axes and order, and what the report says of it."""
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
-
-import meshwright as mw
 
 
 def llama(heads, kv_heads, tokens):

@@ -5,11 +5,10 @@
 import copy
 import re
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
-
-import meshwright as mw
 
 SMALL = dict(
     hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101,

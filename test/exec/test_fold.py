@@ -5,12 +5,11 @@
 import copy
 
 import diffusers
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from torch import nn
-
-import meshwright as mw
 
 STEPS = 2
 CONNECT = {

@@ -4,12 +4,11 @@
 
 import functools
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from torch import nn
-
-import meshwright as mw
 
 
 class Reader(nn.Module):

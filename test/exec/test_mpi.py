@@ -104,7 +104,7 @@ class RankProgram:
         return self.input(whole, f"tensor<1x{local[0]}x{local[1]}x{ELEMENT[dtype]}>", *dims), local
 
     def line(self, text, results=1):
-        self.lines.append(f"%v{len(self.lines)}{':%d' % results if results > 1 else ''} = {text}")
+        self.lines.append(f"%v{len(self.lines)}{f':{results}' if results > 1 else ''} = {text}")
         return f"%v{len(self.lines) - 1}"
 
     def output(self, value, local, shape, kind, *dims):

@@ -1,7 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Each nn op, compiled and run on one rank, against PyTorch."""
-import math
 
 import pytest
 import torch

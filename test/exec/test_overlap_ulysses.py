@@ -6,14 +6,13 @@ import copy
 import json
 import subprocess
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from harness import tool
 from safetensors.torch import load_file, save_file
 from torch import nn
-
-import meshwright as mw
 
 SMALL = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101)
 

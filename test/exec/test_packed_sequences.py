@@ -6,12 +6,11 @@ on sequences that are sharded: results beside PyTorch's in f64, and the memory t
 import copy
 import re
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from torch.nn.functional import scaled_dot_product_attention
-
-import meshwright as mw
 
 # Mesh, options of context parallelism.
 PLANS = {

@@ -5,12 +5,11 @@ hidden states between them, refusals."""
 
 import copy
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from torch import nn
-
-import meshwright as mw
 
 VOCABULARY, HIDDEN = 96, 48
 

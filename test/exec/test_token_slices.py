@@ -5,12 +5,11 @@
 import copy
 import itertools
 
+import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 from torch import nn
-
-import meshwright as mw
 
 SMALL = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101)
 DECODER = dict(**SMALL, num_attention_heads=8, num_key_value_heads=4, use_cache=False)

@@ -5,8 +5,6 @@
 import copy
 import json
 import os
-import shutil
-import subprocess
 
 import meshwright as mw
 import ml_dtypes

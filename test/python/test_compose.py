@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Several models as one: results beside PyTorch's, names, and refusals."""
 
+import meshwright as mw
 import pytest
 import torch
 from torch import nn
-
-import meshwright as mw
 
 
 class Encoder(nn.Module):

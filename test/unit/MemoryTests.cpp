@@ -51,7 +51,8 @@ bool hasHugePages() {
 }
 
 TEST(MemoryTest, IsAlignedAndWritable) {
-  for (int64_t bytes : {int64_t(0), int64_t(1), int64_t(100), 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
+  for (int64_t bytes :
+       {int64_t(0), int64_t(1), int64_t(100), 2 * kMiB - 1, 2 * kMiB, 5 * kMiB + 3}) {
     Memory memory = allocate(bytes);
     ASSERT_TRUE(memory);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % kAlignment, 0u);

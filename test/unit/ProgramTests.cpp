@@ -15,8 +15,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <fcntl.h>
-#include <poll.h>
 #include <fstream>
+#include <poll.h>
 #include <pty.h>
 #include <thread>
 #include <unistd.h>

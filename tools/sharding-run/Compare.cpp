@@ -48,8 +48,7 @@ Status run::compareWithReference(const Options &options,
       return fail("output '" + output.name + "' is " + rt::describe(output.type, output.shape) +
                   ", in " + options.reference + " " + rt::describe(wanted->type, wanted->shape));
     double difference = differenceOf(output, wanted->type, wanted->data);
-    double tolerance =
-        options.tolerance >= 0 ? options.tolerance : rt::getTolerance(output.type);
+    double tolerance = options.tolerance >= 0 ? options.tolerance : rt::getTolerance(output.type);
     bool fine = difference <= tolerance;
     std::printf("%s: differs by %.2e, tolerance %.2e%s\n", output.name.c_str(), difference,
                 tolerance, fine ? "" : ": FAILED");
