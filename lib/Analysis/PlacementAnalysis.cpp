@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/LayoutTransfer.h"
+#include "meshwright/lib/Analysis/LayoutTransferDetail.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -381,7 +382,8 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   return success();
 }
 
-/// The readings of an operand without those that shard what the op reads whole.
+/// The readings of an operand without those that shard what the op reads whole, or
+/// lie in blocks that it cannot take.
 PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Readings readings = getReadings(op->getOperand(operand));
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
@@ -389,10 +391,13 @@ PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, u
     return readings;
   FactorRule rule = interface.getFactorRule();
   // Keys may be sharded around a ring.
-  int keys = isa<nn::AttentionOp>(op) ? rule.operands[1][2].front() : -1;
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  int keys = attention ? rule.operands[1][2].front() : -1;
+  bool takesBlocks = layout_transfer::keepsBlocks(op) ||
+                     (attention && op->getOperand(operand) == attention.getBias());
   Readings plausible;
   for (Reading reading : readings) {
-    bool reads = false;
+    bool reads = !takesBlocks && reading->isBlockwise();
     for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], reading->dims))
       reads |= factors.size() == 1 && factors[0] != keys &&
                rule.factors[factors[0]].kind == FactorKind::Special && dim.isSharded();
@@ -409,7 +414,13 @@ PlacementDerivation::combineReadings(Operation *op) {
   FactorRule rule;
   if (auto interface = dyn_cast<ShardingRuleOpInterface>(op); interface && !isa<nn::ReshapeOp>(op))
     rule = interface.getFactorRule();
+  // Values that are moved together mostly lie alike.
+  bool isMove = isa<DistDialect>(op->getDialect());
   auto agrees = [&](ArrayRef<Reading> prefix, Reading reading) {
+    if (isMove && !prefix.empty())
+      return llvm::equal(
+          prefix.front()->dims, reading->dims,
+          [](const DimLayout &a, const DimLayout &b) { return a.getAxes() == b.getAxes(); });
     if (rule.operands.empty())
       return true;
     llvm::SmallDenseMap<int, AxisList> known;
@@ -479,6 +490,14 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
     for (const Layout &alternative : alternatives)
       add(alternative);
   }
+  // Operands that are read as sharded over the same axes in different dimensions
+  // give blocks: seldom what is meant, and the more of them the fewer others are
+  // looked at.
+  auto isBlockwise = [](const auto &combination) {
+    return llvm::any_of(combination.second, [](Reading r) { return r->isBlockwise(); });
+  };
+  if (!llvm::all_of(link.combinations, isBlockwise))
+    llvm::erase_if(link.combinations, isBlockwise);
   if (link.combinations.empty()) {
     // Report what is wrong with the likeliest reading.
     FailureOr<ResultLayouts> results =
