@@ -4,6 +4,7 @@
 
 import copy
 import json
+import re
 import subprocess
 
 import meshwright as mw
@@ -155,21 +156,28 @@ def test_chunks_of_weights(tmp_path, mesh):
     assert torch.equal(next(iter(load_file(tmp_path / "y.safetensors").values())), got)
 
 
-def test_runs_beside_kernels(tmp_path, monkeypatch):
-    """On slow links, which the device says: a chunk travels while another is computed."""
-    monkeypatch.setenv("MESHWRIGHT_LINK", "latency=30ms,bandwidth=1GB/s")
+def test_runs_beside_kernels():
+    """On slow links, which the device says: a chunk travels while another is computed.
+
+    The order of the program says so; the times of a trace would depend on what else the machine does.
+    """
     module, ids = build(8, 8)
     model = mw.from_torch(module, (ids,))
     slow = "cpu flops_f32=1e7 link_bandwidth=1e6 link_latency=0 overlap=1"
     plan = model.parallelize(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}, device=slow)
     assert sum(d["outcome"] == "applied" for d in decisions(plan)) == 2
-    plan.run(ids, trace=tmp_path / "t.json")
-    spans = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
-    for rank in range(2):
-        mine = [e for e in spans if e["pid"] == rank]
-        moves = [e for e in mine if e["cat"] == "collective" and "all_to_all" in e["name"]]
-        kernels = [e for e in mine if e["cat"] in ("gemm", "attention", "rows")]
-        assert any(m["ts"] <= k["ts"] and k["ts"] + k["dur"] <= m["ts"] + m["dur"] for m in moves for k in kernels)
+    text = plan.ir(phase="rt")
+    beside = {"to heads": [], "to sequence": []}
+    for start in re.finditer(r"(%\w+) = rt\.start [^\n]*\n[^\n]*\n *%\w+(:3)? = dist\.all_to_all", text):
+        wait = text.index(f"= rt.wait {start[1]} ", start.end())
+        names = re.findall(r"= nn\.(\w+)", text[start.end() : wait])
+        beside["to heads" if start[2] else "to sequence"].append(names)
+    # Every chunk on its way to the heads has a projection or attention beside it, and on its way back all
+    # but the last, in each of two layers.
+    for chunks in beside.values():
+        assert len(chunks) == 2 * 4
+    assert all({"linear", "attention"} & set(names) for names in beside["to heads"])
+    assert sum("attention" in names for names in beside["to sequence"]) == 2 * 3
 
 
 def test_fast_links():
