@@ -7,7 +7,9 @@
 
 #include "RowEmitter.h"
 
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "llvm/Support/SaveAndRestore.h"
 
@@ -131,6 +133,36 @@ void RowEmitter::store(Value element, Value buffer, const Access &access) {
   for (int64_t i = 0; i < width; ++i) {
     Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i * access.column));
     memref::StoreOp::create(builder, vector::ExtractOp::create(builder, element, i), buffer, at);
+  }
+}
+
+void RowEmitter::stream(Value element, Value buffer, const Access &access, Value isAligned,
+                        int64_t vectorBytes) {
+  int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
+  auto isWhole = [&](int64_t elements) { return elements * bytes % vectorBytes == 0; };
+  // The column is a multiple of the width away from the first.
+  bool canStream = width && access.column == 1 && isWhole(width) && isWhole(space.begin) &&
+                   isWhole(access.offset) && llvm::all_of(access.rows, isWhole);
+  if (!canStream)
+    return store(element, buffer, access);
+  element = toVector(toRowStorage(builder, element));
+  Value index = emitIndexOf(access);
+  if (bytes == 2) {
+    // LLVM has no such stores of bf16, to which it goes back through casts.
+    auto type = cast<VectorType>(element.getType());
+    auto words = VectorType::get(width / 2, builder.getF32Type());
+    Value same = vector::BitCastOp::create(builder, words, element);
+    same = LLVM::CallIntrinsicOp::create(builder, words,
+                                         builder.getStringAttr("llvm.arithmetic.fence"), same)
+               .getResult(0);
+    element = vector::BitCastOp::create(builder, type, same);
+  }
+  auto either = scf::IfOp::create(builder, isAligned, /*withElseRegion=*/true);
+  for (bool streams : {true, false}) {
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointToStart(streams ? either.thenBlock() : either.elseBlock());
+    vector::StoreOp::create(builder, element, buffer, index, /*nontemporal=*/streams,
+                            streams ? llvm::MaybeAlign(vectorBytes) : llvm::MaybeAlign());
   }
 }
 

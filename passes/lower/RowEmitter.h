@@ -61,6 +61,10 @@ public:
   }
   /// Stores an element, where `access` says, in a flat buffer.
   void store(mlir::Value element, mlir::Value buffer, const Access &access);
+  /// The same past the caches, for what nothing reads soon: in whole vectors, if
+  /// `isAligned` says at run time that the buffer begins at one.
+  void stream(mlir::Value element, mlir::Value buffer, const Access &access, mlir::Value isAligned,
+              int64_t vectorBytes);
   /// Loads from a flat buffer.
   mlir::Value load(mlir::Value buffer, const Access &access);
   /// The linear function's value at the first column.

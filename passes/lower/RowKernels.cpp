@@ -15,6 +15,7 @@
 #include "RowEmitter.h"
 #include "Target.h"
 
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -210,6 +211,10 @@ private:
   SmallVector<Value> emitChunk(const RowPiece &piece, int64_t pass, int64_t columns);
   void emitBlock(const RowPiece &piece, const PieceItems &items, Value block);
   Value getWorkspace(int64_t offset, int64_t columns, Type type);
+  /// What no later pass reads.
+  bool streams(const RowPiece &piece, const Store &store) const {
+    return isAligned && store.level + 1 == piece.numPasses;
+  }
   static Access getColumnAccess(const RowPiece &piece) {
     Access access;
     access.rows.assign(piece.space.rows.size(), 0);
@@ -222,6 +227,8 @@ private:
   int64_t widest;
   /// Whether rows come from memory: a cache needs no asking ahead.
   bool isLarge;
+  /// Of what is stored past the caches at once, which cannot hold it all; else 0.
+  int64_t streamBytes = 0;
   SmallVector<PieceItems> pieces;
   int64_t workspaceBytes = 0;
 
@@ -235,6 +242,8 @@ private:
   llvm::DenseMap<const Statistic *, Value> exponentialBuffers;
   /// 1, or 0 in the last row; null where rows are not read ahead.
   Value further;
+  /// Whether the outputs begin at a vector; null where nothing is streamed.
+  Value isAligned;
 };
 
 } // namespace
@@ -248,6 +257,8 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Targ
     for (Value value : values)
       bytes += bytesOf(value);
   isLarge = bytes > 16 * target.l2Bytes;
+  if (target.hasStreamingStores && bytes > target.l3Bytes)
+    streamBytes = target.vectorBytes;
   int64_t first = 0;
   for (const RowPiece &piece : plan.pieces) {
     int64_t columns = piece.getNumColumns(), blocks = 1, blockColumns = columns;
@@ -278,6 +289,14 @@ Value RowKernel::getWorkspace(int64_t offset, int64_t columns, Type type) {
                                 emitIndex(b, offset), ValueRange());
 }
 
+static Value emitIsAligned(Builder &b, ArrayRef<Value> buffers, int64_t bytes) {
+  Value bits = emitIndex(b, 0);
+  for (Value buffer : buffers)
+    bits = arith::OrIOp::create(b, bits, memref::ExtractAlignedPointerAsIndexOp::create(b, buffer));
+  bits = arith::AndIOp::create(b, bits, emitIndex(b, bytes - 1));
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, bits, emitIndex(b, 0));
+}
+
 void RowKernel::emit(Builder &builder, ValueRange arguments) {
   RowEmitter emitter(builder, region);
   row = &emitter;
@@ -287,6 +306,8 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   outputs.assign(written.begin(), written.end());
   Value begin = arguments[arguments.size() - 3], end = arguments[arguments.size() - 2];
   workspace = arguments.back();
+  if (streamBytes)
+    isAligned = emitIsAligned(builder, outputs, streamBytes);
   for (auto [piece, items] : llvm::zip_equal(plan.pieces, pieces)) {
     if (items.items == 0)
       continue;
@@ -303,6 +324,10 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
       item = arith::SubIOp::create(builder, item, emitIndex(builder, items.first));
     emitItem(builder, piece, items, item);
   }
+  // Other threads read what was streamed, once they know that this call has ended.
+  if (streamBytes)
+    LLVM::CallIntrinsicOp::create(builder, builder.getStringAttr("llvm.x86.sse.sfence"),
+                                  ValueRange());
 }
 
 void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceItems &items,
@@ -390,7 +415,10 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
         store.value ? row->emit(store.value, store.from)
                     : emitConstant(
                           b, cast<MemRefType>(outputs[store.output].getType()).getElementType(), 0);
-    row->store(element, outputs[store.output], store.to);
+    if (streams(piece, store))
+      row->stream(element, outputs[store.output], store.to, isAligned, streamBytes);
+    else
+      row->store(element, outputs[store.output], store.to);
   }
   // A part in each pass, so that memory is never idle. Where passes are not over
   // the same columns, the last one does it all.
@@ -399,11 +427,15 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
   bool spreads = llvm::all_of(piece.statistics, [&](const Statistic &statistic) {
     return statistic.columns == piece.getNumColumns();
   });
-  if (spreads || pass == piece.numPasses - 1)
-    row->prefetchRead(piece.loops[0].front(), further, spreads ? pass : 0,
-                      spreads ? piece.numPasses : 1);
+  // A pass that streams has memory to write to.
+  int64_t passes = piece.numPasses - llvm::any_of(piece.stores, [&](const Store &store) {
+                     return streams(piece, store);
+                   });
+  if (spreads ? pass < passes : pass == piece.numPasses - 1)
+    row->prefetchRead(piece.loops[0].front(), further, spreads ? pass : 0, spreads ? passes : 1);
   for (const Store &store : piece.stores)
-    if (spreads && !store.perRow && store.to.column == 1 && pass <= store.level && store.level > 0)
+    if (spreads && !streams(piece, store) && !store.perRow && store.to.column == 1 &&
+        pass <= store.level && store.level > 0)
       row->prefetchWritten(outputs[store.output], store.to, pass, store.level + 1);
   return terms;
 }

@@ -10,6 +10,7 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/TargetParser/Host.h"
 #include "llvm/TargetParser/SubtargetFeature.h"
@@ -43,9 +44,22 @@ static void readFeatures(Target &target, const MCSubtargetInfo &subtarget) {
   } else if (has("avx")) {
     target.vectorBytes = 32;
   }
+  target.hasStreamingStores = has("sse2");
   target.hasFma = has("fma") || has("avx512dq");
   target.hasBf16Dot = has("avx512bf16");
   target.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
+}
+
+/// The last cache that a core reaches, "32768K" to Linux; 0 where it does not say.
+/// (sysconf may add up those of all groups of cores.)
+static int64_t readSharedCacheBytes() {
+  auto file = MemoryBuffer::getFile("/sys/devices/system/cpu/cpu0/cache/index3/size",
+                                    /*IsText=*/true, /*RequiresNullTerminator=*/false);
+  int64_t kilobytes = 0;
+  if (!file)
+    return 0;
+  StringRef text = (*file)->getBuffer().trim();
+  return text.consume_back("K") && !text.getAsInteger(10, kilobytes) ? kilobytes << 10 : 0;
 }
 
 const Target &Target::host() {
@@ -67,6 +81,8 @@ const Target &Target::host() {
       target.l1Bytes = bytes;
     if (long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0)
       target.l2Bytes = bytes;
+    if (int64_t bytes = readSharedCacheBytes())
+      target.l3Bytes = bytes;
     return target;
   }();
   return host;

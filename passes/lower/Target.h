@@ -28,7 +28,9 @@ struct Target {
   bool hasBf16Dot = false;
   /// Conversion from f32 to bf16 in one instruction.
   bool hasBf16Conversion = false;
-  int64_t l1Bytes = 32 << 10, l2Bytes = 1 << 20;
+  /// Vectors can be stored past the caches (in an order that sfence ends).
+  bool hasStreamingStores = false;
+  int64_t l1Bytes = 32 << 10, l2Bytes = 1 << 20, l3Bytes = 32 << 20;
 
   /// f32 elements of a vector register.
   int64_t getLanes() const { return vectorBytes / 4; }
