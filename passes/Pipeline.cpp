@@ -140,11 +140,11 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Spmd:
     buildOptimise(pm, options);
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
-    if (options.memoryCeiling)
-      pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     if (options.overlap != Overlap::Auto || options.memoryCeiling)
       pm.addPass(createRequestSchedule(
           {stringify(options.overlap).str(), options.memoryCeiling.value_or(0)}));
+    if (options.memoryCeiling)
+      pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
   case Phase::Rt:
     buildSchedule(pm, getScheduleOptions(options));

@@ -9,6 +9,7 @@
 #include "meshwright/lib/CAPI/PlanState.h"
 #include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 
 #include "mlir/Pass/PassManager.h"
 
@@ -114,7 +115,8 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
-/// What the report says of the schedule: times, and what was decided for collectives.
+/// What the report says of the schedule: times, memory, and what was decided for
+/// collectives.
 static void addSchedule(Plan::State &state) {
   dist::DistDialect::getDecisionLog(state.context.get()).clear();
   // What cannot be scheduled says so when it is to run.
@@ -127,6 +129,7 @@ static void addSchedule(Plan::State &state) {
     return;
   CommunicationTime time = estimateCommunication(func);
   state.report.communication = {time.exposed, time.hidden, time.total};
+  state.report.memory = withPlannedActivations(std::move(state.report.memory), func);
   // How kernels are formed is for those who work on that.
   addDecisions(state.report, state.context.get(), [](const Decision &decision) {
     return llvm::StringRef(decision.pass).ends_with("-collectives");

@@ -12,6 +12,7 @@
 #include "meshwright/lib/CAPI/PlanState.h"
 #include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/lib/Report/Report.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
 #include "mlir/Parser/Parser.h"
@@ -356,10 +357,9 @@ bool mw_program::buildReport(Report &report) {
     if (failed(built))
       return false;
     report = std::move(*built);
-  } else {
-    // A program for one rank sends nothing.
-    report.memory = countMemory(main);
   }
+  // A program for one rank sends nothing.
+  report.memory = planMemory(main).memory;
   if (!executable)
     return true;
   if (const rt::RunReport &run = executable->getProgram().getRunReport(); run.ranks > 0) {

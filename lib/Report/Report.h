@@ -128,7 +128,8 @@ void addDecisions(Report &report, mlir::MLIRContext *context,
 /// Only its traffic: what a comparison needs.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
 
-/// Only its memory.
+/// Only its memory, with each value in it from its definition to its last use. How a
+/// program is scheduled may make it less: `planMemory` (passes/schedule).
 Memory countMemory(mlir::FunctionOpInterface function);
 
 /// For people: repeated layers share a line.

@@ -13,6 +13,7 @@
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/IR/IRMapping.h"
@@ -142,7 +143,7 @@ static Planned plan(StringRef bytecode, MLIRContext *from, const FoldEncoderPass
   auto func = *module->getOps<func::FuncOp>().begin();
   auto meshOp = *module->getOps<MeshOp>().begin();
   planned.cost = getProgramCost(func, CostModel(meshOp.getMesh()));
-  planned.memory = countMemory(func);
+  planned.memory = planMemory(func).memory;
   for (const Decision &decision : DistDialect::getDecisionLog(&context).get())
     if (decision.pass == "fold-encoder" && decision.outcome == Outcome::Declined)
       planned.note = decision.message;

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
-#include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_CHECKMEMORYPASS
@@ -24,16 +24,12 @@ struct CheckMemoryPass : meshwright::impl::CheckMemoryPassBase<CheckMemoryPass> 
   void runOnOperation() override {
     markAllAnalysesPreserved();
     for (auto function : getOperation().getOps<FunctionOpInterface>()) {
-      if (!function->hasAttr(dist::DistDialect::kSpmdAttr) || function.isExternal())
+      if (!ceiling || !function->hasAttr(dist::DistDialect::kSpmdAttr) || function.isExternal())
         continue;
-      Memory memory = countMemory(function);
-      if (ceiling == 0 || memory.weights + memory.activationsPeak <= ceiling)
+      PlannedMemory planned = planMemory(function, ceiling);
+      if (planned.refusal.empty())
         continue;
-      emitError(function.getLoc(), "'")
-          << function.getName() << "' needs " << memory.weights + memory.activationsPeak
-          << " bytes on a rank, " << memory.weights << " for weights and " << memory.activationsPeak
-          << " for inputs and activations: expected at most " << int64_t(ceiling)
-          << ", the memory ceiling";
+      emitError(function.getLoc()) << planned.refusal;
       signalPassFailure();
     }
   }

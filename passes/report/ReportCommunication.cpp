@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_REPORTCOMMUNICATIONPASS
@@ -55,6 +56,7 @@ struct ReportCommunicationPass
     FailureOr<Report> report = buildReport(*function);
     if (failed(report))
       return signalPassFailure();
+    report->memory = planMemory(*function).memory;
     if (failed(writeReport(*report, file, [&](const Twine &message) -> LogicalResult {
           return emitError(getOperation().getLoc(), message);
         })))

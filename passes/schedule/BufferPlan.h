@@ -10,6 +10,8 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include <vector>
+
 namespace meshwright {
 
 struct BufferPlan {
@@ -20,6 +22,10 @@ struct BufferPlan {
 /// What `--plan-buffers` would come to for a function of launches in its present
 /// order; changes nothing.
 BufferPlan planBuffers(mlir::func::FuncOp func);
+
+/// For each op of the body of a function of launches, in order, the bytes of the
+/// buffers that are needed while it runs.
+std::vector<int64_t> getLiveBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright
 

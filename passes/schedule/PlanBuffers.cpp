@@ -47,16 +47,20 @@ struct BufferBlock {
 
 class Planner {
 public:
-  explicit Planner(func::FuncOp func) : func(func) {}
+  explicit Planner(func::FuncOp func) : func(func) {
+    findUses();
+    makeBlocks();
+  }
   void run();
   /// Without writing it.
   BufferPlan measure();
+  /// Bytes that are needed at each step.
+  std::vector<int64_t> getLive() const;
 
 private:
   void findUses();
   void makeBlocks();
   int64_t place(ArrayRef<size_t> order, SmallVectorImpl<int64_t> &offsets) const;
-  int64_t getLive() const;
   void plan();
   void write();
 
@@ -177,20 +181,20 @@ int64_t Planner::place(ArrayRef<size_t> order, SmallVectorImpl<int64_t> &offsets
   return peak;
 }
 
-int64_t Planner::getLive() const {
-  std::vector<int64_t> change(numSteps + 1);
+std::vector<int64_t> Planner::getLive() const {
+  std::vector<int64_t> bytes(numSteps + 1);
   for (const BufferBlock &block : blocks) {
-    change[block.begin] += block.bytes;
-    change[block.end + 1] -= block.bytes;
+    bytes[block.begin] += block.bytes;
+    bytes[block.end + 1] -= block.bytes;
   }
-  int64_t now = 0, most = 0;
-  for (int64_t bytes : change)
-    most = std::max(most, now += bytes);
-  return most;
+  std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
+  bytes.pop_back();
+  return bytes;
 }
 
 void Planner::plan() {
-  live = getLive();
+  std::vector<int64_t> bytes = getLive();
+  live = *std::max_element(bytes.begin(), bytes.end());
   arena = -1;
   std::vector<size_t> best;
   auto attempt = [&](const std::vector<size_t> &order) {
@@ -256,8 +260,6 @@ void Planner::write() {
 }
 
 BufferPlan Planner::measure() {
-  findUses();
-  makeBlocks();
   plan();
   return {arena, live};
 }
@@ -280,6 +282,8 @@ static LogicalResult checkFormed(func::FuncOp func) {
 }
 
 BufferPlan meshwright::planBuffers(func::FuncOp func) { return Planner(func).measure(); }
+
+std::vector<int64_t> meshwright::getLiveBytes(func::FuncOp func) { return Planner(func).getLive(); }
 
 namespace {
 

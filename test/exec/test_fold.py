@@ -89,7 +89,8 @@ def encoder_bytes(plan):
     assert modules["encoder"]["weights"] == total and modules["update"]["weights"] == 0
     assert sum(module["weights"] for module in modules.values()) == report["weights"]
     peaks = [module["activations_peak"] for module in modules.values()]
-    assert max(peaks) == report["activations_peak"]
+    # That of the program is the arena, which gaps may make a little larger.
+    assert max(peaks) <= report["activations_peak"] <= 1.1 * max(peaks)
     return total
 
 

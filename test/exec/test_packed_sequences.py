@@ -160,3 +160,23 @@ def test_memory_is_linear_in_the_sequence(plan):
         kwargs = {"position_ids": packed(1, length, 4)}
         sizes.append(arena(parallelize(llama(layers=1), (ids,), kwargs, plan)))
     assert sizes[1] <= 2.01 * sizes[0] and sizes[2] <= 2.01 * sizes[1], sizes
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_reported_memory_is_that_of_the_schedule(plan):
+    """A report counts what is in memory, and a ceiling refuses nothing that fits."""
+    ids = torch.randint(0, 101, (1, 1024))
+    kwargs = {"position_ids": packed(1, 1024, 4)}
+    mesh, context = PLANS[plan]
+    options = {"mesh": mesh, **({"context_parallel": context} if context else {})}
+    model = mw.from_torch(llama(layers=1), (ids,), kwargs)
+    done = model.parallelize(**options)
+    memory = done.report(format="json")["memory_per_rank"]
+    assert arena(done) <= memory["activations_peak"] <= arena(done) + 2 * 1024 * 8
+    mask = 1024 * 1024 * 4
+    assert memory["activations_peak"] < mask
+    ceiling = memory["weights"] + memory["activations_peak"]
+    fitting = model.parallelize(**options, memory_ceiling=ceiling)
+    assert torch.equal(fitting.run(ids, **kwargs)[0], done.run(ids, **kwargs)[0])
+    with pytest.raises(mw.Error, match="most frugal order: expected at most .*, the memory ceiling"):
+        model.parallelize(**options, memory_ceiling=ceiling // 4)

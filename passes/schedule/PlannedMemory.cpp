@@ -1,0 +1,111 @@
+//===- PlannedMemory.cpp - what a rank holds, as scheduled ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/PlannedMemory.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/passes/schedule/BufferPlan.h"
+#include "meshwright/passes/schedule/Schedule.h"
+
+#include "mlir/Bytecode/BytecodeWriter.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/Support/raw_ostream.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+/// That of an op, or of what is in it.
+static StringRef getStageWithin(Operation *op) {
+  StringRef stage;
+  op->walk<WalkOrder::PreOrder>([&](Operation *inner) {
+    stage = getStage(inner);
+    return stage.empty() ? WalkResult::advance() : WalkResult::interrupt();
+  });
+  return stage;
+}
+
+Memory meshwright::withPlannedActivations(Memory memory, func::FuncOp planned) {
+  int64_t inputs = 0;
+  for (BlockArgument argument : planned.getArguments())
+    if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+      inputs += rt::getBufferBytes(argument.getType());
+  auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
+  memory.activationsPeak = inputs + arena.getInt();
+  for (Memory::Module &module : memory.modules)
+    module.activationsPeak = 0;
+  Memory::Module *current = nullptr;
+  for (auto [op, live] : llvm::zip_equal(planned.front(), getLiveBytes(planned))) {
+    // What moves values between stages belongs to the one before.
+    StringRef stage = getStageWithin(&op);
+    auto known = llvm::find_if(memory.modules, [&](auto &module) { return module.name == stage; });
+    if (known != memory.modules.end())
+      current = &*known;
+    if (current)
+      current->activationsPeak = std::max(current->activationsPeak, inputs + live);
+  }
+  return memory;
+}
+
+/// In a context of its own, so that neither its decisions nor its diagnostics are seen.
+static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface function, int64_t ceiling,
+                                  std::string &error) {
+  DialectRegistry registry;
+  function->getContext()->getDialectRegistry().appendTo(registry);
+  MLIRContext context(registry, MLIRContext::Threading::DISABLED);
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
+    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
+      error = diagnostic.str();
+  });
+  auto module = parseSourceString<ModuleOp>(bytecode, ParserConfig(&context), "<module>");
+  auto copy = module ? module->lookupSymbol<func::FuncOp>(function.getName()) : func::FuncOp();
+  if (!copy)
+    return std::nullopt;
+  // Others are not asked about.
+  for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
+    if (other != copy)
+      other.erase();
+  copy->removeAttr(rt::RtDialect::kCeilingAttr);
+  if (ceiling)
+    copy->setAttr(rt::RtDialect::kCeilingAttr, Builder(&context).getI64IntegerAttr(ceiling));
+  PassManager manager(&context);
+  ScheduleOptions options;
+  options.verifyPlacement = true;
+  buildSchedule(manager, options);
+  if (failed(manager.run(*module)))
+    return std::nullopt;
+  return withPlannedActivations(countMemory(function), copy);
+}
+
+PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
+  std::string bytecode;
+  llvm::raw_string_ostream os(bytecode);
+  auto module = function->getParentOfType<ModuleOp>();
+  PlannedMemory planned;
+  if (module && succeeded(writeBytecodeToFile(module, os))) {
+    if (auto memory = plan(bytecode, function, ceiling, planned.refusal)) {
+      planned.memory = std::move(*memory);
+      return planned;
+    }
+    std::string error;
+    if (auto memory = ceiling ? plan(bytecode, function, 0, error) : std::nullopt) {
+      planned.memory = std::move(*memory);
+      return planned;
+    }
+  }
+  planned.memory = countMemory(function);
+  planned.refusal.clear();
+  int64_t weights = planned.memory.weights, activations = planned.memory.activationsPeak;
+  if (ceiling && weights + activations > ceiling)
+    planned.refusal =
+        (Twine("'") + function.getName() + "' needs " + Twine(weights + activations) +
+         " bytes on a rank, " + Twine(weights) + " for weights and " + Twine(activations) +
+         " for inputs and activations: expected at most " + Twine(ceiling) + ", the memory ceiling")
+            .str();
+  return planned;
+}
