@@ -41,8 +41,9 @@ struct BlockSizes {
   int64_t panelVectors;
   /// The tallest tile where it is alone, and where there are several.
   int64_t onlyTileRows, tileRows;
-  /// The height of tiles from which on arithmetic takes as long as reading weights.
-  int64_t busyTileRows;
+  /// Multiplications with a vector of weights from which on those behind it wait too
+  /// long for processors to fetch enough weights by themselves.
+  int64_t busyProducts;
   /// Bytes of a panel of B that stay in cache while tiles go down the rows.
   int64_t panelBytes;
   /// Rows of A that are copied at once, and columns of C whose sums are kept.
@@ -53,10 +54,10 @@ struct BlockSizes {
 static BlockSizes getBlockSizes(const Target &target) {
   if (target.numVectorRegisters >= 32)
     return {/*panelVectors=*/2,   /*onlyTileRows=*/14,      /*tileRows=*/8,
-            /*busyTileRows=*/6,   /*panelBytes=*/128 << 10, /*blockRows=*/512,
+            /*busyProducts=*/6,   /*panelBytes=*/128 << 10, /*blockRows=*/512,
             /*blockColumns=*/4096};
   return {/*panelVectors=*/2,   /*onlyTileRows=*/6,      /*tileRows=*/6,
-          /*busyTileRows=*/7,   /*panelBytes=*/64 << 10, /*blockRows=*/240,
+          /*busyProducts=*/3,   /*panelBytes=*/64 << 10, /*blockRows=*/240,
           /*blockColumns=*/4096};
 }
 
@@ -106,13 +107,13 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
   plan.nearSteps = plan.farSteps = 0;
-  if (tiles <= 2) {
-    // A few rows keep up with memory. Where arithmetic takes about as long, memory
-    // goes on meanwhile only if far more is asked for than the first cache can wait
-    // for.
-    bool isBusy = plan.tileRows >= sizes.busyTileRows;
-    plan.nearSteps = isBusy ? 16 : 64;
-    plan.farSteps = isBusy ? 256 : 0;
+  // Where little is multiplied, loads run ahead and the processor sees what comes
+  // next: to ask for it only holds them up. More arithmetic keeps loads back: then
+  // memory goes on only if far more is asked for than the first cache can wait for.
+  int64_t products = widens ? 2 * plan.tileRows + 1 : plan.tileRows;
+  if (tiles <= 2 && products >= sizes.busyProducts) {
+    plan.nearSteps = (2 << 10) / stepBytes;
+    plan.farSteps = (32 << 10) / stepBytes;
   }
   if (tiles > 2) {
     int64_t blocks = divideCeil(plan.steps, sizes.panelBytes / stepBytes);

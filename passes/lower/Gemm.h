@@ -106,7 +106,7 @@ struct GemmPlan {
   /// chunks), and those that are summed at once.
   int64_t steps, blockSteps;
   /// How far ahead weights are fetched into the first cache, and into the second;
-  /// 0: not, as where tiles find them in cache.
+  /// 0: not, as where tiles find them in cache, or the processor looks ahead itself.
   int64_t nearSteps, farSteps;
   /// Whether bf16 is multiplied as it is.
   bool dotsPairs;
