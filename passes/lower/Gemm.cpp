@@ -412,8 +412,8 @@ Value GemmEmitter::fusePrologue(Builder &b, Value vector, Value row, Value k) {
 
 void GemmEmitter::emitCopiedChunk(Builder &b, Value row, Value k, Value to) {
   int64_t lanes = kChunkSteps * group;
-  Value vector = vector::LoadOp::create(b, VectorType::get({lanes}, spec.type), a,
-                                        add(b, mul(b, row, spec.k), k));
+  auto type = VectorType::get({lanes}, cast<MemRefType>(a.getType()).getElementType());
+  Value vector = vector::LoadOp::create(b, type, a, add(b, mul(b, row, spec.k), k));
   if (spec.prologue)
     vector = fusePrologue(b, widen(b, vector), row, k);
   if (plan.dotsPairs)

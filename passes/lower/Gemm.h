@@ -51,8 +51,8 @@ struct GemmPoint {
              int64_t columns) const;
 };
 
-/// What becomes of elements of A before they are used: f32 vectors to f32
-/// vectors.
+/// What becomes of elements of A, which may then be of another type in memory,
+/// before they are used: f32 vectors to f32 vectors.
 using GemmPrologue = std::function<mlir::Value(mlir::ImplicitLocOpBuilder &builder,
                                                mlir::Value vector, const GemmPoint &point)>;
 /// Takes sums, with the bias added, instead of their being stored in C: a row of
@@ -87,11 +87,14 @@ struct GemmWeight {
   mw_rt_packing packing;
 };
 /// Nothing if the region is not a product that there is a kernel for: `nn.linear`
-/// alone, or followed by ops that go on with its elements one by one.
+/// alone, or among ops that make the elements it reads, or go on with those it
+/// gives, one by one.
 std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target);
 /// Whether an op may follow a product of this type in its kernel, as far as one
 /// sees from the op alone.
 bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);
+/// The same for an op ahead of a product that reads `input`.
+bool isPrologueOp(mlir::Operation *op, mlir::RankedTensorType input);
 
 /// The blocks that a product is cut into.
 struct GemmPlan {

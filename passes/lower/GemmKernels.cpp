@@ -10,6 +10,7 @@
 #include "RowEmitter.h"
 
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
 
@@ -63,17 +64,100 @@ bool isEpilogueOp(Operation *op, RankedTensorType product) {
          type.getShape().back() == product.getShape().back();
 }
 
-/// What a region does with its product, as a row kernel would: elements of one
-/// row after the other, none read again by others. Nothing if that cannot be an
-/// epilogue.
+bool isPrologueOp(Operation *op, RankedTensorType input) {
+  // Each thread does it, and for each block of columns again.
+  return isEpilogueOp(op, input) && (isFree(op) || isCheap(op));
+}
+
+/// Elements of a matrix as a row kernel would compute them: one row after the
+/// other, none reduced. Nothing if it cannot.
+static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t columns) {
+  RowPlanResult plan = planRows(region);
+  if (!plan.plan || plan.plan->isScalar || plan.plan->pieces.size() != 1)
+    return std::nullopt;
+  RowPiece &piece = plan.plan->pieces.front();
+  bool isDense = piece.statistics.empty() && piece.space.end == columns &&
+                 llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; }) &&
+                 llvm::all_of(piece.cuts, [](auto &entry) { return entry.second.empty(); });
+  if (!isDense)
+    return std::nullopt;
+  return std::move(piece);
+}
+
+namespace {
+/// How a region makes what its product reads, of a value of as many elements.
+struct Prologue {
+  KernelRegion region;
+  RowPiece piece;
+  Value source, made;
+};
+} // namespace
+
+/// Ops that the product's input depends on.
+static llvm::SetVector<Operation *> findAhead(const KernelRegion &region, nn::LinearOp linear) {
+  llvm::SetVector<Operation *> ahead;
+  if (Operation *op = region.getDefiningOp(linear.getInput()))
+    ahead.insert(op);
+  for (size_t i = 0; i < ahead.size(); ++i)
+    for (Value operand : ahead[i]->getOperands())
+      if (Operation *op = region.getDefiningOp(operand))
+        ahead.insert(op);
+  return ahead;
+}
+
+/// Nothing if the ops ahead of the product cannot be done where its input is
+/// copied. They read one buffer of its size: that is done more than once.
+static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::LinearOp linear) {
+  auto input = cast<RankedTensorType>(linear.getInput().getType());
+  llvm::SetVector<Operation *> ahead = findAhead(region, linear);
+  Prologue prologue;
+  prologue.region.inputs = region.inputs;
+  // Ahead of views, whose rows are those of several dimensions.
+  prologue.made = linear.getInput();
+  while (auto op = dyn_cast_or_null<nn::ReshapeOp>(region.getDefiningOp(prologue.made))) {
+    if (cast<RankedTensorType>(op.getInput().getType()).getShape().back() !=
+        input.getShape().back())
+      break;
+    prologue.made = op.getInput();
+  }
+  if (!region.getDefiningOp(prologue.made))
+    return std::nullopt;
+  prologue.region.outputs = {prologue.made};
+  for (Operation *op : region.ops) {
+    if (!ahead.contains(op))
+      continue;
+    if (!isPrologueOp(op, input))
+      return std::nullopt;
+    prologue.region.add(op);
+    for (Value operand : op->getOperands()) {
+      auto type = cast<RankedTensorType>(operand.getType());
+      if (region.getDefiningOp(operand) || type.getNumElements() != input.getNumElements())
+        continue;
+      if (prologue.source && prologue.source != operand)
+        return std::nullopt;
+      prologue.source = operand;
+    }
+  }
+  if (!prologue.source)
+    return std::nullopt;
+  Type type = getElementTypeOrSelf(prologue.source.getType());
+  std::optional<RowPiece> piece = planElements(prologue.region, input.getShape().back());
+  if (!piece || !(type.isF32() || type.isBF16()))
+    return std::nullopt;
+  prologue.piece = std::move(*piece);
+  return prologue;
+}
+
+/// What a region does with its product. Nothing if that cannot be an epilogue.
 static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::LinearOp linear) {
   auto product = cast<RankedTensorType>(linear.getType());
+  llvm::SetVector<Operation *> ahead = findAhead(region, linear);
   KernelRegion rest;
   rest.inputs.assign(region.inputs.begin(), region.inputs.end());
   rest.inputs.push_back(linear.getResult());
   rest.outputs = region.outputs;
   for (Operation *op : region.ops) {
-    if (op == linear)
+    if (op == linear || (ahead.contains(op) && !isFree(op)))
       continue;
     if (!isEpilogueOp(op, product))
       return std::nullopt;
@@ -83,26 +167,50 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
       // The product's operands lie in other forms.
       if (llvm::is_contained(linear->getOperands(), operand) && operand != linear.getBias())
         return std::nullopt;
-      // What is computed here is where it is needed.
       Operation *producer = region.getDefiningOp(operand);
+      if (producer && ahead.contains(producer) && !isFree(producer))
+        return std::nullopt;
+      // What is computed here is where it is needed.
       if (producer && !isFree(producer) && !isa<nn::ReshapeOp, dist::ConstrainOp>(op) &&
           cast<RankedTensorType>(operand.getType()).getShape() != shape)
         return std::nullopt;
     }
   }
   for (Value output : region.outputs)
-    if (auto op = region.getDefiningOp(output); !op || (op != linear && isFree(op)))
+    if (auto op = region.getDefiningOp(output);
+        !op || ahead.contains(op) || (op != linear && isFree(op)))
       return std::nullopt;
-  RowPlanResult plan = planRows(rest);
-  if (!plan.plan || plan.plan->isScalar || plan.plan->pieces.size() != 1)
+  return planElements(rest, product.getShape().back());
+}
+
+namespace {
+/// A product's kernel: what it does ahead of the product and behind it.
+struct Fusion {
+  std::optional<Prologue> prologue;
+  std::optional<RowPiece> epilogue;
+  /// What the product's rows are copied from.
+  Value source;
+};
+} // namespace
+
+static std::optional<Fusion> planFusion(const KernelRegion &region, nn::LinearOp linear) {
+  Fusion fusion;
+  fusion.source = linear.getInput();
+  if (region.getDefiningOp(linear.getInput())) {
+    if (!(fusion.prologue = planPrologue(region, linear)))
+      return std::nullopt;
+    fusion.source = fusion.prologue->source;
+  }
+  if (!llvm::equal(region.outputs, ValueRange(linear.getResult())) &&
+      !(fusion.epilogue = planEpilogue(region, linear)))
     return std::nullopt;
-  RowPiece &piece = plan.plan->pieces.front();
-  bool isDense = piece.statistics.empty() && piece.space.end == product.getShape().back() &&
-                 llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; }) &&
-                 llvm::all_of(piece.cuts, [](auto &entry) { return entry.second.empty(); });
-  if (!isDense)
-    return std::nullopt;
-  return std::move(piece);
+  auto isReadOnce = [&](Operation *op) {
+    return op == linear || !llvm::is_contained(op->getOperands(), fusion.source) ||
+           (fusion.prologue && llvm::is_contained(fusion.prologue->region.ops, op));
+  };
+  bool isKnown = llvm::is_contained(region.inputs, fusion.source) &&
+                 fusion.source != linear.getBias() && llvm::all_of(region.ops, isReadOnce);
+  return isKnown ? std::make_optional(std::move(fusion)) : std::nullopt;
 }
 
 std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target) {
@@ -112,10 +220,8 @@ std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target
   GemmSpec spec = getSpec(linear);
   if (!isSupported(linear, spec, target))
     return std::nullopt;
-  if (region.ops.size() > 1 && !planEpilogue(region, linear))
-    return std::nullopt;
   auto weight = llvm::find(region.inputs, linear.getWeight());
-  if (weight == region.inputs.end() || !llvm::is_contained(region.inputs, linear.getInput()))
+  if (weight == region.inputs.end() || !planFusion(region, linear))
     return std::nullopt;
   return GemmWeight{unsigned(weight - region.inputs.begin()),
                     choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(), target)};
@@ -152,30 +258,34 @@ static std::string describe(const KernelRegion &region) {
 }
 
 namespace {
-/// Emits what follows a product as a row kernel's elements.
-class Epilogue {
+/// Emits what is fused into a product as a row kernel's elements.
+class FusedRows {
 public:
-  Epilogue(const KernelRegion &region, nn::LinearOp linear, const RowPiece &piece)
-      : region(region), linear(linear), piece(piece) {}
+  FusedRows(const KernelRegion &region, nn::LinearOp linear, const Fusion &fusion)
+      : region(region), linear(linear), fusion(fusion) {}
 
   /// Values and the flat buffers that they lie in.
   void setBuffers(ArrayRef<std::pair<Value, Value>> inputs, ValueRange outputs) {
     this->inputs.assign(inputs.begin(), inputs.end());
     this->outputs.assign(outputs.begin(), outputs.end());
   }
-  void emit(Builder &b, Value sums, const GemmPoint &point);
+  /// What is multiplied, given the elements that it is made of.
+  Value emitPrologue(Builder &b, Value elements, const GemmPoint &point);
+  void emitEpilogue(Builder &b, Value sums, const GemmPoint &point);
 
 private:
+  void start(RowEmitter &row, const RowPiece &piece, const GemmPoint &point);
+
   const KernelRegion &region;
   nn::LinearOp linear;
-  const RowPiece &piece;
+  const Fusion &fusion;
   SmallVector<std::pair<Value, Value>> inputs;
   SmallVector<Value> outputs;
 };
 } // namespace
 
-void Epilogue::emit(Builder &b, Value sums, const GemmPoint &point) {
-  RowEmitter row(b, region);
+void FusedRows::start(RowEmitter &row, const RowPiece &piece, const GemmPoint &point) {
+  Builder &b = row.builder;
   for (auto [value, buffer] : inputs)
     row.setBuffer(value, buffer);
   // The row's index in each dimension.
@@ -191,6 +301,23 @@ void Epilogue::emit(Builder &b, Value sums, const GemmPoint &point) {
   }
   row.startRow(piece.space, indices);
   row.startColumns(0, piece.space.end, point.column, point.count, /*anchor=*/nullptr);
+}
+
+Value FusedRows::emitPrologue(Builder &b, Value elements, const GemmPoint &point) {
+  const Prologue &prologue = *fusion.prologue;
+  RowEmitter row(b, prologue.region);
+  start(row, prologue.piece, point);
+  // One after the other in both.
+  const Access &access = prologue.piece.stores.front().from;
+  row.setElement(prologue.source, access,
+                 emitCast(b, elements, getElementTypeOrSelf(prologue.source.getType())));
+  return emitCast(b, row.emitVector(prologue.made, access), b.getF32Type());
+}
+
+void FusedRows::emitEpilogue(Builder &b, Value sums, const GemmPoint &point) {
+  const RowPiece &piece = *fusion.epilogue;
+  RowEmitter row(b, region);
+  start(row, piece, point);
   if (point.count < point.lanes)
     sums = vector::ExtractStridedSliceOp::create(b, sums, int64_t(0), point.count, int64_t(1));
   auto add = [&](Value value) {
@@ -225,20 +352,23 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
 
   nn::LinearOp linear = findLinear(region);
   GemmSpec spec = getSpec(linear);
-  std::optional<RowPiece> piece;
-  std::optional<Epilogue> epilogue;
-  if (region.ops.size() > 1) {
-    piece = planEpilogue(region, linear);
-    epilogue.emplace(region, linear, *piece);
+  Fusion fusion = *planFusion(region, linear);
+  FusedRows rows(region, linear, fusion);
+  bool isFused = fusion.prologue || fusion.epilogue;
+  if (fusion.prologue)
+    spec.prologue = [&](Builder &b, Value elements, const GemmPoint &point) {
+      return rows.emitPrologue(b, elements, point);
+    };
+  if (fusion.epilogue) {
     // It adds the bias, in the form of its own inputs.
     spec.hasBias = false;
     spec.epilogue = [&](Builder &b, Value sums, const GemmPoint &point) {
-      epilogue->emit(b, sums, point);
+      rows.emitEpilogue(b, sums, point);
     };
   }
   GemmPlan plan = planGemm(spec, packing.getPanel(), target);
   KernelInfo info;
-  info.inputs = {linear.getInput(), linear.getWeight()};
+  info.inputs = {fusion.source, linear.getWeight()};
   if (linear.getBias())
     info.inputs.push_back(linear.getBias());
   for (Value input : region.inputs)
@@ -249,7 +379,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   info.grain = chooseGrain(plan.items, plan.bytes, plan.flops);
   info.workspaceBytes = plan.workspaceBytes;
   info.flops = plan.flops;
-  if (!epilogue)
+  if (!isFused)
     info.bytes = plan.bytes;
 
   // Models have many equal products: they are written once.
@@ -257,11 +387,12 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   for (int64_t part : {spec.m, spec.n, spec.k, int64_t(spec.hasBias), int64_t(spec.type.isBF16()),
                        packing.getPanel()})
     key += "," + std::to_string(part);
-  if (epilogue)
+  if (isFused)
     key += describe(region);
   std::string &name = kernels.known[key];
   if (name.empty()) {
-    SmallVector<Type> types = {MemRefType::get({spec.m, spec.k}, spec.type),
+    Type sourceType = getElementTypeOrSelf(fusion.source.getType());
+    SmallVector<Type> types = {MemRefType::get({spec.m, spec.k}, sourceType),
                                MemRefType::get({plan.panels * plan.steps * plan.tileVectors *
                                                 plan.lanes * packing.getGroup()},
                                                spec.type)};
@@ -271,29 +402,27 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
       types.push_back(
           MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
     };
-    if (epilogue) {
-      for (Value input : ArrayRef(info.inputs).drop_front(2))
-        addFlat(input);
+    if (spec.hasBias)
+      types.push_back(MemRefType::get({spec.n}, spec.type));
+    for (size_t i = types.size(); i < info.inputs.size(); ++i)
+      addFlat(info.inputs[i]);
+    if (fusion.epilogue)
       llvm::for_each(region.outputs, addFlat);
-    } else {
-      if (spec.hasBias)
-        types.push_back(MemRefType::get({spec.n}, spec.type));
+    else
       types.push_back(MemRefType::get({spec.m, spec.n}, spec.resultType));
-    }
     func::FuncOp kernel = begin(linear, types, plan.workspaceBytes);
     Builder b = getBuilder(kernel);
     ValueRange arguments = kernel.getArguments();
     ValueRange rest = arguments.drop_front(types.size());
     GemmBuffers buffers{arguments[0], arguments[1], Value(), Value(), rest[0], rest[1], rest[2]};
-    if (epilogue) {
-      SmallVector<std::pair<Value, Value>> inputs;
-      for (size_t i = 2; i < info.inputs.size(); ++i)
-        inputs.push_back({info.inputs[i], arguments[i]});
-      epilogue->setBuffers(inputs, arguments.slice(info.inputs.size(), region.outputs.size()));
-    } else {
-      buffers.bias = spec.hasBias ? Value(arguments[2]) : Value();
+    SmallVector<std::pair<Value, Value>> inputs;
+    for (size_t i = 2; i < info.inputs.size(); ++i)
+      inputs.push_back({info.inputs[i], arguments[i]});
+    rows.setBuffers(inputs, arguments.slice(info.inputs.size(), region.outputs.size()));
+    if (spec.hasBias)
+      buffers.bias = arguments[2];
+    if (!fusion.epilogue)
       buffers.c = arguments[types.size() - 1];
-    }
     emitGemm(b, spec, plan, buffers);
     name = finish(kernel);
   }

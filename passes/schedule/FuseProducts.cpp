@@ -1,4 +1,4 @@
-//===- FuseProducts.cpp - what products do with their results -------------===//
+//===- FuseProducts.cpp - what products do besides ------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -11,6 +11,10 @@
 // or a gate, of a residual addition and the norm behind it the addition. That
 // pays where fewer bytes go through memory, which is what is counted.
 //
+// It also copies its input, by blocks, and can compute it then. Since each thread
+// copies all, and does so again for each block of columns, only cheap ops on one
+// buffer of the input's size move there: a cast, a scale of features, a bias.
+//
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/schedule/FuseProducts.h"
@@ -20,6 +24,7 @@
 #include "meshwright/passes/lower/Gemm.h"
 #include "meshwright/passes/lower/KernelBuilder.h"
 
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -39,7 +44,9 @@ private:
   using OpSet = llvm::SmallSetVector<Operation *, 8>;
 
   void findLive();
+  bool isProduct(nn::LinearOp linear) const;
   bool fuse(size_t product);
+  bool fuseAhead(size_t reader);
   SmallVector<size_t> findReaders(Value value) const;
   OpSet chooseOps(size_t reader, Value product) const;
   bool dependsOn(const OpSet &ops, Value product) const;
@@ -192,13 +199,80 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
   return bytes;
 }
 
+/// Whether it has a kernel that reads packed weights.
+bool Fuser::isProduct(nn::LinearOp linear) const {
+  auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
+  auto func = cast<func::FuncOp>(body.getParentOp());
+  return parameter && func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr);
+}
+
+/// Has the products that read a kernel's result do all of it; returns whether
+/// groups changed.
+bool Fuser::fuseAhead(size_t made) {
+  KernelGroup &group = groups[made];
+  if (group.results.size() != 1 || llvm::any_of(group.ops, [&](Operation *op) {
+        return !isFree(op) && isWanted(op->getResult(0));
+      }))
+    return false;
+  Value value = group.results.front();
+  auto type = cast<RankedTensorType>(value.getType());
+  if (!llvm::all_of(group.ops, [&](Operation *op) {
+        return isPrologueOp(op, type) && (isFree(op) || groupsOf.lookup(op).size() == 1);
+      }))
+    return false;
+  // Its readers, maybe through a view, are products.
+  OpSet views;
+  llvm::SmallMapVector<size_t, KernelGroup, 4> fused;
+  int64_t before = countBytes(group), after = 0;
+  SmallVector<Value> open{value};
+  while (!open.empty()) {
+    Value read = open.pop_back_val();
+    for (Operation *user : read.getUsers()) {
+      if (!live.contains(user))
+        continue;
+      SmallVector<size_t, 2> owners = groupsOf.lookup(user);
+      if (isa<nn::ReshapeOp>(user) && owners.empty()) {
+        if (views.insert(user))
+          open.push_back(user->getResult(0));
+        continue;
+      }
+      auto linear = dyn_cast<nn::LinearOp>(user);
+      if (!linear || linear.getInput() != read || !isProduct(linear) || owners.size() != 1)
+        return false;
+      OpSet ops;
+      ops.insert(group.ops.begin(), group.ops.end());
+      for (Value input = read; input != value; input = input.getDefiningOp()->getOperand(0))
+        ops.insert(input.getDefiningOp());
+      ops.insert(groups[owners[0]].ops.begin(), groups[owners[0]].ops.end());
+      KernelGroup whole = makeGroup(ops);
+      // What views show of it stays inside.
+      whole.results = groups[owners[0]].results;
+      if (!getGemmWeight(KernelRegion::of(whole.ops, whole.results), options.target))
+        return false;
+      before += countBytes(groups[owners[0]]);
+      after += countBytes(whole);
+      fused.insert({owners[0], std::move(whole)});
+    }
+  }
+  if (fused.empty() || after >= before)
+    return false;
+  for (Operation *op : group.ops)
+    groupsOf[op].clear();
+  group = KernelGroup();
+  for (auto &[product, whole] : fused) {
+    for (Operation *op : whole.ops)
+      if (!llvm::is_contained(groupsOf[op], product))
+        groupsOf[op].push_back(product);
+    groups[product] = std::move(whole);
+  }
+  return true;
+}
+
 /// Has a product do what it can of the kernel that reads it; returns whether
 /// groups changed.
 bool Fuser::fuse(size_t product) {
   auto linear = cast<nn::LinearOp>(groups[product].ops.front());
-  auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
-  auto func = cast<func::FuncOp>(body.getParentOp());
-  if (!parameter || !func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr))
+  if (!isProduct(linear))
     return false;
   // A view of it may be what others read.
   Value value = linear.getResult();
@@ -282,6 +356,8 @@ void Fuser::run() {
   });
   for (size_t product : products)
     fuse(product);
+  for (size_t made = 0; made < groups.size(); ++made)
+    fuseAhead(made);
   llvm::erase_if(groups, [](const KernelGroup &group) { return group.ops.empty(); });
 }
 

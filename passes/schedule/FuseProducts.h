@@ -1,4 +1,4 @@
-//===- FuseProducts.h - what products do with their results -----*- C++ -*-===//
+//===- FuseProducts.h - what products do besides ----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,7 +13,7 @@
 namespace meshwright {
 
 /// Moves ops from the kernels of a function to those of products that they
-/// follow, where that saves memory traffic.
+/// follow, or that alone read them, where that saves memory traffic.
 void fuseProducts(mlir::Block &body, std::vector<KernelGroup> &groups,
                   const GroupingOptions &options);
 

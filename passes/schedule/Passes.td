@@ -99,7 +99,9 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     A product by a parameter goes on with its results in the kernel that computes
     them, where fewer bytes then go through memory: with the activation or the
     gate that reads them, with the residual addition ahead of a norm. Casts between
-    the types of values stay, so that results are the same bit by bit.
+    the types of values stay, so that results are the same bit by bit. Cheap ops
+    whose result only products read (a scale of features, a cast, a mask of rows),
+    on one buffer of that size, are computed where each product copies its operand.
 
     An attention computes its bias where that is cheap, elementwise, and of values
     of which none varies with both the query and the key: segments of a packed sequence,

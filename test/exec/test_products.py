@@ -1,7 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What products do with their results in their own kernel, against PyTorch op by op: rows and columns
-that fill no tile, few rows, several blocks of k, several results, both types."""
+"""What products do with their operand and their results in their own kernel, against PyTorch op by op:
+rows and columns that fill no tile, few rows, several blocks of k, several results, both types."""
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ def randn(*shape, seed, dtype):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def run(folder, body, inputs, weights, outputs, arguments=()):
+def run(folder, body, inputs, weights, outputs, arguments=(), tolerance=None):
     """`body` names tensors as inputs and weights do, types as `T.name`."""
     tensors = {**inputs, **weights, **outputs}
     for name in sorted(tensors, key=len, reverse=True):
@@ -27,7 +27,7 @@ def run(folder, body, inputs, weights, outputs, arguments=()):
             f"{', '.join('%' + n for n in outputs)} : {', '.join(type_of(x) for x in outputs.values())}\n}}\n")
     got = run_module(folder, text, inputs, weights, arguments=arguments)
     for name, want in outputs.items():
-        assert_close(got[name], want, TOLERANCE[inputs["x"].dtype], f"{name}\n{text}")
+        assert_close(got[name], want, tolerance or TOLERANCE[inputs["x"].dtype], f"{name}\n{text}")
     return got
 
 
@@ -105,3 +105,48 @@ def test_product_that_is_added_to_what_it_reads(tmp_path):
     run(tmp_path, """
       %y = nn.linear %x, %w : (T.x, T.w) -> T.x
       %r = nn.add %y, %x : (T.x, T.x) -> T.x""", {"x": x}, {"w": w}, {"r": F.linear(x, w) + x})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_operand(tmp_path, shape, dtype):
+    """Features that are scaled, shifted and cast are read by two products, of which one goes on."""
+    m, n, k = shape
+    inputs = {"x": randn(m, k, seed=0, dtype=torch.float32), "s": randn(k, seed=1, dtype=torch.float32),
+              "z": randn(k, seed=2, dtype=dtype)}
+    weights = {"p": randn(n, k, seed=3, dtype=dtype) / k**0.5, "q": randn(n, k, seed=4, dtype=dtype) / k**0.5,
+               "b": randn(n, seed=5, dtype=dtype)}
+    a = (inputs["x"] * inputs["s"]).to(dtype) + inputs["z"]
+    scaled = "%a0 = nn.mul %x, %s : (T.x, T.s) -> T.x"
+    if dtype == torch.float32:
+        cast = "%a1 = nn.add %a0, %z : (T.a, T.z) -> T.a"
+    else:
+        cast = "%c = nn.cast %a0 : (T.x) -> T.a\n      %a1 = nn.add %c, %z : (T.a, T.z) -> T.a"
+    body = f"""
+      {scaled}
+      {cast}
+      %y = nn.linear %a1, %p bias %b : (T.a, T.p, T.b) -> T.y
+      %l = nn.linear %a1, %q bias %b : (T.a, T.q, T.b) -> T.r
+      %r = nn.relu %l : T.r"""
+    y, r = F.linear(a, weights["p"], weights["b"]), F.relu(F.linear(a, weights["q"], weights["b"]))
+    fused = run(tmp_path, body.replace("T.a", type_of(a)), inputs, weights, {"y": y, "r": r},
+                arguments=["--threads-per-rank=2"], tolerance=TOLERANCE[dtype])
+    # Looked at, it is in memory: the same bits.
+    looked = body.replace("%a1", "%a").replace("T.a", type_of(a))
+    alone = run(tmp_path, looked, inputs, weights, {"y": y, "r": r, "a": a}, tolerance=TOLERANCE[dtype])
+    assert all(torch.equal(fused[name], alone[name]) for name in fused)
+
+
+def test_operand_in_several_dimensions(tmp_path):
+    """Rows that a view joins, a scale for each row, a mask that all features share."""
+    x, scale = randn(2, 3, 40, seed=0, dtype=torch.float32), randn(2, 3, 1, seed=1, dtype=torch.float32)
+    keep = torch.tensor([[True], [False], [True]])
+    weights = {"p": randn(50, 40, seed=2, dtype=torch.float32)}
+    zero = torch.zeros(())
+    body = """
+      %0 = nn.mul %x, %scale : (T.x, T.scale) -> T.x
+      %1 = nn.select %keep, %0, %zero : (T.keep, T.x, T.zero) -> T.x
+      %2 = nn.reshape %1 : (T.x) -> tensor<6x40xf32>
+      %y = nn.linear %2, %p : (tensor<6x40xf32>, T.p) -> T.y"""
+    y = F.linear(torch.where(keep, x * scale, zero).reshape(6, 40), weights["p"])
+    run(tmp_path, body, {"x": x, "scale": scale, "keep": keep, "zero": zero}, weights, {"y": y})

@@ -117,3 +117,57 @@ func.func @alone(%x: tensor<4x8xf32>, %p: tensor<16x8xf32> {nn.parameter = "p"},
   %3 = nn.relu %2 : tensor<4x16xf32>
   return %1, %3 : tensor<16x4xf32>, tensor<4x16xf32>
 }
+
+// -----
+
+// Cheap ops ahead of products are done where these copy their rows, by each of
+// them; one of them goes on with what it gives.
+// CHECK-LABEL: func.func @operand
+// CHECK: rt.kernel %arg0, %arg1, %arg2 : (tensor<2x8x64xf32>, tensor<64xf32>, tensor<32x64xbf16>) -> tensor<2x8x32xbf16>
+// CHECK: nn.mul
+// CHECK-NEXT: nn.cast
+// CHECK-NEXT: nn.linear
+// CHECK-NEXT: rt.yield
+// CHECK: rt.kernel %arg0, %arg1, %arg3 :
+// CHECK: nn.mul
+// CHECK-NEXT: nn.cast
+// CHECK-NEXT: nn.reshape
+// CHECK-NEXT: nn.linear
+// CHECK-NEXT: nn.silu
+// CHECK-NEXT: rt.yield
+// CHECK-NOT: rt.kernel
+// CHECK: return
+// Values that somebody looks at are in memory.
+// PROBED-LABEL: func.func @operand
+// PROBED: nn.mul
+// PROBED-NEXT: nn.cast
+// PROBED-NEXT: rt.yield
+// PROBED-COUNT-2: rt.kernel
+func.func @operand(%x: tensor<2x8x64xf32>, %s: tensor<64xf32>, %p: tensor<32x64xbf16> {nn.parameter = "p"},
+                   %q: tensor<48x64xbf16> {nn.parameter = "q"}) -> (tensor<2x8x32xbf16>, tensor<16x48xbf16>) {
+  %0 = nn.mul %x, %s : (tensor<2x8x64xf32>, tensor<64xf32>) -> tensor<2x8x64xf32>
+  %1 = nn.cast %0 {nn.id = 0 : i64} : (tensor<2x8x64xf32>) -> tensor<2x8x64xbf16>
+  %v = nn.reshape %1 : (tensor<2x8x64xbf16>) -> tensor<16x64xbf16>
+  %a = nn.linear %1, %p : (tensor<2x8x64xbf16>, tensor<32x64xbf16>) -> tensor<2x8x32xbf16>
+  %b = nn.linear %v, %q : (tensor<16x64xbf16>, tensor<48x64xbf16>) -> tensor<16x48xbf16>
+  %c = nn.silu %b : tensor<16x48xbf16>
+  return %a, %c : tensor<2x8x32xbf16>, tensor<16x48xbf16>
+}
+
+// -----
+
+// Each thread would compute the activation, read both buffers; somebody else reads
+// the third.
+// CHECK-LABEL: func.func @not_ahead
+// CHECK-COUNT-6: rt.kernel
+// CHECK: return
+func.func @not_ahead(%x: tensor<16x64xf32>, %y: tensor<16x64xf32>, %p: tensor<32x64xf32> {nn.parameter = "p"})
+    -> (tensor<16x32xf32>, tensor<16x32xf32>, tensor<16x32xf32>, tensor<16x64xf32>) {
+  %0 = nn.silu %x : tensor<16x64xf32>
+  %a = nn.linear %0, %p : (tensor<16x64xf32>, tensor<32x64xf32>) -> tensor<16x32xf32>
+  %1 = nn.add %x, %y : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
+  %b = nn.linear %1, %p : (tensor<16x64xf32>, tensor<32x64xf32>) -> tensor<16x32xf32>
+  %2 = nn.relu %y : tensor<16x64xf32>
+  %c = nn.linear %2, %p : (tensor<16x64xf32>, tensor<32x64xf32>) -> tensor<16x32xf32>
+  return %a, %b, %c, %2 : tensor<16x32xf32>, tensor<16x32xf32>, tensor<16x32xf32>, tensor<16x64xf32>
+}
