@@ -135,7 +135,6 @@ private:
   std::vector<std::string> ops;
   std::unique_ptr<Fault> fault;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
-  std::unique_ptr<Backend> backend;
   double timeout = 30;
   int64_t threadsPerRank = 1;
   int64_t computeSpin = 0, streamSpin = 0, ranksOnMachine = 0;
@@ -155,6 +154,9 @@ private:
   int64_t notFiniteOp = -1, notFiniteRank = -1;
   std::string notFinite;
   std::atomic<bool> failed{false};
+
+  /// Goes first: until it is gone it may tell of failures and ask where ranks are.
+  std::unique_ptr<Backend> backend;
 };
 
 /// The default time a rank may wait in one collective: 30 seconds, or

@@ -12,7 +12,7 @@
 
 namespace meshwright::rt {
 
-Streams::~Streams() {
+void Streams::stop() {
   for (auto &[index, stream] : streams) {
     {
       std::lock_guard<std::mutex> lock(stream->mutex);
@@ -21,6 +21,7 @@ Streams::~Streams() {
     stream->added.raise();
     stream->thread.join();
   }
+  streams.clear();
 }
 
 Streams::Stream &Streams::getStream(int64_t index) {

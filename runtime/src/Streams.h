@@ -43,7 +43,7 @@ struct Ticket {
 class Streams {
 public:
   explicit Streams(mw_rt_context &context) : context(context) {}
-  ~Streams();
+  ~Streams() { stop(); }
 
   void setSpin(int64_t nanoseconds) { spin = nanoseconds; }
   /// Threads that have been started so far.
@@ -56,6 +56,8 @@ public:
   bool wait(int64_t ticket, std::string &error);
   /// Returns when nothing is on its way; forgets all tickets.
   void drain();
+  /// Ends the threads.
+  void stop();
 
 private:
   struct Stream {

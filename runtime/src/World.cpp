@@ -65,8 +65,9 @@ World::~World() {
   for (std::unique_ptr<mw_rt_context> &context : contexts)
     if (context->thread.joinable())
       context->thread.join();
-  // Their streams end while the backend is still there.
-  contexts.clear();
+  // What is on its way ends while the backend is still there.
+  for (std::unique_ptr<mw_rt_context> &context : contexts)
+    context->streams.stop();
 }
 
 void WorldDeleter::operator()(World *world) const {
@@ -248,18 +249,23 @@ void World::agreeWithOthers() {
 
 bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunOptions &options,
                 std::string &error) {
-  if (isStuck()) {
+  {
+    std::lock_guard<std::mutex> lock(runMutex);
     for (const std::unique_ptr<mw_rt_context> &context : contexts)
-      if (context->running)
+      if (context->running) {
         error = "rank " + std::to_string(context->rank) + " is still in " +
                 getOpName(context->position.load(std::memory_order_relaxed)) +
                 " of a run that failed";
-    return false;
+        return false;
+      }
   }
   timeout = options.timeout > 0 ? options.timeout : defaultTimeout();
-  failed = false;
-  firstError.clear();
-  notFiniteOp = notFiniteRank = -1;
+  {
+    std::lock_guard<std::mutex> lock(errorMutex);
+    failed = false;
+    firstError.clear();
+    notFiniteOp = notFiniteRank = -1;
+  }
   threadsPerRank = options.threadsPerRank > 0 ? options.threadsPerRank : defaultThreads();
   if (!backend->reset(error))
     return false;

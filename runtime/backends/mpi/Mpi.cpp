@@ -82,7 +82,6 @@ class MpiBackend : public Backend {
 public:
   MpiBackend(Process &process, World &world, bool deterministic)
       : process(process), world(world), deterministic(deterministic) {
-    process.enter(world);
     world.setRanksOnMachine(process.getRanksOnMachine());
   }
   ~MpiBackend() override {
@@ -151,6 +150,8 @@ bool MpiBackend::finishAll(Requests &requests, double timeout, std::string &erro
 }
 
 bool MpiBackend::reset(std::string &error) {
+  // Not before: the world has no backend yet while that is made.
+  process.enter(world);
   if (process.hasFailed()) {
     error = describeEnd(process.getError());
     return false;

@@ -400,15 +400,11 @@ void Process::watch() {
       continue;
     spread();
     seat->hasSeenFailure = 1;
-    std::string error = getError();
-    // World::fail calls us back: not under the lock.
-    std::set<World *> told;
-    {
-      std::lock_guard<std::mutex> lock(worldsMutex);
-      told = worlds;
-    }
-    for (World *world : told)
-      world->fail(error);
+    // Under the lock, so that none of them goes meanwhile: what World::fail calls, does
+    // not take it.
+    std::lock_guard<std::mutex> lock(worldsMutex);
+    for (World *world : worlds)
+      world->fail(getError());
   }
 }
 
