@@ -230,7 +230,7 @@ struct PassingRank {
 int32_t passOn(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
                const void *const *, const void **) {
   const auto &[passing, rank] = *static_cast<const PassingRank *>(arguments[0]);
-  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (rank == 1 && !passing->isFirstThrough && std::chrono::steady_clock::now() < end)
     std::this_thread::yield();
   const void *inputs[] = {passing->before[rank].data()};
@@ -258,7 +258,7 @@ TEST(Local, RanksThatAPermuteLeavesOutDoNotWait) {
       buffers[rank].arguments = {&arguments[rank]};
     }
     RunOptions options;
-    options.timeout = 10;
+    options.timeout = 30;
     ASSERT_TRUE(world->run(passOn, buffers, options, error)) << error;
     EXPECT_EQ(passing.after[0], std::vector<float>(count, 0));
     EXPECT_EQ(passing.after[1], std::vector<float>(count, 0));
@@ -332,6 +332,10 @@ TEST(Local, WorldsLeaveNothingBehind) {
       bytes = residentBytes();
     }
   }
+  // A thread is listed for a moment after it was joined.
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (countEntries("/proc/self/task") > threads && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
   EXPECT_LE(countEntries("/proc/self/task"), threads);
   EXPECT_LE(countEntries("/proc/self/fd"), files);
 #if !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)
