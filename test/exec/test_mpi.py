@@ -544,6 +544,33 @@ except mw.Error as error:
     assert re.search(r"rank 1: its process \(\d+\) has ended before the run", done.stdout), done.stdout + done.stderr
 
 
+def test_a_file_that_one_process_lacks(block):
+    # It ends as the others begin to run: none of them may be left in MPI's end, which mpirun does not survive.
+    folder = block.folder / "bundle"
+    done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "weights" / "rank-1.bin").unlink()
+    out = block.folder / "out.safetensors"
+    for _ in range(4):
+        done = launch(4, folder, *block.arguments[1:2], "--backend=mpi", f"--outputs={out}", timeout=60)
+        assert done.returncode == 1 and not out.exists(), done.stderr
+        assert "weights/rank-1.bin: No such file or directory" in done.stderr
+        assert re.search(r"rank 1: its process \(\d+\) has ended before the run", done.stderr), done.stderr
+
+
+def test_a_process_that_stops_as_it_begins(block):
+    (block.folder / "start.sh").write_text("""#!/bin/sh
+[ "$OMPI_COMM_WORLD_RANK" = 2 ] && kill -STOP $$
+exec "$@"
+""")
+    begun = time.monotonic()
+    done = subprocess.run(mpirun(4, "/bin/sh", block.folder / "start.sh", tool(), *block.arguments, "--backend=mpi",
+                                 "--parallelize=mesh=dp=2,tp=2", "--timeout=2"), capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and time.monotonic() - begun < 90
+    assert "another process has not come to MPI's beginning within 30 s" in done.stderr, done.stderr
+
+
 #
 # Two machines
 #

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +43,8 @@ constexpr int kWatchMilliseconds = 20;
 /// How long others have, after a failure, to tell it before this process ends.
 constexpr auto kWitnessTime = std::chrono::milliseconds(2000);
 
+constexpr char kNoSignOfLife[] = ": its process has given no sign of life for ";
+
 int64_t monotonicNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
       .count();
@@ -64,6 +67,47 @@ std::string adviseLaunch(int64_t numRanks, int64_t processes) {
          (processes == 1 ? "is " : "are ") + plural(processes, "process", "es") +
          ": start it by 'mpirun -np " + std::to_string(numRanks) + " ...'";
 }
+
+std::string formatSeconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", seconds);
+  return text;
+}
+
+/// MPI's own beginning and end wait for all processes, and nothing interrupts them:
+/// what takes too long there ends this one.
+class Alarm {
+public:
+  explicit Alarm(const char *place) : place(place), thread([this] { watch(); }) {}
+  ~Alarm() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      isOver = true;
+    }
+    over.notify_one();
+    thread.join();
+  }
+
+private:
+  void watch() {
+    // Many processes may need a while on few cores.
+    double limit = std::max(10 * defaultTimeout(), 30.0);
+    std::unique_lock<std::mutex> lock(mutex);
+    if (over.wait_for(lock, std::chrono::duration<double>(std::min(limit, 1e9)),
+                      [this] { return isOver; }))
+      return;
+    std::fprintf(stderr, "error: backend 'mpi': another process has not come to %s within %s s\n",
+                 place, formatSeconds(limit).c_str());
+    std::fflush(nullptr);
+    _exit(1);
+  }
+
+  const char *place;
+  std::mutex mutex;
+  std::condition_variable over;
+  bool isOver = false;
+  std::thread thread;
+};
 
 //===----------------------------------------------------------------------===//
 // SIGTERM
@@ -138,6 +182,7 @@ Process *Process::get(int64_t numRanks, std::string &error) {
 }
 
 bool Process::start(int64_t numRanks, std::string &error) {
+  Alarm alarm("MPI's beginning");
   // MPI's own plug-ins look for its symbols among the process's, and this library
   // was opened on its own.
   Dl_info info;
@@ -166,7 +211,7 @@ bool Process::start(int64_t numRanks, std::string &error) {
     error = adviseLaunch(numRanks, size);
     return false;
   }
-  for (MPI_Comm *copy : {&all, &making, &news}) {
+  for (MPI_Comm *copy : {&all, &making, &news, &ending}) {
     MPI_Comm_dup(MPI_COMM_WORLD, copy);
     MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
   }
@@ -234,18 +279,49 @@ bool Process::shareTable(std::string &error) {
   return true;
 }
 
-/// At exit. After a failure MPI cannot end: it would wait for the dead.
+/// Whether all processes have come to their end, none of them by a failure.
+bool Process::meetAtEnd() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (hasFailed() || MPI_Ibarrier(ending, &request) != MPI_SUCCESS)
+    return false;
+  double timeout = defaultTimeout();
+  while (true) {
+    int done = 0;
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return false;
+    if (done)
+      return true;
+    if (hasFailed())
+      return false;
+    if (int64_t silent = findSilent(timeout); silent >= 0) {
+      publish("rank " + std::to_string(silent) + kNoSignOfLife + formatSeconds(timeout) + " s");
+      std::fprintf(stderr, "error: %s\n", getError().c_str());
+      std::fflush(nullptr);
+      _exit(1);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// At exit. After a failure MPI cannot end: it would wait for the dead, and mpirun,
+/// where some processes are in MPI_Finalize while others go without, may crash or
+/// never end.
 void Process::finish() {
   seat->hasLeft = 1;
+  bool allCome = meetAtEnd();
   stopping = true;
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
   watcher.join();
-  if (hasFailed())
+  if (!allCome) {
+    if (!seat->hasTold)
+      awaitWitnesses();
     return;
+  }
+  Alarm alarm("MPI's end");
   for (auto &[key, communicator] : communicators)
     MPI_Comm_free(&communicator);
-  for (MPI_Comm *copy : {&all, &making, &news})
+  for (MPI_Comm *copy : {&all, &making, &news, &ending})
     MPI_Comm_free(copy);
   int ended = 0;
   MPI_Finalized(&ended);
@@ -507,11 +583,9 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
       int64_t silent = timeout > 0 ? -1 : findSilent(world.getTimeout());
       bool isOver =
           timeout > 0 || (int64_t(machine.size()) < size && seconds > 10 * world.getTimeout());
-      char text[32];
-      std::snprintf(text, sizeof(text), "%g", timeout > 0 ? timeout : world.getTimeout());
+      std::string text = formatSeconds(timeout > 0 ? timeout : world.getTimeout());
       if (silent >= 0)
-        world.fail("rank " + std::to_string(silent) +
-                   ": its process has given no sign of life for " + text + " s");
+        world.fail("rank " + std::to_string(silent) + kNoSignOfLife + text + " s");
       else if (isOver)
         world.fail(caller.rank, caller.op,
                    std::string("timed out after ") + text + " s waiting for " +

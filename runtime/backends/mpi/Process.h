@@ -129,12 +129,14 @@ private:
   std::string nameWaitedFor(World &world, int64_t stream, const Requests &requests) const;
   int64_t findSilent(double timeout) const;
   void finish();
+  bool meetAtEnd();
   Seat *findSeat(int64_t rank) const;
 
   int64_t rank = 0, size = 1;
   /// Copies of MPI_COMM_WORLD: for what all ranks do, for making communicators,
-  /// and for news of failures.
-  MPI_Comm all = MPI_COMM_NULL, making = MPI_COMM_NULL, news = MPI_COMM_NULL;
+  /// for news of failures, and for meeting at the end.
+  MPI_Comm all = MPI_COMM_NULL, making = MPI_COMM_NULL, news = MPI_COMM_NULL,
+           ending = MPI_COMM_NULL;
   /// Ranks on this machine, by place in the table; their process descriptors, -1
   /// for this process and those that are gone.
   std::vector<int64_t> machine;
