@@ -52,8 +52,10 @@ Error linkSharedObject(ArrayRef<ObjectCode> objects, StringRef path) {
     return createStringError("no linker found: expected ld.lld-22, ld.lld or cc on the path "
                              "(Debian's package lld-22)");
 
-  SmallString<128> folder;
-  if (std::error_code code = sys::fs::createUniqueDirectory("meshwright-link", folder))
+  // Beside what is made of them: who removes one unfinished removes both.
+  SmallString<128> folder(path);
+  folder += ".objects";
+  if (std::error_code code = sys::fs::create_directory(folder))
     return createStringError("no temporary folder: " + code.message());
   scope_exit cleanup([&] { sys::fs::remove_directories(folder); });
   std::vector<std::string> arguments{linker, "-shared", "-o", path.str()};

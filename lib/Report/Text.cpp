@@ -425,6 +425,25 @@ meshwright::writeReport(const Report &report, StringRef file,
     printText(report, llvm::errs());
     return mlir::success();
   }
+  auto print = [&](llvm::raw_ostream &os) {
+    if (file.ends_with(".json"))
+      printJson(report, os);
+    else
+      printText(report, os);
+  };
+  // A pipe or a device is not replaced by a file.
+  llvm::sys::fs::file_status status;
+  if (!llvm::sys::fs::status(file, status) && llvm::sys::fs::is_other(status)) {
+    std::error_code code;
+    llvm::raw_fd_ostream os(file, code);
+    if (!code) {
+      print(os);
+      os.close();
+      code = os.error();
+      os.clear_error();
+    }
+    return code ? error("cannot write report '" + file + "': " + code.message()) : mlir::success();
+  }
   // Beside its final place under another name, so that no half of it is seen.
   llvm::SmallString<128> temporary;
   int descriptor;
@@ -433,10 +452,7 @@ meshwright::writeReport(const Report &report, StringRef file,
     return error("cannot write report '" + file + "': " + code.message());
   {
     llvm::raw_fd_ostream os(descriptor, /*shouldClose=*/true);
-    if (file.ends_with(".json"))
-      printJson(report, os);
-    else
-      printText(report, os);
+    print(os);
     os.close();
     if (os.has_error()) {
       std::string reason = os.error().message();

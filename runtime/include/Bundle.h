@@ -14,6 +14,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_BUNDLE_H
 
 #include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/WholeFile.h"
 
 #include <functional>
 
@@ -54,7 +55,8 @@ public:
 
 private:
   BundleWriter() = default;
-  std::string path, partial;
+  std::string path;
+  std::unique_ptr<Temporary> partial;
 };
 
 } // namespace meshwright::rt

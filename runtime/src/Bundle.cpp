@@ -211,7 +211,7 @@ std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std:
   }
   std::unique_ptr<BundleWriter> writer(new BundleWriter());
   writer->path = target.string();
-  writer->partial = partial;
+  writer->partial = std::make_unique<Temporary>(partial);
   // As a folder made by hand would be.
   mode_t mask = umask(0);
   umask(mask);
@@ -219,13 +219,11 @@ std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std:
   return writer;
 }
 
-BundleWriter::~BundleWriter() {
-  std::error_code code;
-  if (!partial.empty())
-    fs::remove_all(partial, code);
-}
+BundleWriter::~BundleWriter() = default;
 
-std::string BundleWriter::getProgramPath() const { return (fs::path(partial) / kProgram).string(); }
+std::string BundleWriter::getProgramPath() const {
+  return (fs::path(partial->getPath()) / kProgram).string();
+}
 
 namespace {
 
@@ -393,34 +391,42 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     numParts += group.files.size() * contents[i].size();
     manifest.groups.push_back(group);
   }
+  fs::path folder = partial->getPath();
   std::error_code code;
-  if (!fs::create_directory(fs::path(partial) / "weights", code))
-    return fail(fs::path(partial) / "weights", code.value(), error);
+  if (!fs::create_directory(folder / "weights", code))
+    return fail(folder / "weights", code.value(), error);
   Progress progress("writing weights", numParts);
   for (size_t i = 0; i < manifest.groups.size(); ++i)
     for (const auto &[rank, name] : manifest.groups[i].files)
-      if (!writeWeights(fs::path(partial) / name, rank, header, manifest.groups[i].bytes,
-                        contents[i], progress, error))
+      if (!writeWeights(folder / name, rank, header, manifest.groups[i].bytes, contents[i],
+                        progress, error))
         return false;
-  return (textReport.empty() || writeText(fs::path(partial) / kTextReport, textReport, error)) &&
-         (jsonReport.empty() || writeText(fs::path(partial) / kJsonReport, jsonReport, error)) &&
-         writeText(fs::path(partial) / kManifest, manifest.toJson(), error);
+  return (textReport.empty() || writeText(folder / kTextReport, textReport, error)) &&
+         (jsonReport.empty() || writeText(folder / kJsonReport, jsonReport, error)) &&
+         writeText(folder / kManifest, manifest.toJson(), error);
 }
 
 bool BundleWriter::finish(std::string &error) {
-  if (rename(partial.c_str(), path.c_str()) == 0) {
-    partial.clear();
+  const std::string &written = partial->getPath();
+  if (rename(written.c_str(), path.c_str()) == 0) {
+    partial->keep();
     return true;
   }
-  // Over a bundle: the two change places, and the destructor deletes the old one.
-  if (syscall(SYS_renameat2, AT_FDCWD, partial.c_str(), AT_FDCWD, path.c_str(),
+  // Over a bundle: the two change places, and the old one goes with us.
+  if (syscall(SYS_renameat2, AT_FDCWD, written.c_str(), AT_FDCWD, path.c_str(),
               /*RENAME_EXCHANGE*/ 2) == 0)
     return true;
   // A file system that cannot do this.
-  std::string old = partial + ".old";
-  if (rename(path.c_str(), old.c_str()) != 0 || rename(partial.c_str(), path.c_str()) != 0)
+  std::string old = written + ".old";
+  if (rename(path.c_str(), old.c_str()) != 0)
     return fail(path, errno, error);
-  partial = old;
+  if (rename(written.c_str(), path.c_str()) != 0) {
+    int problem = errno;
+    rename(old.c_str(), path.c_str());
+    return fail(path, problem, error);
+  }
+  partial->keep();
+  partial = std::make_unique<Temporary>(old);
   return true;
 }
 

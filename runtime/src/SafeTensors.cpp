@@ -7,7 +7,8 @@
 
 #include "meshwright/runtime/include/SafeTensors.h"
 
-#include <cerrno>
+#include "meshwright/runtime/include/WholeFile.h"
+
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -152,31 +153,17 @@ bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &t
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   // Data starts at a multiple of 8.
   text.append((8 - text.size() % 8) % 8, ' ');
-  std::string partial = path + ".partial." + std::to_string(getpid());
-  FILE *file = std::fopen(partial.c_str(), "wb");
-  if (!file) {
-    error = path + ": " + std::strerror(errno);
+  std::unique_ptr<WholeFile> file = WholeFile::create(path, error);
+  if (!file)
     return false;
-  }
   unsigned char length[8];
   for (int i = 0; i < 8; ++i)
     length[i] = (uint64_t(text.size()) >> (8 * i)) & 0xff;
-  auto write = [&](const void *data, size_t bytes) {
-    return bytes == 0 || std::fwrite(data, 1, bytes, file) == bytes;
-  };
-  bool fine = write(length, 8) && write(text.data(), text.size());
+  file->write(length, 8);
+  file->write(text.data(), text.size());
   for (const NamedTensor &tensor : tensors)
-    fine = fine && write(tensor.data, countOf(tensor.shape) * sizeOf(tensor.type));
-  fine = fine && std::fflush(file) == 0;
-  int problem = errno;
-  fine = (std::fclose(file) == 0) && fine;
-  if (fine && std::rename(partial.c_str(), path.c_str()) == 0)
-    return true;
-  if (fine)
-    problem = errno;
-  std::remove(partial.c_str());
-  error = path + ": " + std::strerror(problem);
-  return false;
+    file->write(tensor.data, countOf(tensor.shape) * sizeOf(tensor.type));
+  return file->finish(error);
 }
 
 } // namespace meshwright::rt

@@ -7,8 +7,9 @@
 
 #include "meshwright/runtime/include/Trace.h"
 
+#include "meshwright/runtime/include/WholeFile.h"
+
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -163,17 +164,7 @@ std::string Trace::toJson(const std::vector<std::string> &ops) const {
 
 bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
                 std::string &error) {
-  std::string json = trace.toJson(ops), partial = path + ".partial";
-  FILE *file = std::fopen(partial.c_str(), "w");
-  bool written = file && std::fwrite(json.data(), 1, json.size(), file) == json.size();
-  // Closing may be what fails.
-  if (file && std::fclose(file) != 0)
-    written = false;
-  if (written && std::rename(partial.c_str(), path.c_str()) == 0)
-    return true;
-  error = path + ": cannot be written: " + std::strerror(errno);
-  std::remove(partial.c_str());
-  return false;
+  return WholeFile::write(path, trace.toJson(ops), error);
 }
 
 } // namespace meshwright::rt

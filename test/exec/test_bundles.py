@@ -7,7 +7,9 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
+import time
 
 import meshwright as mw
 import pytest
@@ -347,6 +349,30 @@ def test_a_failure_leaves_the_old_one(bundle, ids, tmp_path):
     assert "no linker found: expected ld.lld-22, ld.lld or cc" in done.stderr
     assert_same(run(bundle), tmp_path)
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
+    # 256 MiB to write: long enough to strike in.
+    weights = {f"w{i}": torch.zeros(2048, 2048) for i in range(16)}
+    save_file(weights, tmp_path / "w.safetensors")
+    arguments = ", ".join(f'%{name}: tensor<2048x2048xf32> {{nn.parameter = "{name}"}}' for name in weights)
+    steps, last = [], "%x"
+    for name in weights:
+        steps.append(f"%y{name} = nn.linear {last}, %{name} : (tensor<1x2048xf32>, tensor<2048x2048xf32>) -> tensor<1x2048xf32>")
+        last = f"%y{name}"
+    (tmp_path / "m.mlir").write_text(
+        f'func.func @main(%x: tensor<1x2048xf32> {{nn.input = "x"}}, {arguments}) -> (tensor<1x2048xf32> {{nn.output = "y"}}) {{\n'
+        + "\n".join(steps) + f"\nreturn {last} : tensor<1x2048xf32>\n}}\n")
+    there = {"m.mlir", "w.safetensors"}
+    process = subprocess.Popen([pathlib.Path(tool()).with_name("sharding-compile"), tmp_path / "m.mlir", f"--weights={tmp_path}/w.safetensors", "--parallelize=mesh=tp=4",
+                                "-o", tmp_path / "b"], stderr=subprocess.PIPE)
+    while process.poll() is None and not any((p / "weights").exists() for p in tmp_path.glob(".b.partial-*")):
+        time.sleep(0.002)
+    process.send_signal(number)
+    process.wait(60)
+    assert process.returncode == -number, process.stderr.read()
+    assert {p.name for p in tmp_path.iterdir()} == there
 
 
 @pytest.mark.parametrize("arguments, status, expected", [

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """What sharding-run says, and how it exits, where something is wrong."""
 import json
+import os
+import stat
 import struct
+import subprocess
 
 import pytest
 import torch
-from harness import launch
-from safetensors.torch import save_file
+from harness import launch, tool
+from safetensors.torch import load_file, save_file
 
 MODEL = """func.func @main(%x: tensor<2x3xf32> {nn.input = "x"}, %w: tensor<4x3xf32> {nn.parameter = "w"})
     -> (tensor<2x4xf32> {nn.output = "y"}) {
@@ -122,6 +125,28 @@ def test_no_half_written_output(files):
     expect(1, "No such file or directory", model, weights, inputs, f"--outputs={files}/absent/y.safetensors")
     assert launch(model, weights, inputs, f"--outputs={files}/y.safetensors").returncode == 0
     assert sorted(p.name for p in files.iterdir()) == ["m.mlir", "w.safetensors", "x.safetensors", "y.safetensors"]
+
+
+def test_files_that_cannot_be_written(files):
+    # Before any work: the model is not even looked at.
+    inputs, absent = f"--inputs={files}/x.safetensors", files / "absent"
+    for option in ("--outputs", "--trace", "--report"):
+        expect(1, [f"{absent}/y: cannot be written: No such file or directory"], files / "none.mlir", inputs, f"{option}={absent}/y")
+        expect(1, [f"{files}: cannot be written: Is a directory"], files / "none.mlir", inputs, f"{option}={files}")
+
+
+def test_what_is_no_file_stays(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    pipe, link, target = files / "pipe", files / "link", files / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    with subprocess.Popen([tool(), model, weights, inputs, f"--report={pipe}"], stderr=subprocess.PIPE) as process:
+        said = pipe.read_text()
+        assert process.wait(60) == 0, process.stderr.read()
+    assert "\nrun: 1 rank" in said and stat.S_ISFIFO(pipe.stat().st_mode)
+    target.write_bytes(b"old")
+    assert launch(model, weights, inputs, f"--outputs={link}").returncode == 0
+    assert link.is_symlink() and load_file(target)["y"].shape == (2, 4)
 
 
 def test_reference(files):

@@ -7,6 +7,7 @@
 
 #include "meshwright-c/Run.h"
 #include "meshwright/runtime/include/Progress.h"
+#include "meshwright/runtime/include/WholeFile.h"
 
 #include <cstdio>
 #include <cstring>
@@ -111,6 +112,7 @@ int main(int argc, char **argv) {
   }
   if (options.quiet)
     meshwright::rt::Progress::hide();
+  meshwright::rt::Temporary::removeOnSignals();
   std::unique_ptr<mw_program, decltype(&mw_program_close)> program(
       mw_program_open(options.model.c_str(),
                       options.rewrites ? options.parallelize.c_str() : nullptr, say, nullptr),

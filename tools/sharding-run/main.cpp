@@ -12,6 +12,7 @@
 
 #include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Progress.h"
+#include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
@@ -36,14 +37,8 @@ static Status writeReport(const Options &options, Model &model) {
     std::fputs(text.c_str(), stdout);
     return Fine;
   }
-  std::string partial = path + ".partial";
-  FILE *file = std::fopen(partial.c_str(), "w");
-  bool fine = file && std::fputs(text.c_str(), file) >= 0;
-  fine = file && std::fclose(file) == 0 && fine;
-  if (fine && std::rename(partial.c_str(), path.c_str()) == 0)
-    return Fine;
-  std::remove(partial.c_str());
-  return fail(path + ": cannot be written");
+  std::string error;
+  return rt::WholeFile::write(path, text, error) ? Fine : fail(error);
 }
 
 /// Ends the process at once: after a run that failed, a rank may still be at work
@@ -51,6 +46,16 @@ static Status writeReport(const Options &options, Model &model) {
 [[noreturn]] static void leave(Status status) {
   std::fflush(nullptr);
   std::_Exit(status);
+}
+
+/// What is written at the end, looked at before the work.
+static Status checkFiles(const Options &options) {
+  std::string error;
+  for (const std::string &path :
+       {options.outputs, options.running.traceFile, options.report.value_or("-")})
+    if (!path.empty() && path != "-" && !rt::WholeFile::check(path, error))
+      return fail(error);
+  return Fine;
 }
 
 static Status execute(const Options &options) {
@@ -108,8 +113,19 @@ int main(int argc, char **argv) {
   options.speaks = options.backend.rfind("mpi", 0) != 0 || rt::isFirstProcess();
   if (!options.link.empty())
     setenv("MESHWRIGHT_LINK", options.link.c_str(), /*overwrite=*/1);
+  // Beginnings and ends, which belong to no run, keep to it as well.
+  if (options.running.timeout > 0) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.9g", options.running.timeout);
+    setenv("MESHWRIGHT_TIMEOUT", text, /*overwrite=*/1);
+  }
   if (options.quiet || !options.speaks)
     rt::Progress::hide();
   rt::MappedFile::reportLostFiles("sharding-run");
+  // `mpi` has a use of its own for SIGTERM.
+  if (options.backend == "local")
+    rt::Temporary::removeOnSignals();
+  if (options.speaks && checkFiles(options) != Fine)
+    return Error;
   return execute(options);
 }

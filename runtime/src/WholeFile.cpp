@@ -1,0 +1,199 @@
+//===- WholeFile.cpp - what is written whole or not at all ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/WholeFile.h"
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace meshwright::rt {
+
+//===----------------------------------------------------------------------===//
+// Temporary
+//===----------------------------------------------------------------------===//
+
+/// Removes a file, or a folder and what is in it. By system calls only: a signal
+/// handler does it.
+static void removeTree(int folder, const char *name) {
+  if (unlinkat(folder, name, 0) == 0 || errno == ENOENT)
+    return;
+  int inside = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (inside < 0)
+    return;
+  // What is removed while a list is read may hide what comes behind it: until a
+  // list shows nothing. A few times, for what cannot be removed.
+  bool any = true;
+  for (int pass = 0; any && pass < 16; ++pass) {
+    any = false;
+    lseek(inside, 0, SEEK_SET);
+    alignas(dirent64) char buffer[4096];
+    long size;
+    while ((size = syscall(SYS_getdents64, inside, buffer, sizeof(buffer))) > 0)
+      for (long at = 0; at < size;) {
+        auto *entry = reinterpret_cast<dirent64 *>(buffer + at);
+        at += entry->d_reclen;
+        if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0)
+          continue;
+        any = true;
+        removeTree(inside, entry->d_name);
+      }
+  }
+  close(inside);
+  unlinkat(folder, name, AT_REMOVEDIR);
+}
+
+/// Those there are, as a signal handler may read them. More than that, which no
+/// program has, stay behind.
+static std::atomic<const char *> temporaries[64];
+
+static void handleEnd(int signal) {
+  for (std::atomic<const char *> &entry : temporaries)
+    if (const char *path = entry.exchange(nullptr))
+      removeTree(AT_FDCWD, path);
+  std::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+void Temporary::removeOnSignals() {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction current = {}, ours = {};
+    // `nohup`, and those who have more to do then.
+    if (sigaction(signal, nullptr, &current) != 0 || current.sa_handler != SIG_DFL)
+      continue;
+    ours.sa_handler = handleEnd;
+    sigfillset(&ours.sa_mask);
+    sigaction(signal, &ours, nullptr);
+  }
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+Temporary::Temporary(std::string given) : path(std::move(given)) {
+  for (std::atomic<const char *> &entry : temporaries) {
+    const char *none = nullptr;
+    if (entry.compare_exchange_strong(none, path.c_str()))
+      break;
+  }
+}
+
+void Temporary::keep() {
+  isKept = true;
+  for (std::atomic<const char *> &entry : temporaries) {
+    const char *own = path.c_str();
+    if (entry.compare_exchange_strong(own, nullptr))
+      break;
+  }
+}
+
+Temporary::~Temporary() {
+  if (!isKept)
+    removeTree(AT_FDCWD, path.c_str());
+  keep();
+}
+
+//===----------------------------------------------------------------------===//
+// WholeFile
+//===----------------------------------------------------------------------===//
+
+/// Where a link leads, if there is something.
+static std::string follow(const std::string &path) {
+  char *real = realpath(path.c_str(), nullptr);
+  std::string result = real ? real : path;
+  std::free(real);
+  return result;
+}
+
+static std::string folderOf(const std::string &path) {
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// What is there and no file is not replaced by one.
+static bool isSpecial(const struct stat &status) {
+  return !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
+bool WholeFile::check(const std::string &path, std::string &error) {
+  std::string target = follow(path), folder = folderOf(target);
+  struct stat status;
+  int problem = 0;
+  bool isThere = stat(target.c_str(), &status) == 0;
+  // A file is replaced: what counts is its folder.
+  bool asItIs = isThere && isSpecial(status);
+  if (isThere && S_ISDIR(status.st_mode))
+    problem = EISDIR;
+  else if (access(asItIs ? target.c_str() : folder.c_str(), asItIs ? W_OK : W_OK | X_OK) != 0)
+    problem = errno;
+  if (problem)
+    error = path + ": cannot be written: " + std::strerror(problem);
+  return problem == 0;
+}
+
+bool WholeFile::fail(int reason, std::string &error) const {
+  error = path + ": cannot be written: " + std::strerror(reason);
+  return false;
+}
+
+std::unique_ptr<WholeFile> WholeFile::create(const std::string &path, std::string &error) {
+  std::unique_ptr<WholeFile> whole(new WholeFile());
+  whole->path = path;
+  whole->target = follow(path);
+  struct stat status;
+  if (stat(whole->target.c_str(), &status) == 0 && isSpecial(status)) {
+    whole->file = std::fopen(whole->target.c_str(), "wb");
+  } else {
+    std::string name = whole->target + ".partial." + std::to_string(getpid());
+    whole->partial = std::make_unique<Temporary>(name);
+    whole->file = std::fopen(name.c_str(), "wb");
+  }
+  if (whole->file)
+    return whole;
+  whole->fail(errno, error);
+  return nullptr;
+}
+
+WholeFile::~WholeFile() {
+  if (file)
+    std::fclose(file);
+}
+
+void WholeFile::write(const void *data, size_t bytes) {
+  if (problem == 0 && bytes > 0 && std::fwrite(data, 1, bytes, file) != bytes)
+    problem = errno ? errno : EIO;
+}
+
+bool WholeFile::finish(std::string &error) {
+  // Closing may be what fails.
+  if (std::fclose(file) != 0 && problem == 0)
+    problem = errno;
+  file = nullptr;
+  if (problem == 0 && partial) {
+    if (std::rename(partial->getPath().c_str(), target.c_str()) == 0)
+      partial->keep();
+    else
+      problem = errno;
+  }
+  return problem == 0 || fail(problem, error);
+}
+
+bool WholeFile::write(const std::string &path, const std::string &text, std::string &error) {
+  std::unique_ptr<WholeFile> file = create(path, error);
+  if (!file)
+    return false;
+  file->write(text.data(), text.size());
+  return file->finish(error);
+}
+
+} // namespace meshwright::rt
