@@ -95,20 +95,25 @@ LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs)
   return success();
 }
 
-/// Whether positions are negative where the factor is padding. In a product of
-/// dimensions they are the factor's own, repeated along the others.
-bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
+PositionsOp layout_transfer::getPositions(Value positions) {
   while (positions) {
     Operation *source = rt::getSource(positions).getDefiningOp();
-    if (auto op = dyn_cast_or_null<PositionsOp>(source)) {
-      LayoutFactor own = getFactor(op.getFactor(), mesh);
-      return own.size == piece.size && own.padded == piece.padded && own.axes == piece.axes;
-    }
+    if (auto op = dyn_cast_or_null<PositionsOp>(source))
+      return op;
     if (!isa_and_nonnull<nn::ReshapeOp, nn::BroadcastOp>(source))
-      return false;
+      break;
     positions = source->getOperand(0);
   }
-  return false;
+  return {};
+}
+
+/// Whether positions are negative where the factor is padding.
+bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
+  PositionsOp op = getPositions(positions);
+  if (!op)
+    return false;
+  LayoutFactor own = getFactor(op.getFactor(), mesh);
+  return own.size == piece.size && own.padded == piece.padded && own.axes == piece.axes;
 }
 
 LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
@@ -119,11 +124,13 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
     std::optional<int64_t> length = attention.getKvLength();
     if (length && pieces[keys].size() == 1 && *length <= piece.size)
       continue;
-    // A key of negative position is seen by nobody.
-    if (hidesPadding(attention.getKvPositions(), piece))
-      continue;
-    // A key padding mask that is false there hides the padding too.
-    if (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero)
+    // A key of negative position is seen by nobody, nor is one where a mask is false.
+    bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||
+                    (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero);
+    // Its value has weight zero, and zero times NaN is NaN.
+    if (State values = getState(2, keys, piece); isHidden && !isFinite(values))
+      return readsPadding(keys, piece, values, "as values: expected it to be finite");
+    if (isHidden)
       continue;
     if (length)
       return report(context,

@@ -17,6 +17,10 @@
 
 namespace meshwright::layout_transfer {
 
+/// The op that positions are from. In a product of dimensions they are those of one
+/// factor, repeated along the others.
+dist::PositionsOp getPositions(mlir::Value positions);
+
 /// One transfer by a factor rule.
 class RuleTransfer {
 public:

@@ -12,6 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Analysis/PaddingState.h"
 #include "meshwright/lib/Analysis/RingSteps.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
@@ -192,6 +193,17 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   auto query = useAs(0, assignment), key = useAs(1, assignment), value = useAs(2, assignment);
   if (failed(query) || failed(key) || failed(value))
     return failure();
+  // A hidden key has weight zero, and zero times NaN is NaN.
+  if (keys.factor.isPadded()) {
+    const Layout *layout = derive(*value);
+    if (!layout)
+      return failure();
+    auto isNumber = [](const LayoutFactor &f) {
+      return !f.isPadded() || padding::isFinite(f.padding);
+    };
+    if (!llvm::all_of(layout->dims[2].factors, isNumber))
+      value = this->mask(*value, Layout(*layout), 2, loc);
+  }
 
   ChunkWriter chunks(builder, loc, mesh, keys);
   unsigned next = 3;

@@ -289,6 +289,25 @@ def test_padding_mask_on_a_ring():
     compare(model, ids, mesh, context, attention_mask=mask)
 
 
+class ScaledValues(torch.nn.Module):
+    """Values divided by what is zero in the padding of a sequence."""
+
+    def forward(self, x):
+        keys = x.view(1, -1, 2, 8).transpose(1, 2)
+        values = (x / x.abs().amax(-1, keepdim=True)).view(1, -1, 2, 8).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(keys, keys, values)
+
+
+@pytest.mark.parametrize("context", [{"ring": "r"}, {"ulysses": "r"}], ids=str)
+@pytest.mark.parametrize("length", [3, 7, 29])
+def test_values_that_are_no_numbers_in_padding(context, length):
+    torch.manual_seed(0)
+    x = torch.randn(1, length, 16)
+    plan = mw.from_torch(ScaledValues(), (x,)).parallelize(mesh={"r": 2}, context_parallel=context)
+    want = ScaledValues()(x)
+    assert (plan.run(x)[0] - want).abs().max() <= 1e-5 * want.abs().max()
+
+
 def test_padding_mask():
     torch.manual_seed(0)
     model = MODELS["bert"]().eval()
