@@ -243,10 +243,11 @@ LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handl
   llvm::sort(dependence.axes);
   dependence.axes.erase(std::unique(dependence.axes.begin(), dependence.axes.end()),
                         dependence.axes.end());
-  // An embedding's offset is checked against its table.
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding &&
-                                                      !dependent.contains(embedding.getIds()) &&
-                                                      !dependent.contains(embedding.getTable()))
+  // An embedding's offset is checked against its table, where it is a coordinate.
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
+      embedding && !dependent.contains(embedding.getIds()) &&
+      !dependent.contains(embedding.getTable()) &&
+      rt::getSource(embedding.getOffset()).getDefiningOp<AxisIndexOp>())
     return success();
   auto scalar = [](Value value) {
     auto tensor = dyn_cast<ShapedType>(value.getType());
@@ -292,11 +293,14 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
                              << " from the other");
     }
     // On ranks that take different branches it must be a different part.
-    for (const Axis &axis : axes)
-      if (!anyOverlap(joined.getShardedAxes(), axis) && axis.size > 1)
+    for (const Axis &axis : axes) {
+      AxisList digits, sharded = joined.getShardedAxes();
+      layout_transfer::appendPrimes(axis, digits);
+      if (!layout_transfer::removeAxes(sharded, digits))
         return LogicalResult(op.emitOpError() << "result " << i << " would be replicated over "
                                               << toString(axis, mesh)
                                               << ", but the condition differs between its ranks");
+    }
     for (DimLayout &dim : joined.dims)
       for (LayoutFactor &factor : dim.factors) {
         factor.padding = Padding::Arbitrary;
@@ -305,6 +309,18 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
       }
     joined.corner = Padding::Arbitrary;
     set(op.getResult(i), intern(joined));
+    for (auto [yield, reading] :
+         {std::pair(op.thenYield(), first), std::pair(op.elseYield(), second)}) {
+      Value from = yield->getOperand(i);
+      // No other user may read it otherwise.
+      if (auto it = ambiguous.find(from); it != ambiguous.end())
+        it->second = {reading};
+      if (auto it = dependent.find(from); it != dependent.end()) {
+        Dependence own = it->second;
+        own.axes.append(dependent[op.getResult(i)].axes);
+        dependent[op.getResult(i)] = std::move(own);
+      }
+    }
   }
   return success();
 }
@@ -564,15 +580,18 @@ LogicalResult PlacementDerivation::resolve() {
     if (auto it = ambiguous.find(value); it != ambiguous.end())
       it->second = {reading};
   };
-  for (const Link &link : links)
-    for (const auto &combination : link.combinations)
-      if (fits(link, combination, /*operandsToo=*/true)) {
-        for (auto [operand, reading] : llvm::zip_equal(link.operands, combination.first))
-          choose(operand, reading);
-        for (auto [result, reading] : llvm::zip_equal(link.results, combination.second))
-          choose(result, reading);
-        break;
-      }
+  for (const Link &link : links) {
+    auto fitting = llvm::find_if(link.combinations, [&](const auto &combination) {
+      return fits(link, combination, /*operandsToo=*/true);
+    });
+    // Each two uses agree, but not all of them at once.
+    if (fitting == link.combinations.end())
+      return link.op->emitOpError() << "has operands that other users read otherwise";
+    for (auto [operand, reading] : llvm::zip_equal(link.operands, fitting->first))
+      choose(operand, reading);
+    for (auto [result, reading] : llvm::zip_equal(link.results, fitting->second))
+      choose(result, reading);
+  }
   return success();
 }
 
