@@ -359,11 +359,16 @@ static LogicalResult verifyFactor(Operation *op, StringRef name, FactorShardingA
                                   MeshAttr mesh) {
   if (factor.getSize() < 1)
     return op->emitOpError() << "'" << name << "' gives no size";
-  for (AxisRefAttr axis : factor.getAxes()) {
-    int index = mesh.getAxisIndex(axis.getName());
-    if (index < 0 || !axis.divides(mesh.getAxes()[index].getSize()))
+  AxisList axes;
+  for (AxisRefAttr ref : factor.getAxes()) {
+    int index = mesh.getAxisIndex(ref.getName());
+    if (index < 0 || !ref.divides(mesh.getAxes()[index].getSize()))
       return op->emitOpError() << "'" << name << "': the mesh has no axis or part \""
-                               << axis.getName() << "\"";
+                               << ref.getName() << "\"";
+    Axis axis = getAxis(ref, mesh);
+    if (axis.size > 1 && anyOverlap(axes, axis))
+      return op->emitOpError() << "'" << name << "': axis \"" << ref.getName() << "\" occurs twice";
+    axes.push_back(axis);
   }
   LayoutFactor layout = getFactor(factor, mesh);
   int64_t shards = getNumShards(layout.axes);

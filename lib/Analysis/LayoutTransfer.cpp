@@ -127,12 +127,12 @@ static bool isSingleElement(ArrayRef<LayoutFactor> list) {
 static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
   AxisList few, many;
   for (const LayoutFactor &f : coarse) {
-    if (f.getLocalSize() != 1 || f.isPadded())
+    if (f.getLocalSize() != 1 || f.isPadded() || !f.isNatural())
       return false;
     few.append(f.axes.begin(), f.axes.end());
   }
   for (const LayoutFactor &f : fine) {
-    if (f.getLocalSize() != 1)
+    if (f.getLocalSize() != 1 || !f.isNatural())
       return false;
     many.append(f.axes.begin(), f.axes.end());
   }

@@ -224,6 +224,12 @@ LogicalResult CollectiveTransfer::lose(Layout &layout, unsigned i, int64_t dim) 
                   i);
   }
   layout.dims[dim] = std::move(result);
+  // Equal chunks, of which each has another part of something else.
+  if (layout.uses(axes))
+    return report(context,
+                  "gathers dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
+                      text(axes) + ", which do not shard it: it lies as " + toString(layout, mesh),
+                  i);
   return success();
 }
 

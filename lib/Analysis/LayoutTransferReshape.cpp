@@ -190,7 +190,8 @@ void Reshape::splitDigits() {
     SmallVector<AxisList> orders(1);
     for (const Axis &axis : piece.factor.axes)
       appendOrders(axis, orders);
-    if (piece.to >= 0 || piece.factor.isPadded() || orders.front().size() < 2) {
+    if (piece.to >= 0 || piece.factor.isPadded() || !piece.factor.isNatural() ||
+        orders.front().size() < 2) {
       for (auto &way : ways)
         way.push_back(piece);
       continue;

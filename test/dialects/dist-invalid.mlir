@@ -664,3 +664,12 @@ func.func @f(%x: tensor<4611686018427387904xf32> {dist.sharding = #dist.sharding
   %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4611686018427387904xf32>) -> tensor<0xf32>
   return
 }
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @main() attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'factor': axis "tp" occurs twice}}
+  %0 = dist.positions <16{"tp", "tp"}> : tensor<4xi64>
+  return
+}
