@@ -243,8 +243,9 @@ LogicalResult RuleTransfer::checkAxes() {
 LogicalResult RuleTransfer::checkOrder() {
   bool counts = isa<nn::CumsumOp, nn::GatherOp, nn::TakeAlongOp, nn::RotaryOp>(op);
   auto attention = dyn_cast<nn::AttentionOp>(op);
-  bool positional = attention && !attention.getQPositions() &&
-                    (MaskShape::of(attention).isPositional() || attention.getKvLength());
+  bool positional =
+      attention && (attention.getKvLength() ||
+                    (!attention.getQPositions() && MaskShape::of(attention).isPositional()));
   if (!counts && !positional)
     return success();
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
@@ -357,10 +358,18 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   keys.merged.resize(keys.needed.size());
   keys.merged.set(sharded->shift);
   Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
-  keys.source =
-      llvm::hash_combine(rt::getSource(attention.getQuery()).getAsOpaquePointer(),
-                         key.getAsOpaquePointer(), value.getAsOpaquePointer(), mask.causal,
-                         mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1));
+  // Which chunk a mask, a bias or positions go with is in their layouts.
+  auto getPlaces = [](Value positions) -> const void * {
+    auto op = getPositions(positions);
+    return op ? op.getFactor().getAsOpaquePointer() : nullptr;
+  };
+  keys.source = llvm::hash_combine(
+      rt::getSource(attention.getQuery()).getAsOpaquePointer(), key.getAsOpaquePointer(),
+      value.getAsOpaquePointer(), mask.causal, mask.windowLeft.value_or(-1),
+      mask.windowRight.value_or(-1), attention.getScaleAttr().getAsOpaquePointer(),
+      attention.getSoftCapAttr().getAsOpaquePointer(), bool(attention.getKeyPadding()),
+      bool(attention.getBias()), getPlaces(attention.getQPositions()),
+      getPlaces(attention.getKvPositions()));
   if (!keys.needed.test(keys.merged)) {
     keys = KeyCover();
     return success();

@@ -76,7 +76,8 @@ RanksOfSteps meshwright::getNeedingRanks(const MaskShape &mask, const LayoutFact
       ArrayRef<Interval> there = keyIntervals[(rank - step + chunks) % chunks];
       bool needed = !positional && !there.empty();
       if (positional)
-        for (const Interval &own : queryIntervals[sharded ? rank : 0])
+        for (const Interval &own :
+             queryIntervals[sharded ? (rank - queries->shift + chunks) % chunks : 0])
           for (const Interval &other : there)
             needed |= mayMeet(mask, own, other);
       if (needed)

@@ -653,304 +653,123 @@ func.func @main(
 
 // -----
 
-// A ring with a step too few.
-dist.mesh @mesh = <["ring"=2]>
+// An offset that is computed from the coordinate, into a table that all ranks have.
+dist.mesh @mesh = <["tp"=2]>
 func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    %ids: tensor<3xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<3xi64>},
+    %table: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x4xf32>})
+    -> (tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<3x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{the coordinate is from here}}
+  %i = dist.axis_index ["tp"] chunk 4 : tensor<i64>
+  %twice = nn.add %i, %i : (tensor<i64>, tensor<i64>) -> tensor<i64>
+  // expected-error@below {{mixes a value that depends on the rank's coordinate along {"tp"} into data}}
+  %r = nn.embedding %ids, %table offset %twice : (tensor<3xi64>, tensor<8x4xf32>, tensor<i64>) -> tensor<3x4xf32>
+  return %r : tensor<3x4xf32>
+}
+
+// -----
+
+// A coordinate that control flow hands on.
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(
+    %x: tensor<i64> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i64>})
+    -> (tensor<i64> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i64>})
+    attributes {dist.spmd = @mesh} {
+  %always = arith.constant true
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  %r = scf.if %always -> tensor<i64> {
+    scf.yield %i : tensor<i64>
+  } else {
+    scf.yield %x : tensor<i64>
+  }
+  // expected-error@below {{result 0 differs between ranks}}
+  return %r : tensor<i64>
+}
+
+// -----
+
+// A condition that differs between ranks that share a part.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>},
+    %y: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>})
+    -> (tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %i = dist.axis_index ["tp"] : tensor<i64>
+  %coordinate = tensor.extract %i[] : tensor<i64>
+  %one = arith.constant 1 : i64
+  %c = arith.cmpi eq, %coordinate, %one : i64
+  // expected-error@below {{result 0 would be replicated over {"tp"}, but the condition differs between its ranks}}
+  %r = scf.if %c -> tensor<4xf32> {
+    scf.yield %x : tensor<4xf32>
+  } else {
+    scf.yield %y : tensor<4xf32>
+  }
+  return %r : tensor<4xf32>
+}
+
+// -----
+
+// Rows that are alike are gathered, but their columns differ between the ranks.
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(
+    %x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
+    -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x4xf32>})
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
-  %o, %l = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  // expected-error@below {{reads operand 0, attention over key chunks {0} of the needed {0, 1} of {"ring"}: the others have not been merged}}
-  %r = nn.tanh %o : tensor<1x2x4x8xf32>
-  return %r : tensor<1x2x4x8xf32>
+  %rows = nn.broadcast %x : (tensor<2xf32>) -> tensor<2x2xf32>
+  // expected-error@below {{gathers dimension 0 of operand 0 over {"tp"}, which do not shard it}}
+  %r = dist.all_gather %rows axes ["tp"] dims [0] : (tensor<2x2xf32>) -> tensor<4x2xf32>
+  return %r : tensor<4x2xf32>
 }
 
 // -----
 
-// A chunk that is merged twice.
-dist.mesh @mesh = <["ring"=2]>
+// The same within one dimension.
+dist.mesh @mesh = <["tp"=2]>
 func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    %x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
+    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [(4, 4{"tp"})]>, dist.global = tensor<16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-note@below {{operand 2 is from here}}
-  %o, %l = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  // expected-error@below {{merges chunk 0 of the keys along {"ring"} twice}}
-  %r, %s = nn.merge_attention %o, %l, %o, %l : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %r : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// No log-sum-exp by which to merge.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    // expected-note@below {{operand 1 is from here}}
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-error@below {{sees a chunk of the keys, which are sharded over {"ring"}, and has no log-sum-exp by which to merge the others}}
-  %o = nn.attention %x, %x, %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A causal mask that knows no positions.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %q: tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>},
-    // expected-note@below {{operand 1 is from here}}
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-error@below {{compares positions of keys that are sharded over {"ring"}, expected the positions as operands}}
-  %o, %l = nn.attention %q, %x, %x scale 0.5 {causal} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8xf32>)
-  return %o : tensor<1x2x8x8xf32>
-}
-
-// -----
-
-// Positions of another chunk than the keys'.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %q = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
-  // expected-note@below {{is from here, and lies as [(8 zigzag 2{"ring"} shifted by 1)]}}
-  %k = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
-  // expected-error@below {{dimension 0 of operand 4 lies as [(8 zigzag 2{"ring"} shifted by 1)] of true size 8, expected [(8 zigzag 2{"ring"})] of 8 as in operand 1}}
-  %o, %l = nn.attention %x, %x, %x positions %q, %k scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A loss over padding, which stands behind a sequence in zigzag order.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(7 pad 8 zigzag 2{"ring"})]>, dist.global = tensor<7xf32>})
-    -> (tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>})
-    attributes {dist.spmd = @mesh} {
+  %rows = nn.broadcast %x : (tensor<2xf32>) -> tensor<2x2xf32>
   // expected-note@below {{operand 0 is from here}}
-  %0 = dist.all_gather %x axes ["ring"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
-  // expected-error@below {{reads the padding behind the 7 true of 8 rows, which is zero, and would count it in the mean}}
-  %1 = nn.reduce mean %0 dims [0] : (tensor<8xf32>) -> tensor<f32>
-  return %1 : tensor<f32>
+  %flat = nn.reshape %rows : (tensor<2x2xf32>) -> tensor<4xf32>
+  // expected-error@below {{gathers dimension 0 of operand 0 over {"tp"}, which do not shard it}}
+  %r = dist.all_gather %flat axes ["tp"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
+  return %r : tensor<8xf32>
 }
 
 // -----
 
-// A cumulative sum counts tokens as they are numbered.
-dist.mesh @mesh = <["ring"=2]>
+// One step around four ranks is not one along each of two axes.
+dist.mesh @mesh = <["tp"=4]>
 func.func @main(
-    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(8 zigzag 2{"ring"})]>, dist.global = tensor<8xf32>})
-    -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
+    %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>})
+    -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
+  %own = dist.slice %x axes ["tp"] dims [0] shift 1 : (tensor<4xf32>) -> tensor<1xf32>
   // expected-note@below {{operand 0 is from here}}
-  %0 = dist.all_gather %x axes ["ring"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
-  // expected-error@below {{counts elements of a dimension of operand 0, which are not in their natural order}}
-  %1 = nn.cumsum %0 dim 0 : tensor<8xf32>
-  return %1 : tensor<8xf32>
+  %a = nn.reshape %own : (tensor<1xf32>) -> tensor<1x1xf32>
+  // expected-error@below {{leaves the chunks of operand 0, which lies as}}
+  %b = dist.permute %a axes ["tp":(1)2] shift 1 : (tensor<1x1xf32>) -> tensor<1x1xf32>
+  %c = dist.permute %b axes ["tp":(2)2] shift 1 : (tensor<1x1xf32>) -> tensor<1x1xf32>
+  %r = nn.reshape %c : (tensor<1x1xf32>) -> tensor<1xf32>
+  return %r : tensor<1xf32>
 }
 
 // -----
 
-// Blocks of a mask are for attention in that step of the ring: others would need all of them.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
-    -> (tensor<4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}]>, dist.global = tensor<8xi1>})
-    attributes {dist.spmd = @mesh} {
-  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
-  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  // expected-note@below {{is from here, and lies as}}
-  %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{reads operand 0, which lies in blocks as [{"ring"}, {"ring"}]: only attention's bias may}}
-  %r = nn.slice %same starts [0, 0] limits [4, 1] strides [1, 1] : (tensor<4x4xi1>) -> tensor<4x1xi1>
-  %f = nn.reshape %r : (tensor<4x1xi1>) -> tensor<4xi1>
-  return %f : tensor<4xi1>
-}
-
-// -----
-
-// Blocks of two steps in one mask.
-dist.mesh @mesh = <["ring"=2]>
+// An element for two ranks, which moved to two others.
+dist.mesh @mesh = <["a"=2, "b"=2]>
 func.func @main(
-    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
-    %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
-  %next = dist.slice %s axes ["ring"] dims [0] shift 1 : (tensor<8xi64>) -> tensor<4xi64>
-  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-note@below {{is from here, and lies as}}
-  %b = nn.compare le %next, %rows : (tensor<4xi64>, tensor<4x1xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{dimension 1 of operand 1 lies as}}
-  %seen = nn.and %a, %b : (tensor<4x4xi1>, tensor<4x4xi1>) -> tensor<4x4xi1>
-  %bias = nn.cast %seen : (tensor<4x4xi1>) -> tensor<4x4xf32>
-  %o, %l = nn.attention %q, %q, %q bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A mask of the rank's own keys for those of the rank before it.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
-    %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
-  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-note@below {{is from here, and lies as}}
-  %bias = nn.cast %a : (tensor<4x4xi1>) -> tensor<4x4xf32>
-  %k = dist.permute %q axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{dimension 1 of operand 3 lies as}}
-  %o, %l = nn.attention %q, %k, %k bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A block is not a result either.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
-    -> (tensor<4x4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}, {}]>, dist.global = tensor<8x4xi1>})
-    attributes {dist.spmd = @mesh} {
-  %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
-  %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  // expected-note@below {{is from here, and lies as}}
-  %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{result 0 lies as [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
-  return %same : tensor<4x4xi1>
-}
-
-// -----
-
-// A permute that leaves out a rank that needs the chunk.
-dist.mesh @mesh = <["ring"=4]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
-  %p1 = dist.positions <16{"ring"}> shift 1 : tensor<4xi64>
-  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 1), {}] missing on ranks {0, 2} of {"ring"}}}
-  %k = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{reads operand 1 on ranks {2} of {"ring"}, which a permute left out: the mask needs them there}}
-  %o, %l = nn.attention %x, %k, %k positions %p0, %p1 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A chunk that is missing stays so on its way.
-dist.mesh @mesh = <["ring"=4]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
-  %p2 = dist.positions <16{"ring"}> shift 2 : tensor<4xi64>
-  %k1 = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 2), {}] missing on ranks {1, 3} of {"ring"}}}
-  %k2 = dist.permute %k1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{reads operand 1 on ranks {3} of {"ring"}, which a permute left out: the mask needs them there}}
-  %o, %l = nn.attention %x, %k2, %k2 positions %p0, %p2 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// Values that are missing where the keys are not.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  %p0 = dist.positions <8{"ring"}> : tensor<4xi64>
-  %p1 = dist.positions <8{"ring"}> shift 1 : tensor<4xi64>
-  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-note@below {{operand 2 is from here}}
-  %v = dist.permute %x axes ["ring"] pairs [[1, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{reads operand 2 on ranks {1} of {"ring"}, which a permute left out: the mask needs them there}}
-  %o, %l = nn.attention %x, %k, %v positions %p0, %p1 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A mask that sees everything.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    %x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>},
+    %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a"}]>, dist.global = tensor<2xf32>})
+    -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 1 is from here}}
-  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{reads operand 1 on ranks {0} of {"ring"}, which a permute left out: expected the keys' positions as an operand, to hide them}}
-  %o, %l = nn.attention %x, %k, %k scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  return %o : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A missing chunk that something else reads.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-note@below {{operand 0 is from here}}
-  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{reads operand 0, which a permute left out on ranks {0} of {"ring"}: only keys and values of attention may be}}
-  %r = nn.tanh %k : tensor<1x2x4x8xf32>
-  return %r : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A missing chunk that is returned.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-note@below {{operand 0 is from here}}
-  %k = dist.permute %x axes ["ring"] pairs [[0, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{result 0 lies as [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}, but the signature promises [{}, {}, {"ring"}, {}]}}
-  return %k : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// Chunks that go differently far, and not all of them.
-dist.mesh @mesh = <["ring"=4]>
-func.func @main(
-    // expected-note@below {{operand 0 is from here}}
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}, {"ring"}, {}]}}
-  %k = dist.permute %x axes ["ring"] pairs [[2, 0], [3, 2]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  return %k : tensor<1x2x4x8xf32>
-}
-
-// -----
-
-// A value that all ranks have is no chunk that may be left out.
-dist.mesh @mesh = <["ring"=2]>
-func.func @main(
-    // expected-note@below {{operand 0 is from here}}
-    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
-    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
-    attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}]}}
-  %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
-  return %k : tensor<4x8xf32>
+  %moved = dist.permute %y axes ["a"] shift 1 : (tensor<1xf32>) -> tensor<1xf32>
+  // expected-error@below {{dimension 0 of operand 1 lies as [(2{"a"} shifted by 1)] of true size 2, expected [{"a", "b"}] of 4 as in operand 0}}
+  %r = nn.add %x, %moved : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
+  return %r : tensor<1xf32>
 }
