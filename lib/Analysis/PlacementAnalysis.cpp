@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/LayoutTransfer.h"
 #include "meshwright/lib/Analysis/LayoutTransferDetail.h"
+#include "meshwright/lib/Analysis/ReadingSearch.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -49,17 +50,6 @@ public:
   LogicalResult run();
 
 private:
-  using Reading = const Layout *;
-  using Readings = SmallVector<Reading, 2>;
-
-  /// Which readings of an op's operands give which readings of its results.
-  struct Link {
-    Operation *op;
-    SmallVector<Value, 4> operands;
-    SmallVector<Value, 1> results;
-    SmallVector<std::pair<SmallVector<Reading, 4>, SmallVector<Reading, 1>>> combinations;
-  };
-
   Reading intern(const Layout &layout);
   FailureOr<Layout> getBoundary(DictionaryAttr attributes, Type type, StringRef what, unsigned i);
   LogicalResult addArguments();
@@ -92,7 +82,7 @@ private:
   DenseMap<size_t, SmallVector<Reading, 1>> interned;
   /// Values with several readings, and the ops they pass through, in order.
   DenseMap<Value, Readings> ambiguous;
-  SmallVector<Link> links;
+  SmallVector<ReadingLink> links;
   /// Scalars that differ between the ranks along these axes, and where from.
   struct Dependence {
     AxisList axes;
@@ -105,7 +95,7 @@ private:
 
 } // namespace meshwright
 
-PlacementDerivation::Reading PlacementDerivation::intern(const Layout &layout) {
+Reading PlacementDerivation::intern(const Layout &layout) {
   SmallVector<Reading, 1> &bucket = interned[static_cast<size_t>(hash_value(layout))];
   for (Reading reading : bucket)
     if (sameLayout(*reading, layout))
@@ -333,7 +323,7 @@ LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueR
     // Copies: assignment may move what a map holds.
     if (auto it = ambiguous.find(source); it != ambiguous.end()) {
       Readings readings = it->second;
-      Link link{op, {source}, {target}, {}};
+      ReadingLink link{op, {source}, {target}, {}};
       for (Reading reading : readings)
         link.combinations.push_back({{reading}, {reading}});
       links.push_back(std::move(link));
@@ -400,7 +390,7 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
 
 /// The readings of an operand without those that shard what the op reads whole, or
 /// lie in blocks that it cannot take.
-PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
+Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Readings readings = getReadings(op->getOperand(operand));
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (readings.size() < 2 || !interface || isa<nn::ReshapeOp, nn::ReduceOp>(op))
@@ -425,8 +415,7 @@ PlacementDerivation::Readings PlacementDerivation::getPlausible(Operation *op, u
 
 /// Readings of all operands. Those come first that agree on how a factor of the
 /// op's rule is sharded: there may be too many to look at all.
-SmallVector<SmallVector<PlacementDerivation::Reading, 4>>
-PlacementDerivation::combineReadings(Operation *op) {
+SmallVector<SmallVector<Reading, 4>> PlacementDerivation::combineReadings(Operation *op) {
   FactorRule rule;
   if (auto interface = dyn_cast<ShardingRuleOpInterface>(op); interface && !isa<nn::ReshapeOp>(op))
     rule = interface.getFactorRule();
@@ -474,7 +463,7 @@ PlacementDerivation::combineReadings(Operation *op) {
 /// An op whose operands have several readings, or a reshape, which makes them.
 LogicalResult PlacementDerivation::visitReadings(Operation *op) {
   SmallVector<SmallVector<Reading, 4>> combinations = combineReadings(op);
-  Link link{op, op->getOperands(), op->getResults(), {}};
+  ReadingLink link{op, op->getOperands(), op->getResults(), {}};
   bool single = combinations.size() == 1;
   for (const auto &operands : combinations) {
     // One combination among several may well be wrong.
@@ -541,57 +530,18 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
 
 /// Keeps of all readings those that the uses agree with, and chooses one.
 LogicalResult PlacementDerivation::resolve() {
-  auto isAlive = [&](Value value, Reading reading) {
-    auto it = ambiguous.find(value);
-    return it == ambiguous.end() ? get(value) == reading : llvm::is_contained(it->second, reading);
-  };
-  auto fits = [&](const Link &link, const auto &combination, bool operandsToo) {
-    for (auto [i, result] : llvm::enumerate(link.results))
-      if (!isAlive(result, combination.second[i]))
-        return false;
-    if (operandsToo)
-      for (auto [i, operand] : llvm::enumerate(link.operands))
-        if (!isAlive(operand, combination.first[i]))
-          return false;
-    return true;
-  };
-  for (const Link &link : llvm::reverse(links)) {
-    for (auto [i, operand] : llvm::enumerate(link.operands)) {
-      auto it = ambiguous.find(operand);
-      if (it == ambiguous.end())
-        continue;
-      Readings alive;
-      for (const auto &combination : link.combinations)
-        if (fits(link, combination, /*operandsToo=*/true) &&
-            !llvm::is_contained(alive, combination.first[i]))
-          alive.push_back(combination.first[i]);
-      if (alive.empty()) {
-        InFlightDiagnostic diagnostic =
-            link.op->emitOpError() << "reads operand " << i << " otherwise than its other users do";
-        diagnostic.attachNote(operand.getLoc()) << "the operand is from here";
-        return diagnostic;
-      }
-      it->second = std::move(alive);
-    }
+  if (auto conflict = chooseReadings(links, ambiguous, [&](Value value) { return get(value); })) {
+    const ReadingLink &link = links[*conflict];
+    size_t i = 0;
+    while (i + 1 < link.operands.size() && !ambiguous.contains(link.operands[i]))
+      ++i;
+    InFlightDiagnostic diagnostic = link.op->emitOpError() << "reads operand " << i
+                                                           << " otherwise than its other users do";
+    diagnostic.attachNote(link.operands[i].getLoc()) << "the operand is from here";
+    return diagnostic;
   }
-  // Choose forward, each op's results by its chosen operands.
-  auto choose = [&](Value value, Reading reading) {
-    set(value, reading);
-    if (auto it = ambiguous.find(value); it != ambiguous.end())
-      it->second = {reading};
-  };
-  for (const Link &link : links) {
-    auto fitting = llvm::find_if(link.combinations, [&](const auto &combination) {
-      return fits(link, combination, /*operandsToo=*/true);
-    });
-    // Each two uses agree, but not all of them at once.
-    if (fitting == link.combinations.end())
-      return link.op->emitOpError() << "has operands that other users read otherwise";
-    for (auto [operand, reading] : llvm::zip_equal(link.operands, fitting->first))
-      choose(operand, reading);
-    for (auto [result, reading] : llvm::zip_equal(link.results, fitting->second))
-      choose(result, reading);
-  }
+  for (auto &[value, readings] : ambiguous)
+    set(value, readings.front());
   return success();
 }
 
