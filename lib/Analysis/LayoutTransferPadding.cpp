@@ -311,11 +311,16 @@ Padding RuleTransfer::evaluateCorner() const {
   }
   if (isa<nn::SoftmaxOp>(op))
     return isMaskable(overallState(*operands[0])) ? Padding::Finite : Padding::Arbitrary;
-  // Integer operands (ids) do not enter the result.
+  // Integer operands (ids) do not enter the result, and a bias only hides.
+  auto attention = dyn_cast<nn::AttentionOp>(op);
   bool finite = true;
-  for (auto [i, layout] : llvm::enumerate(operands))
-    if (isa<FloatType>(getElementTypeOrSelf(op->getOperand(i).getType())))
-      finite &= isFinite(overallState(*layout));
+  for (auto [i, layout] : llvm::enumerate(operands)) {
+    State state = overallState(*layout);
+    if (attention && attention.getBias() == op->getOperand(i))
+      finite &= isMaskable(state);
+    else if (isa<FloatType>(getElementTypeOrSelf(op->getOperand(i).getType())))
+      finite &= isFinite(state);
+  }
   return finite ? Padding::Finite : Padding::Arbitrary;
 }
 

@@ -496,6 +496,8 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                       [op]() mutable { op->getResult(1).replaceAllUsesWith(op->getOperand(1)); }});
   });
   func.walk([&](PositionsOp op) {
+    if (op.getFactor().getAxes().empty())
+      return;
     faults.push_back({"positions of another step", op.getLoc(),
                       [op]() mutable { op.setShift(op.getShift() + 1); }});
     if (op.getFactor().getOrder() != TokenOrder::Natural)

@@ -204,3 +204,29 @@ func.func @ring_causal(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8
   %result_10, %lse_11 = nn.merge_attention %result_6, %lse_7, %result_8, %lse_9 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %result_10 : tensor<1x2x4x8xf32>
 }
+
+// -----
+
+// Padded queries of padded heads whose bias is minus infinity see nothing: that is zero.
+// CHECK-LABEL: func.func @masked_corner
+dist.mesh @mesh = <["r"=2, "u"=2]>
+func.func @masked_corner(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {"r"}, {}]>, dist.global = tensor<1x3x7x8xf32>},
+    %m: tensor<7x7xi1> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<7x7xi1>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"r"}, {"u"}, {}]>, dist.global = tensor<1x3x7x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %zero = nn.constant dense<0.0> : tensor<f32>
+  %hidden = nn.constant dense<0xFF800000> : tensor<f32>
+  %wide = dist.pad %m dims [1] : (tensor<7x7xi1>) -> tensor<7x8xi1>
+  %own = dist.slice %wide axes ["r"] dims [0] : (tensor<7x8xi1>) -> tensor<4x8xi1>
+  %bias = nn.select %own, %zero, %hidden : (tensor<4x8xi1>, tensor<f32>, tensor<f32>) -> tensor<4x8xf32>
+  %p = dist.positions <7 pad 8{"r"}> : tensor<4xi64>
+  %places = dist.positions <7 pad 8> : tensor<8xi64>
+  %k = dist.all_gather %x axes ["r"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x8x8xf32>
+  %o = nn.attention %x, %k, %k bias %bias positions %p, %places scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<4x8xf32>, tensor<4xi64>, tensor<8xi64>) -> tensor<1x2x4x8xf32>
+  %y = dist.redistribute %o from [#dist.sharding<@mesh, [{}, {"u"}, {"r"}, {}]>] to [#dist.sharding<@mesh, [{}, {"r"}, {"u"}, {}]>] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %q = dist.positions <7 pad 8{"u"}> : tensor<4xi64>
+  %v = dist.all_gather %y axes ["u"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x8x8xf32>
+  %r = nn.attention %y, %v, %v positions %q, %places scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<4xi64>, tensor<8xi64>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
