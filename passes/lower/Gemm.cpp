@@ -285,7 +285,8 @@ private:
                 Value chunks);
   SmallVector<Value> emitSums(Builder &b, Value copied, Value panel, Value firstStep, Value chunks,
                               ValueRange initial);
-  void emitSteps(Builder &b, Value fromCopy, Value fromWeights, MutableArrayRef<Value> results);
+  void emitSteps(Builder &b, Value fromCopy, Value fromWeights, int64_t count,
+                 MutableArrayRef<Value> results);
   void emitResults(Builder &b, Value tile, Value panel, ValueRange results, int64_t width);
   void emitEpilogue(Builder &b, Value tile, Value panel, Value kept);
   /// Emits what is to be done with a panel, given how many of its columns C has.
@@ -505,20 +506,29 @@ void GemmEmitter::emitTile(Builder &b, Value tile, Value panel, Value copied, Va
 SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, Value firstStep,
                                          Value chunks, ValueRange initial) {
   Value start = mul(b, add(b, mul(b, panel, plan.steps), firstStep), columns * group);
+  // LLVM moves what a body prefetches to its beginning, where many lines at once hold
+  // up the loads behind them: such bodies read two lines.
+  int64_t stepBytes = columns * group * getBytes(spec.type);
+  int64_t count =
+      plan.nearSteps ? std::clamp<int64_t>(128 / stepBytes, 1, kChunkSteps) : kChunkSteps;
+  int64_t parts = kChunkSteps / count;
   auto loop = scf::ForOp::create(
-      b, index(b, 0), chunks, index(b, 1), initial,
+      b, index(b, 0), mul(b, chunks, parts), index(b, 1), initial,
       [&](OpBuilder &nested, Location loc, Value i, ValueRange arguments) {
         Builder b(loc, nested);
         SmallVector<Value> results(arguments);
-        emitSteps(b, add(b, copied, mul(b, i, plan.tileRows * chunk)),
-                  add(b, start, mul(b, i, kChunkSteps * columns * group)), results);
+        Value part = arith::RemUIOp::create(b, i, index(b, parts));
+        Value whole = arith::DivUIOp::create(b, i, index(b, parts));
+        Value inCopy = add(b, mul(b, whole, plan.tileRows * chunk), mul(b, part, count * perStep));
+        emitSteps(b, add(b, copied, inCopy), add(b, start, mul(b, i, count * columns * group)),
+                  count, results);
         scf::YieldOp::create(b, results);
       });
   return SmallVector<Value>(loop.getResults());
 }
 
-/// One chunk: four steps of k.
-void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights,
+/// Some steps of k, all of one chunk.
+void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights, int64_t count,
                             MutableArrayRef<Value> results) {
   auto broadcast = [&](int64_t row, int64_t element) -> Value {
     Value scalar = memref::LoadOp::create(b, copy, add(b, fromCopy, row * chunk + element));
@@ -536,7 +546,7 @@ void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights,
   };
   auto integers = VectorType::get({plan.lanes}, b.getI32Type());
   auto pairs = VectorType::get({plan.lanes * group}, spec.type);
-  for (int64_t u = 0; u < kChunkSteps; ++u) {
+  for (int64_t u = 0; u < count; ++u) {
     SmallVector<Value> vectors;
     for (int64_t v = 0; v < plan.tileVectors; ++v)
       vectors.push_back(vector::LoadOp::create(
