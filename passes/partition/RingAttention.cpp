@@ -218,16 +218,15 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   if (std::optional<int64_t> length = op.getKvLength()) {
     int64_t count = op.getKey().getType().getDimSize(2);
     int64_t batch = cast<RankedTensorType>(query->getType()).getDimSize(0);
+    // The same for all of the batch, of which a rank may have a part.
     SmallVector<bool> seen;
-    for (int64_t b = 0; b < batch; ++b)
-      for (int64_t j = 0; j < count; ++j)
-        seen.push_back(j < *length);
-    auto type = RankedTensorType::get({batch, count}, builder.getI1Type());
+    for (int64_t j = 0; j < count; ++j)
+      seen.push_back(j < *length);
+    auto type = RankedTensorType::get({1, count}, builder.getI1Type());
     Value limit = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
-    keyPadding =
-        *keyPadding
-            ? Value(nn::AndOp::create(builder, loc, keyPadding->getType(), *keyPadding, limit))
-            : limit;
+    auto wide = type.clone({batch, count});
+    keyPadding = *keyPadding ? Value(nn::AndOp::create(builder, loc, wide, *keyPadding, limit))
+                             : Value(nn::BroadcastOp::create(builder, loc, wide, limit));
   }
   if (*keyPadding)
     keyPadding = chunks.prepare(*keyPadding, 1);

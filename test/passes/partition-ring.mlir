@@ -87,3 +87,23 @@ func.func @zigzag(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #zig
   %o = nn.attention %q1, %k1, %v1 scale 0.5 {causal, dist.sharding = #zigzag} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
   return %o : tensor<1x2x16x8xf32>
 }
+
+// -----
+
+// A length is a mask of keys, the same for all of a batch that ranks share.
+// CHECK-LABEL: func.func @length
+// CHECK: %[[SEEN:.+]] = nn.constant dense<{{\[\[}}true, true, true, true, true, false, false, false]]> : tensor<1x8xi1>
+// CHECK: %[[ALL:.+]] = nn.broadcast %[[SEEN]] : (tensor<1x8xi1>) -> tensor<2x8xi1>
+// CHECK: %[[OWN:.+]] = dist.slice %[[ALL]] axes ["ring"] dims [1] : (tensor<2x8xi1>) -> tensor<2x4xi1>
+// CHECK: nn.attention {{.+}} key_padding %[[OWN]]
+// CHECK: %[[NEXT:.+]] = dist.slice %[[ALL]] axes ["ring"] dims [1] shift 1 : (tensor<2x8xi1>) -> tensor<2x4xi1>
+// CHECK: nn.attention {{.+}} key_padding %[[NEXT]]
+#both = #dist.sharding<@mesh, [{"dp"}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["dp"=2, "ring"=2]>
+func.func @length(%q: tensor<4x2x8x8xf32> {nn.input = "q", dist.sharding = #both},
+                  %k: tensor<4x2x8x8xf32> {nn.input = "k", dist.sharding = #both})
+    -> (tensor<4x2x8x8xf32> {nn.output = "o", dist.sharding = #both}) {
+  %k1 = dist.constrain %k <@mesh, [{"dp"}, {}, {"ring"}, {}]> {dist.sharding = #both} : tensor<4x2x8x8xf32>
+  %o = nn.attention %q, %k1, %k1 scale 0.5 {kv_length = 5 : i64, dist.sharding = #both} : (tensor<4x2x8x8xf32>, tensor<4x2x8x8xf32>, tensor<4x2x8x8xf32>) -> tensor<4x2x8x8xf32>
+  return %o : tensor<4x2x8x8xf32>
+}
