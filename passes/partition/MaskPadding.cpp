@@ -135,7 +135,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   // What stands in the padding of each operand's contracted dimension.
   struct Read {
     SmallVector<int, 2> dims;
-    Padding padding = Padding::Zero;
+    bool isZero = true, isFinite = true;
   };
   SmallVector<Read, 2> reads(operands.size());
   for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands)))
@@ -148,8 +148,10 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
           return failure();
         reads[i].dims.push_back(d);
         for (const LayoutFactor &f : layout->dims[d].factors)
-          if (f.isPadded())
-            reads[i].padding = std::max(reads[i].padding, f.padding);
+          if (f.isPadded()) {
+            reads[i].isZero &= f.padding == Padding::Zero;
+            reads[i].isFinite &= padding::isFinite(f.padding);
+          }
       }
   auto maskOperand = [&](size_t i) {
     for (int dim : reads[i].dims) {
@@ -157,15 +159,15 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
       if (layout.dims[dim].isPadded())
         operands[i] = mask(operands[i], layout, dim, op->getLoc());
     }
-    reads[i].padding = Padding::Zero;
+    reads[i].isZero = true;
   };
   bool anyZero = false;
   for (auto [i, read] : llvm::enumerate(reads)) {
     if (read.dims.empty())
       continue;
-    if (read.padding != Padding::Zero && read.padding != Padding::Finite)
+    if (!read.isFinite)
       maskOperand(i);
-    anyZero |= read.padding == Padding::Zero;
+    anyZero |= read.isZero;
   }
   if (!anyZero)
     maskOperand(0);
