@@ -320,8 +320,17 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
       dim.factors.emplace_back();
     layout.dims.push_back(std::move(dim));
   }
-  canonicalize(layout, mesh);
-  return getSharding(layout, symbol, mesh);
+  Layout canonical = layout;
+  canonicalize(canonical, mesh);
+  // Axes alone say that a dimension is padded as little as they allow; where a factor of
+  // it is padded, (4 pad 8{a}, 2), it is padded more.
+  for (auto [own, factored] : llvm::zip_equal(canonical.dims, layout.dims)) {
+    const LayoutFactor &first = own.factors.front();
+    if (own.factors.size() == 1 && first.isNatural() &&
+        first.padded != int64_t(llvm::alignTo(first.size, getNumShards(first.axes))))
+      own = factored;
+  }
+  return getSharding(canonical, symbol, mesh);
 }
 
 SmallVector<func::FuncOp> meshwright::getGlobalFunctions(ModuleOp module) {

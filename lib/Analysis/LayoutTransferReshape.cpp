@@ -216,9 +216,13 @@ void Reshape::splitDigits() {
 /// Result dimensions in which the piece `i`, of local size 1, may be.
 Reshape::Choice Reshape::getChoices(size_t i) {
   int before = -1, after = -1;
+  // Whether what is before was of the same dimension, of which a cut may pass behind this.
+  bool wasBehind = false;
   for (size_t j = 0; j < i; ++j)
-    if (pieces[j].factor.getLocalSize() > 1)
+    if (pieces[j].factor.getLocalSize() > 1) {
       before = pieces[j].to;
+      wasBehind = pieces[j].from == pieces[i].from;
+    }
   for (size_t j = i + 1; j < pieces.size() && after < 0; ++j)
     after = pieces[j].to;
   Choice choices;
@@ -243,7 +247,7 @@ Reshape::Choice Reshape::getChoices(size_t i) {
     choices.push_back(after);
   if (!wasDim)
     choices.append(slots.rbegin(), slots.rend());
-  if (before >= 0 && (wasDim || slots.empty()))
+  if (before >= 0 && (wasDim || wasBehind || slots.empty()))
     choices.push_back(before);
   return choices;
 }
