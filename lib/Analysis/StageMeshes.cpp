@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
@@ -57,6 +58,19 @@ std::optional<Axis> meshwright::findAxis(MeshOp meshOp, const StageMesh &view, S
 bool meshwright::anyHasAxis(MeshOp meshOp, StringRef name) {
   return llvm::any_of(getStageMeshes(meshOp),
                       [&](const StageMesh &view) { return view.mesh.getAxisIndex(name) >= 0; });
+}
+
+InFlightDiagnostic meshwright::emitMissingAxis(MeshOp meshOp, StringRef name, StringRef purpose) {
+  llvm::SmallSetVector<StringRef, 4> axes;
+  for (const StageMesh &view : getStageMeshes(meshOp))
+    for (MeshAxisAttr axis : view.mesh.getAxes())
+      axes.insert(axis.getName());
+  InFlightDiagnostic diagnostic = meshOp->emitOpError()
+                                  << "has no axis \"" << name << "\" " << purpose;
+  diagnostic << (axes.empty() ? ": it has no axes" : ": expected one of ");
+  llvm::interleaveComma(axes, diagnostic,
+                        [&](StringRef axis) { diagnostic << '"' << axis << '"'; });
+  return diagnostic;
 }
 
 FailureOr<MeshAttr> meshwright::joinMeshes(ArrayRef<StageMesh> stages, StringRef device,

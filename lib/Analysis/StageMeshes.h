@@ -49,6 +49,10 @@ std::optional<dist::Axis> findAxis(dist::MeshOp meshOp, const StageMesh &view,
 /// Whether any stage has an axis of the name.
 bool anyHasAxis(dist::MeshOp meshOp, llvm::StringRef name);
 
+/// The error that none has; `purpose` as in "to fold over".
+mlir::InFlightDiagnostic emitMissingAxis(dist::MeshOp meshOp, llvm::StringRef name,
+                                         llvm::StringRef purpose);
+
 /// The mesh of which all stages' axes are parts.
 mlir::FailureOr<dist::MeshAttr>
 joinMeshes(mlir::ArrayRef<StageMesh> stages, llvm::StringRef device,

@@ -160,9 +160,16 @@ void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
 
 /// An order is for causal masks: without one all ranks have the same to do anyway.
 void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
-  if (ring.empty())
-    return;
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  if (ring.empty()) {
+    if (order && *order != TokenOrder::Natural)
+      log.add("annotate-context-parallel", Outcome::Declined, op.getLoc(),
+              llvm::formatv("{0} order without a ring: each rank sees all tokens of its heads, so "
+                            "the sequence stays contiguous",
+                            stringify(*order))
+                  .str());
+    return;
+  }
   TokenOrder wanted = order.value_or(op.getCausal() ? TokenOrder::Zigzag : TokenOrder::Natural);
   if (wanted == TokenOrder::Natural)
     return;
@@ -439,23 +446,33 @@ struct AnnotateContextParallelPass
     if (failed(chosenUlysses) || failed(chosenRing) || failed(chosenOrder))
       return signalPassFailure();
     module->removeAttr(kContextParallelAttr);
+    if (!chosenRing->empty() && *chosenRing == *chosenUlysses) {
+      emitError(module.getLoc()) << "annotate-context-parallel: ulysses and ring are both '"
+                                 << *chosenRing << "': expected two axes";
+      return signalPassFailure();
+    }
     MeshAttr mesh = meshOp->getMesh();
     auto find = [&](StringRef name, StringRef purpose, AxisList &axes) -> LogicalResult {
       if (name.empty())
         return success();
       int index = mesh.getAxisIndex(name);
       if (index < 0)
-        return meshOp->emitOpError() << "has no axis \"" << name << "\" for " << purpose;
+        return emitMissingAxis(*meshOp, name, purpose);
       if (int64_t size = mesh.getAxes()[index].getSize(); size > 1)
         axes.push_back({index, 1, size});
       return success();
     };
     AxisList ringAxes, ulyssesAxes;
-    if (failed(find(*chosenRing, "ring attention", ringAxes)) ||
-        failed(find(*chosenUlysses, "Ulysses attention", ulyssesAxes)))
+    if (failed(find(*chosenRing, "for ring attention", ringAxes)) ||
+        failed(find(*chosenUlysses, "for Ulysses attention", ulyssesAxes)))
       return signalPassFailure();
-    if (ringAxes.empty() && ulyssesAxes.empty())
+    if (ringAxes.empty() && ulyssesAxes.empty()) {
+      if (!chosenRing->empty() || !chosenUlysses->empty())
+        DistDialect::getDecisionLog(&getContext())
+            .add("annotate-context-parallel", Outcome::Declined, module.getLoc(),
+                 "the axes of context-parallel have one rank: sequences stay whole");
       return markAllAnalysesPreserved();
+    }
     std::optional<TokenOrder> wanted;
     for (TokenOrder candidate : {TokenOrder::Zigzag, TokenOrder::Striped})
       if (*chosenOrder == stringify(candidate))
@@ -487,10 +504,10 @@ private:
       return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "
                                       "expected order contiguous or auto, got '"
                                    << order << "'";
-    for (auto [name, purpose] : {std::pair(StringRef(ring), "ring attention"),
-                                 std::pair(StringRef(ulysses), "Ulysses attention")})
+    for (auto [name, purpose] : {std::pair(StringRef(ring), "for ring attention"),
+                                 std::pair(StringRef(ulysses), "for Ulysses attention")})
       if (!name.empty() && !anyHasAxis(meshOp, name))
-        return meshOp->emitOpError() << "has no axis \"" << name << "\" for " << purpose;
+        return emitMissingAxis(meshOp, name, purpose);
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(meshOp)) {
         auto find = [&](StringRef name) {

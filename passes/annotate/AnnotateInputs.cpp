@@ -293,7 +293,7 @@ struct AnnotateDataParallelPass
     if (failed(meshOp))
       return signalPassFailure();
     if (!axis.empty() && !optional && !anyHasAxis(*meshOp, axis)) {
-      meshOp->emitOpError() << "has no axis \"" << axis << "\" to split the batch over";
+      emitMissingAxis(*meshOp, axis, "to split the batch over");
       return signalPassFailure();
     }
     bool hasStages = hasStageMeshes(*meshOp);

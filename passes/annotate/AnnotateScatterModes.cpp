@@ -282,7 +282,7 @@ struct AnnotateScatterModesPass
     }
     MeshAttr mesh = meshOp->getMesh();
     if (!optional && !anyHasAxis(*meshOp, axis)) {
-      meshOp->emitOpError() << "has no axis \"" << axis << "\" to scatter tokens over";
+      emitMissingAxis(*meshOp, axis, "to scatter tokens over");
       return signalPassFailure();
     }
     if (mode == "off")

@@ -357,7 +357,7 @@ struct AnnotateTensorParallelPass
     StringRef(axis).split(names, ',');
     for (StringRef name : names)
       if (!optional && !anyHasAxis(*meshOp, name)) {
-        meshOp->emitOpError() << "has no axis \"" << name << "\" for tensor parallelism";
+        emitMissingAxis(*meshOp, name, "for tensor parallelism");
         return signalPassFailure();
       }
     StageFilter given;

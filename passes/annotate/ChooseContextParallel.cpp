@@ -268,15 +268,15 @@ private:
   }
 
   LogicalResult checkAxes(MeshOp meshOp) {
-    for (auto [name, purpose] : {std::pair(StringRef(ring), "ring attention"),
-                                 std::pair(StringRef(ulysses), "Ulysses attention")}) {
+    for (auto [name, purpose] : {std::pair(StringRef(ring), "for ring attention"),
+                                 std::pair(StringRef(ulysses), "for Ulysses attention")}) {
       if (name.empty() || name == "auto")
         continue;
       if (meshOp.getMesh().getAxisIndex(name) < 0)
-        return meshOp->emitOpError() << "has no axis \"" << name << "\" for " << purpose;
+        return emitMissingAxis(meshOp, name, purpose);
       if (name == StringRef(data) || name == StringRef(tensor))
         return meshOp->emitOpError()
-               << "axis \"" << name << "\" for " << purpose << " is that of "
+               << "axis \"" << name << "\" " << purpose << " is that of "
                << (name == StringRef(data) ? "data" : "tensor") << " parallelism: expected another";
     }
     return success();

@@ -101,10 +101,12 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
                                        : false;
   if (isMissing)
     return meshOp->emitError() << "fold mode '" << mode << "' for stage '" << stage
-                               << "' needs the axis that context-parallel names";
+                               << "' needs the axis that context-parallel names: expected one for "
+                               << (both ? StringRef("ulysses or ring") : StringRef(mode))
+                               << ", got none";
   for (StringRef name : {StringRef(ring), StringRef(ulysses)})
     if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
-      return meshOp->emitOpError() << "has no axis \"" << name << "\" to fold over";
+      return emitMissingAxis(meshOp, name, "to fold over");
   if (!ring.empty() && ring == ulysses)
     return meshOp->emitOpError() << "axis \"" << ring << "\" is both ring and ulysses of stage '"
                                  << stage << "', expected two axes";

@@ -220,6 +220,17 @@ def test_order_without_a_causal_mask():
     assert declined and "not causal" in declined[0]["message"]
 
 
+@pytest.mark.parametrize("mesh, message", [
+    ({"ulysses": 2}, "zigzag order without a ring"),
+    ({"ulysses": 1}, "have one rank"),
+], ids=str)  # fmt: skip
+def test_what_does_nothing_is_a_remark(mesh, message):
+    model = mw.from_torch(MODELS["llama 8:2"]().eval(), (torch.zeros(1, 8, dtype=torch.long),))
+    plan = model.parallelize(mesh=mesh, context_parallel={"ulysses": "ulysses", "order": "zigzag"})
+    decisions = plan.report(format="json")["decisions"]
+    assert any(d["outcome"] == "declined" and message in d["message"] for d in decisions)
+
+
 def diffusers_model(name):
     diffusers = pytest.importorskip("diffusers")
     common = dict(sample_size=16, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8)
@@ -262,6 +273,29 @@ def test_diffusion(name, mesh):
     # 64 image tokens of 32 features would be 8 KiB.
     gathered = [e for e in report["collectives"] if e["kind"] == "all_gather"]
     assert all(e["bytes_per_rank"] < 1024 * e["count"] for e in gathered)
+
+
+@pytest.mark.parametrize("shape, mesh", [
+    ((1, 4, 1, 8, 8), {"ring": 8}),  # four rows of two pixels: padded to eight rows, not cut to pixels
+    ((1, 4, 2, 8, 8), {"ring": 8, "ulysses": 4}),
+    ((1, 4, 3, 4, 12), {"ring": 2, "ulysses": 8}),  # no factor takes all of eight
+], ids=str)  # fmt: skip
+def test_more_ranks_than_rows(shape, mesh):
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(0)
+    model = diffusers.WanTransformer3DModel(
+        patch_size=(1, 2, 2), num_attention_heads=4, attention_head_dim=24, in_channels=4,
+        out_channels=4, text_dim=32, freq_dim=32, ffn_dim=96, num_layers=1, rope_max_seq_len=32,
+    ).eval()  # fmt: skip
+    args = dict(hidden_states=torch.randn(shape), timestep=torch.tensor([5.0]),
+                encoder_hidden_states=torch.randn(1, 7, 32))  # fmt: skip
+    with torch.no_grad():
+        want = copy.deepcopy(model).double()(**{k: v.double() for k, v in args.items()})[0]
+    plan = mw.from_torch(model, (), args).parallelize(
+        mesh=mesh, context_parallel={axis: axis for axis in mesh}
+    )
+    got = plan.run(**args)[0].double()
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
 
 
 class Chained(torch.nn.Module):

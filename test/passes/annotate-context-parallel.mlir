@@ -3,12 +3,14 @@
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=cp" 2>&1 | FileCheck %s --check-prefix=AXIS
 // RUN: not sharding-opt %s --parallelize="context-parallel={order=spiral}" 2>&1 | FileCheck %s --check-prefix=ORDER
 // RUN: not sharding-opt %s --parallelize="context-parallel={ulysses=a ring=a}" 2>&1 | FileCheck %s --check-prefix=TWICE
+// RUN: not sharding-opt %s --annotate-context-parallel="ulysses=ulysses ring=ulysses" 2>&1 | FileCheck %s --check-prefix=SAME
 // RUN: sharding-opt %s --parallelize="context-parallel={ulysses=auto order=auto}" | FileCheck %s --check-prefix=SPMD
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=auto" 2>&1 | FileCheck %s --check-prefix=CHOSEN
 
 // CHOSEN: error: ulysses=auto: expected an axis, or choose-context-parallel before
-// AXIS: error: 'dist.mesh' op has no axis "cp" for Ulysses attention
+// AXIS: error: 'dist.mesh' op has no axis "cp" for Ulysses attention: expected one of "ulysses"
 // ORDER: context-parallel: cannot read 'order=spiral': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or auto
+// SAME: annotate-context-parallel: ulysses and ring are both 'ulysses': expected two axes
 // TWICE: context-parallel: ulysses and ring are both 'a': expected two axes
 
 // The sequence is sharded from the inputs on; heads take the axis while attention
