@@ -248,7 +248,7 @@ def _output_names(program, specs) -> list[tuple[str, str]]:
     if spec.num_leaves == 1 and tree == 0:
         paths = [()]
     else:
-        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+        paths = [path for path, _ in pytree.tree_flatten_with_path(_plain(tree))[0]]
     names, used = [], set()
     for spec, path in zip(specs, paths):
         if not isinstance(spec.arg, TensorArgument):
@@ -260,6 +260,15 @@ def _output_names(program, specs) -> list[tuple[str, str]]:
         used.add(name)
         names.append((spec.arg.name, name))
     return names
+
+
+def _plain(tree):
+    """With plain dictionaries for a library's own, which may be registered without names of keys."""
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_plain(value) for value in tree)
+    return tree
 
 
 def is_model_file(path: str) -> bool:
