@@ -13,6 +13,8 @@ ELEMENT = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64",
     torch.int64: "i64", torch.int32: "i32", torch.bool: "i1",
 }
+# Seconds after which a process hangs; what takes one may take twenty on a busy machine.
+PATIENCE = 600
 
 
 def tool():
@@ -26,7 +28,7 @@ def type_of(tensor):
     return f"tensor<{sizes}{ELEMENT[tensor.dtype]}>"
 
 
-def launch(*arguments, env=None, timeout=120):
+def launch(*arguments, env=None, timeout=PATIENCE):
     """The finished process; also where it fails."""
     return subprocess.run([tool(), *map(str, arguments)], capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Plans that are made, run and dropped leave nothing behind. MESHWRIGHT_TEST_PLANS=1000 for more."""
 import os
+import time
 
 import meshwright as mw
 import numpy
@@ -40,7 +41,11 @@ def test_plans_leave_nothing_behind(tmp_path):
         del plan
         if i == PLANS // 5:
             threads, files, resident = held()
-    now = held()
+    now, end = held(), time.monotonic() + 60
+    # A thread is listed for a moment after it was joined.
+    while now[0] > threads and time.monotonic() < end:
+        now = held()
     assert now[0] <= threads and now[1] <= files
-    # What allocators and the compiler's tables keep grows less and less, not with each plan.
-    assert now[2] - resident < (8 << 20) + (PLANS - PLANS // 5) * 4096
+    # What allocators and the compiler's tables keep grows less and less, not with each plan. A
+    # sanitizer keeps what was freed.
+    assert "MESHWRIGHT_SANITIZER" in os.environ or now[2] - resident < (8 << 20) + (PLANS - PLANS // 5) * 4096

@@ -14,7 +14,7 @@ import time
 
 import pytest
 import torch
-from harness import ELEMENT, tool, type_of
+from harness import ELEMENT, PATIENCE, tool, type_of
 from safetensors.torch import load_file, save_file
 from test_ranks import Mesh, spell, values
 
@@ -30,7 +30,7 @@ def mpirun(ranks, *command):
     return [str(BIN / "meshwright-mpirun"), "-np", str(ranks), *map(str, command)]
 
 
-def launch(ranks, *arguments, env=None, timeout=120):
+def launch(ranks, *arguments, env=None, timeout=PATIENCE):
     return subprocess.run(mpirun(ranks, tool(), *arguments), capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
 
@@ -56,7 +56,7 @@ class Files:
 
     def local(self, *more):
         done = subprocess.run([tool(), *map(str, self.arguments), *more,
-                               f"--outputs={self.folder}/local.safetensors"], capture_output=True, text=True, timeout=120)
+                               f"--outputs={self.folder}/local.safetensors"], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
         return load_file(self.folder / "local.safetensors")
 
@@ -289,7 +289,7 @@ def test_a_parallelized_block(block, ranks, options):
 def test_a_bundle(block):
     folder = block.folder / "bundle"
     done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
-                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=120)
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     block.arguments = [folder, f"--inputs={block.folder}/in.safetensors"]
     assert_same_bits(block.mpi(4), block.local())
@@ -309,7 +309,7 @@ model = mw.from_torch(Block().eval(), (torch.randn(3, 5, 12),))
 """
 
 
-def run_python(folder, ranks, body, env=None, timeout=240):
+def run_python(folder, ranks, body, env=None, timeout=PATIENCE):
     (folder / "script.py").write_text(PYTHON + body)
     return subprocess.run(mpirun(ranks, sys.executable, folder / "script.py"), capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
@@ -331,26 +331,32 @@ print("equal\\n", end="")
 
 def test_a_thousand_plans_leave_nothing_behind(tmp_path):
     done = run_python(tmp_path, 2, """
-import gc, os, resource, torch
+import gc, os, resource, time, torch
 x = torch.randn(3, 5, 12)
 def held():
     gc.collect()
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), int(open("/proc/self/statm").read().split()[1]) // 256
+def held_after(before):
+    # A thread is listed for a moment after it was joined.
+    end = time.monotonic() + 60
+    while held()[1] > before[1] and time.monotonic() < end:
+        time.sleep(0.01)
+    return held()
 plan = model.parallelize(mesh={"tp": 2})
 for i in range(1000):
     plan.run(x, backend="mpi")
     if i == 100:
         before = held()
-after = held()
+after = held_after(before)
 print(f"runs {before} {after}\\n", end="")
-assert after[:2] == before[:2] and after[2] < before[2] + 8
+assert after[0] <= before[0] and after[1] <= before[1] and after[2] < before[2] + 8
 for i in range(40):
     model.parallelize(mesh={"tp": 2}).run(x, backend="mpi")
     if i == 10:
         before = held()
-after = held()
+after = held_after(before)
 print(f"plans {before} {after}\\n", end="")
-assert after[:2] == before[:2] and after[2] < before[2] + 40
+assert after[0] <= before[0] and after[1] <= before[1] and after[2] < before[2] + 40
 """)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -366,7 +372,7 @@ def test_the_number_of_processes(block):
     assert "the program has 4 ranks, and there are 2 processes: start it by 'mpirun -np 4 ...'" in done.stderr
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI"))}
     done = subprocess.run([tool(), *map(str, block.arguments), "--parallelize=mesh=tp=4", "--backend=mpi"],
-                          capture_output=True, text=True, timeout=60, env=environment)
+                          capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == 1
     assert "the program has 4 ranks, and there is 1 process: start it by 'mpirun -np 4 ...'" in done.stderr
 
@@ -457,11 +463,25 @@ def rank_of(process):
     return int(rank[0].split(b"=")[1]) if rank and name.startswith("sharding-run") else None
 
 
+def read(file):
+    """Of a thread that may end meanwhile."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
 def children(process):
-    found = []
-    for task in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
-        found += [int(p) for p in task.read_text().split()]
-    return found
+    return [int(p) for file in pathlib.Path(f"/proc/{process}/task").glob("*/children") for p in read(file).split()]
+
+
+def sleeps(process):
+    """How often the thread of a process's rank has gone to sleep; none before it is there."""
+    for task in pathlib.Path(f"/proc/{process}/task").glob("*"):
+        if read(task / "comm").startswith("mw rank"):
+            counted = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read(task / "status"), re.MULTILINE)
+            return int(counted[1]) if counted else None
+    return None
 
 
 def strike(files, rank, what, timeout, link="latency=4s"):
@@ -471,22 +491,23 @@ def strike(files, rank, what, timeout, link="latency=4s"):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "MESHWRIGHT_TIMEOUT": str(timeout), "MESHWRIGHT_LINK": link})
     try:
-        struck = None
-        end = time.monotonic() + 60
-        while struck is None and time.monotonic() < end:
-            time.sleep(0.05)
-            struck = next((p for p in children(process.pid) if rank_of(p) == rank
-                           and "mw rank" in " ".join(t.read_text() for t in pathlib.Path(f"/proc/{p}/task").glob("*/comm"))), None)
-        assert struck is not None
-        time.sleep(0.3)
+        struck = first = None
+        end = time.monotonic() + PATIENCE
+        # On a slow link the rank sleeps again and again; before, it computes.
+        while first is None or (sleeps(struck) or 0) < first + 10:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+            struck = struck or next((p for p in children(process.pid) if rank_of(p) == rank), None)
+            first = first if first is not None or struck is None else sleeps(struck)
         os.kill(struck, what)
-        said = process.communicate(timeout=90)
+        said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
     assert process.returncode != 0, said
     # No process is left behind, and no half-written output.
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while pathlib.Path(f"/proc/{struck}").exists() and time.monotonic() < end:
         time.sleep(0.1)
     assert not pathlib.Path(f"/proc/{struck}").exists()
@@ -501,8 +522,8 @@ def test_a_killed_rank(slow):
 
 
 def test_a_stopped_rank(slow):
-    said = strike(slow, 1, signal.SIGSTOP, 3)
-    assert re.search(r"rank 0: dist.all_reduce.*model.py:1.*timed out after 3 s waiting for rank 1\b", said), said
+    said = strike(slow, 1, signal.SIGSTOP, 8)
+    assert re.search(r"rank 0: dist.all_reduce.*model.py:1.*timed out after 8 s waiting for rank 1\b", said), said
     assert len(re.findall(r"error: .*waiting for rank 1\b", said)) >= 3, said
 
 
@@ -521,9 +542,9 @@ def test_a_rank_that_fails(slow, fault, words):
 def test_a_rank_that_never_comes_back(slow):
     out = slow.folder / "out.safetensors"
     done = launch(4, *slow.arguments, "--backend=mpi", f"--outputs={out}",
-                  env={"MESHWRIGHT_FAULT": "stall 3 model.py:13", "MESHWRIGHT_TIMEOUT": "2"})
+                  env={"MESHWRIGHT_FAULT": "stall 3 model.py:13", "MESHWRIGHT_TIMEOUT": "8"})
     assert done.returncode == 1 and not out.exists()
-    assert len(re.findall(r"error: rank [012]: dist.all_reduce.*model.py:13.*timed out after 2 s waiting for rank 3\b", done.stderr)) >= 3, done.stderr
+    assert len(re.findall(r"error: rank [012]: dist.all_reduce.*model.py:13.*timed out after 8 s waiting for rank 3\b", done.stderr)) >= 3, done.stderr
 
 
 def test_a_process_that_ends_before_the_run(tmp_path):
@@ -581,9 +602,11 @@ def two_machines(tmp_path):
     """Arguments and environment for mpirun with half of four ranks on another machine: a
     network namespace with a host name of its own, reached by a script instead of ssh."""
     name = f"mw{os.getpid() % 100000}"
+    # A network of its own: others on this machine may be testing, too.
+    network = f"10.{98 + os.getpid() // 256 % 64}.{os.getpid() % 256}"
     steps = [f"ip netns add {name}", f"ip link add {name}a type veth peer name {name}b", f"ip link set {name}b netns {name}",
-             f"ip addr add 10.98.77.1/24 dev {name}a", f"ip link set {name}a up",
-             f"ip netns exec {name} ip addr add 10.98.77.2/24 dev {name}b",
+             f"ip addr add {network}.1/24 dev {name}a", f"ip link set {name}a up",
+             f"ip netns exec {name} ip addr add {network}.2/24 dev {name}b",
              f"ip netns exec {name} ip link set {name}b up", f"ip netns exec {name} ip link set lo up"]
     try:
         for step in steps:
@@ -594,13 +617,13 @@ def two_machines(tmp_path):
         agent.write_text(f'#!/bin/bash\nhost=$1\nshift\nexec ip netns exec {name} unshare -u bash -c "hostname $host; $*"\n')
         agent.chmod(0o755)
         environment = {"OMPI_MCA_plm_rsh_agent": str(agent), "OMPI_MCA_oob_tcp_if_include": f"{name}a,{name}b",
-                       "OMPI_MCA_btl_tcp_if_include": "10.98.77.0/24", "MESHWRIGHT_TIMEOUT": "3"}
+                       "OMPI_MCA_btl_tcp_if_include": f"{network}.0/24", "MESHWRIGHT_TIMEOUT": "8"}
 
         def launch_there(*arguments, env=None):
             given = {**environment, **(env or {})}
             exported = [word for name in given if name.startswith("MESHWRIGHT_") for word in ("-x", name)]
             return subprocess.run(mpirun(4, "--host", f"{socket.gethostname()}:2,machinetwo:2", *exported, tool(), *arguments),
-                                  capture_output=True, text=True, timeout=120, env={**os.environ, **given})
+                                  capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **given})
         yield launch_there
     finally:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)

@@ -1,0 +1,20 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What all tests begin with."""
+import os
+
+import pytest
+import torch
+
+# A rank may have to wait long for another where the machine has much else to do. Tests of
+# what happens after the timeout set their own.
+os.environ.setdefault("MESHWRIGHT_TIMEOUT", "300")
+# What scripts/sanitize_runtime.sh puts before this process is within others already.
+if "MESHWRIGHT_SANITIZER" in os.environ:
+    os.environ.pop("LD_PRELOAD", None)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """The same numbers whatever tests ran before."""
+    torch.manual_seed(0)
