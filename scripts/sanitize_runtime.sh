@@ -2,14 +2,14 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# The runtime and sharding-run under sanitizers: minutes, where scripts/test.sh
-# --preset=asan builds the compiler too. The compiler library is the release
-# build's, and is opened by sharding-run as it is; generated code is not
-# instrumented either.
+# The runtime under sanitizers, in sharding-run and in Python: minutes to build,
+# where scripts/test.sh --preset=asan builds the compiler too. The compiler library
+# is the release build's, as it is; generated code is not instrumented either.
 #
 #   scripts/sanitize_runtime.sh asan                unit tests of the runtime, test/exec
 #   scripts/sanitize_runtime.sh tsan
 #   scripts/sanitize_runtime.sh tsan -k overlap     what follows is for pytest
+#   scripts/sanitize_runtime.sh tsan test/exec/test_mpi.py
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -40,6 +40,13 @@ for name in "${tests[@]}"; do
   say "$name ($preset)"
   "$DIR/test/unit/$name" --gtest_brief=1
 done
-say "test/exec ($preset)"
 export PATH=$DIR/bin:$BUILD/bin:$PATH PYTHONPATH=$BUILD/python
-"$PYTHON" -m pytest -q test/exec "$@"
+[[ "$*" == *test/exec* ]] || set -- test/exec "$@"
+say "$* ($preset)"
+# Python is not instrumented: the sanitizer comes first, then the runtime, which is
+# so in the place of the release build's. test/conftest.py spares its children, which
+# have the sanitizer within them.
+compiler=$(sed -n 's/^set(CMAKE_CXX_COMPILER "\(.*\)")$/\1/p' "$DIR"/CMakeFiles/*/CMakeCXXCompiler.cmake)
+sanitizer=$("$compiler" -print-file-name="libclang_rt.$preset-$(uname -m).so")
+[[ -e $sanitizer ]] || die "$compiler has no shared library of the sanitizer: $sanitizer"
+LD_PRELOAD=$sanitizer:$DIR/lib/libMeshwrightRuntime.so "$PYTHON" -m pytest -q "$@"
