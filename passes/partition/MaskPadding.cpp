@@ -202,3 +202,30 @@ LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assign
   }
   return success();
 }
+
+/// The operand whose elements name rows or elements of another one, or -1.
+static int getIndexOperand(Operation *op) {
+  if (isa<nn::EmbeddingOp>(op))
+    return 0;
+  return isa<nn::GatherOp, nn::TakeAlongOp>(op) ? 1 : -1;
+}
+
+/// What stands in padding is no index: one that is out of range ends the run. Zero is
+/// in the range of all tables.
+LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
+  int index = getIndexOperand(op);
+  if (index < 0)
+    return success();
+  for (int dim = 0;; ++dim) {
+    const Layout *layout = derive(operands[index]);
+    if (!layout)
+      return failure();
+    if (dim == int(layout->dims.size()))
+      return success();
+    bool mayBeOut = llvm::any_of(layout->dims[dim].factors, [](const LayoutFactor &factor) {
+      return factor.isPadded() && factor.padding != Padding::Zero;
+    });
+    if (mayBeOut)
+      operands[index] = mask(operands[index], Layout(*layout), dim, op->getLoc());
+  }
+}

@@ -597,7 +597,7 @@ LogicalResult Partitioner::partition(Operation *op) {
     operands.push_back(*value);
   }
   if (failed(maskContraction(op, assignment, operands)) ||
-      failed(maskSelection(op, assignment, operands)))
+      failed(maskSelection(op, assignment, operands)) || failed(maskIndices(op, operands)))
     return failure();
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty()) {
     int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);

@@ -97,6 +97,8 @@ private:
   /// Zeroes the padding of a selection that is summed over, in its condition.
   mlir::LogicalResult maskSelection(mlir::Operation *op, const Assignment &assignment,
                                     mlir::MutableArrayRef<mlir::Value> operands);
+  /// Zeroes padding that would be read as indices.
+  mlir::LogicalResult maskIndices(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
 
   /// Writes the op on local operands.

@@ -49,6 +49,30 @@ def test_equal_to_one_rank_and_to_itself(files, options):
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("options", ["mesh=dp=2", "mesh=dp=4", "mesh=dp=2,tp=2 sequence-parallel=on"])
+def test_padding_is_no_index(tmp_path, options):
+    # Three sequences for two ranks. What is computed from padding, -1, is in no table.
+    (tmp_path / "m.mlir").write_text("""func.func @main(%i: tensor<3x5xi64> {nn.input = "i"}, %x: tensor<3x7xf32> {nn.input = "x"}, %e: tensor<31x8xf32> {nn.parameter = "e"})
+        -> (tensor<3x5x8xf32> {nn.output = "rows"}, tensor<3x5x8xf32> {nn.output = "again"}, tensor<3x5xf32> {nn.output = "elements"}) {
+      %one = nn.constant dense<1> : tensor<i64>
+      %0 = nn.sub %i, %one {nn.id = 0 : i64} : (tensor<3x5xi64>, tensor<i64>) -> tensor<3x5xi64>
+      %1 = nn.embedding %0, %e {nn.id = 1 : i64} : (tensor<3x5xi64>, tensor<31x8xf32>) -> tensor<3x5x8xf32>
+      %2 = nn.gather %e, %0 dim 0 {nn.id = 2 : i64} : (tensor<31x8xf32>, tensor<3x5xi64>) -> tensor<3x5x8xf32>
+      %3 = nn.take_along %x, %0 dim 1 {nn.id = 3 : i64} : (tensor<3x7xf32>, tensor<3x5xi64>) -> tensor<3x5xf32>
+      return %1, %2, %3 : tensor<3x5x8xf32>, tensor<3x5x8xf32>, tensor<3x5xf32>
+    }""")
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(1, 8, (3, 5), generator=generator)
+    x, e = torch.randn(3, 7, generator=generator), torch.randn(31, 8, generator=generator)
+    save_file({"i": indices, "x": x}, tmp_path / "x.safetensors")
+    save_file({"e": e}, tmp_path / "w.safetensors")
+    done = run(tmp_path, f"--parallelize={options}", "--check", f"--outputs={tmp_path}/y.safetensors")
+    assert done.returncode == 0, done.stdout + done.stderr
+    got = load_file(tmp_path / "y.safetensors")
+    assert torch.equal(got["rows"], e[indices - 1]) and torch.equal(got["again"], e[indices - 1])
+    assert torch.equal(got["elements"], x.gather(1, indices - 1))
+
+
 def test_report(files):
     done = run(files, "--parallelize=mesh=tp=2", "--report")
     assert done.returncode == 0 and "all_reduce" in done.stdout or "reduce_scatter" in done.stdout, done.stderr

@@ -122,3 +122,25 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.shardin
   %y = nn.add %x, %c {dist.sharding = #dist.sharding<@mesh, [{"x"}]>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+// What is computed from padding may be in no table: as an index it is zero. That of an
+// input is zero already.
+
+// CHECK-LABEL: func.func @main
+// CHECK: nn.embedding %arg0, %arg1
+// CHECK: %[[I:.*]] = nn.sub %arg0
+// CHECK: %[[M:.*]] = dist.mask_padding %[[I]] axes ["dp"] dim 0 size 3 value 0.000000e+00 : tensor<2x5xi64>
+// CHECK: nn.embedding %[[M]], %arg1
+dist.mesh @mesh = <["dp"=2]>
+func.func @main(%i: tensor<3x5xi64> {nn.input = "i", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
+                %e: tensor<31x8xf32> {nn.parameter = "e", dist.sharding = #dist.sharding<@mesh, [{}, {}]>})
+    -> (tensor<3x5x8xf32> {nn.output = "a", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>},
+        tensor<3x5x8xf32> {nn.output = "b", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>}) {
+  %one = nn.constant {dist.sharding = #dist.sharding<@mesh, []>} dense<1> : tensor<i64>
+  %a = nn.embedding %i, %e {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>} : (tensor<3x5xi64>, tensor<31x8xf32>) -> tensor<3x5x8xf32>
+  %j = nn.sub %i, %one {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>} : (tensor<3x5xi64>, tensor<i64>) -> tensor<3x5xi64>
+  %b = nn.embedding %j, %e {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>} : (tensor<3x5xi64>, tensor<31x8xf32>) -> tensor<3x5x8xf32>
+  return %a, %b : tensor<3x5x8xf32>, tensor<3x5x8xf32>
+}
