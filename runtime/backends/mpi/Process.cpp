@@ -368,9 +368,10 @@ void Process::publish(const std::string &error) {
   [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
 }
 
-/// Tells the processes of other machines, once.
+/// Tells the processes of other machines, once. What they have told goes to nobody: a
+/// message to the one that has died may end this process, before it has said why.
 void Process::spread() {
-  if (hasSpread.exchange(true) || int64_t(machine.size()) == size)
+  if (hasSpread.exchange(true) || int64_t(machine.size()) == size || table->isNews)
     return;
   for (int64_t peer = 0; peer < size; ++peer)
     if (!findSeat(peer)) {
@@ -393,6 +394,8 @@ void Process::readMessages() {
                MPI_STATUS_IGNORE) != MPI_SUCCESS)
     return;
   text.back() = '\0';
+  if (!hasFailed())
+    table->isNews = 1;
   publish(text.data());
 }
 

@@ -48,7 +48,9 @@ struct Seat {
 struct Table {
   enum : int32_t { Fine, Writing, Failed };
   std::atomic<int32_t> state;
-  char error[4092];
+  /// Whether it came from another machine, which has told all.
+  std::atomic<int32_t> isNews;
+  char error[4088];
   /// By place on the machine.
   Seat seats[1];
 };
