@@ -14,7 +14,7 @@ import time
 import meshwright as mw
 import pytest
 import torch
-from harness import launch, tool
+from harness import PATIENCE, launch, tool
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -365,13 +365,21 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
         f'func.func @main(%x: tensor<1x2048xf32> {{nn.input = "x"}}, {arguments}) -> (tensor<1x2048xf32> {{nn.output = "y"}}) {{\n'
         + "\n".join(steps) + f"\nreturn {last} : tensor<1x2048xf32>\n}}\n")
     there = {"m.mlir", "w.safetensors"}
-    process = subprocess.Popen([pathlib.Path(tool()).with_name("sharding-compile"), tmp_path / "m.mlir", f"--weights={tmp_path}/w.safetensors", "--parallelize=mesh=tp=4",
-                                "-o", tmp_path / "b"], stderr=subprocess.PIPE)
-    while process.poll() is None and not any((p / "weights").exists() for p in tmp_path.glob(".b.partial-*")):
-        time.sleep(0.002)
-    process.send_signal(number)
-    process.wait(60)
-    assert process.returncode == -number, process.stderr.read()
+    command = [pathlib.Path(tool()).with_name("sharding-compile"), tmp_path / "m.mlir",
+               f"--weights={tmp_path}/w.safetensors", "--parallelize=mesh=tp=4", "-o", tmp_path / "b"]
+    for _ in range(20):
+        # Whoever started the tests may ignore the signal.
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
+        while process.poll() is None and not any((p / "weights").exists() for p in tmp_path.glob(".b.partial-*")):
+            time.sleep(0.002)
+        process.send_signal(number)
+        process.wait(PATIENCE)
+        if process.returncode == -number:
+            break
+        # On a busy machine the signal may come when all is written.
+        assert process.returncode == 0, process.stderr.read()
+        shutil.rmtree(tmp_path / "b")
+    assert process.returncode == -number
     assert {p.name for p in tmp_path.iterdir()} == there
 
 

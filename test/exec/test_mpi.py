@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Ranks as processes of mpirun: the bits of `local`, and ends that are bounded."""
+import contextlib
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -569,12 +571,12 @@ def test_a_file_that_one_process_lacks(block):
     # It ends as the others begin to run: none of them may be left in MPI's end, which mpirun does not survive.
     folder = block.folder / "bundle"
     done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
-                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=120)
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "weights" / "rank-1.bin").unlink()
     out = block.folder / "out.safetensors"
-    for _ in range(4):
-        done = launch(4, folder, *block.arguments[1:2], "--backend=mpi", f"--outputs={out}", timeout=60)
+    for _ in range(2):
+        done = launch(4, folder, *block.arguments[1:2], "--backend=mpi", f"--outputs={out}")
         assert done.returncode == 1 and not out.exists(), done.stderr
         assert "weights/rank-1.bin: No such file or directory" in done.stderr
         assert re.search(r"rank 1: its process \(\d+\) has ended before the run", done.stderr), done.stderr
@@ -585,11 +587,27 @@ def test_a_process_that_stops_as_it_begins(block):
 [ "$OMPI_COMM_WORLD_RANK" = 2 ] && kill -STOP $$
 exec "$@"
 """)
-    begun = time.monotonic()
-    done = subprocess.run(mpirun(4, "/bin/sh", block.folder / "start.sh", tool(), *block.arguments, "--backend=mpi",
-                                 "--parallelize=mesh=dp=2,tp=2", "--timeout=2"), capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0 and time.monotonic() - begun < 90
-    assert "another process has not come to MPI's beginning within 30 s" in done.stderr, done.stderr
+    # What mpirun makes of it is its own affair, and not always an end.
+    process = subprocess.Popen(mpirun(4, "/bin/sh", block.folder / "start.sh", tool(), *block.arguments, "--backend=mpi",
+                                      "--parallelize=mesh=dp=2,tp=2", "--timeout=2"), stderr=subprocess.PIPE, text=True)
+    begun = []
+    watch = threading.Timer(PATIENCE, process.kill)
+    watch.start()
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            begun = children(process.pid) or begun
+            if "another process has not come to MPI's beginning within 30 s" in line:
+                break
+        else:
+            pytest.fail(said)
+    finally:
+        watch.cancel()
+        for pid in [process.pid, *begun]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 #
