@@ -60,8 +60,8 @@ bool isEpilogueOp(Operation *op, RankedTensorType product) {
     return isa<nn::ConstantOp>(op);
   auto type = dyn_cast<RankedTensorType>(op->getResult(0).getType());
   return (isa<nn::ReshapeOp, dist::ConstrainOp>(op) || (isElementwise(op) && !isMovement(op))) &&
-         type && type.getNumElements() == product.getNumElements() &&
-         type.getShape().back() == product.getShape().back();
+         type && type.getNumElements() == product.getNumElements() && type.getRank() > 0 &&
+         product.getRank() > 0 && type.getShape().back() == product.getShape().back();
 }
 
 bool isPrologueOp(Operation *op, RankedTensorType input) {
@@ -115,8 +115,8 @@ static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::Line
   // Ahead of views, whose rows are those of several dimensions.
   prologue.made = linear.getInput();
   while (auto op = dyn_cast_or_null<nn::ReshapeOp>(region.getDefiningOp(prologue.made))) {
-    if (cast<RankedTensorType>(op.getInput().getType()).getShape().back() !=
-        input.getShape().back())
+    auto type = cast<RankedTensorType>(op.getInput().getType());
+    if (type.getRank() == 0 || type.getShape().back() != input.getShape().back())
       break;
     prologue.made = op.getInput();
   }

@@ -165,6 +165,19 @@ def test_scalars(tmp_path):
     p.check(tmp_path, 1e-6)
 
 
+def test_a_product_of_a_scalar(tmp_path):
+    text = """func.func @main(%x: tensor<f32> {nn.input = "x"}, %w: tensor<5x1xf32> {nn.parameter = "w"})
+        -> (tensor<1x5xf32> {nn.output = "y"}) {
+      %0 = nn.neg %x : tensor<f32>
+      %1 = nn.reshape %0 : (tensor<f32>) -> tensor<1x1xf32>
+      %2 = nn.linear %1, %w : (tensor<1x1xf32>, tensor<5x1xf32>) -> tensor<1x5xf32>
+      return %2 : tensor<1x5xf32>
+    }"""
+    x, w = torch.tensor(2.5), torch.randn(5, 1)
+    got = run_module(tmp_path, text, {"x": x}, {"w": w})["y"]
+    assert_close(got, -2.5 * w.T, 1e-6)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 def test_rows(tmp_path, dtype):
     x = randn(2, 3, 33, dtype=dtype)
