@@ -140,9 +140,9 @@ public:
   /// Names of parameters that have no value yet.
   std::vector<std::string> getMissingParameters() const;
 
-  /// Runs once: `inputs` in the order of the description's; `outputs` point to
-  /// arrays of the sizes that it states, which are filled. Runs wait for one
-  /// another.
+  /// `inputs` are in the order of the description's; `outputs` point to arrays of
+  /// the sizes that it states, which are filled. Runs wait for one another. Where
+  /// MESHWRIGHT_RUNS asks for more than one run, all must give the same bits.
   bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
            const RunOptions &options, std::string &error);
 
@@ -161,6 +161,8 @@ private:
   /// One a rank of this process; empty before the first run.
   using Parts = std::vector<Part>;
 
+  bool runOnce(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
+               const RunOptions &options, std::string &error);
   bool checkRun(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                 std::string &error) const;
   bool readsInPlace(const ProgramValue &value, const HostTensor &tensor) const;

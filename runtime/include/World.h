@@ -167,6 +167,9 @@ double defaultTimeout();
 /// MESHWRIGHT_THREADS.
 int64_t defaultThreads();
 
+/// How often a program does each run: 1, or MESHWRIGHT_RUNS.
+int64_t defaultRuns();
+
 /// Whether this process speaks for all that a launcher such as mpirun has started:
 /// the first of them, or the only one.
 bool isFirstProcess();

@@ -322,6 +322,8 @@ int64_t defaultThreads() {
   return std::max<int64_t>(1, readPositive("MESHWRIGHT_THREADS", 1, "threads"));
 }
 
+int64_t defaultRuns() { return std::max<int64_t>(1, readPositive("MESHWRIGHT_RUNS", 1, "runs")); }
+
 bool isFirstProcess() {
   for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char *text = std::getenv(name))

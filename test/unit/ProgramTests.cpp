@@ -12,8 +12,10 @@
 
 #include "gtest/gtest.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <poll.h>
 #include <pty.h>
@@ -159,6 +161,51 @@ template <typename Body> std::string watch(Body body) {
     said.append(text, length);
   close(terminal);
   return said;
+}
+
+/// A program of one rank that gives how often it was called, up to `most`.
+int32_t calls, most;
+int32_t count(mw_rt_context *, char *arena, const void *const *, const void *const *,
+              const void *const *, const void **results) {
+  int32_t value = std::min(++calls, most);
+  std::memcpy(arena, &value, sizeof(value));
+  results[0] = arena;
+  return 0;
+}
+
+/// An empty string, or the error; sets `result`.
+std::string runCounter(const char *runs, int32_t limit, int32_t &result) {
+  ProgramDescription description;
+  description.arenaBytes = 64;
+  ProgramValue &output = description.outputs.emplace_back();
+  output.name = "n";
+  output.type = DType::I32;
+  output.shape = output.localShape = {1};
+  output.layout.dims = {{{1, 1, {}}}};
+  std::string error;
+  auto program = Program::create(description, count, nullptr, "local", error);
+  EXPECT_TRUE(program) << error;
+  calls = 0;
+  most = limit;
+  if (runs)
+    setenv("MESHWRIGHT_RUNS", runs, 1);
+  EXPECT_EQ(program->run({}, {&result}, {}, error), error.empty());
+  unsetenv("MESHWRIGHT_RUNS");
+  return error;
+}
+
+TEST(Program, RunsAsOftenAsAskedWithTheSameBits) {
+  int32_t result = 0;
+  EXPECT_EQ(runCounter(nullptr, 100, result), "");
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(runCounter("5", 1, result), "");
+  EXPECT_EQ(calls, 5);
+  EXPECT_EQ(result, 1);
+  EXPECT_EQ(runCounter("5", 100, result), "run 2 gave output 'n' other bits than the first run");
+  EXPECT_EQ(calls, 2);
+  // What is no number counts as none.
+  EXPECT_EQ(runCounter("many", 100, result), "");
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(Progress, SaysHowFarItIsAndGoes) {
