@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_WHOLEFILE_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_WHOLEFILE_H
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -30,6 +31,8 @@ public:
   /// process, and a file that gets too large is an error, no signal. For programs,
   /// not for libraries: a handler belongs to the whole process.
   static void removeOnSignals();
+  /// Whether this is what a signal does since then: who takes its place passes on to it.
+  static bool isRemoval(const struct sigaction &action);
 
 private:
   std::string path;

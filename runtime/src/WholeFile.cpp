@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
@@ -65,6 +64,10 @@ static void handleEnd(int signal) {
       removeTree(AT_FDCWD, path);
   std::signal(signal, SIG_DFL);
   raise(signal);
+}
+
+bool Temporary::isRemoval(const struct sigaction &action) {
+  return action.sa_handler == handleEnd;
 }
 
 void Temporary::removeOnSignals() {

@@ -517,6 +517,33 @@ def strike(files, rank, what, timeout, link="latency=4s"):
     return "".join(said)
 
 
+def test_an_end_while_outputs_are_written(tmp_path):
+    files = Files(tmp_path, f"""func.func @main(%a: tensor<1x{2**12}xf32> {{nn.input = "a"}}) -> (tensor<{2**14}x{2**12}xf32> {{nn.output = "y"}}) {{
+      %0 = nn.broadcast %a : (tensor<1x{2**12}xf32>) -> tensor<{2**14}x{2**12}xf32>
+      return %0 : tensor<{2**14}x{2**12}xf32>
+    }}""", {"a": values(1, 2**12)})
+    there, out = {p.name for p in tmp_path.iterdir()}, tmp_path / "y.safetensors"
+    command = mpirun(2, tool(), *files.arguments, "--parallelize=mesh=dp=2", "--backend=mpi", f"--outputs={out}")
+    for _ in range(20):
+        # Whoever started the tests may ignore the signal.
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+        writer = None
+        while process.poll() is None and not any(tmp_path.glob(f"{out.name}.partial.*")):
+            writer = writer or next((p for p in children(process.pid) if rank_of(p) == 0), None)
+            time.sleep(0.002)
+        if writer:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(writer, signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE)
+        assert {p.name for p in tmp_path.iterdir()} <= {*there, out.name}, said
+        if not out.exists():
+            break
+        # On a busy machine the signal may come when all is written.
+        out.unlink()
+    assert process.returncode != 0 and {p.name for p in tmp_path.iterdir()} == there, said
+
+
 def test_a_killed_rank(slow):
     said = strike(slow, 2, signal.SIGKILL, 30)
     named = re.findall(r"rank 2: (.*)its process \(\d+\) has died", said)

@@ -122,9 +122,7 @@ int main(int argc, char **argv) {
   if (options.quiet || !options.speaks)
     rt::Progress::hide();
   rt::MappedFile::reportLostFiles("sharding-run");
-  // `mpi` has a use of its own for SIGTERM.
-  if (options.backend == "local")
-    rt::Temporary::removeOnSignals();
+  rt::Temporary::removeOnSignals();
   if (options.speaks && checkFiles(options) != Fine)
     return Error;
   return execute(options);

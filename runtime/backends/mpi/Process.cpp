@@ -7,6 +7,7 @@
 
 #include "Process.h"
 
+#include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
@@ -114,17 +115,20 @@ private:
 //===----------------------------------------------------------------------===//
 
 // mpirun ends the other processes so when one has died, and kills them a second
-// later: time to say who died. Outside a run the signal does what it always does.
+// later: time to say who died. Outside a run the signal does what it did before.
 std::atomic<int> activeRuns{0};
 std::atomic<bool> terminated{false};
 int signalWakeUp = -1;
+struct sigaction previousTermination = {};
 
-void handleTermination(int signal) {
-  if (activeRuns.load() == 0) {
-    std::signal(signal, SIG_DFL);
-    raise(signal);
-    return;
-  }
+void terminate() {
+  sigaction(SIGTERM, &previousTermination, nullptr);
+  kill(getpid(), SIGTERM);
+}
+
+void handleTermination(int) {
+  if (activeRuns.load() == 0)
+    return terminate();
   int saved = errno;
   terminated.store(true);
   uint64_t one = 1;
@@ -134,8 +138,9 @@ void handleTermination(int signal) {
 
 void watchForTermination(int wakeUp) {
   signalWakeUp = wakeUp;
-  struct sigaction current = {};
-  if (sigaction(SIGTERM, nullptr, &current) != 0 || current.sa_handler != SIG_DFL)
+  struct sigaction &current = previousTermination;
+  if (sigaction(SIGTERM, nullptr, &current) != 0 ||
+      (current.sa_handler != SIG_DFL && !Temporary::isRemoval(current)))
     return;
   struct sigaction ours = {};
   ours.sa_handler = handleTermination;
@@ -464,8 +469,7 @@ void Process::watch() {
       endBegins = Clock::now();
     if (endBegins != Clock::time_point() && Clock::now() - endBegins > kWitnessTime) {
       // Time enough to say what happened.
-      std::signal(SIGTERM, SIG_DFL);
-      kill(getpid(), SIGTERM);
+      terminate();
     }
     if (terminated && !hasFailed()) {
       // Somebody's death may be the reason, and take a moment to show.
