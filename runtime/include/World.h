@@ -29,6 +29,12 @@ class Trace;
 class Workers;
 class World;
 
+/// More than there is any use for: who asks for that many has made a mistake, and
+/// hears of it before anything is allocated.
+inline constexpr int64_t kMaxRanks = 1 << 16;
+/// Of the ranks of one process, together.
+inline constexpr int64_t kMaxThreads = 1 << 12;
+
 /// The local buffers of one rank for one run.
 struct RankBuffers {
   char *arena = nullptr;

@@ -35,6 +35,11 @@ static constexpr double kGraceSeconds = 5;
 
 WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
                        std::string &error) {
+  if (numRanks < 1 || numRanks > kMaxRanks) {
+    error = "the program has " + std::to_string(numRanks) + " ranks, expected 1 to " +
+            std::to_string(kMaxRanks);
+    return nullptr;
+  }
   WorldPtr world(new World());
   world->numRanks = numRanks;
   world->ops = std::move(ops);
@@ -162,6 +167,12 @@ void World::hostRank(mw_rt_context &context, size_t index) {
 
 /// Threads and how they wait.
 bool World::prepareThreads(std::string &error) {
+  if (threadsPerRank > kMaxThreads / int64_t(localRanks.size())) {
+    error = "ranks of " + std::to_string(threadsPerRank) + " threads, " +
+            std::to_string(localRanks.size()) + " in this process: expected at most " +
+            std::to_string(kMaxThreads) + " threads in all";
+    return false;
+  }
   int64_t ranks = std::max<int64_t>(ranksOnMachine, localRanks.size());
   int64_t streams = 1;
   for (std::unique_ptr<mw_rt_context> &context : contexts)
@@ -319,7 +330,7 @@ static double readPositive(const char *name, double otherwise, const char *what)
 double defaultTimeout() { return readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"); }
 
 int64_t defaultThreads() {
-  return std::max<int64_t>(1, readPositive("MESHWRIGHT_THREADS", 1, "threads"));
+  return int64_t(std::clamp(readPositive("MESHWRIGHT_THREADS", 1, "threads"), 1.0, 1e9));
 }
 
 int64_t defaultRuns() { return std::max<int64_t>(1, readPositive("MESHWRIGHT_RUNS", 1, "runs")); }

@@ -41,6 +41,8 @@ def test_usage(files):
     expect(2, "unknown option '--nonsense'", model, "--nonsense")
     expect(2, "more than one model", model, model)
     expect(2, "expected a natural number", model, "--random-inputs=some")
+    for threads in (0, 100000, 2**63 - 1):
+        expect(2, f"--threads-per-rank is '{threads}', expected a number from 1 to 4096", model, f"--threads-per-rank={threads}")
     expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
     expect(2, "--weights needs a value", model, "--weights=")
     assert launch("--help").returncode == 0
@@ -162,6 +164,20 @@ def test_reference(files):
     assert launch(model, weights, inputs, f"--reference={reference}").returncode == 3
     save_file({"z": torch.zeros(1)}, reference)
     expect(1, "no tensor 'y'", model, weights, inputs, f"--reference={reference}")
+
+
+def test_more_than_anybody_has(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    expect(1, "the program has 1000000000 ranks, expected 1 to 65536", model, weights, inputs, "--parallelize=mesh=dp=1000000000")
+    expect(1, "ranks of 100000 threads, 1 in this process: expected at most 4096 threads in all", model, weights, inputs,
+           env={"MESHWRIGHT_THREADS": "100000"})
+    expect(1, "ranks of 4096 threads, 2 in this process", model, weights, inputs, "--parallelize=mesh=dp=2", "--threads-per-rank=4096")
+    large = files / "large.mlir"
+    large.write_text("""func.func @main(%x: tensor<1099511627776x1024xf32> {nn.input = "x"}) -> (tensor<f32> {nn.output = "y"}) {
+      %0 = nn.reduce sum %x dims [0, 1] : (tensor<1099511627776x1024xf32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }""")
+    expect(1, "out of memory for input 'x'", large, "--random-inputs=1")
 
 
 def test_more_ranks_than_memory_allows(files):

@@ -14,15 +14,17 @@
 using namespace meshwright;
 using namespace meshwright::run;
 
-/// Draws an input: what is read as an index stays below its bound.
-static std::vector<char> draw(const rt::ProgramValue &input, std::mt19937_64 &generator) {
+/// Draws an input: what is read as an index stays below its bound. Null where there is no memory.
+static rt::Memory draw(const rt::ProgramValue &input, std::mt19937_64 &generator) {
   rt::DType type = input.type;
   int64_t count = rt::countOf(input.shape);
-  std::vector<char> data(count * rt::sizeOf(type));
+  rt::Memory data = rt::allocate(count * rt::sizeOf(type));
+  if (!data)
+    return nullptr;
   std::normal_distribution<float> normal;
   int64_t bound = input.indexBound > 0 ? input.indexBound : 2;
   for (int64_t i = 0; i < count; ++i) {
-    char *to = data.data() + i * rt::sizeOf(type);
+    char *to = data.get() + i * rt::sizeOf(type);
     switch (type) {
     case rt::DType::F64: {
       double value = normal(generator);
@@ -75,7 +77,11 @@ bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
     names.insert(input.name);
     if (!inputs.file) {
       inputs.random.push_back(draw(input, generator));
-      inputs.tensors.push_back({input.type, input.shape, inputs.random.back().data()});
+      if (!inputs.random.back()) {
+        error = "out of memory for input '" + input.name + "'";
+        return false;
+      }
+      inputs.tensors.push_back({input.type, input.shape, inputs.random.back().get()});
       continue;
     }
     const rt::SafeTensorsFile::Tensor *tensor = inputs.file->find(input.name);

@@ -10,6 +10,7 @@
 
 #include "Model.h"
 
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
 namespace meshwright::run {
@@ -18,7 +19,7 @@ namespace meshwright::run {
 struct Inputs {
   std::vector<rt::HostTensor> tensors;
   std::unique_ptr<rt::SafeTensorsFile> file;
-  std::vector<std::vector<char>> random;
+  std::vector<rt::Memory> random;
 };
 
 /// Reads them from a file, or draws them, as the options say.

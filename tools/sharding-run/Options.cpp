@@ -105,8 +105,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       }
     } else if (const char *value = arguments.take("--threads-per-rank")) {
       options.running.threadsPerRank = std::strtoll(value, &end, 10);
-      if (end == value || *end != '\0' || options.running.threadsPerRank < 1) {
-        error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 on";
+      if (end == value || *end != '\0' || options.running.threadsPerRank < 1 ||
+          options.running.threadsPerRank > rt::kMaxThreads) {
+        error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 to " +
+                std::to_string(rt::kMaxThreads);
         return false;
       }
     } else if (const char *value = arguments.take("--timeout")) {
