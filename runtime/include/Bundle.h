@@ -21,16 +21,17 @@
 namespace meshwright::rt {
 
 /// Changes whenever the files of a bundle do.
-constexpr int64_t kBundleVersion = 2;
+constexpr int64_t kBundleVersion = 3;
 
 /// Whether a folder is a bundle, of any version.
 bool isBundle(const std::string &path);
 
 /// A bundle's program, with its weights in place: a rank maps its own, and those
 /// that all ranks share. Null, with an error that names the file, where the
-/// bundle is incomplete, of another version, or for another processor.
+/// bundle is incomplete, of another version, or for another processor. Files of
+/// weights are read when they are needed, or at once to be verified.
 std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
-                                    std::string &error);
+                                    bool verifyWeights, std::string &error);
 /// Its report, as text or JSON; empty, with an error, where there is none.
 std::string readReport(const std::string &path, bool asJson, std::string &error);
 

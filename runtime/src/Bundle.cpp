@@ -82,7 +82,8 @@ static bool checkTarget(const Manifest &manifest, std::string &error) {
 static std::string headerOf(const Manifest &manifest) { return kMagic + manifest.id + "\n"; }
 
 static std::shared_ptr<MappedFile> openWeights(const fs::path &path, const Manifest &manifest,
-                                               int64_t bytes, std::string &error) {
+                                               int64_t bytes, const std::string *hash,
+                                               std::string &error) {
   auto file = MappedFile::open(path.string(), error);
   if (!file)
     return nullptr;
@@ -93,6 +94,8 @@ static std::shared_ptr<MappedFile> openWeights(const fs::path &path, const Manif
   else if (bytes < int64_t(header.size()) ||
            std::memcmp(file->getData(), header.data(), header.size()) != 0)
     error = path.string() + ": not a file of this bundle";
+  else if (hash && hashOf(file->getData(), bytes) != *hash)
+    error = path.string() + ": changed since the bundle was written";
   else
     return file;
   return nullptr;
@@ -131,9 +134,13 @@ static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &m
 }
 
 std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
-                                    std::string &error) {
+                                    bool verifyWeights, std::string &error) {
   fs::path folder = path;
   std::string text, problem;
+  if (!isBundle(path)) {
+    error = path + ": no bundle: it has no " + kManifest;
+    return nullptr;
+  }
   if (!readFile(folder / kManifest, text, error))
     return nullptr;
   Manifest manifest;
@@ -150,10 +157,11 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
   std::map<std::string, std::shared_ptr<MappedFile>> files;
   auto getBytes = [&](const Stored &stored, int64_t rank, Bytes &bytes) {
     const WeightGroup &group = manifest.groups[stored.group];
-    const std::string &name = group.files.at(group.getHolder(rank));
+    const auto &[name, hash] = group.files.at(group.getHolder(rank));
     std::shared_ptr<MappedFile> &file = files[name];
     if (!file)
-      file = openWeights(folder / name, manifest, group.bytes, error);
+      file = openWeights(folder / name, manifest, group.bytes, verifyWeights ? &hash : nullptr,
+                         error);
     if (!file)
       return false;
     bytes = {std::shared_ptr<const void>(file, file->getData() + stored.offset), stored.bytes};
@@ -270,34 +278,43 @@ static mw_rt_axes axesOf(const ProgramValue &value) {
 }
 
 /// Writes a file part by part.
-static bool writeWeights(const fs::path &path, int64_t rank, const std::string &header,
-                         int64_t bytes, const std::vector<Content> &contents, Progress &progress,
-                         std::string &error) {
+static bool writeWeights(const fs::path &path, int64_t rank, std::string header, int64_t bytes,
+                         const std::vector<Content> &contents, Progress &progress,
+                         std::string &hash, std::string &error) {
   int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0)
     return fail(path, errno, error);
-  auto writeAt = [&](const char *data, int64_t size, int64_t offset) {
+  Hash hashed;
+  auto append = [&](const char *data, int64_t size) {
+    hashed.add(data, size);
     while (size > 0) {
-      ssize_t written = pwrite(file, data, size, offset);
+      ssize_t written = ::write(file, data, size);
       if (written < 0 && errno == EINTR)
         continue;
       if (written <= 0)
         return fail(path, written < 0 ? errno : EIO, error);
-      data += written, size -= written, offset += written;
+      data += written, size -= written;
     }
     return true;
   };
-  bool fine = ftruncate(file, bytes) == 0 || fail(path, errno, error);
-  fine = fine && writeAt(header.data(), header.size(), 0);
-  for (const Content &content : contents) {
-    if (!fine)
-      break;
-    Memory buffer = allocate(content.stored.bytes);
-    if (!buffer || !content.fill(rank, buffer.get()))
+  // Zeros lead from each part to the next.
+  auto endOf = [&](size_t part) {
+    return part < contents.size() ? contents[part].stored.offset : bytes;
+  };
+  header.resize(endOf(0));
+  bool fine = append(header.data(), header.size());
+  for (size_t i = 0; fine && i < contents.size(); ++i) {
+    const auto &[stored, fill] = contents[i];
+    int64_t size = endOf(i + 1) - stored.offset;
+    Memory buffer = allocate(size);
+    if (buffer)
+      std::memset(buffer.get() + stored.bytes, 0, size - stored.bytes);
+    if (!buffer || !fill(rank, buffer.get()))
       fine = fail(path, ENOMEM, error);
-    fine = fine && writeAt(buffer.get(), content.stored.bytes, content.stored.offset);
+    fine = fine && append(buffer.get(), size);
     progress.step();
   }
+  hash = hashed.get();
   if (close(file) != 0 && fine)
     fine = fail(path, errno, error);
   return fine;
@@ -387,7 +404,8 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
                                              : "group-" + std::to_string(i) + "-rank";
     for (int64_t rank = 0; rank < description.numRanks; ++rank)
       if (group.getHolder(rank) == rank)
-        group.files[rank] = "weights/" + stem + (i == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
+        group.files[rank].name =
+            "weights/" + stem + (i == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
     numParts += group.files.size() * contents[i].size();
     manifest.groups.push_back(group);
   }
@@ -397,9 +415,9 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     return fail(folder / "weights", code.value(), error);
   Progress progress("writing weights", numParts);
   for (size_t i = 0; i < manifest.groups.size(); ++i)
-    for (const auto &[rank, name] : manifest.groups[i].files)
-      if (!writeWeights(folder / name, rank, header, manifest.groups[i].bytes, contents[i],
-                        progress, error))
+    for (auto &[rank, file] : manifest.groups[i].files)
+      if (!writeWeights(folder / file.name, rank, header, manifest.groups[i].bytes, contents[i],
+                        progress, file.hash, error))
         return false;
   return (textReport.empty() || writeText(folder / kTextReport, textReport, error)) &&
          (jsonReport.empty() || writeText(folder / kJsonReport, jsonReport, error)) &&

@@ -9,7 +9,9 @@
 
 #include "meshwright/runtime/include/Bundle.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 namespace meshwright::rt {
@@ -17,6 +19,8 @@ namespace meshwright::rt {
 using Json = nlohmann::ordered_json;
 
 static constexpr const char *kFormat = "meshwright bundle";
+/// Columns of a panel, and what of k lies together: far more than any kernel reads.
+static constexpr int64_t kMaxPanel = 1 << 10;
 
 int64_t WeightGroup::getHolder(int64_t rank) const {
   int64_t holder = 0;
@@ -25,13 +29,26 @@ int64_t WeightGroup::getHolder(int64_t rank) const {
   return holder;
 }
 
-std::string hashOf(const char *data, int64_t size) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (int64_t i = 0; i < size; ++i)
-    hash = (hash ^ static_cast<unsigned char>(data[i])) * 0x100000001b3;
+void Hash::add(const char *data, int64_t size) {
+  for (int64_t at = 0; at < size; at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + at, std::min<int64_t>(8, size - at));
+    // Each step can be undone: different words never lead to the same state.
+    state = (state ^ word) * 0x9e3779b97f4a7c15;
+    state ^= state >> 32;
+  }
+}
+
+std::string Hash::get() const {
   char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(state));
   return text;
+}
+
+std::string hashOf(const char *data, int64_t size) {
+  Hash hash;
+  hash.add(data, size);
+  return hash.get();
 }
 
 //===----------------------------------------------------------------------===//
@@ -80,6 +97,17 @@ static Json write(const Stored &stored) {
   return {{"group", stored.group}, {"offset", stored.offset}, {"bytes", stored.bytes}};
 }
 
+static std::string dump(const Json &json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Of all that a manifest says but this. The program counts on most of it and cannot see that
+/// something is different.
+static std::string hashOf(const Json &json) {
+  std::string text = dump(json, /*indent=*/-1);
+  return hashOf(text.data(), text.size());
+}
+
 std::string Manifest::toJson() const {
   Json json = {{"format", kFormat},
                {"version", kBundleVersion},
@@ -103,8 +131,8 @@ std::string Manifest::toJson() const {
   Json &files = json["weights"] = Json::array();
   for (const WeightGroup &group : groups) {
     Json names = Json::array();
-    for (const auto &[rank, name] : group.files)
-      names.push_back({{"rank", rank}, {"name", name}});
+    for (const auto &[rank, file] : group.files)
+      names.push_back({{"rank", rank}, {"name", file.name}, {"hash", file.hash}});
     files.push_back({{"axes", write(group.axes)}, {"bytes", group.bytes}, {"files", names}});
   }
   Json &list = json["arguments"] = Json::array();
@@ -136,7 +164,8 @@ std::string Manifest::toJson() const {
   for (const Stored &constant : constants)
     data.push_back(write(constant));
   json["ops"] = description.ops;
-  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  json["hash"] = hashOf(json);
+  return dump(json, /*indent=*/1) + "\n";
 }
 
 //===----------------------------------------------------------------------===//
@@ -193,12 +222,14 @@ static std::vector<int64_t> readShape(const Json &json, const char *name) {
 static mw_rt_axes readAxes(const Json &json, int64_t numRanks) {
   mw_rt_axes axes = {};
   require(json.is_array() && json.size() <= MW_RT_MAX_AXES, "too many axes");
+  int64_t left = numRanks;
   for (const Json &axis : json) {
     auto &to = axes.axes[axes.count++];
     to.stride = axis.at(0).get<int64_t>();
     to.size = axis.at(1).get<int64_t>();
-    require(to.stride > 0 && to.size > 0 && to.stride <= numRanks && to.size <= numRanks,
+    require(to.stride > 0 && to.size > 0 && to.size <= numRanks / to.stride && to.size <= left,
             "an axis is beyond the ranks");
+    left /= to.size;
   }
   return axes;
 }
@@ -219,6 +250,7 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.sharding = json["sharding"].get<std::string>();
   if (json.contains("unreduced"))
     value.unreduced = readAxes(json["unreduced"], numRanks);
+  int64_t count = 1;
   for (const Json &factors : json.at("layout")) {
     auto &dim = value.layout.dims.emplace_back();
     for (const Json &factor : factors) {
@@ -233,6 +265,9 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
       require(read.orderRanks > 0 && read.padded % read.orderRanks == 0 &&
                   read.size <= read.padded && read.padded % sizeOfGroup(read.axes) == 0,
               "a factor of '" + value.name + "' is not whole");
+      require(!__builtin_mul_overflow(count, std::max<int64_t>(read.padded, 1), &count) &&
+                  count <= INT64_MAX / 8,
+              "'" + value.name + "' is too large");
       dim.push_back(read);
     }
   }
@@ -263,6 +298,9 @@ static void read(const Json &json, Manifest &manifest) {
   description.targetFeatures = target.at("features").get<std::vector<std::string>>();
   description.numRanks = readCount(json, "ranks");
   require(description.numRanks > 0, "no ranks");
+  require(description.numRanks <= kMaxRanks, std::to_string(description.numRanks) +
+                                                 " ranks, expected at most " +
+                                                 std::to_string(kMaxRanks));
   description.arenaBytes = readCount(json, "arena_bytes");
   manifest.programBytes = readCount(json.at("program"), "bytes");
   manifest.programHash = json.at("program").at("hash").get<std::string>();
@@ -279,7 +317,7 @@ static void read(const Json &json, Manifest &manifest) {
     group.bytes = readCount(entry, "bytes");
     for (const Json &file : entry.at("files"))
       group.files[readIndex(file, "rank", description.numRanks)] =
-          file.at("name").get<std::string>();
+          {file.at("name").get<std::string>(), file.at("hash").get<std::string>()};
     for (int64_t rank = 0; rank < description.numRanks; ++rank)
       require(group.files.count(group.getHolder(rank)),
               "rank " + std::to_string(rank) + " has no file of weights");
@@ -310,11 +348,15 @@ static void read(const Json &json, Manifest &manifest) {
     parameter.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
                          readCount(packing, "n"),     packing.at("transposed").get<bool>(),
                          readCount(packing, "panel"), readCount(packing, "group")};
-    require(parameter.packing.panel > 0 && parameter.packing.group > 0, "an empty panel");
-    int64_t bytes = description.getValue(argument).getLocalBytes();
-    require(parameter.offset <= bytes, "a packed part begins at " +
-                                           std::to_string(parameter.offset) +
-                                           ", expected at most " + std::to_string(bytes));
+    int64_t panel = parameter.packing.panel, group = parameter.packing.group;
+    require(panel > 0 && panel <= kMaxPanel && group > 0 && group <= kMaxPanel,
+            "a panel of " + std::to_string(panel) + " columns in groups of " +
+                std::to_string(group) + ", expected 1 to " + std::to_string(kMaxPanel));
+    int64_t bytes = description.getValue(argument).getLocalBytes(), part = 0;
+    require(!__builtin_mul_overflow(parameter.packing.k, parameter.packing.n, &part) &&
+                !__builtin_mul_overflow(part, sizeOf(DType(parameter.packing.dtype)), &part) &&
+                !__builtin_add_overflow(part, parameter.offset, &part) && part <= bytes,
+            "a packed part ends behind its parameter's " + std::to_string(bytes) + " bytes");
     manifest.prepared.push_back(
         readStored(entry.at("data"), manifest.groups, sizeOfPacked(parameter.packing)));
     description.prepared.push_back(parameter);
@@ -344,6 +386,12 @@ bool Manifest::parse(const std::string &text, Manifest &manifest, std::string &e
   if (!checkVersion("version", "its version", kBundleVersion) ||
       !checkVersion("abi", "its code's version", MW_RT_ABI_VERSION))
     return false;
+  Json hash = json.contains("hash") ? json["hash"] : Json();
+  json.erase("hash");
+  if (hash != hashOf(json)) {
+    error = "changed since the bundle was written";
+    return false;
+  }
   try {
     read(json, manifest);
     return true;

@@ -21,8 +21,14 @@ struct WeightGroup {
   mw_rt_axes axes = {};
   /// Of each file.
   int64_t bytes = 0;
-  /// File by its first rank, relative to the bundle.
-  std::map<int64_t, std::string> files;
+  struct File {
+    /// Relative to the bundle.
+    std::string name;
+    /// Looked at on demand.
+    std::string hash;
+  };
+  /// By their first ranks.
+  std::map<int64_t, File> files;
 
   int64_t getHolder(int64_t rank) const;
 };
@@ -49,7 +55,18 @@ struct Manifest {
   static bool parse(const std::string &text, Manifest &manifest, std::string &error);
 };
 
-/// 16 hexadecimal digits, for changes by accident.
+/// Finds changes by accident; any in a single word of eight bytes.
+class Hash {
+public:
+  /// All pieces but the last are whole words.
+  void add(const char *data, int64_t size);
+  /// 16 hexadecimal digits.
+  std::string get() const;
+
+private:
+  uint64_t state = 0xcbf29ce484222325;
+};
+
 std::string hashOf(const char *data, int64_t size);
 
 } // namespace meshwright::rt

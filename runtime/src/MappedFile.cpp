@@ -91,7 +91,8 @@ void MappedFile::reportLostFiles(const char *program) {
 }
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, std::string &error) {
-  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Where it is a pipe, opening it does not wait for who writes there.
+  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     error = path + ": " + std::strerror(errno);
     return nullptr;

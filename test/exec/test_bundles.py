@@ -81,11 +81,22 @@ def assert_same(got, folder):
         assert got[name].dtype == want[name].dtype and torch.equal(got[name], want[name]), name
 
 
+def write_manifest(bundle, manifest):
+    """As if a compiler had written it: the hash is right."""
+    manifest.pop("hash", None)
+    value = 0xcbf29ce484222325
+    text = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
+    for at in range(0, len(text), 8):
+        value = (value ^ int.from_bytes(text[at:at + 8], "little")) * 0x9e3779b97f4a7c15 % 2**64
+        value ^= value >> 32
+    manifest["hash"] = f"{value:016x}"
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
 def change_manifest(bundle, change):
-    path = bundle / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads((bundle / "manifest.json").read_text())
     change(manifest)
-    path.write_text(json.dumps(manifest))
+    write_manifest(bundle, manifest)
 
 
 @pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "tp": 3}], ids=str)
@@ -200,7 +211,7 @@ def test_wrong_usage(bundle, arguments, expected):
 def test_no_bundle(tmp_path):
     (tmp_path / "folder").mkdir()
     done = launch(tmp_path / "folder")
-    assert done.returncode == 2 and "no bundle: it has no manifest.json" in done.stderr
+    assert done.returncode == 1 and "folder: no bundle: it has no manifest.json" in done.stderr
 
 
 def test_wrong_inputs(bundle, ids, tmp_path):
@@ -228,6 +239,18 @@ def test_missing_and_changed_files(bundle, file, tmp_path):
     assert_same(run(bundle), tmp_path)
 
 
+@pytest.mark.parametrize("file", ["weights/rank-0.bin", "weights/rank-1.bin", "weights/shared.bin"])
+def test_changed_weights(bundle, file, tmp_path):
+    assert_same(run(bundle, "--verify-weights"), tmp_path)
+    path = bundle / file
+    content = bytearray(path.read_bytes())
+    for place in (64, len(content) // 2, len(content) - 1):
+        changed = content.copy()
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        assert f"bundle/{file}: changed since the bundle was written" in run(bundle, "--verify-weights", status=1)
+
+
 @pytest.mark.parametrize("key, value, expected", [
     ("version", 99, "its version is 99, this runtime reads"),
     ("version", 1, "its version is 1, this runtime reads"),
@@ -235,12 +258,25 @@ def test_missing_and_changed_files(bundle, file, tmp_path):
     ("format", "other", "not a manifest of a bundle"),
     ("ranks", 0, "damaged: no ranks"),
     ("ranks", -2, "damaged: ranks is not a natural number"),
+    ("ranks", 10**9, "damaged: 1000000000 ranks, expected at most 65536"),
     ("arguments", [{"input": 7}], "damaged: input is 7, expected less than 1"),
 ])
 def test_manifests_of_others(bundle, key, value, expected):
     change_manifest(bundle, lambda manifest: manifest.update({key: value}))
     message = run(bundle, status=1)
     assert "manifest.json: " in message and expected in message
+
+
+def test_a_changed_manifest(bundle, tmp_path):
+    path = bundle / "manifest.json"
+    text = path.read_text()
+    # What is written differently says the same.
+    path.write_text(json.dumps(json.loads(text)))
+    assert_same(run(bundle), tmp_path)
+    for old, new in (('"offset": 64', '"offset": 128'), ('"read": false', '"read": true'), ('"hash"', '"hush"')):
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        assert "manifest.json: changed since the bundle was written" in run(bundle, status=1)
 
 
 def test_damaged_manifests_never_crash(bundle):
@@ -262,7 +298,7 @@ def test_damaged_manifests_never_crash(bundle):
         for key in path[:-1]:
             at = at[key]
         at[path[-1]] = generator.choice([None, -1, 0, 3, 2**62, 2**64, "x", [], {}, [[]], True])
-        (bundle / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(bundle, manifest)
         done = launch(bundle, f"--inputs={bundle.parent}/in.safetensors")
         assert done.returncode in (0, 1), f"{path} -> {at[path[-1]]}: {done.returncode}"
         assert done.returncode == 0 or "error: " in done.stderr

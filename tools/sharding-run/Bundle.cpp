@@ -56,7 +56,10 @@ private:
 
 std::unique_ptr<Model> run::loadBundle(const Options &options) {
   std::string error;
-  auto program = rt::openBundle(options.model, options.backend, error);
+  std::optional<rt::Progress> progress;
+  if (options.verifyWeights)
+    progress.emplace("verifying weights");
+  auto program = rt::openBundle(options.model, options.backend, options.verifyWeights, error);
   if (program)
     return std::make_unique<Bundle>(options.model, std::move(program));
   fail(error);

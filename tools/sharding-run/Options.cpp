@@ -7,7 +7,7 @@
 
 #include "Options.h"
 
-#include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/World.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +22,8 @@ const char *const usage =
     "compiled first.\n"
     "\n"
     "  --weights=FILE        parameters (safetensors); a bundle has its own\n"
+    "  --verify-weights      read all of a bundle's weights first, and fail where they have\n"
+    "                        changed since it was written\n"
     "  --inputs=FILE         inputs by name (safetensors)\n"
     "  --random-inputs=SEED  inputs at random instead\n"
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
@@ -131,6 +133,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.report = "-";
     } else if (std::strcmp(argument, "--check-finite") == 0) {
       options.running.checkFinite = true;
+    } else if (std::strcmp(argument, "--verify-weights") == 0) {
+      options.verifyWeights = true;
     } else if (std::strcmp(argument, "--check") == 0) {
       options.check = true;
     } else if (std::strcmp(argument, "--quiet") == 0) {
@@ -156,10 +160,6 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   }
   if (std::error_code code; std::filesystem::is_directory(options.model, code)) {
     options.isBundle = true;
-    if (!rt::isBundle(options.model)) {
-      error = "'" + options.model + "' is a folder, but no bundle: it has no manifest.json";
-      return false;
-    }
     // It has its weights and nothing to be rewritten or compared with.
     if (!options.weights.empty()) {
       error = "a bundle brings its weights: expected no --weights";
@@ -178,6 +178,9 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       return false;
     }
     options.check = false;
+  } else if (options.verifyWeights) {
+    error = "--verify-weights is for bundles: other files of weights have no hashes";
+    return false;
   }
   if (!options.inputs.empty() && options.randomInputs) {
     error = "--inputs and --random-inputs exclude each other";

@@ -27,6 +27,8 @@ struct Options {
   /// Threads, timeout, what to look at while running.
   rt::RunOptions running;
   bool check = false;
+  /// A bundle's, before it runs.
+  bool verifyWeights = false;
   /// Where the report goes: nothing, "-" for standard output, or a file.
   std::optional<std::string> report;
   /// Slows collectives down: MESHWRIGHT_LINK.
