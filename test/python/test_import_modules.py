@@ -279,6 +279,29 @@ class Convolutions(nn.Module):
         return x, self.c(v).flatten(2).transpose(1, 2)
 
 
+class Writes(nn.Module):
+    """What is written through a view is seen in what it is a view of."""
+
+    def forward(self, x):
+        y = x * 2
+        top = y[:, :3]
+        top.add_(1)
+        y[:, -1] = 0
+        return y, top, y.to(x.dtype).reshape(-1)
+
+
+def test_writes():
+    same(Writes(), (random(2, 9, 4),))
+
+
+def test_is_traced_once(monkeypatch):
+    """What writes nothing is read as torch.export leaves it."""
+    def fail(*args):
+        raise AssertionError("is traced again")
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", fail)
+    same(built(Convolutions), (random(2, 8, 20), random(2, 2, 3, 8, 8)))
+
+
 class Pools(nn.Module):
     def forward(self, x):
         y = F.interpolate(x, size=x.shape[2:], mode="bilinear", align_corners=False)

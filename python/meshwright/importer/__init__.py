@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import ops_elementwise, ops_layers, ops_shape  # noqa: F401 (they register handlers)
-from .convert import Convert
+from .convert import Convert, covers
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
 from .export import export
@@ -98,7 +98,7 @@ def import_module(module: torch.nn.Module, args, kwargs=None) -> ImportedProgram
     Shapes and element types are those of the arguments. The module is left as it was; its weights
     may be on the meta device. Raises ImportFailed, which lists everything that is not covered.
     """
-    exported = export(module, args, kwargs)
+    exported = export(module, args, kwargs, covers)
     graph = Convert(exported).run()
     optimise(graph)
     live = {id(n) for n in graph.nodes()}

@@ -29,6 +29,23 @@ def aten(*names):
     return register
 
 
+def covers(node: torch.fx.Node) -> bool:
+    """Whether a node as torch.export leaves it can be read: it has a handler and changes nothing in
+    place. Complex numbers have handlers for fewer operations."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    if node.target is operator.getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
+        return False
+    name = operation_name(node.target)
+    return name in HANDLERS or name.split(".")[0] in HANDLERS or name in _IGNORED | FACTORIES | _LIKE
+
+
 class Convert:
     """The state of one conversion."""
 
@@ -206,6 +223,8 @@ class Convert:
         if "val" not in node.meta or not isinstance(node.meta["val"], torch.Tensor):
             return None
         nodes = [a for a in _leaves(args, kwargs) if isinstance(a, Node)]
+        if name.startswith("to.") and nodes[0].dtype == element_type(node.meta["val"].dtype):
+            return nodes[0]
         if name in FACTORIES:
             form = self._factory(target, name, args, kwargs)
         elif name in _LIKE:
@@ -273,7 +292,7 @@ class Convert:
         shape = self.shape
         if base in _POINTWISE or torch.Tag.pointwise in getattr(target, "tags", ()):
             if base == "_to_copy" or base == "to":
-                kwargs = {k: v for k, v in kwargs.items() if k == "dtype"}
+                args, kwargs = args[:1], {"dtype": self.fx.meta["val"].dtype}
                 target = torch.ops.aten._to_copy.default
             if base == "type_as":
                 return self._cast_form(first, args[1].dtype, shape)

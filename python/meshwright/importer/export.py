@@ -99,14 +99,19 @@ class Exported:
     outputs: list[tuple[str, str]] = field(default_factory=list)
 
 
-def export(module: torch.nn.Module, args, kwargs) -> Exported:
+def export(module: torch.nn.Module, args, kwargs, covers) -> Exported:
+    """Exports the module; `covers` says of a node whether it can stay as it is."""
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
     with _inference_settings(module):
         try:
             with torch.no_grad():
                 program = torch.export.export(module, args, kwargs, strict=False)
-                program = program.run_decompositions({})
+                if all(covers(node) for node in program.graph.nodes):
+                    program.graph.eliminate_dead_code()
+                else:
+                    # Traces it all again, without operations that write to their operands.
+                    program = program.run_decompositions({})
         except ImportFailed:
             raise
         except Exception as error:  # whatever the model or torch.export raises
