@@ -279,27 +279,54 @@ class Convolutions(nn.Module):
         return x, self.c(v).flatten(2).transpose(1, 2)
 
 
-class Writes(nn.Module):
-    """What is written through a view is seen in what it is a view of."""
-
-    def forward(self, x):
-        y = x * 2
-        top = y[:, :3]
-        top.add_(1)
-        y[:, -1] = 0
-        return y, top, y.to(x.dtype).reshape(-1)
+class Call(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
-def test_writes():
-    same(Writes(), (random(2, 9, 4),))
+def writes_through_a_view(x, y):
+    z = x * 2
+    top = z[:, :3]
+    top.add_(1)
+    z[:, -1] = 0
+    return z, top, z.to(x.dtype).reshape(-1)
+
+
+def writes_once_more(x, y):
+    z = x * 2
+    before = z + 1
+    z.add_(y).mul_(3)
+    return z, before
+
+
+def writes_after_a_view(x, y):
+    z = x * 2
+    view = z.view(-1)
+    z.add_(y)
+    return view
+
+
+def writes_before_a_view(x, y):
+    z = x @ y.mT
+    written = z.relu_()
+    return z.transpose(0, 1), written
+
+
+@pytest.mark.parametrize("function", [
+    writes_through_a_view, writes_once_more, writes_after_a_view, writes_before_a_view])
+def test_writes(function):
+    """They are seen in all that share the memory."""
+    same(Call(function), (random(3, 5), random(3, 5)))
 
 
 def test_is_traced_once(monkeypatch):
-    """What writes nothing is read as torch.export leaves it."""
+    """What writes to nothing that anybody else holds is read as torch.export leaves it."""
     def fail(*args):
         raise AssertionError("is traced again")
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", fail)
     same(built(Convolutions), (random(2, 8, 20), random(2, 2, 3, 8, 8)))
+    same(Call(writes_before_a_view), (random(3, 5), random(3, 5)))
 
 
 class Pools(nn.Module):

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import Diagnostic, ImportFailed
 from .graph import Location
+from .writes import remove_writes
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -107,10 +108,12 @@ def export(module: torch.nn.Module, args, kwargs, covers) -> Exported:
         try:
             with torch.no_grad():
                 program = torch.export.export(module, args, kwargs, strict=False)
+                remove_writes(program.graph)
                 if all(covers(node) for node in program.graph.nodes):
                     program.graph.eliminate_dead_code()
                 else:
                     # Traces it all again, without operations that write to their operands.
+                    program.graph_module.recompile()
                     program = program.run_decompositions({})
         except ImportFailed:
             raise
