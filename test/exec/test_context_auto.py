@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How context_parallel="auto" chooses axes and order, and what the report says of it."""
 
+import functools
+
 import meshwright as mw
 import pytest
 import torch
 import transformers as tf
 
 
+@functools.cache
 def llama(heads, kv_heads, tokens):
     with torch.device("meta"):
         config = tf.LlamaConfig(

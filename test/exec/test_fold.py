@@ -3,6 +3,7 @@
 """A text encoder folded onto the axes of a diffusion transformer: results, memory, refusals."""
 
 import copy
+import functools
 
 import diffusers
 import meshwright as mw
@@ -42,8 +43,10 @@ def wan():
     ).eval()  # fmt: skip
 
 
-def pipeline(encoder, batch=1, tokens=7):
+@functools.cache
+def pipeline(batch=1, tokens=7, **encoder):
     """The composed model, its inputs, and what PyTorch makes of them in f64."""
+    encoder = t5(**encoder)
     torch.manual_seed(5)
     denoiser = wan()
     ids, x = torch.randint(0, 96, (batch, tokens)), torch.randn(batch, 4, 2, 8, 8)
@@ -109,7 +112,7 @@ MODES = ["sp", "ulysses", "ring", "replica", "batch", "auto", None]
     ids=str,
 )
 def test_modes(mode, mesh):
-    model, inputs, want = pipeline(t5(), batch=2)
+    model, inputs, want = pipeline(batch=2)
     plan = model.parallelize(
         mesh={**mesh, "ring": 1}, context_parallel=CONTEXT, fold={"encoder": mode}
     )
@@ -131,7 +134,7 @@ def test_modes(mode, mesh):
 )
 def test_memory(mode, mesh, share):
     """A rank holds its share of the encoder; norms and the bias's table are small change."""
-    model, _, _ = pipeline(t5(heads=8, width=256), batch=2)
+    model, _, _ = pipeline(batch=2, heads=8, width=256)
     mesh = {**mesh, "ring": 1}
     plan = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": mode})
     whole = model.parallelize(mesh={"tp": 1})
@@ -140,7 +143,7 @@ def test_memory(mode, mesh, share):
 
 @pytest.mark.parametrize("heads, width", [(3, 50), (6, 75)])
 def test_what_does_not_divide(heads, width):
-    model, inputs, want = pipeline(t5(heads=heads, width=width))
+    model, inputs, want = pipeline(heads=heads, width=width)
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 4}, context_parallel=CONTEXT, fold={"encoder": "sp"}
     )
@@ -151,7 +154,7 @@ def test_what_does_not_divide(heads, width):
 
 def test_group_larger_than_the_encoder_can_use():
     """Two heads and a table of 96 rows on eight ranks: a part of them, and a remark."""
-    model, inputs, want = pipeline(t5(heads=2, width=9))
+    model, inputs, want = pipeline(heads=2, width=9)
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 8}, context_parallel=CONTEXT, fold={"encoder": "ulysses"}
     )
@@ -163,7 +166,7 @@ def test_group_larger_than_the_encoder_can_use():
 
 
 def test_report_names_modules():
-    model, _, _ = pipeline(t5())
+    model, _, _ = pipeline()
     mesh = {"ring": 1, "ulysses": 2}
     text = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": "sp"}).report()
     lines = text[text.index("memory, per rank") :].splitlines()[1:6]
@@ -171,13 +174,13 @@ def test_report_names_modules():
 
 
 def test_auto_without_a_group():
-    model, _, _ = pipeline(t5())
+    model, _, _ = pipeline()
     plan = model.parallelize(mesh={"dp": 1}, fold={"encoder": "auto"})
     assert "fold=auto has no group of more than one rank for stage 'encoder'" in plan.report()
 
 
 def test_group_of_one_is_a_remark():
-    model, _, _ = pipeline(t5())
+    model, _, _ = pipeline()
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": "ring"}
     )
@@ -193,7 +196,7 @@ def test_group_of_one_is_a_remark():
     ],
 )  # fmt: skip
 def test_refusals(fold, message):
-    model, _, _ = pipeline(t5())
+    model, _, _ = pipeline()
     with pytest.raises(mw.Error) as error:
         model.parallelize(mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold=fold)
     assert message in str(error.value)
@@ -213,7 +216,7 @@ def test_refusals(fold, message):
     ],
 )  # fmt: skip
 def test_refuses_axes(mesh, context, message):
-    model, _, _ = pipeline(t5())
+    model, _, _ = pipeline()
     with pytest.raises(mw.Error) as error:
         model.parallelize(mesh=mesh, context_parallel=context, fold={"encoder": "sp"})
     assert message in str(error.value)
@@ -221,7 +224,7 @@ def test_refuses_axes(mesh, context, message):
 
 def test_a_prompt_of_one_token():
     """A head of each rank, and one key: sizes of one, which may be any dimension."""
-    model, inputs, want = pipeline(t5(), tokens=1)
+    model, inputs, want = pipeline(tokens=1)
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 4}, context_parallel=CONTEXT, fold={"encoder": "sp"}
     )
@@ -284,7 +287,7 @@ def test_twice_as_many_ranks_as_heads(batch, tokens):
 
 def test_sizes_of_one_in_every_dimension():
     """A head and a frame on each rank: many readings, the verifier finds the right one."""
-    model, inputs, want = pipeline(t5())
+    model, inputs, want = pipeline()
     plan = model.parallelize(
         mesh={"tp": 2, "ring": 2, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": "sp"}
     )

@@ -3,6 +3,7 @@
 """Attention of Ulysses in chunks of heads: the same bits as whole, and PyTorch's results."""
 
 import copy
+import functools
 import json
 import re
 import subprocess
@@ -18,20 +19,22 @@ from torch import nn
 SMALL = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101)
 
 
+@functools.cache
 def build(heads, kv_heads, batch=1, length=24):
+    """The import, the module itself, and what it is called with."""
     torch.manual_seed(0)
     config = tf.LlamaConfig(
         **SMALL, max_position_embeddings=256, use_cache=False, num_attention_heads=heads,
         num_key_value_heads=kv_heads,
     )  # fmt: skip
-    return tf.LlamaForCausalLM(config).eval(), torch.randint(0, 101, (batch, length))
+    module, ids = tf.LlamaForCausalLM(config).eval(), torch.randint(0, 101, (batch, length))
+    return mw.from_torch(module, (ids,)), module, ids
 
 
-def compare(module, ids, mesh, context):
+def check(model, module, ids, mesh, context):
     """The plan that overlaps, after its results were compared."""
     with torch.no_grad():
         want = copy.deepcopy(module).double()(ids)[0]
-    model = mw.from_torch(module, (ids,))
     on, off = (model.parallelize(mesh=mesh, context_parallel=context, overlap=overlap)
                for overlap in ("on", "off"))  # fmt: skip
     got = on.run(ids, measure=True)[0]
@@ -62,11 +65,10 @@ CASES = [
 
 @pytest.mark.parametrize("heads, kv_heads, mesh", CASES, ids=str)
 def test_llama(heads, kv_heads, mesh):
-    module, ids = build(heads, kv_heads)
     context = {axis: axis for axis in mesh if axis != "tp"}
     if "ring" in mesh:
         context["order"] = "zigzag"
-    plan = compare(module, ids, mesh, context)
+    plan = check(*build(heads, kv_heads), mesh, context)
     rows = {8: 8, 4: 4, 1: 8}[kv_heads] // mesh.get("tp", 1)
     # A decision for each layer; both all-to-alls are in chunks.
     applied = [d["numbers"] for d in decisions(plan) if d["outcome"] == "applied" and d["numbers"]["rows"] == rows]
@@ -83,8 +85,7 @@ def test_llama(heads, kv_heads, mesh):
 ], ids=str)  # fmt: skip
 def test_batch(heads, kv_heads, mesh, batch, rows):
     """What moves between sequence and heads is a redistribute there."""
-    module, ids = build(heads, kv_heads, batch)
-    plan = compare(module, ids, mesh, {axis: axis for axis in mesh})
+    plan = check(*build(heads, kv_heads, batch), mesh, {axis: axis for axis in mesh})
     applied = [d["numbers"] for d in decisions(plan) if d["outcome"] == "applied"]
     assert applied and all(d["rows"] == rows for d in applied)
 
@@ -96,8 +97,7 @@ def test_batch(heads, kv_heads, mesh, batch, rows):
     (8, 2, 8, "rows that are scattered over {\"ulysses\"} leave the ops that can run in chunks"),
 ])  # fmt: skip
 def test_declined(heads, kv_heads, mesh, reason):
-    module, ids = build(heads, kv_heads)
-    plan = compare(module, ids, {"ulysses": mesh}, {"ulysses": "ulysses"})
+    plan = check(*build(heads, kv_heads), {"ulysses": mesh}, {"ulysses": "ulysses"})
     assert all(d["outcome"] == "declined" for d in decisions(plan))
     assert any(reason in d["message"] for d in decisions(plan))
 
@@ -114,7 +114,7 @@ def test_biases():
         for name, bias in module.named_parameters():
             if name.endswith("bias"):
                 bias.normal_()
-    plan = compare(module, ids, {"ulysses": 2}, {"ulysses": "ulysses"})
+    plan = check(mw.from_torch(module, (ids,)), module, ids, {"ulysses": 2}, {"ulysses": "ulysses"})
     assert sum(d["outcome"] == "applied" for d in decisions(plan)) == 2
 
 
@@ -161,8 +161,7 @@ def test_runs_beside_kernels():
 
     The order of the program says so; the times of a trace would depend on what else the machine does.
     """
-    module, ids = build(8, 8)
-    model = mw.from_torch(module, (ids,))
+    model, *_ = build(8, 8)
     slow = "cpu flops_f32=1e7 link_bandwidth=1e6 link_latency=0 overlap=1"
     plan = model.parallelize(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}, device=slow)
     assert sum(d["outcome"] == "applied" for d in decisions(plan)) == 2
@@ -182,8 +181,7 @@ def test_runs_beside_kernels():
 
 def test_fast_links():
     """Links that need no hiding, and those of cores, leave it whole."""
-    module, ids = build(8, 8)
-    model = mw.from_torch(module, (ids,))
+    model, *_ = build(8, 8)
     for device in ("cpu", "cpu flops_f32=1e9 link_bandwidth=1e13 link_latency=0 overlap=1"):
         plan = model.parallelize(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}, device=device)
         assert decisions(plan)

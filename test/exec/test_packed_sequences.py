@@ -4,6 +4,7 @@
 on sequences that are sharded: results beside PyTorch's in f64, and the memory that masks take."""
 
 import copy
+import functools
 import re
 
 import meshwright as mw
@@ -42,32 +43,39 @@ def packed(batch, length, parts=3):
     return torch.stack(rows)
 
 
-def parallelize(model, args, kwargs, plan):
+def parallelize(imported, plan):
     mesh, context = PLANS[plan] if isinstance(plan, str) else plan
     options = {"context_parallel": context} if context else {}
-    return mw.from_torch(model, args, kwargs).parallelize(mesh=mesh, **options)
+    return imported.parallelize(mesh=mesh, **options)
 
 
-def compare(model, args, kwargs, plan, valid=None):
-    """`valid` says whose results count: what stands at padding means nothing."""
-    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+class Case:
+    """A model with its arguments, imported once for all plans; what PyTorch makes of it, also in f64."""
 
-    def call(model, cast):
-        wide = {k: cast(v) if v.is_floating_point() else v for k, v in kwargs.items()}
-        with torch.no_grad():
-            got = model(*(cast(x) if x.is_floating_point() else x for x in args), **wide)
-        return (got if isinstance(got, torch.Tensor) else got[0]).double()
+    def __init__(self, model, args, kwargs):
+        def call(model, cast):
+            wide = {k: cast(v) if v.is_floating_point() else v for k, v in kwargs.items()}
+            with torch.no_grad():
+                got = model(*(cast(x) if x.is_floating_point() else x for x in args), **wide)
+            return (got if isinstance(got, torch.Tensor) else got[0]).double()
 
-    want = call(copy.deepcopy(model).double(), torch.Tensor.double)
-    theirs = call(model, lambda x: x)
-    plan = parallelize(model, args, kwargs, plan)
-    got = plan.run(*args, **kwargs)
-    got = (got if isinstance(got, torch.Tensor) else got[0]).double()
-    if valid is not None:
-        want, theirs, got = want[valid], theirs[valid], got[valid]
-    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype] * want.abs().max()
-    assert (got - want).abs().max() <= max(bound, 1.25 * (theirs - want).abs().max())
-    return plan
+        self.args, self.kwargs = args, kwargs
+        self.dtype = next((p.dtype for p in model.parameters()), torch.float32)
+        self.want = call(copy.deepcopy(model).double(), torch.Tensor.double)
+        self.theirs = call(model, lambda x: x)
+        self.imported = mw.from_torch(model, args, kwargs)
+
+    def compare(self, plan, valid=None):
+        """`valid` says whose results count: what stands at padding means nothing."""
+        want, theirs = self.want, self.theirs
+        plan = parallelize(self.imported, plan)
+        got = plan.run(*self.args, **self.kwargs)
+        got = (got if isinstance(got, torch.Tensor) else got[0]).double()
+        if valid is not None:
+            want, theirs, got = want[valid], theirs[valid], got[valid]
+        bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[self.dtype] * want.abs().max()
+        assert (got - want).abs().max() <= max(bound, 1.25 * (theirs - want).abs().max())
+        return plan
 
 
 def masks_in_memory(plan):
@@ -77,43 +85,59 @@ def masks_in_memory(plan):
     return [s for s in shapes if len(s) == 4 and s[2] > 4 and s[3] > 8]
 
 
+@functools.cache
+def restarting(batch, length, implementation="sdpa", dtype=torch.float32):
+    ids = torch.randint(0, 101, (batch, length))
+    model = llama(implementation).to(dtype)
+    return Case(model, (ids,), {"position_ids": packed(batch, length)})
+
+
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize(
     "batch, length, implementation", [(1, 64, "eager"), (2, 33, "sdpa"), (1, 200, "sdpa")]
 )
 def test_positions_that_begin_again(plan, batch, length, implementation):
-    ids = torch.randint(0, 101, (batch, length))
-    done = compare(llama(implementation), (ids,), {"position_ids": packed(batch, length)}, plan)
+    done = restarting(batch, length, implementation).compare(plan)
     assert not masks_in_memory(done)
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_bf16(plan):
-    ids = torch.randint(0, 101, (1, 150))
-    done = compare(llama().bfloat16(), (ids,), {"position_ids": packed(1, 150)}, plan)
+    done = restarting(1, 150, dtype=torch.bfloat16).compare(plan)
     assert not masks_in_memory(done)
+
+
+@functools.cache
+def padded(side):
+    ids = torch.randint(0, 101, (3, 45))
+    mask = torch.ones(3, 45, dtype=torch.long)
+    for i in range(3):
+        mask[i, slice(0, 7 * i) if side == "left" else slice(45 - 7 * i, 45)] = 0
+    return Case(llama(), (ids,), {"attention_mask": mask})
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding(plan, side):
-    ids = torch.randint(0, 101, (3, 45))
-    mask = torch.ones(3, 45, dtype=torch.long)
-    for i in range(3):
-        mask[i, slice(0, 7 * i) if side == "left" else slice(45 - 7 * i, 45)] = 0
-    compare(llama(), (ids,), {"attention_mask": mask}, plan, mask.bool())
+    case = padded(side)
+    case.compare(plan, case.kwargs["attention_mask"].bool())
+
+
+@functools.cache
+def masked(dtype):
+    length = 50
+    ids = torch.randint(0, 101, (2, length))
+    seen = torch.ones(length, length, dtype=torch.bool).tril() & (torch.rand(2, 1, length, length) > 0.3)
+    seen |= torch.eye(length, dtype=torch.bool)
+    mask = seen if dtype == torch.bool else torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+    return Case(llama(), (ids,), {"attention_mask": mask})
 
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
 def test_masks_that_are_given(plan, dtype):
     """They are loaded, wherever they come from."""
-    length = 50
-    ids = torch.randint(0, 101, (2, length))
-    seen = torch.ones(length, length, dtype=torch.bool).tril() & (torch.rand(2, 1, length, length) > 0.3)
-    seen |= torch.eye(length, dtype=torch.bool)
-    mask = seen if dtype == torch.bool else torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
-    compare(llama(), (ids,), {"attention_mask": mask}, plan)
+    masked(dtype).compare(plan)
 
 
 class Segments(torch.nn.Module):
@@ -138,7 +162,7 @@ def test_orders(order, ring, ulysses, length):
     segments[:, length // 3 : length // 3 + 5] = -1
     x = torch.randn(2, length, 32, generator=torch.Generator().manual_seed(3))
     plan = ({"ring": ring, "ulysses": ulysses}, {"ring": "ring", "ulysses": "ulysses", "order": order})
-    done = parallelize(Segments(), (x, segments), {}, plan)
+    done = parallelize(mw.from_torch(Segments(), (x, segments)), plan)
     want = Segments()(x.double(), segments).nan_to_num(0)
     assert not want[:, length // 3 : length // 3 + 5].any()
     got = done.run(x, segments)
@@ -152,24 +176,27 @@ def arena(plan):
     return int(re.search(r"rt\.arena = (\d+)", plan.ir("rt")).group(1))
 
 
+@functools.cache
+def long(length):
+    """Its import, and what it is called with."""
+    ids = torch.zeros(1, length, dtype=torch.long)
+    kwargs = {"position_ids": packed(1, length, 4)}
+    return mw.from_torch(llama(layers=1), (ids,), kwargs), ids, kwargs
+
+
 @pytest.mark.parametrize("plan", ["one", "ulysses", "ring"])
 def test_memory_is_linear_in_the_sequence(plan):
-    sizes = []
-    for length in (2048, 4096, 8192):
-        ids = torch.zeros(1, length, dtype=torch.long)
-        kwargs = {"position_ids": packed(1, length, 4)}
-        sizes.append(arena(parallelize(llama(layers=1), (ids,), kwargs, plan)))
+    sizes = [arena(parallelize(long(length)[0], plan)) for length in (2048, 4096, 8192)]
     assert sizes[1] <= 2.01 * sizes[0] and sizes[2] <= 2.01 * sizes[1], sizes
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_reported_memory_is_that_of_the_schedule(plan):
     """A report counts what is in memory, and a ceiling refuses nothing that fits."""
-    ids = torch.randint(0, 101, (1, 1024))
-    kwargs = {"position_ids": packed(1, 1024, 4)}
+    model, ids, kwargs = long(1024)
+    ids = torch.randint_like(ids, 0, 101)
     mesh, context = PLANS[plan]
     options = {"mesh": mesh, **({"context_parallel": context} if context else {})}
-    model = mw.from_torch(llama(layers=1), (ids,), kwargs)
     done = model.parallelize(**options)
     memory = done.report(format="json")["memory_per_rank"]
     assert arena(done) <= memory["activations_peak"] <= arena(done) + 2 * 1024 * 8

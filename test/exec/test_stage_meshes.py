@@ -4,6 +4,7 @@
 hidden states between them, refusals."""
 
 import copy
+import functools
 
 import meshwright as mw
 import pytest
@@ -39,6 +40,7 @@ class Fuse(nn.Module):
         return self.model(inputs_embeds=x).logits
 
 
+@functools.cache
 def pipeline(batch, sequence):
     """The composed model, its inputs, and what PyTorch makes of them in f64."""
     target, draft = llama(0, 6, 3), Fuse().eval()

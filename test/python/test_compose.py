@@ -35,7 +35,7 @@ class Update(nn.Module):
         return x - 0.1 * noise
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stages():
     torch.manual_seed(0)
     encoder, denoiser, update = Encoder().eval(), Denoiser().eval(), Update()
