@@ -9,6 +9,7 @@
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -101,6 +102,32 @@ static Value widenBf16(ImplicitLocOpBuilder &b, Value value) {
   return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getF32Type()), bits);
 }
 
+Value emitInterleaved(ImplicitLocOpBuilder &b, Value vector) {
+  int64_t count = cast<VectorType>(vector.getType()).getNumElements();
+  SmallVector<int64_t> order;
+  for (int64_t i = 0; i < count; ++i)
+    order.push_back(i / 2 + (i % 2 ? count / 2 : 0));
+  return vector::ShuffleOp::create(b, vector, vector, order);
+}
+
+/// As pairs in i32: the even ones lie low.
+static Value widenEvenFirst(ImplicitLocOpBuilder &b, Value value) {
+  int64_t count = cast<VectorType>(value.getType()).getNumElements();
+  auto pairs = VectorType::get(count / 2, b.getI32Type());
+  Value bits = vector::BitCastOp::create(b, pairs, asBits(b, value));
+  Value even = arith::ShLIOp::create(b, bits, emitConstant(b, pairs, 16));
+  Value odd = arith::AndIOp::create(b, bits, emitConstant(b, pairs, 0xffff0000));
+  SmallVector<int64_t> all = llvm::to_vector(llvm::seq(count));
+  Value words = vector::ShuffleOp::create(b, even, odd, all);
+  return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getF32Type()), words);
+}
+
+static Value narrowEvenFirst(ImplicitLocOpBuilder &b, Value value) {
+  Type type = withShapeOf(value.getType(), b.getBF16Type());
+  Value narrow = arith::TruncFOp::create(b, type, value);
+  return arith::BitcastOp::create(b, type, emitInterleaved(b, asBits(b, narrow)));
+}
+
 /// Rounds to nearest even, in integer arithmetic.
 static Value roundToBf16(ImplicitLocOpBuilder &b, Value value) {
   Type i32 = withShapeOf(value.getType(), b.getI32Type());
@@ -119,7 +146,7 @@ static Value roundToBf16(ImplicitLocOpBuilder &b, Value value) {
   return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getBF16Type()), rounded);
 }
 
-Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
+Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type, LaneOrder order) {
   type = getElementTypeOrSelf(type);
   Type from = getElementTypeOrSelf(value.getType());
   if (from == type)
@@ -140,6 +167,8 @@ Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type) {
     if (fromWidth == toWidth || (fromWidth == 64 && toWidth == 16))
       return emitCast(builder, emitCast(builder, value, builder.getF32Type()), type);
     auto vector = dyn_cast<VectorType>(value.getType());
+    if (vector && order == LaneOrder::EvenFirst)
+      return from.isBF16() ? widenEvenFirst(builder, value) : narrowEvenFirst(builder, value);
     if (vector && from.isBF16() && type.isF32())
       return widenBf16(builder, value);
     if (vector && from.isF32() && type.isBF16() && !llvm::isPowerOf2_64(vector.getNumElements()))
@@ -366,10 +395,11 @@ static Value emitInteger(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value>
       .Default([](Operation *) { return Value(); });
 }
 
-Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange operands) {
+Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange operands,
+                  LaneOrder order) {
   Type result = getElementTypeOrSelf(op->getResult(0).getType());
   if (isa<nn::CastOp>(op))
-    return emitCast(builder, operands[0], result);
+    return emitCast(builder, operands[0], result, order);
   if (isMovement(op))
     return operands[0];
   if (isa<nn::SelectOp>(op)) {
@@ -382,12 +412,12 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
   SmallVector<Value, 2> wide;
   for (Value operand : operands)
     wide.push_back(
-        emitCast(builder, operand, getComputeType(getElementTypeOrSelf(operand.getType()))));
+        emitCast(builder, operand, getComputeType(getElementTypeOrSelf(operand.getType())), order));
   if (auto compare = dyn_cast<nn::CompareOp>(op))
     return emitCompare(builder, compare.getKind(), wide[0], wide[1]);
   Value value =
       isa<FloatType>(result) ? emitFloat(builder, op, wide) : emitInteger(builder, op, wide);
-  return value ? emitCast(builder, value, result) : Value();
+  return value ? emitCast(builder, value, result, order) : Value();
 }
 
 } // namespace meshwright::lower

@@ -51,12 +51,19 @@ bool isCheap(mlir::Operation *op);
 /// How exact functions have to be for a result of this type: to the last place, or
 /// to 2e-4 (`afn`), which bf16 hardly shows.
 mlir::arith::FastMathFlags getAccuracy(mlir::Type type);
+/// Where a vector of f32 has the elements of one of bf16: at the same places, or
+/// first those of even places, then those of odd ones, which are widened by a shift
+/// and a mask, and narrowed all at once.
+enum class LaneOrder { Same, EvenFirst };
+/// A vector that has elements of even places first, with all at their places.
+mlir::Value emitInterleaved(mlir::ImplicitLocOpBuilder &builder, mlir::Value vector);
 /// Emits the arithmetic of an elementwise op. `operands` and the result are
 /// elements as values hold them (i1, bf16, ...), all alone or all in vectors.
 mlir::Value emitElement(mlir::ImplicitLocOpBuilder &builder, mlir::Operation *op,
-                        mlir::ValueRange operands);
+                        mlir::ValueRange operands, LaneOrder order = LaneOrder::Same);
 /// Element conversions, between any two types of `nn`.
-mlir::Value emitCast(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
+mlir::Value emitCast(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type,
+                     LaneOrder order = LaneOrder::Same);
 /// A constant of an integer or float type, or of a vector of them.
 mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, double value);
 /// Loads of and stores to storage: i8 <-> i1.

@@ -69,6 +69,42 @@ struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
   }
 };
 
+/// f32 to bf16, two registers at a time.
+struct NarrowPairs : OpRewritePattern<arith::TruncFOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(arith::TruncFOp op, PatternRewriter &rewriter) const override {
+    constexpr int64_t pair = 32;
+    auto from = dyn_cast<VectorType>(op.getIn().getType()), to = dyn_cast<VectorType>(op.getType());
+    if (!from || from.getRank() != 1 || from.getNumElements() % pair != 0 ||
+        !from.getElementType().isF32() || !to.getElementType().isBF16())
+      return rewriter.notifyMatchFailure(op, "not pairs of registers, f32 to bf16");
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    Value result;
+    for (int64_t at = 0, count = from.getNumElements(); at < count; at += pair) {
+      auto half = [&](int64_t begin) -> Value {
+        return vector::ExtractStridedSliceOp::create(b, op.getIn(), at + begin, pair / 2,
+                                                     int64_t(1));
+      };
+      Value narrow =
+          LLVM::CallIntrinsicOp::create(b, VectorType::get(pair, to.getElementType()),
+                                        b.getStringAttr("llvm.x86.avx512bf16.cvtne2ps2bf16.512"),
+                                        {half(pair / 2), half(0)})
+              .getResult(0);
+      if (count == pair) {
+        result = narrow;
+        break;
+      }
+      if (!result)
+        result = arith::ConstantOp::create(b, b.getZeroAttr(to));
+      result = vector::InsertStridedSliceOp::create(b, narrow, result, ArrayRef<int64_t>{at},
+                                                    ArrayRef<int64_t>{1});
+    }
+    rewriter.replaceOp(op, result);
+    return success();
+  }
+};
+
 /// Whether something is for a result of few digits (bf16), so that 2e-4 is near
 /// enough.
 bool isCoarse(arith::FastMathFlags flags) {
@@ -240,7 +276,8 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ApproximateMath)
 
   explicit ApproximateMath(const meshwright::Target &target)
-      : expandBf16(!target.hasBf16Conversion), hasAvx512(target.vectorBytes == 64) {}
+      : expandBf16(!target.hasBf16Conversion), narrowsPairs(target.narrowsPairs()),
+        hasAvx512(target.vectorBytes == 64) {}
 
   void getDependentDialects(DialectRegistry &registry) const override {
     registry
@@ -256,6 +293,8 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
     patterns.add<ExpandExp>(&getContext(), hasAvx512);
     if (hasAvx512)
       patterns.add<ExpandReciprocal>(&getContext());
+    if (narrowsPairs)
+      patterns.add<NarrowPairs>(&getContext());
     arith::populateCeilFloorDivExpandOpsPatterns(patterns);
     if (expandBf16) {
       arith::populateExpandBFloat16Patterns(patterns);
@@ -265,7 +304,7 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
       signalPassFailure();
   }
 
-  bool expandBf16, hasAvx512;
+  bool expandBf16, narrowsPairs, hasAvx512;
 };
 } // namespace
 

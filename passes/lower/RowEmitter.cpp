@@ -276,7 +276,7 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
   if (isVector)
     for (Value &operand : operands)
       operand = toVector(operand);
-  return emitElement(builder, op, operands);
+  return emitElement(builder, op, operands, getOrder());
 }
 
 Value RowEmitter::emitIota(nn::IotaOp op, const Access &access) {
@@ -318,8 +318,8 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
     other = read(part.operand, 0, getRotaryShift(rotary, part.kind));
   }
   auto times = [&](Value x, Value table) -> Value {
-    x = emitCast(builder, x, type);
-    table = emitCast(builder, table, type);
+    x = convert(x, type);
+    table = convert(table, type);
     if (width) {
       x = toVector(x);
       table = toVector(table);
@@ -332,9 +332,11 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   if (part.kind == RotaryPart::Pairs) {
     // The first of each pair subtracts.
     auto vectorType = cast<VectorType>(sine.getType());
+    bool evenFirst = getOrder() == LaneOrder::EvenFirst;
     SmallVector<Attribute> signs;
     for (int64_t i = 0; i < width; ++i)
-      signs.push_back(builder.getFloatAttr(type, i % 2 ? 1.0 : -1.0));
+      signs.push_back(
+          builder.getFloatAttr(type, (evenFirst ? i >= width / 2 : i % 2) ? 1.0 : -1.0));
     Value sign = arith::ConstantOp::create(builder, DenseElementsAttr::get(vectorType, signs));
     sine = arith::MulFOp::create(builder, sine, sign);
     result = arith::AddFOp::create(builder, cosine, sine);
@@ -343,7 +345,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   } else {
     result = arith::AddFOp::create(builder, cosine, sine);
   }
-  return emitCast(builder, result, elementOf(own));
+  return convert(result, elementOf(own));
 }
 
 //===----------------------------------------------------------------------===//
@@ -366,7 +368,7 @@ Value RowEmitter::emitTerm(const Statistic &statistic) {
   Access access = statistic.row;
   access.column = 1;
   Value x = emitVector(op->getOperand(0), access);
-  x = emitCast(builder, x, getComputeType(elementOf(x)));
+  x = convert(x, getComputeType(elementOf(x)));
   switch (statistic.kind) {
   case Statistic::Sum:
   case Statistic::Max:
@@ -389,10 +391,8 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
   Access row = *getStatisticRow(op, access, space);
   Type type = elementOf(op->getResult(0)), compute = getComputeType(type);
   if (isa<nn::ReduceOp>(op))
-    return emitCast(builder, getStatistic(op, 0, row), type);
-  auto operand = [&](Value value) {
-    return emitCast(builder, emitOperand(op, value, access), compute);
-  };
+    return convert(getStatistic(op, 0, row), type);
+  auto operand = [&](Value value) { return convert(emitOperand(op, value, access), compute); };
   if (auto softmax = dyn_cast<nn::SoftmaxOp>(op)) {
     // The element's place in its row.
     const KeptBuffer &from = *exponentials.find(softmax.getResult(), row);
@@ -402,9 +402,9 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
     for (size_t i = 0; i < at.rows.size(); ++i)
       at.rows[i] = access.rows[i] - row.rows[i];
     Value x = load(from.buffer, at);
-    return emitCast(builder, combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row)), type);
+    return convert(combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row)), type);
   }
-  Value x = emitCast(builder, emit(op->getOperand(0), access), compute);
+  Value x = convert(emit(op->getOperand(0), access), compute);
   if (auto norm = dyn_cast<nn::RmsNormOp>(op)) {
     x = combine<arith::MulFOp>(builder, x, getStatistic(op, 0, row));
     if (norm.getWeight()) {
@@ -413,7 +413,7 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
         weight = arith::AddFOp::create(builder, emitConstant(builder, weight.getType(), 1), weight);
       x = combine<arith::MulFOp>(builder, x, weight);
     }
-    return emitCast(builder, x, type);
+    return convert(x, type);
   }
   auto norm = cast<nn::LayerNormOp>(op);
   x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, row));
@@ -422,7 +422,7 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
     x = combine<arith::MulFOp>(builder, x, operand(norm.getWeight()));
   if (norm.getBias())
     x = combine<arith::AddFOp>(builder, x, operand(norm.getBias()));
-  return emitCast(builder, x, type);
+  return convert(x, type);
 }
 
 } // namespace meshwright::lower

@@ -33,6 +33,12 @@ public:
   void setBuffer(mlir::Value value, mlir::Value buffer) { buffers[value] = buffer; }
   mlir::Value getBuffer(mlir::Value value) const { return buffers.lookup(value); }
 
+  /// Has vectors of this width in f32 with elements of even columns first, if they
+  /// come from bf16 and end as it.
+  void setEvenFirst(int64_t width) { evenFirstWidth = width; }
+  LaneOrder getOrder() const {
+    return width && width == evenFirstWidth ? LaneOrder::EvenFirst : LaneOrder::Same;
+  }
   /// Starts a row: an index for each dimension, null for those that others
   /// stand for.
   void startRow(const LoopSpace &space, llvm::ArrayRef<mlir::Value> indices);
@@ -88,6 +94,9 @@ private:
     Access at;
   };
 
+  mlir::Value convert(mlir::Value value, mlir::Type type) {
+    return emitCast(builder, value, type, getOrder());
+  }
   mlir::Value emitNew(mlir::Value value, const Access &access);
   mlir::Value emitRowReduction(mlir::Operation *op, const Access &access);
   mlir::Value emitPart(mlir::Operation *op, const Access &access);
@@ -104,7 +113,7 @@ private:
   llvm::SmallVector<mlir::Value> indices;
   mlir::Value column;
   /// 0 outside of columns.
-  int64_t width = 0;
+  int64_t width = 0, evenFirstWidth = 0;
   mlir::Operation *anchor = nullptr;
   /// What has been read of inputs in the row's order.
   llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;

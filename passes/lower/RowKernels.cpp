@@ -225,6 +225,8 @@ private:
   const KernelRegion &region;
   const RowPlan &plan;
   int64_t widest;
+  /// Of vectors that have elements of even columns first; else 0.
+  int64_t evenFirstWidth = 0;
   /// Whether rows come from memory: a cache needs no asking ahead.
   bool isLarge;
   /// Of what is stored past the caches at once, which cannot hold it all; else 0.
@@ -252,6 +254,8 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Targ
     : region(region), plan(plan) {
   int64_t registers = plan.isScalar ? 1 : 2;
   widest = registers * target.vectorBytes / plan.widestBytes;
+  if (plan.canReorder && !plan.isScalar && plan.widestBytes == 4 && target.narrowsPairs())
+    evenFirstWidth = widest;
   int64_t bytes = 0;
   for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
     for (Value value : values)
@@ -300,6 +304,7 @@ static Value emitIsAligned(Builder &b, ArrayRef<Value> buffers, int64_t bytes) {
 void RowKernel::emit(Builder &builder, ValueRange arguments) {
   RowEmitter emitter(builder, region);
   row = &emitter;
+  emitter.setEvenFirst(evenFirstWidth);
   for (auto [i, input] : llvm::enumerate(region.inputs))
     emitter.setBuffer(input, arguments[i]);
   ValueRange written = arguments.drop_front(region.inputs.size()).drop_back(3);
@@ -450,6 +455,9 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
   auto addTerms = [&](ValueRange terms) {
     for (auto [statistic, term, total] : llvm::zip_equal(statistics, terms, totals)) {
       Reducer reducer(b, *statistic, getTypeOf(*statistic));
+      // In one order, so that sums are the same bits.
+      if (row->getOrder() == LaneOrder::EvenFirst)
+        term = emitInterleaved(b, term);
       Value sum = reducer.reduce(term);
       total = total ? reducer.combine(total, sum) : sum;
     }

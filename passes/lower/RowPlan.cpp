@@ -248,6 +248,7 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
   plan.widestBytes =
       std::max<int64_t>(plan.widestBytes, getComputeType(type).getIntOrFloatBitWidth() / 8);
   Operation *op = region.getDefiningOp(value);
+  plan.canReorder &= access.column == 0 || type.isBF16() || (op && type.isF32());
   if (!op) {
     piece.accesses.push_back(access);
     plan.isScalar |= access.column != 0 && access.column != 1;
@@ -417,6 +418,10 @@ FailureOr<int64_t> Walker::addStatistics(Operation *op, const Access &access,
     for (auto [stage, kind] : llvm::enumerate(kinds))
       piece.statistics.push_back({kind, op, unsigned(stage), *row, columns, level++});
   }
+  // Exponentials are kept in f32, to be read in the chunks in which they were made.
+  if (isa<nn::SoftmaxOp>(op))
+    plan.canReorder &= access.column == 1 && access.offset == row->offset &&
+                       access.rows == row->rows && columns == this->columns;
   // What is done with the elements.
   if (isa<nn::ReduceOp>(op))
     return level;
@@ -582,6 +587,13 @@ static LogicalResult finishPiece(const KernelRegion &region, RowPlan &plan, RowP
     return failure();
   }
   walker.chooseKept();
+  auto isInOrder = [](const auto &stored) {
+    return stored.value && !getElementTypeOrSelf(stored.value.getType()).isBF16();
+  };
+  plan.canReorder &=
+      llvm::none_of(piece.kept, isInOrder) && llvm::none_of(piece.stores, [&](const Store &store) {
+        return !store.perRow && isInOrder(store);
+      });
   for (auto &[columns, cuts] : piece.cuts)
     llvm::sort(cuts);
   joinLoops(piece);

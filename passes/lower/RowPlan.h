@@ -120,6 +120,9 @@ struct RowPlan {
   /// element by element.
   int64_t widestBytes = 4;
   bool isCostly = false, isScalar = false;
+  /// Whether vectors in memory are of bf16 and those between of it and f32, so that
+  /// in what order the latter have a chunk's columns does not show.
+  bool canReorder = true;
 };
 
 /// The plan of a region, or why there is none.

@@ -32,6 +32,8 @@ struct Target {
   bool hasStreamingStores = false;
   int64_t l1Bytes = 32 << 10, l2Bytes = 1 << 20, l3Bytes = 32 << 20;
 
+  /// Two registers of f32 become one of bf16 in one instruction.
+  bool narrowsPairs() const { return hasBf16Dot && vectorBytes == 64; }
   /// f32 elements of a vector register.
   int64_t getLanes() const { return vectorBytes / 4; }
 
