@@ -594,7 +594,7 @@ except mw.Error as error:
     assert re.search(r"rank 1: its process \(\d+\) has ended before the run", done.stdout), done.stdout + done.stderr
 
 
-def test_a_file_that_one_process_lacks(block):
+def test_a_file_that_some_processes_lack(block):
     # It ends as the others begin to run: none of them may be left in MPI's end, which mpirun does not survive.
     folder = block.folder / "bundle"
     done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
@@ -606,7 +606,8 @@ def test_a_file_that_one_process_lacks(block):
         done = launch(4, folder, *block.arguments[1:2], "--backend=mpi", f"--outputs={out}")
         assert done.returncode == 1 and not out.exists(), done.stderr
         assert "weights/rank-1.bin: No such file or directory" in done.stderr
-        assert re.search(r"rank 1: its process \(\d+\) has ended before the run", done.stderr), done.stderr
+        # The file is rank 3's, too, which has the same part of each weight: either may be the first to end.
+        assert re.search(r"rank [13]: its process \(\d+\) has ended before the run", done.stderr), done.stderr
 
 
 def test_a_process_that_stops_as_it_begins(block):
