@@ -76,4 +76,8 @@ sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null ||
   "$PYTHON" -m pip install -q "${PYTHON_PACKAGES[@]}"
   python_has_packages "$PYTHON" || die "$PYTHON still lacks packages; it must be Python 3.11 or 3.12"
 fi
+# Only makes the tests faster: scripts/test.sh does without where it is not to be had.
+"$PYTHON" -c 'import xdist' 2>/dev/null ||
+  "$PYTHON" -m pip install -q --retries 1 --timeout 20 pytest-xdist 2>/dev/null ||
+  echo "pytest-xdist cannot be installed: Python's tests will run in one process"
 echo "set-up is complete ($PYTHON)"

@@ -70,6 +70,9 @@ lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$B
 # Quick ones first: what runs whole programs or builds another project is slow.
 slow='(exec|package|pipelines)/'
 pytest=("$PYTHON" -m pytest -q -p no:cacheprovider test)
+# A process per processor, where set-up could install what starts them.
+"$PYTHON" -c 'import xdist' 2>/dev/null &&
+  pytest+=(-n "${MESHWRIGHT_JOBS:-$(nproc)}" --dist worksteal)
 [[ -n $filter ]] && pytest+=(-k "$filter")
 
 # pytest says 5 where no test was selected.

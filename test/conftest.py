@@ -12,6 +12,9 @@ os.environ.setdefault("MESHWRIGHT_TIMEOUT", "300")
 # What scripts/sanitize_runtime.sh puts before this process is within others already.
 if "MESHWRIGHT_SANITIZER" in os.environ:
     os.environ.pop("LD_PRELOAD", None)
+# Beside other processes of pytest-xdist, one for each processor.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
