@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/TableRows.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -60,6 +61,15 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     auto id = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!id || !id.getType().isInteger(64))
       return op->emitOpError() << "expected nn.id to be an i64 integer, got "
+                               << attribute.getValue();
+    return success();
+  }
+  if (attribute.getName() == kTableRowsAttr) {
+    if (!isa<EmbeddingOp>(op))
+      return op->emitOpError("expected nn.table_rows on an nn.embedding");
+    auto rows = dyn_cast<IntegerAttr>(attribute.getValue());
+    if (!rows || !rows.getType().isInteger(64) || rows.getInt() < 1)
+      return op->emitOpError() << "expected nn.table_rows to be an i64 integer from 1 on, got "
                                << attribute.getValue();
     return success();
   }

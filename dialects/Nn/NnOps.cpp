@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/TableRows.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/Support/MathExtras.h"
@@ -456,6 +457,14 @@ LogicalResult LinearOp::verify() {
     return failure();
   expected.back() = out;
   return verifyShape(*this, "result", getResult(), expected);
+}
+
+std::optional<int64_t> nn::getTableRows(EmbeddingOp embedding) {
+  if (!embedding.getOffset())
+    return shapeOf(embedding.getTable()).front();
+  if (auto rows = embedding->getAttrOfType<IntegerAttr>(kTableRowsAttr))
+    return rows.getInt();
+  return std::nullopt;
 }
 
 LogicalResult EmbeddingOp::verify() {

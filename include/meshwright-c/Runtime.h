@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Changes whenever anything below does. */
-#define MW_RT_ABI_VERSION 2
+#define MW_RT_ABI_VERSION 3
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -148,9 +148,10 @@ typedef struct mw_rt_gemm {
 
 /* Rows by index: data [outer, size, inner], indices [count], result [outer,
  * count, inner]. With `has_offset`, rows offset .. offset + size of a larger
- * table are here, and other indices give zeros; else they are an error. */
+ * table are here, and other indices give zeros. Those that are negative, or not
+ * below the size of the whole table, `total`, are an error. */
 typedef struct mw_rt_gather {
-  int64_t dtype, index_dtype, outer, size, inner, count, has_offset, offset_dtype;
+  int64_t dtype, index_dtype, outer, size, inner, count, total, has_offset, offset_dtype;
 } mw_rt_gather;
 
 /* Elements by index: data [outer, size, inner], indices and result [outer,

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -33,7 +34,7 @@ static int64_t getBound(Value value, int depth) {
     };
     if (auto embedding = dyn_cast<nn::EmbeddingOp>(user)) {
       if (use.get() == embedding.getIds())
-        add(rowsOf(embedding.getTable(), 0));
+        add(nn::getTableRows(embedding).value_or(rowsOf(embedding.getTable(), 0)));
     } else if (auto gather = dyn_cast<nn::GatherOp>(user)) {
       if (use.get() == gather.getIndices())
         add(rowsOf(gather.getData(), gather.getDim()));

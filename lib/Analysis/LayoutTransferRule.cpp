@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/RingSteps.h"
 #include "meshwright/lib/Analysis/RuleTransfer.h"
@@ -446,6 +447,12 @@ LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
                     "has an offset of " + Twine(chunk) + " rows a rank, expected " +
                         Twine(rows.getLocalSize()),
                     2);
+    int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(embedding).value_or(size);
+    if (stated != size)
+      return report(context,
+                    "has an offset in a table of " + Twine(stated) + " rows, expected " +
+                        Twine(size),
+                    1);
     return success();
   }
   if (!axes.empty())

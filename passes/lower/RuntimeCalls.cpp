@@ -13,10 +13,13 @@
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/dialects/Nn/TableRows.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/bit.h"
 #include "llvm/Support/MathExtras.h"
+
+#include <limits>
 
 using namespace mlir;
 
@@ -146,6 +149,7 @@ static Step getEmbedding(nn::EmbeddingOp op) {
                      table[0],
                      table[1],
                      product(shapeOf(op.getIds())),
+                     nn::getTableRows(op).value_or(std::numeric_limits<int64_t>::max()),
                      op.getOffset() != nullptr,
                      codeOfOptional(op.getOffset())};
   return step;
@@ -162,6 +166,7 @@ static Step getGather(nn::GatherOp op) {
                      data[dim],
                      product(data.drop_front(dim + 1)),
                      product(shapeOf(op.getIndices())),
+                     data[dim],
                      0,
                      0};
   return step;

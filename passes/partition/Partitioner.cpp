@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/partition/Partitioner.h"
 
+#include "meshwright/dialects/Nn/TableRows.h"
+
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -616,6 +618,9 @@ LogicalResult Partitioner::partition(Operation *op) {
     types.push_back(getLocalType(value, shardings.back()));
   }
   Operation *local = emit(op, operands, types);
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty())
+    if (std::optional<int64_t> rows = nn::getTableRows(embedding))
+      local->setAttr(nn::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [value, own, sharding] :
        llvm::zip_equal(op->getResults(), local->getResults(), shardings))
     if (failed(define(value, {own, sharding, unreduced}, rest)))

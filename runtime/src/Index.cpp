@@ -29,14 +29,14 @@ static int32_t gather(mw_rt_context *context, int64_t op, const mw_rt_gather *wh
   int64_t first = what->has_offset ? loadIndex(what->offset_dtype, offset, 0) : 0;
   for (int64_t o = 0; o < what->outer; ++o)
     for (int64_t i = 0; i < what->count; ++i) {
-      int64_t index = loadIndex(what->index_dtype, indices, i) - first;
+      int64_t index = loadIndex(what->index_dtype, indices, i), here = index - first;
       char *to = static_cast<char *>(result) + (o * what->count + i) * row;
-      if (index >= 0 && index < what->size)
-        std::memcpy(to, static_cast<const char *>(data) + (o * what->size + index) * row, row);
-      else if (what->has_offset)
-        std::memset(to, 0, row);
+      if (index < 0 || index >= what->total)
+        return context->fail(op, outOfRange(index, i, what->total));
+      if (here >= 0 && here < what->size)
+        std::memcpy(to, static_cast<const char *>(data) + (o * what->size + here) * row, row);
       else
-        return context->fail(op, outOfRange(index, i, what->size));
+        std::memset(to, 0, row);
     }
   return 0;
 }

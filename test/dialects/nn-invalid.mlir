@@ -630,6 +630,22 @@ func.func @embedding(%i: tensor<2xi64>, %t: tensor<9x8xf32>, %o: tensor<1xi64>) 
 
 // -----
 
+func.func @embedding(%i: tensor<2xi64>, %t: tensor<9x8xf32>, %o: tensor<i64>) {
+  // expected-error@+1 {{'nn.embedding' op expected nn.table_rows to be an i64 integer from 1 on, got 0 : i64}}
+  %0 = nn.embedding %i, %t offset %o {nn.table_rows = 0 : i64} : (tensor<2xi64>, tensor<9x8xf32>, tensor<i64>) -> tensor<2x8xf32>
+  return
+}
+
+// -----
+
+func.func @embedding(%t: tensor<9x8xf32>) {
+  // expected-error@+1 {{'nn.relu' op expected nn.table_rows on an nn.embedding}}
+  %0 = nn.relu %t {nn.table_rows = 9 : i64} : tensor<9x8xf32>
+  return
+}
+
+// -----
+
 func.func @embedding(%i: tensor<2xi64>, %t: tensor<9x8xf32>, %o: tensor<1xi64>) {
   // expected-error@+1 {{'nn.embedding' op expected result of shape [2, 8], got [2, 9]}}
   %0 = nn.embedding %i, %t : (tensor<2xi64>, tensor<9x8xf32>) -> tensor<2x9xf32>

@@ -18,6 +18,7 @@ import pytest
 import torch
 from harness import ELEMENT, PATIENCE, tool, type_of
 from safetensors.torch import load_file, save_file
+from test_parallelize import LOOKUP
 from test_ranks import Mesh, spell, values
 
 BIN = pathlib.Path(tool()).parent
@@ -423,6 +424,13 @@ def test_check_finite(block):
     done = launch(2, *block.arguments, *arguments)
     assert done.returncode == 1 and "is NaN at element" in done.stderr, done.stderr
     assert not (block.folder / "y.safetensors").exists()
+
+
+def test_an_index_that_no_rank_has(tmp_path):
+    files = Files(tmp_path, LOOKUP, {"i": torch.full((3, 5), 31)}, {"e": values(31, 8)})
+    done = launch(2, *files.arguments, "--parallelize=mesh=tp=2", "--backend=mpi")
+    assert done.returncode == 1
+    assert "m.mlir:2" in done.stderr and "index 31 at position 0 is out of range, expected 0 to 30" in done.stderr, done.stderr
 
 
 def test_a_failed_check_fails_everywhere(block):

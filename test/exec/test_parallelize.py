@@ -73,6 +73,34 @@ def test_padding_is_no_index(tmp_path, options):
     assert torch.equal(got["elements"], x.gather(1, indices - 1))
 
 
+LOOKUP = """func.func @main(%i: tensor<3x5xi64> {nn.input = "i"}, %e: tensor<31x8xf32> {nn.parameter = "e"}) -> (tensor<3x5x8xf32> {nn.output = "y"}) {
+  %0 = nn.embedding %i, %e {nn.id = 0 : i64} : (tensor<3x5xi64>, tensor<31x8xf32>) -> tensor<3x5x8xf32>
+  return %0 : tensor<3x5x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("options", ["mesh=tp=1", "mesh=tp=2", "mesh=tp=3 sequence-parallel=on", "mesh=dp=2,tp=2"])
+def test_indices_that_no_rank_has(tmp_path, options):
+    # 31 rows: the last rank's are padded, and what it pads is no row either.
+    (tmp_path / "m.mlir").write_text(LOOKUP)
+    table = torch.randn(31, 8, generator=torch.Generator().manual_seed(0))
+    save_file({"e": table}, tmp_path / "w.safetensors")
+    for index in (0, 30, 31, 2**40, -1):
+        indices = torch.arange(2, 17).reshape(3, 5)
+        indices[1, 3] = index
+        save_file({"i": indices}, tmp_path / "x.safetensors")
+        done = run(tmp_path, f"--parallelize={options}", f"--outputs={tmp_path}/y.safetensors")
+        if 0 <= index < 31:
+            assert done.returncode == 0, done.stderr
+            assert torch.equal(load_file(tmp_path / "y.safetensors")["y"], table[indices])
+            (tmp_path / "y.safetensors").unlink()
+        else:
+            assert done.returncode == 1 and not (tmp_path / "y.safetensors").exists()
+            assert "nn.embedding" in done.stderr and "m.mlir:2" in done.stderr, done.stderr
+            assert f"index {index} at position " in done.stderr and "is out of range, expected 0 to 30" in done.stderr
+
+
 def test_report(files):
     done = run(files, "--parallelize=mesh=tp=2", "--report")
     assert done.returncode == 0 and "all_reduce" in done.stdout or "reduce_scatter" in done.stdout, done.stderr

@@ -53,7 +53,7 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.shard
 // CHECK-LABEL: func.func @main
 // CHECK-SAME: tensor<4x8xf32> {dist.global = tensor<7x8xf32>
 // CHECK: %[[O:.*]] = dist.axis_index ["tp"] chunk 4 : tensor<i64>
-// CHECK: %[[E:.*]] = nn.embedding %arg0, %arg1 offset %[[O]]
+// CHECK: %[[E:.*]] = nn.embedding %arg0, %arg1 offset %[[O]] {nn.table_rows = 7 : i64}
 // CHECK: dist.all_reduce sum %[[E]] axes ["tp"]
 dist.mesh @mesh = <["tp"=2]>
 func.func @main(%ids: tensor<3xi64> {nn.input = "ids", dist.sharding = #dist.sharding<@mesh, [{}]>},

@@ -460,6 +460,23 @@ func.func @main(
 
 // -----
 
+// A chunk of a vocabulary, its padding counted as rows.
+dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
+    // expected-note@below {{operand 1 is from here}}
+    %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<61x16xf32>})
+    -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %o = dist.axis_index ["tp"] chunk 16 : tensor<i64>
+  // expected-error@below {{has an offset in a table of 64 rows, expected 61}}
+  %0 = nn.embedding %ids, %up offset %o {nn.table_rows = 64 : i64} : (tensor<8xi64>, tensor<16x16xf32>, tensor<i64>) -> tensor<8x16xf32>
+  %r = dist.all_reduce sum %0 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %r : tensor<8x16xf32>
+}
+
+// -----
+
 // A slice that reads padding.
 dist.mesh @mesh = <["tp"=4]>
 func.func @main(

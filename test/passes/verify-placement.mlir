@@ -92,7 +92,7 @@ func.func @embedding(
     -> (tensor<1x4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<1x13x16xf32>})
     attributes {dist.spmd = @mesh} {
   %o = dist.axis_index ["tp"] chunk 8 : tensor<i64>
-  %0 = nn.embedding %ids, %table offset %o : (tensor<1x13xi64>, tensor<8x16xf32>, tensor<i64>) -> tensor<1x13x16xf32>
+  %0 = nn.embedding %ids, %table offset %o {nn.table_rows = 30 : i64} : (tensor<1x13xi64>, tensor<8x16xf32>, tensor<i64>) -> tensor<1x13x16xf32>
   %1 = dist.pad %0 dims [1] : (tensor<1x13x16xf32>) -> tensor<1x16x16xf32>
   %2 = dist.reduce_scatter sum %1 axes ["tp"] dims [1] : (tensor<1x16x16xf32>) -> tensor<1x4x16xf32>
   %p = nn.iota dim 1 : tensor<1x13xi64>

@@ -1,0 +1,25 @@
+//===- TableRows.h - the rows of a table that is in parts -------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_TABLEROWS_H
+#define MESHWRIGHT_DIALECTS_NN_TABLEROWS_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+namespace meshwright::nn {
+
+/// On an embedding with an offset: the rows of the whole table, without padding. Ids from
+/// there on are no row of any part, and an error.
+constexpr llvm::StringLiteral kTableRowsAttr = "nn.table_rows";
+
+/// The rows of the table that an embedding reads, or reads a part of; none where that
+/// is not known.
+std::optional<int64_t> getTableRows(EmbeddingOp embedding);
+
+} // namespace meshwright::nn
+
+#endif // MESHWRIGHT_DIALECTS_NN_TABLEROWS_H
