@@ -103,6 +103,10 @@ Expected<Target> Target::get(StringRef cpu) {
   if (!subtarget || !subtarget->isCPUStringValid(cpu))
     return createStringError("unknown target cpu '" + cpu.str() + "' for " + triple.str());
   subtarget.reset(registered->createMCSubtargetInfo(triple, cpu, ""));
+  // LLVM ends the process where 64-bit code is asked for and the processor has none.
+  if (triple.isX86() && triple.isArch64Bit() && !subtarget->checkFeatures("+64bit"))
+    return createStringError("target cpu '" + cpu.str() +
+                             "' has no 64-bit code, expected one for " + triple.str());
   readFeatures(target, *subtarget);
   return target;
 }

@@ -235,6 +235,9 @@ def test_missing_and_changed_files(bundle, file, tmp_path):
     assert f"bundle/{file}: " in run(bundle, status=1)
     path.unlink()
     assert f"bundle/{file}: No such file or directory" in run(bundle, status=1)
+    os.mkfifo(path)  # which nobody writes
+    assert f"bundle/{file}: not a file" in run(bundle, status=1)
+    path.unlink()
     path.write_bytes(content)
     assert_same(run(bundle), tmp_path)
 
@@ -349,6 +352,8 @@ def test_other_architecture(bundle):
 def test_unknown_processor(plan, tmp_path):
     with pytest.raises(mw.Error, match="unknown target cpu 'i486dx'"):
         plan.compile(tmp_path / "bundle", target_cpu="i486dx")
+    with pytest.raises(mw.Error, match="target cpu 'i386' has no 64-bit code, expected one for x86_64"):
+        plan.compile(tmp_path / "bundle", target_cpu="i386")
     assert os.listdir(tmp_path) == []
 
 
