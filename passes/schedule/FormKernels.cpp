@@ -208,6 +208,18 @@ LogicalResult Former::emit(size_t index) {
   return success();
 }
 
+/// Whether the bytes of many values like this can be added: more than 2^45 elements of
+/// eight bytes are more than processors address.
+static bool isAddressable(RankedTensorType type) {
+  int64_t count = 1;
+  for (int64_t size : type.getShape()) {
+    if (size > 0 && count > (int64_t(1) << 45) / size)
+      return false;
+    count *= size;
+  }
+  return true;
+}
+
 LogicalResult Former::run() {
   if (!func.getBody().hasOneBlock())
     return emitError(func.getLoc(), "'")
@@ -222,10 +234,17 @@ LogicalResult Former::run() {
       return emitError(func.getLoc(), "argument ")
              << i << " of '" << func.getName() << "' is of type " << type
              << ", expected a tensor of static shape";
+    else if (!isAddressable(cast<RankedTensorType>(type)))
+      return emitError(func.getLoc(), "argument ")
+             << i << " of '" << func.getName() << "' is of type " << type
+             << ", expected at most 2^45 elements";
   for (Operation &op : body.without_terminator()) {
     for (Type type : op.getResultTypes())
       if (!isTensor(type))
         return op.emitOpError("has a result of type ") << type << ", which cannot be compiled";
+      else if (!isAddressable(cast<RankedTensorType>(type)))
+        return op.emitOpError("has a result of type ")
+               << type << ", expected at most 2^45 elements";
     if (op.getNumRegions() != 0)
       return op.emitOpError("cannot be compiled for execution");
   }

@@ -71,9 +71,11 @@ static Status execute(const Options &options) {
   std::vector<rt::Memory> arrays;
   std::vector<void *> pointers;
   for (const rt::ProgramValue &output : model->getOutputs()) {
-    arrays.push_back(rt::allocate(rt::countOf(output.shape) * rt::sizeOf(output.type)));
+    int64_t bytes = rt::countOf(output.shape) * rt::sizeOf(output.type);
+    arrays.push_back(rt::allocate(bytes));
     if (!arrays.back())
-      return fail("out of memory for output '" + output.name + "'");
+      return fail("no memory for the " + std::to_string(bytes) + " bytes of output '" +
+                  output.name + "'");
     pointers.push_back(arrays.back().get());
     outputs.push_back({output.name, output.type, output.shape, pointers.back()});
   }

@@ -17,3 +17,19 @@ func.func @index(%x: tensor<4xf32>) -> tensor<4xf32> {
   }
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+// expected-error@+1 {{argument 0 of 'long' is of type 'tensor<70368744177664xf32>', expected at most 2^45 elements}}
+func.func @long(%x: tensor<70368744177664xf32>) -> tensor<70368744177664xf32> {
+  return %x : tensor<70368744177664xf32>
+}
+
+// -----
+
+func.func @wide() -> tensor<f32> {
+  // expected-error@+1 {{has a result of type 'tensor<4294967296x4294967296x4xf32>', expected at most 2^45 elements}}
+  %0 = nn.constant dense<1.0> : tensor<4294967296x4294967296x4xf32>
+  %1 = nn.reduce sum %0 dims [0, 1, 2] : (tensor<4294967296x4294967296x4xf32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
