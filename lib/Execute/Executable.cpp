@@ -211,6 +211,7 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   for (auto [argument, isRead] : llvm::zip_equal(description.arguments, lowered->isRead))
     argument.isRead = isRead;
   description.ops = std::move(lowered->ops);
+  description.fused = std::move(lowered->fused);
   for (std::vector<char> &constant : lowered->constants)
     description.constants.push_back(own(std::move(constant)));
   return program;

@@ -120,10 +120,28 @@ Value EntryEmitter::getKernel(StringRef name) {
   return LLVM::AddressOfOp::create(builder, getFunction(name, {}, none));
 }
 
+/// The other ops of its kernel that may give a NaN or infinity, in program order; values
+/// between ops of one kernel are never in memory.
+static std::string describeFused(Operation *op) {
+  std::string text;
+  if (!isa<rt::KernelOp>(op->getParentOp()))
+    return text;
+  for (Operation &other : *op->getBlock()) {
+    auto isFloat = [](Type type) { return isa<FloatType>(getElementTypeOrSelf(type)); };
+    if (&other != op && llvm::any_of(other.getResultTypes(), isFloat) && !isFree(&other) &&
+        !isMovement(&other))
+      text += (text.empty() ? "" : ", ") + describeOp(&other);
+  }
+  return text;
+}
+
 void EntryEmitter::emitStep(const Step &step) {
   auto [number, isNew] = opNumbers.try_emplace(step.op, program.ops.size());
-  if (isNew)
+  if (isNew) {
+    if (std::string others = describeFused(step.op); !others.empty())
+      program.fused[number->second] = std::move(others);
     program.ops.push_back(describeOp(step.op));
+  }
   SmallVector<Value> arguments{entry.getArgument(0), getConstant(number->second)};
   if (!step.descriptor.empty())
     arguments.push_back(getDescriptor(step.descriptor));

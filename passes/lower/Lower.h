@@ -18,6 +18,7 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,8 @@ struct LoweredProgram {
   std::vector<std::vector<char>> constants;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
+  /// Of those that others are in one kernel with, what these are (describeFused).
+  std::map<int64_t, std::string> fused;
   std::vector<ProbedOp> probes;
 };
 

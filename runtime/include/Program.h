@@ -21,6 +21,7 @@
 #include "meshwright/runtime/include/Types.h"
 #include "meshwright/runtime/include/World.h"
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -98,6 +99,8 @@ struct ProgramDescription {
   std::vector<Bytes> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;
+  /// The ops that are in one kernel with an op, by its number.
+  std::map<int64_t, std::string> fused;
   /// The processor it was compiled for, and what of it the code uses, as LLVM
   /// spells them.
   std::string targetCpu;

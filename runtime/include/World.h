@@ -13,6 +13,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -107,6 +108,8 @@ public:
   int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
   const std::vector<std::string> &getOpNames() const { return ops; }
+  /// What else is in the kernels of ops, by an op's number, for errors about values.
+  void setFused(std::map<int64_t, std::string> others) { fused = std::move(others); }
   /// The op that a rank of this process is at, or was last; -1 before the first.
   int64_t getPosition(int64_t rank) const;
   /// How long threads look before they sleep, in nanoseconds: those of streams,
@@ -139,6 +142,7 @@ private:
   int64_t numRanks = 0;
   std::vector<int64_t> localRanks;
   std::vector<std::string> ops;
+  std::map<int64_t, std::string> fused;
   std::unique_ptr<Fault> fault;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
   double timeout = 30;

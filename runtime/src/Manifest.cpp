@@ -164,6 +164,9 @@ std::string Manifest::toJson() const {
   for (const Stored &constant : constants)
     data.push_back(write(constant));
   json["ops"] = description.ops;
+  Json &fused = json["fused"] = Json::object();
+  for (const auto &[op, others] : description.fused)
+    fused[std::to_string(op)] = others;
   json["hash"] = hashOf(json);
   return dump(json, /*indent=*/1) + "\n";
 }
@@ -367,6 +370,10 @@ static void read(const Json &json, Manifest &manifest) {
             "a constant differs between ranks");
   }
   description.ops = json.at("ops").get<std::vector<std::string>>();
+  const Json fused = json.value("fused", Json::object());
+  for (size_t op = 0; op < description.ops.size(); ++op)
+    if (auto others = fused.find(std::to_string(op)); others != fused.end())
+      description.fused[int64_t(op)] = others->get<std::string>();
 }
 
 bool Manifest::parse(const std::string &text, Manifest &manifest, std::string &error) {

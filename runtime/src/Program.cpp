@@ -75,6 +75,7 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
   program->world = World::create(backend, description.numRanks, description.ops, error);
   if (!program->world)
     return nullptr;
+  program->world->setFused(description.fused);
   program->ranks = program->world->getLocalRanks();
   program->stored.resize(description.parameters.size());
   program->given.resize(description.parameters.size());
@@ -408,8 +409,10 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
   std::vector<Memory> arrays;
   std::vector<void *> again;
   for (const ProgramValue &output : description.outputs) {
-    if (!arrays.emplace_back(allocate(countOf(output.shape) * sizeOf(output.type))))
-      return refuse(error, "out of memory for output '" + output.name + "'");
+    int64_t bytes = countOf(output.shape) * sizeOf(output.type);
+    if (!arrays.emplace_back(allocate(bytes)))
+      return refuse(error, "no memory for the " + std::to_string(bytes) + " bytes of output '" +
+                               output.name + "'");
     again.push_back(arrays.back().get());
   }
   for (int64_t i = 2; i <= runs; ++i) {
@@ -500,7 +503,8 @@ bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector
       const void *local = isHere ? buffers[position].results[i] : nullptr;
       if (int64_t(ranks.size()) < description.numRanks) {
         if (!arrived && !(arrived = allocate(output.getLocalBytes())))
-          return refuse(error, "out of memory for output '" + output.name + "'");
+          return refuse(error, "no memory for the " + std::to_string(output.getLocalBytes()) +
+                                   " bytes of a part of output '" + output.name + "'");
         // What is here is only read.
         void *data = isHere ? const_cast<void *>(local) : arrived.get();
         if (!world->getBackend().broadcast(rank, data, output.getLocalBytes(), error))

@@ -129,7 +129,9 @@ void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) 
     return;
   notFiniteOp = op;
   notFiniteRank = rank;
-  notFinite = "rank " + std::to_string(rank) + ": " + getOpName(op) + ": " + message;
+  auto others = fused.find(op);
+  notFinite = "rank " + std::to_string(rank) + ": " + getOpName(op) + ": " + message +
+              (others == fused.end() ? "" : "; in one kernel with " + others->second);
 }
 
 //===----------------------------------------------------------------------===//
@@ -249,7 +251,7 @@ void World::agreeWithOthers() {
     return fail(error);
   if (least == none)
     return;
-  std::vector<char> text(1024, 0);
+  std::vector<char> text(8192, 0);
   if (least == mine)
     notFinite.copy(text.data(), text.size() - 1);
   if (!backend->broadcast(least % numRanks, text.data(), int64_t(text.size()), error))

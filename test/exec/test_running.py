@@ -127,6 +127,31 @@ def test_check_finite(files):
     assert not (files / "y.safetensors").exists()
 
 
+def test_check_finite_in_a_kernel(files):
+    """What is between ops of one kernel is not in memory: all that may be the first are named."""
+    t = f"tensor<{ROWS}x96xf32>"
+    text = f"""func.func @main(%x: {t} {{nn.input = "x"}}) -> ({t} {{nn.output = "y"}}) {{
+  %0 = nn.exp %x : {t}
+  %1 = nn.log %0 : {t}
+  %2 = nn.log %1 : {t}
+  %3 = nn.transpose %2 [1, 0] : ({t}) -> tensor<96x{ROWS}xf32>
+  %4 = nn.transpose %3 [1, 0] : (tensor<96x{ROWS}xf32>) -> {t}
+  %5 = nn.add %4, %x : ({t}, {t}) -> {t}
+  return %5 : {t}
+}}
+"""
+    (files / "m.mlir").write_text(text)
+    bundle = subprocess.run([tool().replace("sharding-run", "sharding-compile"), files / "m.mlir", "-o", files / "b"])
+    assert bundle.returncode == 0
+    save_file({"x": torch.full((ROWS, 96), -3.0)}, files / "x.safetensors")
+    for program in ("m.mlir", "b"):
+        done = launch(files / program, f"--inputs={files}/x.safetensors", "--check-finite")
+        at = lambda op, line: f"nn.{op} ({files}/m.mlir:{line})"
+        assert done.returncode == 1
+        assert (f"rank 0: {at('add', 7)}: is NaN at element 0 of result 0; "
+                f"in one kernel with {at('exp', 2)}, {at('log', 3)}, {at('log', 4)}\n") in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("kind, words", [
     ("throw 2 all_reduce", "rank 2: dist.all_reduce (%s:10): a fault was asked for"),
     ("memory 1 nn.exp", "rank 1: nn.exp (%s:11): out of memory"),
