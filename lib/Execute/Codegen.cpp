@@ -106,8 +106,7 @@ Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry)
   return object.str().str();
 }
 
-Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel,
-                                                  const LowerOptions &options) {
+Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel) {
   if (!context) {
     context = std::make_unique<mlir::MLIRContext>(mlir::MLIRContext::Threading::DISABLED);
     loadKernelDialects(*context);
@@ -122,7 +121,7 @@ Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel,
       kernel.text, mlir::ParserConfig(context.get(), /*verifyAfterParse=*/false));
   if (!module)
     return fail("cannot be read");
-  if (failed(lowerKernel(*module, options)))
+  if (failed(lowerKernel(*module, target)))
     return fail("cannot be lowered");
   Expected<ObjectCode> object = compile(*module, /*isEntry=*/false);
   if (!object)

@@ -37,7 +37,7 @@ public:
   ~CodeGenerator();
 
   /// A kernel, from its source.
-  llvm::Expected<ObjectCode> compileKernel(const KernelSource &kernel, const LowerOptions &options);
+  llvm::Expected<ObjectCode> compileKernel(const KernelSource &kernel);
   /// A program's entry, in the LLVM dialect.
   llvm::Expected<ObjectCode> compileEntry(mlir::ModuleOp module);
 

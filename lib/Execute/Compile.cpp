@@ -42,8 +42,8 @@ namespace {
 /// The kernels of a program, taken one by one by any number of threads.
 class KernelQueue {
 public:
-  KernelQueue(ArrayRef<KernelSource> kernels, const Target &target, const LowerOptions &options)
-      : kernels(kernels), target(target), options(options), objects(kernels.size()) {}
+  KernelQueue(ArrayRef<KernelSource> kernels, const Target &target)
+      : kernels(kernels), target(target), objects(kernels.size()) {}
 
   Error compile(CompileStatistics *statistics);
   std::vector<ObjectCode> take() { return std::move(objects); }
@@ -59,7 +59,6 @@ private:
 
   ArrayRef<KernelSource> kernels;
   const Target &target;
-  const LowerOptions &options;
   KernelCache cache;
   std::vector<ObjectCode> objects;
   /// Indices of those that are not on disk, and what they are stored under.
@@ -79,7 +78,7 @@ void KernelQueue::work(rt::Progress &progress) {
   for (size_t i = next++; i < missing.size(); i = next++) {
     const auto &[index, key] = missing[i];
     double start = getMilliseconds();
-    Expected<ObjectCode> object = (*generator)->compileKernel(kernels[index], options);
+    Expected<ObjectCode> object = (*generator)->compileKernel(kernels[index]);
     if (!object)
       return fail(toString(object.takeError()));
     milliseconds[i] = getMilliseconds() - start;
@@ -91,7 +90,7 @@ void KernelQueue::work(rt::Progress &progress) {
 
 Error KernelQueue::compile(CompileStatistics *statistics) {
   for (size_t i = 0; i < kernels.size(); ++i) {
-    std::string key = cache.isOn() ? KernelCache::getKey(kernels[i], target, options) : "";
+    std::string key = cache.isOn() ? KernelCache::getKey(kernels[i], target) : "";
     if (std::optional<ObjectCode> found = cache.find(key))
       objects[i] = std::move(*found);
     else
@@ -121,15 +120,14 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
 
 /// The list of calls: unlike kernels it is long, and another one for each program,
 /// but often the same program is compiled again.
-static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &target,
-                                         const LowerOptions &options) {
+static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &target) {
   KernelCache cache;
   std::string key;
   if (cache.isOn()) {
     KernelSource source{LoweredProgram::kEntry.str(), "", ""};
     raw_string_ostream os(source.text);
     module->print(os, mlir::OpPrintingFlags().assumeVerified());
-    key = KernelCache::getKey(source, target, options);
+    key = KernelCache::getKey(source, target);
     if (std::optional<ObjectCode> found = cache.find(key))
       return std::move(*found);
   }
@@ -142,15 +140,14 @@ static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &ta
   return entry;
 }
 
-Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
-                                                 const Target &target, const LowerOptions &options,
-                                                 CompileStatistics *statistics) {
-  KernelQueue queue(program.kernels, target, options);
+Expected<std::vector<ObjectCode>>
+compileObjects(const LoweredProgram &program, const Target &target, CompileStatistics *statistics) {
+  KernelQueue queue(program.kernels, target);
   if (Error error = queue.compile(statistics))
     return std::move(error);
   std::vector<ObjectCode> objects = queue.take();
   double start = getMilliseconds();
-  Expected<ObjectCode> entry = compileEntry(*program.module, target, options);
+  Expected<ObjectCode> entry = compileEntry(*program.module, target);
   if (!entry)
     return entry.takeError();
   objects.push_back(std::move(*entry));

@@ -31,7 +31,6 @@ struct CompileStatistics {
 /// the cache on disk.
 llvm::Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
                                                        const Target &target,
-                                                       const LowerOptions &options,
                                                        CompileStatistics *statistics = nullptr);
 
 } // namespace meshwright

@@ -195,7 +195,7 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);
   if (failed(lowered))
     return failure();
-  auto objects = compileObjects(*lowered, *target, lowering, &program.statistics);
+  auto objects = compileObjects(*lowered, *target, &program.statistics);
   if (!objects)
     return emitError(main.getLoc()) << llvm::toString(objects.takeError());
   auto features = getUsedFeatures(*target);

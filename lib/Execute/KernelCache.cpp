@@ -98,8 +98,7 @@ KernelCache::KernelCache() {
     folder = path.str().str();
 }
 
-std::string KernelCache::getKey(const KernelSource &kernel, const Target &target,
-                                const LowerOptions &options) {
+std::string KernelCache::getKey(const KernelSource &kernel, const Target &target) {
   BLAKE3 hasher;
   auto add = [&](StringRef text) {
     uint64_t size = text.size();

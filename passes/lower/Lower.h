@@ -96,7 +96,7 @@ mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
 /// Loads the dialects that kernels are written in and lowered through.
 void loadKernelDialects(mlir::MLIRContext &context);
 /// Lowers a module with a kernel to the LLVM dialect.
-mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const LowerOptions &options);
+mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const Target &target);
 
 /// The type code (`mw_rt`) of an element type, or -1.
 int64_t getTypeCode(mlir::Type type);

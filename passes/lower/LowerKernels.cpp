@@ -351,7 +351,7 @@ static void addLaunched(LLVM::LLVMFuncOp kernel) {
   LLVM::ReturnOp::create(builder, loc, ValueRange());
 }
 
-LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &options) {
+LogicalResult meshwright::lowerKernel(ModuleOp module, const Target &target) {
   llvm::StringSet<> launched;
   for (auto kernel : module.getOps<func::FuncOp>())
     if (!kernel.isExternal() && isLaunched(kernel))
@@ -359,7 +359,7 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const LowerOptions &optio
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
-  kernels.addPass(std::make_unique<ApproximateMath>(options.target));
+  kernels.addPass(std::make_unique<ApproximateMath>(target));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
   kernels.addPass(createConvertMathToLLVMPass());

@@ -58,12 +58,10 @@ static double seconds() {
 }
 
 std::unique_ptr<Kernel> Kernel::compile(const KernelSource &source, const Target &target) {
-  LowerOptions options;
-  options.target = target;
   ExitOnError exitOnError("kernel: ");
   auto codegen = exitOnError(CodeGenerator::create(target));
   double start = seconds();
-  ObjectCode object = exitOnError(codegen->compileKernel(source, options));
+  ObjectCode object = exitOnError(codegen->compileKernel(source));
   std::unique_ptr<Kernel> result(new Kernel());
   result->compileMilliseconds = (seconds() - start) * 1e3;
   if (const char *path = getenv("MESHWRIGHT_DUMP_KERNEL")) {
