@@ -23,6 +23,13 @@
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/TargetParser/Host.h"
 #include "llvm/TargetParser/Triple.h"
+#include "llvm/Transforms/InstCombine/InstCombine.h"
+#include "llvm/Transforms/Scalar/EarlyCSE.h"
+#include "llvm/Transforms/Scalar/LICM.h"
+#include "llvm/Transforms/Scalar/LoopPassManager.h"
+#include "llvm/Transforms/Scalar/LoopRotation.h"
+#include "llvm/Transforms/Scalar/LoopUnrollPass.h"
+#include "llvm/Transforms/Scalar/SimplifyCFG.h"
 
 #include <mutex>
 
@@ -55,24 +62,42 @@ Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Target &tar
   return generator;
 }
 
+/// What helps kernels of LLVM's O2. They are vectors as far as they will ever be, in
+/// memory that they were given: the rest takes most of O2's time and makes none faster.
 static void optimize(Module &module, TargetMachine &machine) {
   LoopAnalysisManager loops;
   FunctionAnalysisManager functions;
   CGSCCAnalysisManager components;
   ModuleAnalysisManager modules;
-  // Kernels are vectors as far as they will ever be, and long ones were unrolled
-  // by who wrote them: LLVM would take as much time again over those.
-  constexpr unsigned most = 400;
-  PipelineTuningOptions tuning;
-  tuning.LoopInterleaving = tuning.LoopVectorization = tuning.SLPVectorization = false;
-  tuning.LoopUnrolling = module.getInstructionCount() <= most;
-  PassBuilder builder(&machine, tuning);
+  PassBuilder builder(&machine);
   builder.registerModuleAnalyses(modules);
   builder.registerCGSCCAnalyses(components);
   builder.registerFunctionAnalyses(functions);
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
-  builder.buildPerModuleDefaultPipeline(OptimizationLevel::O2).run(module, modules);
+  auto run = [&](FunctionPassManager passes) {
+    createModuleToFunctionPassAdaptor(std::move(passes)).run(module, modules);
+  };
+  FunctionPassManager clean;
+  clean.addPass(EarlyCSEPass());
+  clean.addPass(InstCombinePass());
+  clean.addPass(SimplifyCFGPass());
+  LoopPassManager hoist;
+  hoist.addPass(LoopRotatePass());
+  hoist.addPass(LICMPass(LICMOptions()));
+  clean.addPass(createFunctionToLoopPassAdaptor(std::move(hoist), /*UseMemorySSA=*/true));
+  run(std::move(clean));
+  FunctionPassManager finish;
+  // Long kernels were unrolled by who wrote them: LLVM would only take time over them.
+  constexpr unsigned most = 100;
+  if (module.getInstructionCount() <= most) {
+    finish.addPass(LoopUnrollPass(LoopUnrollOptions().setPeeling(false)));
+    finish.addPass(InstCombinePass());
+    finish.addPass(SimplifyCFGPass());
+    finish.addPass(createFunctionToLoopPassAdaptor(LICMPass(LICMOptions()), /*UseMemorySSA=*/true));
+  }
+  finish.addPass(EarlyCSEPass(/*UseMemorySSA=*/true));
+  run(std::move(finish));
 }
 
 Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry) {
