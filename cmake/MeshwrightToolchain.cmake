@@ -20,8 +20,10 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(MESHWRIGHT_CCACHE ccache)
   mark_as_advanced(MESHWRIGHT_CCACHE)
   if(MESHWRIGHT_CCACHE)
-    set(CMAKE_C_COMPILER_LAUNCHER "${MESHWRIGHT_CCACHE}" CACHE STRING "")
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${MESHWRIGHT_CCACHE}" CACHE STRING "")
+    # Without these it takes no file that uses precompiled headers.
+    set(launcher "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${MESHWRIGHT_CCACHE}")
+    set(CMAKE_C_COMPILER_LAUNCHER "${launcher}" CACHE STRING "")
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${launcher}" CACHE STRING "")
   endif()
 endif()
 
