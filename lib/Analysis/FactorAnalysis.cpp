@@ -98,6 +98,10 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
     if (!type || !type.hasStaticShape())
       return emitError(value.getLoc())
              << "value of type " << value.getType() << ", expected a tensor of static shape";
+    // Sizes are divided by one another everywhere.
+    if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
+      return emitError(value.getLoc())
+             << "value of type " << type << ", expected at least one element";
     SmallVector<Leaves, 4> dims;
     for (int64_t size : type.getShape())
       dims.push_back({analysis.addNode(size)});
