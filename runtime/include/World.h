@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 namespace meshwright::rt {
 
 class Backend;
@@ -139,6 +141,8 @@ private:
   void hostRank(mw_rt_context &context, size_t index);
   mw_rt_context *findRank(int64_t rank) const;
 
+  /// Whose threads the ranks are: a process forked from it has none of them.
+  const pid_t process = getpid();
   int64_t numRanks = 0;
   std::vector<int64_t> localRanks;
   std::vector<std::string> ops;

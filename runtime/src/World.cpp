@@ -76,7 +76,7 @@ World::~World() {
 }
 
 void WorldDeleter::operator()(World *world) const {
-  if (!world->isStuck())
+  if (getpid() == world->process && !world->isStuck())
     delete world;
 }
 
@@ -262,6 +262,11 @@ void World::agreeWithOthers() {
 
 bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunOptions &options,
                 std::string &error) {
+  if (getpid() != process) {
+    error = "the program's ranks are threads of process " + std::to_string(process) +
+            ", this one was forked from it: plan or load the program again here";
+    return false;
+  }
   {
     std::lock_guard<std::mutex> lock(runMutex);
     for (const std::unique_ptr<mw_rt_context> &context : contexts)

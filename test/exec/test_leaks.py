@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Plans that are made, run and dropped leave nothing behind. MESHWRIGHT_TEST_PLANS=1000 for more."""
 import os
+import subprocess
+import sys
 import time
 
 import meshwright as mw
 import numpy
+from harness import PATIENCE
 from safetensors.numpy import save_file
 
 PLANS = int(os.environ.get("MESHWRIGHT_TEST_PLANS", "25"))
@@ -49,3 +52,35 @@ def test_plans_leave_nothing_behind(tmp_path):
     # What allocators and the compiler's tables keep grows less and less, not with each plan. A
     # sanitizer keeps what was freed.
     assert "MESHWRIGHT_SANITIZER" in os.environ or now[2] - resident < (8 << 20) + (PLANS - PLANS // 5) * 4096
+
+
+def test_a_forked_process_is_told(tmp_path):
+    """It has none of the threads that the ranks are: an error, and an end, in place of a hang."""
+    (tmp_path / "m.mlir").write_text(MODEL)
+    save_file({"w": numpy.ones((128, 64), "float32"), "v": numpy.ones((64, 128), "float32")},
+              tmp_path / "m.safetensors")
+    (tmp_path / "script.py").write_text("""
+import os
+import meshwright as mw, numpy
+x = numpy.ones((32, 64), "float32")
+model = mw.load("m.mlir", "m.safetensors")
+plan = model.parallelize(mesh={"tp": 2})
+plan.run(x)
+child = os.fork()
+if child == 0:
+    try:
+        plan.run(x)
+    except mw.Error as error:
+        print(error, flush=True)
+    # A plan of its own runs.
+    print(model.parallelize(mesh={"tp": 2}).run(x)[0].shape, flush=True)
+    del plan
+    os._exit(7)
+print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+plan.run(x)
+""")
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True,
+                          timeout=PATIENCE, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "this one was forked from it: plan or load the program again here" in done.stdout
+    assert "(32, 64)" in done.stdout and "status 7" in done.stdout
