@@ -53,8 +53,8 @@ function(meshwright_tablegen td)
 endfunction()
 
 # Nearly every component reads these headers, which take longer than the rest of
-# most files: they are parsed once. Each file includes what it needs all the same,
-# which a build with CMAKE_DISABLE_PRECOMPILE_HEADERS checks.
+# most files: they are parsed once. Each file includes what it needs all the same:
+# a build with CMAKE_DISABLE_PRECOMPILE_HEADERS has to work.
 set(MESHWRIGHT_PRECOMPILED_HEADERS
   <llvm/ADT/MapVector.h> <llvm/ADT/StringExtras.h> <llvm/ADT/TypeSwitch.h>
   <llvm/Support/FormatVariadic.h>
