@@ -8,9 +8,11 @@ A Llama of transformers with random weights (hidden 2048, 8 layers, 32 heads, 4 
 
 - one rank with two threads, beside PyTorch eager and `torch.compile` with two threads;
 - 512 tokens on tp = 2, a thread a rank, with and without sequence parallelism, beside one rank on
-  one thread.
+  one thread; and two times 512 on dp = 2, ranks that have nothing to tell each other: what two
+  cores that share caches and memory can give on this machine.
 
-Runs of a group take turns; medians and their ratios count, above 1: ours is faster.
+Runs of a group take turns. Shown are medians of the times, and of the ratios within a turn; above
+1: ours is faster.
 
     PYTHONPATH=build/python python bench/forward.py [--layers 8] [--repeats 9] [--no-compile]
         [--only threads|ranks] [--dtypes f32,bf16] [--json FILE]
@@ -40,7 +42,7 @@ def build(layers, dtype):
 
 
 def take_turns(runs, repeats):
-    """Median seconds of each, after one run that is not counted."""
+    """Seconds of each in every turn, after one turn that is not counted."""
     seconds = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
@@ -48,7 +50,20 @@ def take_turns(runs, repeats):
             run()
             if turn:
                 seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def medians(seconds):
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def ratio(seconds, slow, fast):
+    """How many times as long `slow` takes: the median over the turns."""
+    return statistics.median(s / f for s, f in zip(seconds[slow], seconds[fast], strict=True))
+
+
+def spell(times):
+    return "  ".join(f"{name} {value * 1e3:8.1f} ms" for name, value in times.items())
 
 
 def largest_difference(ours, theirs):
@@ -70,32 +85,38 @@ def beside_pytorch(model, dtype, tokens, options):
         error = largest_difference(plan.run(ids, threads_per_rank=2)[0], model(ids).logits)
         repeats = options.repeats if tokens > 1 else 3 * options.repeats
         seconds = take_turns(runs, repeats)
-    best = min(value for name, value in seconds.items() if name != "ours")
-    row = {"dtype": dtype, "tokens": tokens, "ratio": best / seconds["ours"], "error": error, **seconds}
-    times = "  ".join(f"{name} {value * 1e3:8.1f} ms" for name, value in seconds.items())
-    print(f"{dtype:<5} {tokens:>4} tokens  {times}  ratio {row['ratio']:.2f}  difference {error:.1e}", flush=True)
+    times = medians(seconds)
+    best = min((name for name in runs if name != "ours"), key=times.get)
+    row = {"dtype": dtype, "tokens": tokens, "ratio": ratio(seconds, best, "ours"), "error": error, **times}
+    print(f"{dtype:<5} {tokens:>4} tokens  {spell(times)}  ratio {row['ratio']:.2f}  difference {error:.1e}", flush=True)
     return row
 
 
 def on_ranks(model, dtype, options):
-    ids = torch.randint(0, 32000, (1, 512))
-    imported = mw.from_torch(model, (ids,))
+    ids = torch.randint(0, 32000, (2, 512))
+    one, two = mw.from_torch(model, (ids[:1],)), mw.from_torch(model, (ids,))
     plans = {
-        "one rank": imported.parallelize(mesh={"tp": 1}, device="cpu", overlap="off"),
-        "tp=2": imported.parallelize(mesh={"tp": 2}, device="cpu", overlap="off", sequence_parallel="off"),
-        "tp=2 sp": imported.parallelize(mesh={"tp": 2}, device="cpu", overlap="off", sequence_parallel="on"),
+        "one rank": (one, ids[:1], {"mesh": {"tp": 1}}),
+        "tp=2": (one, ids[:1], {"mesh": {"tp": 2}, "sequence_parallel": "off"}),
+        "tp=2 sp": (one, ids[:1], {"mesh": {"tp": 2}, "sequence_parallel": "on"}),
+        "dp=2": (two, ids, {"mesh": {"dp": 2}}),
     }
-    runs = {name: (lambda plan=plan: plan.run(ids, threads_per_rank=1)) for name, plan in plans.items()}
-    seconds = take_turns(runs, options.repeats)
+
+    def prepare(imported, x, options):
+        plan = imported.parallelize(device="cpu", overlap="off", **options)
+        return lambda: plan.run(x, threads_per_rank=1)
+
+    seconds = take_turns({name: prepare(*how) for name, how in plans.items()}, options.repeats)
+    times = medians(seconds)
     row = {
         "dtype": dtype,
-        "tp": seconds["one rank"] / seconds["tp=2"],
-        "sequence_parallel": seconds["tp=2"] / seconds["tp=2 sp"],
-        **seconds,
+        "tp": ratio(seconds, "one rank", "tp=2"),
+        "most": 2 * ratio(seconds, "one rank", "dp=2"),
+        "sequence_parallel": ratio(seconds, "tp=2", "tp=2 sp"),
+        **times,
     }
-    times = "  ".join(f"{name} {value * 1e3:8.1f} ms" for name, value in seconds.items())
     print(
-        f"{dtype:<5}  {times}  tp=2 over one rank {row['tp']:.2f}  "
+        f"{dtype:<5}  {spell(times)}  tp=2 over one rank {row['tp']:.2f} of at most {row['most']:.2f}  "
         f"sp over plain tp {row['sequence_parallel']:.2f}", flush=True,
     )
     return row

@@ -14,11 +14,14 @@ of attention (its projections too) whose sequence is sharded around a ring, with
 a causal one in zigzag order. --case ulysses: the same layer, all-to-alls between sequence and heads.
 
 What shows is what the slow links add to the time of the same plan at full speed; hidden is the
-rest of what they add to the plan that blocks. All is measured from outside, run by run in turn.
+rest of what they add to the plan that blocks. All is measured from outside, run by run in turn: the
+plans in pairs, at full speed and on slow links right after it. Each pair gives what was added, and
+the medians of these count, with their quartiles: what a machine does over minutes is in both runs
+of a pair.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/overlap.py
         [--case tp|ring|ulysses] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
-        [--share 0.25] [--runs 7] [--json FILE]
+        [--share 0.25] [--runs 41] [--json FILE]
 """
 
 import argparse
@@ -113,7 +116,7 @@ def work(options):
 
 
 def measure(options, jobs):
-    """Median seconds of each plan's runs, and the bytes that a rank sends in one."""
+    """Seconds of each plan's runs, and the bytes that a rank sends in one."""
     command = [sys.executable, __file__, f"--case={options.case}", f"--backend={options.backend}",
                *(["--causal"] if options.causal else []),
                f"--tokens={options.tokens}", f"--hidden={options.hidden}",
@@ -125,7 +128,13 @@ def measure(options, jobs):
     if done.returncode:
         sys.exit(done.stderr)
     result = json.loads(done.stdout.strip().splitlines()[-1])
-    return [statistics.median(own) for own in result["seconds"]], result["sent"]
+    return result["seconds"], result["sent"]
+
+
+def subtract(slow, fast):
+    """What the links add, pair by pair: the median and the quartiles."""
+    low, median, high = statistics.quantiles([s - f for s, f in zip(slow, fast)], n=4)
+    return median, (low, high)
 
 
 def main():
@@ -136,7 +145,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.25, help="communication / compute time")
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--runs", type=int, default=41)
     parser.add_argument("--json")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
@@ -147,7 +156,7 @@ def main():
         return
 
     rows = []
-    print(f"{'plan':<22}{'full speed':>12}{'slow links':>12}{'added':>9}{'hidden':>9}"
+    print(f"{'plan':<22}{'full speed':>12}{'slow links':>12}{'added (quartiles)':>27}{'hidden':>9}"
           f"{'link':>13}")
     if options.case == "tp":
         variants = {f"sp={sp}": (False, {"sequence_parallel": sp}) for sp in ("off", "on")}
@@ -160,25 +169,30 @@ def main():
                                                 ("causal", True, "zigzag"))}
     for variant, (options.causal, how) in variants.items():
         plain = {**how, "device": "cpu", "overlap": "off"}
-        [compute], sent = measure(options, [plain])
+        [own], sent = measure(options, [plain])
+        compute = statistics.median(own)
         bandwidth = sent / (options.share * compute)
         # What a rank does of its products in a second, for the cost model.
         flops = count_flops(options) / compute
         hides = {**how, "overlap": "auto",
                  "device": f"cpu flops_f32={flops:.4g} link_bandwidth={bandwidth:.6g} "
                            f"link_latency={LATENCY:g} overlap=1"}
-        (compute, blocked, chunks, hidden), _ = measure(
+        (plain_fast, plain_slow, fast, slow), _ = measure(
             options, [plain, {**plain, "link": bandwidth}, hides, {**hides, "link": bandwidth}])
-        for name, fast, slow in (("off", compute, blocked), ("auto", chunks, hidden)):
+        blocked, _ = subtract(plain_slow, plain_fast)
+        for name, pair in (("off", (plain_slow, plain_fast)), ("auto", (slow, fast))):
+            added, quartiles = subtract(*pair)
             row = {"variant": variant, "overlap": name,
-                   "full_speed_seconds": fast, "slow_links_seconds": slow,
-                   "added_seconds": slow - fast,
-                   "hidden_share": 1 - (slow - fast) / (blocked - compute),
+                   "slow_links_seconds": statistics.median(pair[0]),
+                   "full_speed_seconds": statistics.median(pair[1]),
+                   "added_seconds": added, "added_quartiles": quartiles,
+                   "hidden_share": 1 - added / blocked,
                    "bytes_sent": sent, "link_bytes_per_second": bandwidth}
             rows.append(row)
-            print(f"{variant:<7}overlap={name:<7}{fast * 1e3:>10.1f}ms"
-                  f"{slow * 1e3:>10.1f}ms{(slow - fast) * 1e3:>7.1f}ms{row['hidden_share']:>9.1%}"
-                  f"{bandwidth / 1e6:>8.0f} MB/s", flush=True)
+            spread = " to ".join(f"{value * 1e3:.1f}" for value in quartiles)
+            print(f"{variant:<7}overlap={name:<7}{row['full_speed_seconds'] * 1e3:>10.1f}ms"
+                  f"{row['slow_links_seconds'] * 1e3:>10.1f}ms{added * 1e3:>9.1f} ({spread}) ms".ljust(70)
+                  + f"{row['hidden_share']:>7.1%}{bandwidth / 1e6:>8.0f} MB/s", flush=True)
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"bench": "overlap", "options": vars(options), "rows": rows}, file, indent=2)
