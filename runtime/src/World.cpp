@@ -28,6 +28,8 @@ static constexpr int64_t kSpinNanoseconds = 50'000;
 /// After a failure ranks come back as soon as their kernels end; one that takes
 /// longer is stuck.
 static constexpr double kGraceSeconds = 5;
+/// About 30 years: as good as no limit, and its nanoseconds fit into 64 bits.
+static constexpr double kLongestTimeout = 1e9;
 
 //===----------------------------------------------------------------------===//
 // Beginning and end
@@ -277,7 +279,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
         return false;
       }
   }
-  timeout = options.timeout > 0 ? options.timeout : defaultTimeout();
+  timeout = options.timeout > 0 ? std::min(options.timeout, kLongestTimeout) : defaultTimeout();
   {
     std::lock_guard<std::mutex> lock(errorMutex);
     failed = false;
@@ -334,13 +336,17 @@ static double readPositive(const char *name, double otherwise, const char *what)
   return otherwise;
 }
 
-double defaultTimeout() { return readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"); }
-
-int64_t defaultThreads() {
-  return int64_t(std::clamp(readPositive("MESHWRIGHT_THREADS", 1, "threads"), 1.0, 1e9));
+double defaultTimeout() {
+  return std::min(readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"), kLongestTimeout);
 }
 
-int64_t defaultRuns() { return std::max<int64_t>(1, readPositive("MESHWRIGHT_RUNS", 1, "runs")); }
+static int64_t readCount(const char *name, const char *what) {
+  return int64_t(std::clamp(readPositive(name, 1, what), 1.0, 1e9));
+}
+
+int64_t defaultThreads() { return readCount("MESHWRIGHT_THREADS", "threads"); }
+
+int64_t defaultRuns() { return readCount("MESHWRIGHT_RUNS", "runs"); }
 
 bool isFirstProcess() {
   for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
