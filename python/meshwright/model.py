@@ -98,6 +98,9 @@ class Model:
             except (TypeError, ValueError):
                 problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
                 continue
+            except Error as error:
+                problems.append(f"input '{port.name}': {error}")
+                continue
             expected = Dense(port.dtype, tuple(port.shape), 0, None)
             if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
                 problems.append(f"input '{port.name}' is {tensor}: expected {expected}")

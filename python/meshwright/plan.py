@@ -4,6 +4,7 @@
 
 import json
 import os
+from numbers import Integral, Real
 
 from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
@@ -80,8 +81,8 @@ class Plan:
         addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in outputs]
         options = _core.RunOptions()
         options.backend = backend
-        options.threads_per_rank = _positive("threads_per_rank", threads_per_rank)
-        options.timeout = _positive("timeout", timeout)
+        options.threads_per_rank = _positive("threads_per_rank", threads_per_rank, Integral)
+        options.timeout = _positive("timeout", timeout, Real)
         options.check_finite = check_finite
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
@@ -97,9 +98,11 @@ class Plan:
         `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
         """
         inputs = self._inputs(args, kwargs)
-        result = unwrap(
-            self._plan.check([i.raw for i in inputs], -1.0 if tolerance is None else tolerance)
-        )
+        if tolerance is None:
+            tolerance = -1.0
+        elif not isinstance(tolerance, Real):
+            raise Error(f"tolerance is {tolerance!r}: expected a number")
+        result = unwrap(self._plan.check([i.raw for i in inputs], tolerance))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
             diagnostic = Diagnostic(
@@ -154,10 +157,12 @@ class Plan:
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
 
 
-def _positive(name, value):
+def _positive(name, value, kind):
     """0 stands for the default."""
     if value is None:
         return 0
-    if not value > 0:
-        raise Error(f"{name} is {value}: expected a number above 0")
-    return value
+    if not isinstance(value, kind) or not value > 0:
+        what = "an integer" if kind is Integral else "a number"
+        raise Error(f"{name} is {value!r}: expected {what} above 0")
+    # What a number of the C side can hold is more than any machine has.
+    return int(min(value, 2**62)) if kind is Integral else float(value)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from .errors import Error
+
 NUMPY_TYPES = {
     "f32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -65,7 +67,10 @@ class Dense(NamedTuple):
 
 
 def dense(value) -> Dense:
-    """`value`'s memory where it is dense already, else a copy's."""
+    """`value`'s memory where it is dense already, else a copy's.
+
+    TypeError or ValueError for what is no array, Error for a sparse tensor.
+    """
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
@@ -78,6 +83,8 @@ def dense(value) -> Dense:
         name = names.get(value.dtype, str(value.dtype).removeprefix("torch."))
         if is_meta(value):
             return Dense(name, tuple(value.shape), 0, value)
+        if str(value.layout) != "torch.strided":
+            raise Error(f"the tensor's layout is {value.layout}: expected a dense one")
         value = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
         return Dense(name, tuple(value.shape), value.data_ptr(), value)
     value = np.asarray(value)

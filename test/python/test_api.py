@@ -128,8 +128,19 @@ def test_inputs_that_do_not_fit(module, x):
         plan.run(x.to("meta"))
     with pytest.raises(mw.InputError, match="no array|is object"):
         plan.run(object())
+    with pytest.raises(mw.InputError, match="input 'x': the tensor's layout is torch.sparse_coo"):
+        plan.run(x.to_sparse())
     with pytest.raises(mw.Error, match="backend 'nccl' is not available"):
         plan.run(x, backend="nccl")
+    for threads in ("2", 1.5, 0):
+        with pytest.raises(mw.Error, match=f"threads_per_rank is {threads!r}: expected an integer"):
+            plan.run(x, threads_per_rank=threads)
+    for timeout in ("soon", -1, float("nan")):
+        with pytest.raises(mw.Error, match=f"timeout is {timeout!r}: expected a number above 0"):
+            plan.run(x, timeout=timeout)
+    with pytest.raises(mw.Error, match="tolerance is 'small': expected a number"):
+        plan.check(x, tolerance="small")
+    plan.run(x, threads_per_rank=np.int64(2), timeout=1e300)
     assert issubclass(mw.InputError, mw.Error)
 
 
