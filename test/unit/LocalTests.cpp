@@ -308,7 +308,8 @@ int32_t useEverything(mw_rt_context *context, char *, const void *const *argumen
 TEST(Local, WorldsLeaveNothingBehind) {
   const char *more = std::getenv("MESHWRIGHT_TEST_WORLDS");
   int64_t worlds = more ? std::atoll(more) : 100, warm = worlds / 5;
-  int64_t threads = 0, files = 0, bytes = 0;
+  int64_t threads = 0, files = 0;
+  [[maybe_unused]] int64_t bytes = 0;
   Reduction reduction(DType::F32, MW_RT_SUM, 10000);
   Argument arguments[kRanks];
   for (int64_t rank = 0; rank < kRanks; ++rank) {
