@@ -382,9 +382,13 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   return memory;
 }
 
-/// What attention makes each rank compute, by place and over all.
+/// What attention makes each rank compute, by place and over all. Ranks are counted
+/// one by one: not where they are more than anybody has.
 static void addAttention(FunctionOpInterface function, const PlacementAnalysis &placement,
                          Report &report) {
+  constexpr int64_t kMostRanks = 1 << 24;
+  if (report.ranks > kMostRanks)
+    return;
   std::vector<int64_t> total(report.ranks);
   // Steps of a ring, and the layers of a loop, share a place.
   llvm::StringMap<size_t> index;

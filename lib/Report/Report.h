@@ -107,8 +107,8 @@ struct Report {
   /// Where somebody scheduled the program.
   std::optional<CommunicationEstimate> communication;
   Memory memory;
-  /// Empty where there is no attention. `attentionBalance` is the largest over the mean
-  /// of the ranks' work in all of it.
+  /// Empty where there is no attention, or more ranks than are counted one by one.
+  /// `attentionBalance` is the largest over the mean of the ranks' work in all of it.
   std::vector<AttentionWork> attention;
   double attentionBalance = 1;
   std::vector<Decision> decisions;
