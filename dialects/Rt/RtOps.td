@@ -15,6 +15,10 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 class Rt_Op<string mnemonic, list<Trait> traits = []>
     : Op<Rt_Dialect, mnemonic, traits>;
 
+/// A launch is one entry of the list that each rank goes through: what is known of
+/// order and places is known of a function's own block alone.
+def Rt_OfFunction : HasParent<"::mlir::func::FuncOp">;
+
 def Rt_Tensor : StaticShapeTensorOf<[AnyType]>;
 
 def Rt_FutureType : TypeDef<Rt_Dialect, "Future"> {
@@ -65,7 +69,7 @@ def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["parameter", "result"]
   let hasVerifier = 1;
 }
 
-def Rt_KernelOp : Rt_Op<"kernel", [IsolatedFromAbove, SingleBlock, RecursiveMemoryEffects]> {
+def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock, RecursiveMemoryEffects]> {
   let summary = "one launch on the compute stream";
   let description = [{
     The region says what is computed: ops on tensors that become one kernel, or a
@@ -98,7 +102,7 @@ def Rt_KernelOp : Rt_Op<"kernel", [IsolatedFromAbove, SingleBlock, RecursiveMemo
   }];
 }
 
-def Rt_StartOp : Rt_Op<"start", [IsolatedFromAbove, SingleBlock]> {
+def Rt_StartOp : Rt_Op<"start", [Rt_OfFunction, IsolatedFromAbove, SingleBlock]> {
   let summary = "hands a collective to a communication stream";
   let description = [{
     The region holds the one collective. From here to its `rt.wait` the operands
@@ -128,7 +132,7 @@ def Rt_StartOp : Rt_Op<"start", [IsolatedFromAbove, SingleBlock]> {
   }];
 }
 
-def Rt_WaitOp : Rt_Op<"wait", [InferTypeOpAdaptor]> {
+def Rt_WaitOp : Rt_Op<"wait", [Rt_OfFunction, InferTypeOpAdaptor]> {
   let summary = "waits for a collective and gives its results";
   let description = [{
     Each start has exactly one wait.

@@ -11,6 +11,8 @@
 #include "meshwright/lib/Analysis/Groups.h"
 #include "meshwright/lib/Analysis/InPlace.h"
 
+#include "mlir/Transforms/RegionUtils.h"
+
 #include <map>
 
 using namespace mlir;
@@ -124,17 +126,20 @@ void RaceAnalysis::findUses() {
     auto start = dyn_cast<rt::StartOp>(op);
     if (start)
       position = positions[*start.getFuture().getUsers().begin()];
-    for (Value operand : op.getOperands()) {
+    auto use = [&](Value operand) {
       Value buffer = rt::getBuffer(operand);
       int64_t &last = lastUse.try_emplace(buffer, -1).first->second;
       if (position < last)
-        continue;
+        return;
       last = position;
       if (start)
         users[buffer] = start;
       else
         users.erase(buffer);
-    }
+    };
+    llvm::for_each(op.getOperands(), use);
+    // Regions of other ops may read what is outside of them.
+    visitUsedValuesDefinedAbove(op.getRegions(), [&](OpOperand *operand) { use(operand->get()); });
   }
 }
 

@@ -53,6 +53,24 @@ func.func @streams(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
 
 // -----
 
+// What is in flight is followed along one block, the function's own.
+dist.mesh @mesh = <["tp"=4]>
+func.func @branch(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+                  %c: tensor<i1> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i1>}) attributes {dist.spmd = @mesh} {
+  %0 = tensor.extract %c[] : tensor<i1>
+  scf.if %0 {
+    // expected-error@+1 {{'rt.start' op expects parent op 'func.func'}}
+    %f = rt.start %x stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
+    ^bb0(%a: tensor<4x8xf32>):
+      %1 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      rt.yield %1 : tensor<16x8xf32>
+    }
+  }
+  return
+}
+
+// -----
+
 // Groups that share a rank at most, or not at the same time, may use other
 // streams.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
