@@ -690,9 +690,11 @@ def test_two_machines(slow, two_machines):
     done = two_machines(*slow.arguments, "--backend=mpi", f"--outputs={slow.folder}/mpi.safetensors")
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same_bits(load_file(slow.folder / "mpi.safetensors"), want)
-    for fault, words in (("kill 2 model.py:13", r"rank 2: (dist.all_reduce.*has died|.*has died, rank . being at dist.all_reduce)"), ("throw 1 model.py:13", "rank 1: dist.all_reduce.*a fault was asked for"),
-                         ("throw 3 model.py:13", "rank 3: dist.all_reduce.*a fault was asked for"),
-                         ("stall 3 model.py:13", r"rank [012]: dist.all_reduce.*waiting for rank 3\b")):
+    # Open MPI may end processes that were connecting to one that is killed: somebody tells.
+    for fault, least, words in (("kill 2 model.py:13", 1, r"rank 2: (dist.all_reduce.*has died|.*has died, rank . being at dist.all_reduce)"),
+                                ("throw 1 model.py:13", 2, "rank 1: dist.all_reduce.*a fault was asked for"),
+                                ("throw 3 model.py:13", 2, "rank 3: dist.all_reduce.*a fault was asked for"),
+                                ("stall 3 model.py:13", 2, r"rank [012]: dist.all_reduce.*waiting for rank 3\b")):
         done = two_machines(*slow.arguments, "--backend=mpi", f"--outputs={slow.folder}/out.safetensors", env={"MESHWRIGHT_FAULT": fault})
         assert done.returncode != 0 and not (slow.folder / "out.safetensors").exists()
-        assert len(re.findall(f"error: .*{words}", done.stderr)) >= 2, done.stderr
+        assert len(re.findall(f"error: .*{words}", done.stderr)) >= least, done.stderr
