@@ -82,6 +82,9 @@ int32_t mw_program_load_weights(mw_program *program, const char *path);
  * `outputs` in the order of the ports; outputs are filled. */
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
                        const mw_run_options *options);
+/* 1 where a rank has not come back from a run that failed, or 0. It may read the
+ * inputs and the weights still: both must stay as long as the process. */
+int32_t mw_program_is_stuck(const mw_program *program);
 /* Compiles for a processor by LLVM's name (null: this machine's) and writes a bundle,
  * which runs without the compiler; see docs/bundles.md. */
 int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu);

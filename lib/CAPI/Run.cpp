@@ -48,6 +48,14 @@ struct mw_program {
   std::vector<OwnedPort> ports[3];
   std::string report;
 
+  ~mw_program() {
+    // Not unmapped where a rank that did not come back may read it.
+    if (isStuck())
+      (void)weights.release();
+  }
+  bool isStuck() const {
+    return plan ? plan->isStuck() : executable && executable->getProgram().getWorld().isStuck();
+  }
   void tell(const std::vector<Diagnostic> &diagnostics) const;
   int32_t fail(const std::string &message) const {
     say(user, MW_ERROR, "", message.c_str());
@@ -212,6 +220,8 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
   auto weights = rt::SafeTensorsFile::open(path, error);
   if (!weights)
     return program->fail(error);
+  // All or none: the file before this one goes, or this one.
+  std::map<std::string, rt::HostTensor, std::less<>> parameters;
   for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
     const Port &port = owned.port;
     const rt::SafeTensorsFile::Tensor *tensor = weights->find(port.name);
@@ -232,19 +242,20 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
     expected.offsets = port.offsets;
     if (std::string problem = rt::checkParameter(expected, stored); !problem.empty())
       return program->fail(std::string(path) + ": " + problem);
-    if (program->plan) {
-      Result<bool> done = program->plan->setParameter(
-          port.name, {typeOf(int64_t(stored.type)), stored.shape, stored.data});
-      program->tell(done.getDiagnostics());
-      if (!done)
-        return 1;
-    }
-    program->parameters.insert_or_assign(port.name, stored);
+    parameters.insert_or_assign(port.name, stored);
   }
+  if (program->plan)
+    for (const auto &[name, stored] : parameters)
+      // Checked above.
+      (void)program->plan->setParameter(name,
+                                        {typeOf(int64_t(stored.type)), stored.shape, stored.data});
+  program->parameters = std::move(parameters);
   program->weights = std::move(weights);
   program->executable.reset();
   return 0;
 }
+
+int32_t mw_program_is_stuck(const mw_program *program) { return program->isStuck(); }
 
 /// For programs that run as they are.
 bool mw_program::compile(const char *backend, const char *targetCpu) {
@@ -362,7 +373,7 @@ bool mw_program::buildReport(Report &report) {
   report.memory = planMemory(main).memory;
   if (!executable)
     return true;
-  if (const rt::RunReport &run = executable->getProgram().getRunReport(); run.ranks > 0) {
+  if (rt::RunReport run = executable->getProgram().getRunReport(); run.ranks > 0) {
     report.runText = run.toText();
     report.runJson = run.toJson();
   }

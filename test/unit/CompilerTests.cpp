@@ -5,11 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright-c/Run.h"
 #include "meshwright/Compiler.h"
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <numeric>
+#include <unistd.h>
 
 using namespace meshwright;
 
@@ -97,6 +100,64 @@ TEST(Compiler, Errors) {
   EXPECT_FALSE(run);
   EXPECT_EQ(getMessages(run.getDiagnostics()), "input 'x' is i64[3, 4]: expected f32[3, 4]\n");
   EXPECT_FALSE(plan->run({}, {}));
+}
+
+/// A safetensors file of f32 vectors of 32 elements, all alike.
+std::string writeWeights(const char *name, std::vector<std::pair<std::string, float>> tensors) {
+  std::string header = "{", data;
+  for (const auto &[tensor, value] : tensors) {
+    header += (header.size() > 1 ? "," : "") + ("\"" + tensor) +
+              "\":{\"dtype\":\"F32\",\"shape\":[8,4],\"data_offsets\":[" +
+              std::to_string(data.size()) + "," + std::to_string(data.size() + 128) + "]}";
+    for (int i = 0; i < 32; ++i)
+      data.append(reinterpret_cast<const char *>(&value), sizeof(value));
+  }
+  header += "}";
+  uint64_t size = header.size();
+  std::string path = testing::TempDir() + name + std::to_string(getpid());
+  std::ofstream(path).write(reinterpret_cast<const char *>(&size), sizeof(size)) << header << data;
+  return path;
+}
+
+TEST(Run, WeightsAreTakenWholeOrNotAtAll) {
+  std::string path = testing::TempDir() + "two" + std::to_string(getpid());
+  std::ofstream(path) << R"mlir(
+func.func @main(%x: tensor<1x4xf32> {nn.input = "x"}, %u: tensor<8x4xf32> {nn.parameter = "u"},
+                %v: tensor<8x4xf32> {nn.parameter = "v"}) -> (tensor<1x8xf32> {nn.output = "y"}) {
+  %0 = nn.linear %x, %u : (tensor<1x4xf32>, tensor<8x4xf32>) -> tensor<1x8xf32>
+  %1 = nn.linear %x, %v : (tensor<1x4xf32>, tensor<8x4xf32>) -> tensor<1x8xf32>
+  %2 = nn.add %0, %1 : (tensor<1x8xf32>, tensor<1x8xf32>) -> tensor<1x8xf32>
+  return %2 : tensor<1x8xf32>
+}
+)mlir";
+  std::string good = writeWeights("good", {{"u", 1}, {"v", 2}}),
+              bad = writeWeights("bad", {{"u", 5}});
+  float x[4] = {1, 1, 1, 1}, y[8] = {};
+  int64_t shape[] = {1, 4};
+  mw_tensor input = {0, 2, shape, x};
+  void *outputs[] = {y};
+  for (const char *options : {static_cast<const char *>(nullptr), "mesh=tp=2"}) {
+    std::string said;
+    auto say = [](void *said, int32_t, const char *, const char *message) {
+      *static_cast<std::string *>(said) += message;
+    };
+    mw_program *program = mw_program_open(path.c_str(), options, say, &said);
+    ASSERT_TRUE(program) << said;
+    ASSERT_EQ(mw_program_load_weights(program, good.c_str()), 0) << said;
+    EXPECT_EQ(mw_program_load_weights(program, bad.c_str()), 1);
+    EXPECT_NE(said.find("has no tensor 'v'"), std::string::npos) << said;
+    mw_run_options running = {};
+    // For another processor everything is read again.
+    for (const char *cpu : {static_cast<const char *>(nullptr), "x86-64-v3"}) {
+      running.target_cpu = cpu;
+      EXPECT_EQ(mw_program_run(program, &input, outputs, &running), 0) << said;
+      EXPECT_EQ(y[0], 12);
+      EXPECT_EQ(mw_program_is_stuck(program), 0);
+    }
+    mw_program_close(program);
+  }
+  for (const std::string &file : {path, good, bad})
+    unlink(file.c_str());
 }
 
 } // namespace
