@@ -54,6 +54,10 @@ public:
   virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                    void *const *outputs) = 0;
 
+  /// Whether a rank of another process has come to the end of the current run. Asked
+  /// where those of this process have not.
+  virtual bool haveOthersEnded() const { return false; }
+
   /// After a run that succeeded in this process: waits until it has in all of them,
   /// and makes `least` the least of their values. False, with an error, where it
   /// has not.

@@ -585,6 +585,37 @@ def test_a_rank_that_never_comes_back(slow):
     assert len(re.findall(r"error: rank [012]: dist.all_reduce.*model.py:13.*timed out after 8 s waiting for rank 3\b", done.stderr)) >= 3, done.stderr
 
 
+def test_a_rank_that_does_not_come_to_the_end(tmp_path):
+    """Behind the last collective nobody waits for it."""
+    program = RankProgram(Mesh([("x", 2)]), ["x"], [])
+    program.line(f'dist.all_reduce sum {program.partial(4, 3, torch.float32)} axes ["x"] : (tensor<1x4x3xf32>) -> tensor<1x4x3xf32>')
+    program.output(program.line("nn.neg %v1 : tensor<1x4x3xf32>"), (4, 3), (4, 3), "f32", [], [])
+    files = Files(tmp_path, program.text(), program.inputs)
+    done = launch(2, *files.arguments, "--backend=mpi", f"--outputs={tmp_path}/out.safetensors", "--timeout=3",
+                  env={"MESHWRIGHT_FAULT": "stall 1 nn.neg"})
+    assert done.returncode == 1 and not (tmp_path / "out.safetensors").exists()
+    assert re.search(r"error: rank 1: nn.neg .*: does not end: other ranks have ended", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("host", ["begins and ends MPI", "begins MPI"])
+def test_mpi_that_somebody_else_has_begun(tmp_path, host):
+    """As mpi4py does, which ends it before this library is told that the process ends."""
+    done = run_python(tmp_path, 2, f"""
+import atexit, ctypes
+mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init_thread(None, None, 3, ctypes.byref(ctypes.c_int()))
+plan = model.parallelize(mesh={{"tp": 2}})
+x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(0))
+assert torch.equal(plan.run(x, backend="mpi")[0], plan.run(x)[0])
+print("equal\\n", end="", flush=True)
+atexit.register(mpi.MPI_Finalize if "ends" in "{host}" else lambda: None)
+""")
+    assert done.stdout.count("equal") == 2, done.stdout + done.stderr
+    assert "MPI_FINALIZE" not in done.stderr or "ends" not in host, done.stderr
+    if "ends" in host:
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_process_that_ends_before_the_run(tmp_path):
     done = run_python(tmp_path, 2, """
 import os, sys, torch

@@ -95,6 +95,7 @@ public:
   void fail(const std::string &message) override { process.publish(message); }
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
            void *const *outputs) override;
+  bool haveOthersEnded() const override { return process.haveOthersEnded(); }
   bool agree(int64_t &least, std::string &error) override;
   bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
 
@@ -168,6 +169,7 @@ bool MpiBackend::agree(int64_t &least, std::string &error) {
     error = process.getError();
     return false;
   }
+  process.noteEnd();
   int64_t mine = least;
   Requests requests;
   MPI_Iallreduce(&mine, &least, 1, MPI_INT64_T, MPI_MIN, process.getAll(), requests.addFor(-1));

@@ -177,7 +177,7 @@ Process *Process::get(int64_t numRanks, std::string &error) {
       return nullptr;
     }
     process = started;
-    std::atexit([] { process->finish(); });
+    std::atexit([] { process->finish(/*endsMpi=*/!process->isGuest); });
   }
   if (process->size != numRanks) {
     error = adviseLaunch(numRanks, process->size);
@@ -195,6 +195,7 @@ bool Process::start(int64_t numRanks, std::string &error) {
     dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
   int begun = 0, provided = 0;
   MPI_Initialized(&begun);
+  isGuest = begun != 0;
   if (begun)
     MPI_Query_thread(&provided);
   else if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -222,6 +223,16 @@ bool Process::start(int64_t numRanks, std::string &error) {
   }
   if (!shareTable(error))
     return false;
+  // Whoever ends MPI, and when: what belongs to this communicator goes first.
+  int key = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(
+      MPI_COMM_NULL_COPY_FN,
+      [](MPI_Comm, int, void *process, void *) {
+        static_cast<Process *>(process)->finish(/*endsMpi=*/false);
+        return MPI_SUCCESS;
+      },
+      &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, this);
   wakeUp = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   watchForTermination(wakeUp);
   watcher = std::thread([this] { watch(); });
@@ -308,10 +319,13 @@ bool Process::meetAtEnd() {
   }
 }
 
-/// At exit. After a failure MPI cannot end: it would wait for the dead, and mpirun,
-/// where some processes are in MPI_Finalize while others go without, may crash or
-/// never end.
-void Process::finish() {
+/// At exit, or where somebody else ends MPI. After a failure MPI cannot end: it would
+/// wait for the dead, and mpirun, where some processes are in MPI_Finalize while
+/// others go without, may crash or never end.
+void Process::finish(bool endsMpi) {
+  if (hasFinished)
+    return;
+  hasFinished = true;
   seat->hasLeft = 1;
   bool allCome = meetAtEnd();
   stopping = true;
@@ -328,9 +342,7 @@ void Process::finish() {
     MPI_Comm_free(&communicator);
   for (MPI_Comm *copy : {&all, &making, &news, &ending})
     MPI_Comm_free(copy);
-  int ended = 0;
-  MPI_Finalized(&ended);
-  if (!ended)
+  if (endsMpi)
     MPI_Finalize();
 }
 
@@ -360,6 +372,13 @@ void Process::endRun(World &world) {
   std::lock_guard<std::mutex> lock(worldsMutex);
   activeWorlds.erase(&world);
   activeRuns = int(activeWorlds.size());
+}
+
+bool Process::haveOthersEnded() const {
+  for (size_t place = 0; place < machine.size(); ++place)
+    if (&table->seats[place] != seat && table->seats[place].ends >= seat->runs)
+      return true;
+  return false;
 }
 
 void Process::publish(const std::string &error) {

@@ -34,8 +34,8 @@ struct Seat {
   /// Whether it ended as it should, has seen the failure, and has let go of the run
   /// that failed, its error told.
   std::atomic<int32_t> hasLeft, hasSeenFailure, hasTold;
-  /// Runs that it has begun.
-  std::atomic<int64_t> runs;
+  /// Runs that it has begun, and those whose end its rank has come to.
+  std::atomic<int64_t> runs, ends;
   /// When its watching thread last ran, in nanoseconds of the monotonic clock.
   std::atomic<int64_t> heartbeat;
   /// The op that it was at lately, and those whose collectives it last began, by
@@ -90,6 +90,10 @@ public:
   /// Between these the world runs.
   void beginRun(World &world);
   void endRun(World &world);
+  /// This process's rank has come to the end of its run; whether one of another has
+  /// (of this machine: of others nothing is seen).
+  void noteEnd() { ++seat->ends; }
+  bool haveOthersEnded() const;
 
   /// Tells everybody, if nobody has failed before.
   void publish(const std::string &error);
@@ -130,7 +134,7 @@ private:
   void spread();
   std::string nameWaitedFor(World &world, int64_t stream, const Requests &requests) const;
   int64_t findSilent(double timeout) const;
-  void finish();
+  void finish(bool endsMpi);
   bool meetAtEnd();
   Seat *findSeat(int64_t rank) const;
 
@@ -152,6 +156,8 @@ private:
   std::mutex worldsMutex;
   std::set<World *> worlds, activeWorlds;
 
+  /// Whether somebody else began MPI, and will end it.
+  bool isGuest = false, hasFinished = false;
   std::thread watcher;
   std::atomic<bool> stopping{false};
   std::atomic<bool> hasSpread{false};
