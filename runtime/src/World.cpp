@@ -221,7 +221,7 @@ bool World::awaitRanks() {
         return false;
       continue;
     }
-    if (unfinished == int64_t(contexts.size()))
+    if (unfinished == int64_t(contexts.size()) && !backend->haveOthersEnded())
       continue;
     for (size_t i = 0; i < contexts.size(); ++i) {
       mw_rt_context &context = *contexts[i];
@@ -366,11 +366,18 @@ int64_t availableMemory() {
         available = kilobytes * 1024;
       break;
     }
-  // A container may have less than the machine.
-  std::ifstream maxFile("/sys/fs/cgroup/memory.max"), usedFile("/sys/fs/cgroup/memory.current");
-  int64_t most = 0, used = 0;
-  if (maxFile >> most && usedFile >> used && (available < 0 || most - used < available))
-    available = most > used ? most - used : 0;
+  // A container may have less than the machine. What it holds of files is given up
+  // where memory is needed.
+  std::ifstream maxFile("/sys/fs/cgroup/memory.max"), usedFile("/sys/fs/cgroup/memory.current"),
+      statistics("/sys/fs/cgroup/memory.stat");
+  int64_t most = 0, used = 0, bytes = 0;
+  if (!(maxFile >> most && usedFile >> used))
+    return available;
+  while (statistics >> word >> bytes)
+    if (word == "inactive_file" || word == "active_file")
+      used -= bytes;
+  if (available < 0 || most - used < available)
+    available = std::max<int64_t>(most - used, 0);
   return available;
 }
 
