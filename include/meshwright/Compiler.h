@@ -193,7 +193,8 @@ struct RunOptions {
   std::string targetCpu;
 };
 
-/// A program rewritten for the ranks of a mesh.
+/// A program rewritten for the ranks of a mesh. Threads may share one; its runs wait
+/// for one another.
 class Plan {
 public:
   /// `options` as for `sharding-opt --parallelize`.
@@ -214,9 +215,13 @@ public:
 
   /// Runs once on all ranks; compiles first where that has not happened yet.
   /// `inputs` in the order of `getInputs`; `outputs` are arrays that are filled,
-  /// in the order of `getOutputs`. One run at a time. The result is true.
+  /// in the order of `getOutputs`. The result is true.
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                    const RunOptions &options = {});
+
+  /// Whether a rank has not come back from a run or check that failed. It may read the
+  /// inputs and parameters still: they must stay as long as the process.
+  bool isStuck() const;
 
   /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
   /// bundle, a folder that runs without the compiler (docs/bundles.md): whole or not

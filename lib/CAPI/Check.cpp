@@ -136,6 +136,7 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
 }
 
 Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance) {
+  std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(

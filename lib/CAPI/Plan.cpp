@@ -137,6 +137,7 @@ static void addSchedule(Plan::State &state) {
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
   if (phase == PlanPhase::Rt) {
     DiagnosticCollector collector(state->context.get());
     mlir::OwningOpRef<ModuleOp> scheduled = state->schedule();
@@ -151,13 +152,18 @@ Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
   return print(module, locations);
 }
 
-std::string Plan::report(ReportFormat format) const {
-  if (!state->isComplete) {
-    state->isComplete = true;
-    state->report.before = planBefore(*state->program, state->options);
-    addSchedule(*state);
+static const Report &completeReport(Plan::State &state) {
+  if (!state.isComplete) {
+    state.isComplete = true;
+    state.report.before = planBefore(*state.program, state.options);
+    addSchedule(state);
   }
-  return toString(state->report, format);
+  return state.report;
+}
+
+std::string Plan::report(ReportFormat format) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  return toString(completeReport(*state), format);
 }
 
 int64_t Plan::getNumRanks() const { return state->report.ranks; }
@@ -210,6 +216,7 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
       return std::vector<Diagnostic>{makeError("parameter '" + port.name + "' is " +
                                                describe(array.type, array.shape) + ": expected " +
                                                describe(port.type, port.shape))};
+    std::lock_guard<std::mutex> lock(state->mutex);
     state->parameters.insert_or_assign(port.name, array);
     // Compiled programs have read the old one.
     state->executable.reset();
@@ -271,6 +278,8 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
   settings.traceFile = options.trace;
   settings.measure = options.measure;
   if (std::string error; !executable.getProgram().run(tensors, outputs, settings, error)) {
+    if (executable.getProgram().getWorld().isStuck())
+      stuck = true;
     diagnostics.push_back(makeError(error));
     return failure();
   }
@@ -280,6 +289,7 @@ LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArr
 Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
+  std::unique_lock<std::mutex> lock(state->mutex);
   if (!state->executable || state->backend != options.backend ||
       state->targetCpu != options.targetCpu) {
     CompileOptions compiling;
@@ -293,25 +303,31 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
     state->backend = options.backend;
     state->targetCpu = options.targetCpu;
   }
-  if (failed(state->run(*state->executable, inputs, outputs, options, diagnostics)))
+  std::shared_ptr<Executable> executable = state->executable;
+  lock.unlock();
+  if (failed(state->run(*executable, inputs, outputs, options, diagnostics)))
     return diagnostics;
   if (options.measure) {
-    const rt::RunReport &run = state->executable->getProgram().getRunReport();
+    rt::RunReport run = executable->getProgram().getRunReport();
+    lock.lock();
     state->report.runText = run.toText();
     state->report.runJson = run.toJson();
   }
   return {true, diagnostics};
 }
 
+bool Plan::isStuck() const { return state->stuck; }
+
 Result<CompileSummary> Plan::compile(std::string_view path, std::string_view targetCpu) {
+  std::lock_guard<std::mutex> lock(state->mutex);
   std::map<std::string, rt::HostTensor, std::less<>> parameters;
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
   options.compile.targetCpu = targetCpu;
   options.compile.schedule = getScheduleOptions(state->options);
-  options.textReport = report(ReportFormat::Text);
-  options.jsonReport = report(ReportFormat::Json);
+  options.textReport = toString(completeReport(*state), ReportFormat::Text);
+  options.jsonReport = toString(completeReport(*state), ReportFormat::Json);
   ModuleOp module = state->get(PlanPhase::Spmd);
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =

@@ -14,7 +14,9 @@
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 
 #include <array>
+#include <atomic>
 #include <map>
+#include <mutex>
 
 namespace meshwright {
 
@@ -35,9 +37,14 @@ struct Plan::State {
   /// Whether what is compared, and the schedule, is in the report.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
-  /// Compiled at the first run that needs it.
-  std::unique_ptr<Executable> executable;
+  /// Compiled at the first run that needs it. A run holds on to its own: another
+  /// one may ask for another backend meanwhile.
+  std::shared_ptr<Executable> executable;
   std::string backend, targetCpu;
+  /// Whether a rank did not come back from a run that failed.
+  mutable std::atomic<bool> stuck{false};
+  /// Held by whoever uses what is above, but not while a program runs.
+  std::mutex mutex;
 
   mlir::ModuleOp get(PlanPhase phase) const {
     const auto &module = phases[static_cast<size_t>(phase)];

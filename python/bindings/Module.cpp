@@ -150,8 +150,11 @@ NB_MODULE(_core, m) {
             return toPython(Plan::parallelize(program, options));
           },
           nb::call_guard<nb::gil_scoped_release>())
-      .def("str", [](const Plan &plan, PlanPhase phase,
-                     bool locations) { return toPython(plan.str(phase, locations)); })
+      .def("str",
+           [](const Plan &plan, PlanPhase phase, bool locations) {
+             nb::gil_scoped_release release;
+             return toPython(plan.str(phase, locations));
+           })
       .def(
           "report",
           [](const Plan &plan, bool json) {
@@ -159,12 +162,15 @@ NB_MODULE(_core, m) {
           },
           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("num_ranks", &Plan::getNumRanks)
+      .def_prop_ro("is_stuck", &Plan::isStuck)
       .def_prop_ro("inputs", &Plan::getInputs)
       .def_prop_ro("parameters", &Plan::getParameters)
       .def_prop_ro("outputs", &Plan::getOutputs)
       .def("set_parameter",
            [](Plan &plan, std::string_view name, const PyArray &array) {
-             return toPython(plan.setParameter(name, toArray(array)));
+             HostArray tensor = toArray(array);
+             nb::gil_scoped_release release;
+             return toPython(plan.setParameter(name, tensor));
            })
       .def("run",
            [](Plan &plan, const std::vector<PyArray> &inputs, const std::vector<uintptr_t> &outputs,

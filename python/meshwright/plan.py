@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Plans: a model rewritten for the ranks of a mesh."""
 
+import contextlib
 import json
 import os
+import threading
 from numbers import Integral, Real
 
 from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
+#: What ranks may still read that did not come back: never freed.
+_KEPT = []
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
 
@@ -27,6 +31,7 @@ class Plan:
         self._model = model
         self._plan = plan
         self._has_parameters = False
+        self._lock = threading.Lock()
 
     @property
     def ranks(self) -> int:
@@ -87,7 +92,8 @@ class Plan:
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
         options.target_cpu = target_cpu
-        unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
+        with self._keeping(inputs):
+            unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
         return outputs
 
     def check(self, *args, tolerance: float | None = None, **kwargs) -> dict[str, float]:
@@ -102,7 +108,8 @@ class Plan:
             tolerance = -1.0
         elif not isinstance(tolerance, Real):
             raise Error(f"tolerance is {tolerance!r}: expected a number")
-        result = unwrap(self._plan.check([i.raw for i in inputs], tolerance))
+        with self._keeping(inputs):
+            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
             diagnostic = Diagnostic(
@@ -132,16 +139,27 @@ class Plan:
 
     def _set_parameters(self):
         self._check_weights()
-        if not self._has_parameters:
-            for name in self._model._parameters:
-                unwrap(self._plan.set_parameter(name, self._model._parameter(name).raw))
-            self._has_parameters = True
+        with self._lock:
+            if not self._has_parameters:
+                for name in self._model._parameters:
+                    unwrap(self._plan.set_parameter(name, self._model._parameter(name).raw))
+                self._has_parameters = True
 
     def _inputs(self, args, kwargs):
         self._check_weights()
         inputs = self._model._flatten(args, kwargs)
         self._set_parameters()
         return inputs
+
+    @contextlib.contextmanager
+    def _keeping(self, inputs):
+        """A rank that does not come back from a run that fails may read on."""
+        try:
+            yield
+        except Error:
+            if self._plan.is_stuck:
+                _KEPT.append((inputs, self._model._dense))
+            raise
 
     def _check_weights(self):
         model = self._model

@@ -146,11 +146,16 @@ public:
   /// `inputs` are in the order of the description's; `outputs` point to arrays of
   /// the sizes that it states, which are filled. Runs wait for one another. Where
   /// MESHWRIGHT_RUNS asks for more than one run, all must give the same bits.
+  /// After a failure where the world is stuck, a rank may read inputs and parameters
+  /// still: they must stay as long as the process.
   bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
            const RunOptions &options, std::string &error);
 
   /// Of the last run that succeeded with `measure`; none has 0 ranks.
-  const RunReport &getRunReport() const { return report; }
+  RunReport getRunReport() const {
+    std::lock_guard<std::mutex> lock(running);
+    return report;
+  }
 
 private:
   Program() = default;
@@ -198,7 +203,7 @@ private:
   std::vector<Parts> placed, prepared;
   RunReport report;
   /// Held by a run.
-  std::mutex running;
+  mutable std::mutex running;
 };
 
 } // namespace meshwright::rt

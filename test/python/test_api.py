@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Models and plans from Python."""
 
+import concurrent.futures
 import copy
 import json
 import os
+import subprocess
+import sys
+import threading
 
 import meshwright as mw
 import ml_dtypes
@@ -142,6 +146,43 @@ def test_inputs_that_do_not_fit(module, x):
         plan.check(x, tolerance="small")
     plan.run(x, threads_per_rank=np.int64(2), timeout=1e300)
     assert issubclass(mw.InputError, mw.Error)
+
+
+def test_threads_share_a_plan(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    inputs = [x + i for i in range(4)]
+    together = threading.Barrier(len(inputs))
+
+    def use(mine):
+        together.wait()
+        close(plan.run(mine)[0], module(mine)["y"])
+        plan.report()
+        close(plan.run(mine, target_cpu="x86-64-v3")[0], module(mine)["y"])
+
+    with concurrent.futures.ThreadPoolExecutor(len(inputs)) as pool:
+        for done in [pool.submit(use, mine) for mine in inputs]:
+            done.result()
+
+
+def test_arrays_of_a_run_that_failed(tmp_path):
+    """A rank that is still in a kernel reads on where the caller has let go."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import gc, time, torch, meshwright as mw
+module = torch.nn.Sequential(torch.nn.Linear(2048, 6144, bias=False), torch.nn.SiLU(), torch.nn.Linear(6144, 64))
+x = torch.randn(2048, 2048)
+plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2}, sequence_parallel="off")
+try:
+    plan.run(x, timeout=0.02)
+except mw.Error as error:
+    print(error)
+del x, module
+gc.collect()
+time.sleep(1)
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True,
+                          env={**os.environ, "MESHWRIGHT_FAULT": "throw 1 linear"})
+    assert done.returncode == 0 and "rank 1: nn.linear" in done.stdout, done
 
 
 def test_options(module, x):

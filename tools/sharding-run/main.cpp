@@ -63,7 +63,8 @@ static Status execute(const Options &options) {
   if (!model)
     return Error;
   std::string error;
-  Inputs inputs;
+  // Never freed: a rank that does not come back from a run that fails may read on.
+  Inputs &inputs = *new Inputs();
   if (!readInputs(options, *model, inputs, error))
     return fail(error);
 
