@@ -213,6 +213,23 @@ static Value emitRsqrt(ImplicitLocOpBuilder &b, Value x) {
   return arith::DivFOp::create(b, emitConstant(b, x.getType(), 1), math::SqrtOp::create(b, x));
 }
 
+/// The polynomial for f32 takes numbers below the normal ones for the least of those.
+static Value emitLog(ImplicitLocOpBuilder &b, Value x) {
+  Type type = x.getType();
+  if (!getElementTypeOrSelf(type).isF32())
+    return math::LogOp::create(b, x);
+  auto choose = [&](Value isSmall, Value small, Value other) {
+    return arith::SelectOp::create(b, isSmall, small, other);
+  };
+  Value isSmall = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, x,
+                                        emitConstant(b, type, std::ldexp(1.0, -126)));
+  Value large = arith::MulFOp::create(b, x, emitConstant(b, type, std::ldexp(1.0, 23)));
+  Value logarithm = math::LogOp::create(b, choose(isSmall, large, x));
+  return arith::SubFOp::create(
+      b, logarithm,
+      choose(isSmall, emitConstant(b, type, 23 * M_LN2), emitConstant(b, type, 0)));
+}
+
 static Value emitGelu(ImplicitLocOpBuilder &b, Value x, bool byTanh) {
   Type type = x.getType();
   auto constant = [&](double value) { return emitConstant(b, type, value); };
@@ -350,7 +367,7 @@ static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x
       .Case<nn::NegOp>([&](auto) { return arith::NegFOp::create(b, x[0]); })
       .Case<nn::AbsOp>([&](auto) { return math::AbsFOp::create(b, x[0]); })
       .Case<nn::ExpOp>([&](auto) { return math::ExpOp::create(b, x[0], accuracy); })
-      .Case<nn::LogOp>([&](auto) { return math::LogOp::create(b, x[0]); })
+      .Case<nn::LogOp>([&](auto) { return emitLog(b, x[0]); })
       .Case<nn::SqrtOp>([&](auto) { return math::SqrtOp::create(b, x[0]); })
       .Case<nn::RsqrtOp>([&](auto) { return emitRsqrt(b, x[0]); })
       .Case<nn::ReciprocalOp>([&](auto) { return arith::DivFOp::create(b, constant(1), x[0]); })
@@ -403,7 +420,8 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
   if (isMovement(op))
     return operands[0];
   if (isa<nn::SelectOp>(op)) {
-    if (!result.isBF16() || !isa<VectorType>(operands[1].getType()))
+    // LLVM would widen bf16 and narrow it again, by a call of a library that is not there.
+    if (!result.isBF16())
       return arith::SelectOp::create(builder, operands[0], operands[1], operands[2]);
     Value chosen = arith::SelectOp::create(builder, operands[0], asBits(builder, operands[1]),
                                            asBits(builder, operands[2]));

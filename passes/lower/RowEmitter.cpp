@@ -285,9 +285,10 @@ Value RowEmitter::emitIota(nn::IotaOp op, const Access &access) {
   Value first = arith::IndexCastOp::create(builder, builder.getI64Type(), emitIndexOf(along));
   if (width && along.column != 0) {
     auto vectorType = VectorType::get(width, builder.getI64Type());
+    bool evenFirst = getOrder() == LaneOrder::EvenFirst && type.getElementType().isF32();
     SmallVector<int64_t> steps;
     for (int64_t i = 0; i < width; ++i)
-      steps.push_back(i * along.column);
+      steps.push_back((evenFirst ? 2 * i % width + 2 * i / width : i) * along.column);
     Value offsets = arith::ConstantOp::create(
         builder, DenseElementsAttr::get(vectorType, ArrayRef<int64_t>(steps)));
     first = arith::AddIOp::create(builder, toVector(first), offsets);
@@ -310,9 +311,11 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   Value other;
   if (part.kind == RotaryPart::Pairs) {
     own = toVector(own);
+    // bf16 lies as in memory, what was computed from it as `getOrder` says.
+    bool halves = getOrder() == LaneOrder::EvenFirst && elementOf(own).isF32();
     SmallVector<int64_t> exchanged;
     for (int64_t i = 0; i < width; ++i)
-      exchanged.push_back(i ^ 1);
+      exchanged.push_back(halves ? (i + width / 2) % width : i ^ 1);
     other = vector::ShuffleOp::create(builder, own, own, exchanged);
   } else {
     other = read(part.operand, 0, getRotaryShift(rotary, part.kind));

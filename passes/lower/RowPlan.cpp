@@ -633,6 +633,8 @@ static LogicalResult makeParts(const KernelRegion &region, Operation *root, RowP
   ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
   // A part of the result, from an index on.
   auto add = [&](Value value, ArrayRef<int64_t> sizes, ArrayRef<int64_t> starts) {
+    if (product(sizes) == 0)
+      return success();
     RowPiece piece;
     piece.space = *splitShape(sizes, sizes.empty() ? 1 : sizes.back());
     int64_t columns = piece.space.end;

@@ -96,7 +96,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   int64_t times = getTimesEvaluated(group, op), count = countOf(op->getResult(0));
   bool isNorm = isa<nn::RmsNormOp, nn::LayerNormOp, nn::RotaryOp>(op);
   if (!isFree(op) && !isCheap(op) && times > (isNorm ? 2 : 1) * count) {
-    reason = "it would be computed " + std::to_string(times / count) + " times";
+    reason = "it would be computed " + std::to_string(times / std::max<int64_t>(count, 1)) + " times";
     return false;
   }
   SmallVector<Operation *> ops = group.ops;

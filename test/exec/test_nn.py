@@ -117,6 +117,16 @@ def test_nan(tmp_path):
     p.check(tmp_path, 0)
 
 
+def test_logarithms_of_small_numbers(tmp_path):
+    """Below the normal ones."""
+    x = torch.tensor([1e-38, 5e-39, 1e-39, 1e-42, 1.4e-45, 1.17549435e-38, 0.0, -0.0, -1e-39, 1.0] * 2)
+    p = Program()
+    for dtype in (torch.float32, torch.bfloat16):
+        y = x.to(dtype)
+        p.op("nn.log {}", [y], y.double().log().to(dtype), "same")
+    p.check(tmp_path, 1e-6)
+
+
 def test_casts(tmp_path):
     x = randn(7, 9) * 50
     values = {dtype: x.to(dtype) for dtype in ELEMENT}

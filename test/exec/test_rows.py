@@ -177,6 +177,40 @@ def test_heads(tmp_path, dtype, interleaved):
     c.check(tmp_path, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("columns", [2, 32, 40, 64, 100])
+def test_f32_between_bf16(tmp_path, columns):
+    """What goes across columns, or counts them, of values that are f32 in the kernel alone."""
+    c = Chains()
+    x, cos, sin = (c.input(randn(5, columns, seed=s, dtype=torch.bfloat16)) for s in (0, 1, 2))
+    wide_ones = [c.op("nn.cast {}", [v], v[1].float()) for v in (x, cos, sin)]
+    f, g, h = (v for _, v in wide_ones)
+    for mode, turned in (("", torch.cat([-f[:, columns // 2:], f[:, :columns // 2]], -1)),
+                         (" {{interleaved}}", torch.stack([-f[:, 1::2], f[:, 0::2]], -1).flatten(-2))):
+        r = c.op("nn.rotary {}, {}, {}" + mode, wide_ones, f * g + turned * h)
+        c.output(c.op("nn.cast {}", [r], r[1].bfloat16()))
+    places = torch.arange(columns).float().expand(5, columns).contiguous()
+    i = c.op("nn.iota dim 1", [], places, short=True)
+    s = c.op("nn.add {}, {}", [wide_ones[0], i], f + places)
+    c.output(c.op("nn.cast {}", [s], s[1].bfloat16()))
+    c.check(tmp_path, TOLERANCE[torch.bfloat16])
+
+
+@pytest.mark.parametrize("processor", ["x86-64-v3", "x86-64-v4"])
+def test_a_choice_for_each_row(tmp_path, processor):
+    """One bf16 element, not a vector of them."""
+    if processor == "x86-64-v4" and "avx512bw" not in open("/proc/cpuinfo").read():
+        pytest.skip("this processor has no AVX-512")
+    c = Chains()
+    chosen = c.input(randn(5, 1) > 0)
+    a, b = (c.input(randn(5, 1, seed=s, dtype=torch.bfloat16)) for s in (1, 2))
+    t = c.op("nn.tanh {}", [a], wide(torch.tanh, a[1]), short=True)
+    s = c.op("nn.select {}, {}, {}", [chosen, t, b], torch.where(chosen[1], t[1], b[1]))
+    c.output(s)
+    x = c.input(randn(5, 40, seed=3, dtype=torch.bfloat16))
+    c.output(c.op("nn.mul {}, {}", [x, s], wide(torch.mul, x[1], s[1])))
+    c.check(tmp_path, TOLERANCE[torch.bfloat16], arguments=[f"--target-cpu={processor}"])
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 def test_reductions_of_rows(tmp_path, dtype):
     """Statistics as results, and read by elements of their rows."""
@@ -231,6 +265,13 @@ def test_moves(tmp_path, dtype):
         c.output(c.op("dist.pad {} dims [0, 1]", [x], F.pad(x[1], (0, 3, 0, 2))))
         c.output(c.op("nn.concat {}, {} dim 1", [x, x], torch.cat([x[1], x[1]], 1)))
         c.output(c.op("nn.concat {}, {} dim 0", [x, x], torch.cat([x[1], x[1]], 0)))
+    # With parts that have no elements, read and computed.
+    x = c.input(randn(3, 4, dtype=dtype))
+    for dim, shape in ((0, (0, 4)), (1, (3, 0))):
+        nothing = c.input(randn(*shape, dtype=dtype))
+        n = c.op("nn.neg {}", [nothing], -nothing[1], short=True)
+        for part in (nothing, n):
+            c.output(c.op(f"nn.concat {{}}, {{}} dim {dim}", [part, x], torch.cat([part[1], x[1]], dim)))
     c.check(tmp_path, 0)
 
 
