@@ -564,6 +564,9 @@ LogicalResult AttentionOp::verify() {
         failed(verifyElementType(*this, name, value, "query", getQuery())))
       return failure();
   Shape query = shapeOf(getQuery()), key = shapeOf(getKey()), value = shapeOf(getValue());
+  if (llvm::is_contained(query, 0) || value[3] == 0)
+    return emitOpError() << "expected at least one query, and features, got a query of type "
+                         << getQuery().getType() << " and a value of type " << getValue().getType();
   if (key[1] < 1 || query[1] % key[1] != 0)
     return emitOpError() << "expected a number of query heads that is a multiple of the key's, got "
                          << query[1] << " and " << key[1];

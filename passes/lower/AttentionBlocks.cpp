@@ -141,9 +141,10 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitt
     reserve(valueBlock, plan.blockKeys * plan.valueFeatures, compute);
   else if (plan.usesDot)
     reserve(valueBlock, keySteps * plan.valueFeatures, getPairs());
-  // Columns come a vector at a time, so some before the block may come along.
+  // Columns come a vector at a time from wherever the window begins, so some before
+  // the block and behind it may come along.
   if (biasStrides[2] && biasStrides[3])
-    reserve(biasBlock, (plan.lanes + plan.blockKeys) * width, compute);
+    reserve(biasBlock, (2 * plan.lanes + plan.blockKeys) * width, compute);
   if (!biasElements)
     return;
   points.emplace(op, /*queriesAreColumns=*/true);

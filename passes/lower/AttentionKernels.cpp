@@ -420,9 +420,14 @@ Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
                                          emitConstant(b, bits, mantissa));
   Value scaled = arith::AddIOp::create(b, arith::BitcastOp::create(b, bits, power), exponent);
   Value value = arith::BitcastOp::create(b, type, scaled);
-  Value vanishes =
-      arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, x, getSplat(isDouble ? -1021.5 : -125.5));
-  return arith::SelectOp::create(b, vanishes, getSplat(0), value);
+  // What is too small vanishes. A NaN stays one: the last bits of its mantissa, as an
+  // exponent, would make it a number.
+  Value zero = getSplat(0);
+  Value isNegative = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, x, zero);
+  Value instead = arith::SelectOp::create(b, isNegative, zero, x);
+  Value isOutside =
+      arith::CmpFOp::create(b, arith::CmpFPredicate::ULT, x, getSplat(isDouble ? -1021.5 : -125.5));
+  return arith::SelectOp::create(b, isOutside, instead, value);
 }
 
 //===----------------------------------------------------------------------===//

@@ -90,8 +90,8 @@ class Program:
         return (f"func.func @main({arguments}) -> ({results}) {{\n  {body}\n"
                 f"  return {names} : {types}\n}}\n")
 
-    def check(self, folder, tolerance):
-        got = run_module(folder, self.text(), self.inputs)
+    def check(self, folder, tolerance, arguments=()):
+        got = run_module(folder, self.text(), self.inputs, arguments=arguments)
         for i, want in enumerate(self.outputs):
             assert_close(got[f"r{i}"], want, tolerance, self.body[i])
 

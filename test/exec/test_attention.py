@@ -111,6 +111,19 @@ def test_bias(tmp_path, queries, keys, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+@pytest.mark.parametrize("left", [0, 10, 33])
+def test_bias_in_a_window(tmp_path, dtype, left):
+    """Blocks of keys that begin anywhere; many heads, so that threads have neighbours."""
+    x = tensors(1, 16, 4, 200, 200, 16, 16, dtype)
+    i, j = places(200, 200)
+    bias = randn(16, 200, 200, seed=5, dtype=dtype)
+    p = Program()
+    p.op(f"nn.attention {{}}, {{}}, {{}} bias {{}} scale 0.25 {{{{causal, window_left = {left}}}}}", [*x, bias],
+         attend(*x, 0.25, (j <= i) & (j >= i - left), bias))
+    p.check(tmp_path, TOLERANCE[dtype], arguments=["--threads-per-rank=2"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
 @pytest.mark.parametrize("queries", [3, 70])
 def test_bias_that_hides(tmp_path, queries, dtype):
     """-inf in all of a row gives zeros; the lowest number in all of a row hides nothing."""
@@ -162,6 +175,12 @@ def test_not_a_number(tmp_path, queries):
     q[0, 1, 0, 3] = math.nan
     p = Program()
     p.op("nn.attention {}, {}, {} scale 0.25", x, attend_with_nan(*x))
+    # With bits beside those of the usual one; of a key it is in every query.
+    q, k = q.clone(), k.clone()
+    q.view(torch.int32)[0, 1, 0, 3] = 0x7fc00001
+    p.op("nn.attention {}, {}, {} scale 0.25", (q, x[1], v), attend_with_nan(q, x[1], v))
+    k.view(torch.int32)[0, 0, 5, 0] = 0x7fc00001
+    p.op("nn.attention {}, {}, {} scale 0.25", (x[0], k, v), attend_with_nan(x[0], k, v))
     p.check(tmp_path, TOLERANCE[torch.float32])
 
 
