@@ -109,14 +109,18 @@ private:
 
 /// When a collective that starts now has come through.
 Clock::time_point ThrottledBackend::reserve(int64_t rank, Traffic traffic) {
-  auto inTicks = [](double seconds) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  // More than decades do not fit into a clock.
+  constexpr double most = 1e9;
+  auto inTicks = [most](double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(std::min(seconds, most)));
   };
   std::lock_guard<std::mutex> lock(mutex);
+  Clock::time_point now = Clock::now();
   Clock::time_point &sent = busy[rank];
-  sent = std::max(sent, Clock::now());
+  sent = std::max(sent, now);
   if (link.bandwidth > 0)
-    sent += inTicks(traffic.bytes / link.bandwidth);
+    sent = std::min(sent + inTicks(traffic.bytes / link.bandwidth), now + inTicks(most));
   return sent + inTicks(traffic.steps * link.latency);
 }
 

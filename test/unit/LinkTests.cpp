@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include <chrono>
+#include <thread>
 
 using namespace meshwright;
 using namespace meshwright::rt;
@@ -127,6 +128,49 @@ TEST(Link, CollectivesTakeAtLeastItsTime) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
   for (int rank = 0; rank < 2; ++rank)
     EXPECT_EQ(data[2 * rank + 1], std::vector<float>(1000, 3));
+}
+
+/// Ranks 0 and 1 add, 2 fails when they had time to.
+struct Adder {
+  World *world = nullptr;
+  int64_t rank = 0;
+  bool hasAdded = false;
+};
+
+int32_t addUntilOneFails(mw_rt_context *context, char *, const void *const *arguments,
+                         const void *const *, const void *const *, const void **) {
+  auto &adder = *static_cast<Adder *>(const_cast<void *>(arguments[0]));
+  if (adder.rank >= 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (adder.rank == 2)
+      adder.world->fail(adder.rank, 0, "enough");
+    return adder.rank == 2;
+  }
+  std::vector<float> from(1000), to(1000);
+  const void *inputs[] = {from.data()};
+  void *outputs[] = {to.data()};
+  int32_t status = mw_rt_run_collective(context, 0, &sum, inputs, outputs);
+  adder.hasAdded = status == 0;
+  return status;
+}
+
+TEST(Link, WhatIsLongerThanClocksCountIsLong) {
+  for (const char *link : {"latency=1e12s", "latency=1e300s", "bandwidth=1e-300B/s"}) {
+    setenv("MESHWRIGHT_LINK", link, 1);
+    std::string error;
+    auto world = World::create("local", 4, {"the sum"}, error);
+    ASSERT_TRUE(world) << error;
+    unsetenv("MESHWRIGHT_LINK");
+    Adder adders[4];
+    std::vector<RankBuffers> buffers(4);
+    for (int rank = 0; rank < 4; ++rank) {
+      adders[rank] = {world.get(), rank};
+      buffers[rank].arguments = {&adders[rank]};
+    }
+    EXPECT_FALSE(world->run(addUntilOneFails, buffers, {}, error));
+    EXPECT_NE(error.find("enough"), std::string::npos) << error;
+    EXPECT_FALSE(adders[0].hasAdded || adders[1].hasAdded) << link;
+  }
 }
 
 TEST(Link, AWrongOneIsRefused) {
