@@ -9,9 +9,12 @@
 
 #include "meshwright/runtime/include/WholeFile.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 #include <unistd.h>
 
 namespace meshwright::rt {
@@ -57,6 +60,64 @@ const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) co
   return found == tensors.end() ? nullptr : &found->second;
 }
 
+/// Null, with an error, where the text is not an object in which each name comes
+/// once. JSON leaves open which of two counts: readers would differ.
+static nlohmann::json parseHeader(const char *begin, const char *end, std::string &error) {
+  using Event = nlohmann::json::parse_event_t;
+  // Of the objects around, by depth.
+  std::vector<std::set<std::string>> names;
+  std::string repeated;
+  auto watch = [&](int depth, Event event, nlohmann::json &value) {
+    if (event == Event::object_start) {
+      names.resize(depth + 1);
+      names[depth].clear();
+    } else if (event == Event::key && !names[depth - 1].insert(value.get<std::string>()).second &&
+               repeated.empty()) {
+      repeated = value.get<std::string>();
+    }
+    return true;
+  };
+  nlohmann::json header = nlohmann::json::parse(begin, end, watch, /*allow_exceptions=*/false);
+  if (!header.is_object())
+    error = "its header is not a JSON object";
+  else if (!repeated.empty())
+    error = "its header has '" + repeated + "' twice";
+  return error.empty() ? header : nullptr;
+}
+
+namespace {
+/// Where a tensor lies among the data.
+struct Range {
+  uint64_t begin, end;
+  std::string name;
+};
+} // namespace
+
+/// Whether all data belongs to a tensor, and to one alone.
+static bool checkRanges(std::vector<Range> ranges, uint64_t dataSize, std::string &error) {
+  // Tensors without elements lie before the one that begins there.
+  std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  uint64_t at = 0;
+  const Range *before = nullptr;
+  for (const Range &range : ranges) {
+    if (range.begin < at)
+      error = "tensors '" + before->name + "' and '" + range.name + "' overlap";
+    else if (range.begin > at)
+      error = "tensor '" + range.name + "': its data begins at " + std::to_string(range.begin) +
+              ", expected " + std::to_string(at) + ", where that before it ends";
+    if (!error.empty())
+      return false;
+    at = range.end;
+    before = &range;
+  }
+  if (at != dataSize)
+    error = std::to_string(dataSize - at) + " bytes of data belong to no tensor" +
+            (before ? ", behind '" + before->name + "'" : "");
+  return error.empty();
+}
+
 bool SafeTensorsFile::parse(std::string &error) {
   const char *mapped = file->getData();
   uint64_t size = file->getSize();
@@ -74,12 +135,10 @@ bool SafeTensorsFile::parse(std::string &error) {
   }
   const char *data = mapped + 8 + headerSize;
   uint64_t dataSize = size - 8 - headerSize;
-  nlohmann::json header = nlohmann::json::parse(mapped + 8, data, nullptr,
-                                                /*allow_exceptions=*/false);
-  if (!header.is_object()) {
-    error = "its header is not a JSON object";
+  nlohmann::json header = parseHeader(mapped + 8, data, error);
+  if (header.is_null())
     return false;
-  }
+  std::vector<Range> ranges;
   for (const auto &[name, entry] : header.items()) {
     if (name == "__metadata__")
       continue;
@@ -128,8 +187,9 @@ bool SafeTensorsFile::parse(std::string &error) {
                       " bytes, its dtype and shape need " + std::to_string(bytes));
     tensor.data = data + begin;
     tensors.emplace(name, std::move(tensor));
+    ranges.push_back({begin, end, name});
   }
-  return true;
+  return checkRanges(std::move(ranges), dataSize, error);
 }
 
 static const char *storedNameOf(DType type) {

@@ -105,9 +105,36 @@ def test_damaged_files(files):
                         (header({"w": {**good, "shape": [2**40, 2**40]}}), "too large"),
                         (header({"w": {**good, "shape": [4, 4]}}), "48 bytes, its dtype and shape need 64"),
                         (header({"w": {**good, "data_offsets": [8, 4]}}), "8 to 4"),
-                        (header({"w": {**good, "data_offsets": [0, "a"]}}), "not natural numbers")):
+                        (header({"w": {**good, "data_offsets": [0, "a"]}}), "not natural numbers"),
+                        (header({"w": good, "W": good}).replace(b"W", b"w"), "its header has 'w' twice"),
+                        (header({"w": {**good, "Shape": [4, 4]}}).replace(b"Shape", b"shape"), "its header has 'shape' twice"),
+                        (header({"w": good, "v": {**good, "shape": [3], "data_offsets": [36, 48]}}), "tensors 'w' and 'v' overlap"),
+                        (header({"w": good, "v": good}), "tensors 'v' and 'w' overlap"),
+                        (header({"w": good, "v": {**good, "shape": [0], "data_offsets": [8, 8]}}), "tensors 'w' and 'v' overlap"),
+                        (header({"w": {**good, "shape": [3], "data_offsets": [36, 48]}}),
+                         "tensor 'w': its data begins at 36, expected 0"),
+                        (header({"w": {**good, "shape": [3], "data_offsets": [0, 12]}}), "36 bytes of data belong to no tensor, behind 'w'"),
+                        (header({}), "48 bytes of data belong to no tensor")):
         bad.write_bytes(data)
         expect(1, ["bad.safetensors: not a valid safetensors file", words], model, f"--weights={bad}", inputs)
+
+
+def test_files_that_are_whole(files):
+    """In any order, with tensors without elements anywhere, and with what else the format allows."""
+    tensor = torch.arange(12.0).reshape(4, 3)
+    others = {"a": torch.ones(0, 3), "b": torch.ones(5, dtype=torch.bool), "z": torch.ones(3, 0, dtype=torch.int64)}
+    weights = files / "w.safetensors"
+    save_file({"w": tensor, **others}, weights, metadata={"format": "pt", "w": "a name within is another one"})
+    save_file({"y": torch.ones(2, 3) @ tensor.T}, files / "r.safetensors")
+    arguments = [files / "m.mlir", f"--weights={weights}", f"--inputs={files}/x.safetensors", f"--outputs={files}/y.safetensors"]
+    done = launch(*arguments, f"--reference={files}/r.safetensors")
+    assert done.returncode == 0, done.stderr
+    entries = {"z": ([0], [4, 4]), "w": ([4, 3], [4, 52]), "v": ([1], [0, 4]), "e": ([0, 7], [52, 52]), "a": ([0], [0, 0])}
+    text = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in entries.items()}).encode()
+    weights.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4) + tensor.numpy().tobytes())
+    # What was written here is read here.
+    done = launch(*arguments, f"--reference={files}/y.safetensors")
+    assert done.returncode == 0, done.stderr
 
 
 def test_unaligned_weights(files):
