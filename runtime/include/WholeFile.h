@@ -31,6 +31,8 @@ public:
   /// process, and a file that gets too large is an error, no signal. For programs,
   /// not for libraries: a handler belongs to the whole process.
   static void removeOnSignals();
+  /// They go now, by system calls only: for signal handlers that end the process.
+  static void removeAll();
   /// Whether this is what a signal does since then: who takes its place passes on to it.
   static bool isRemoval(const struct sigaction &action);
 

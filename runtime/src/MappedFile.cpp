@@ -7,6 +7,8 @@
 
 #include "meshwright/runtime/include/MappedFile.h"
 
+#include "meshwright/runtime/include/WholeFile.h"
+
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -74,6 +76,7 @@ static void handleBusError(int, siginfo_t *info, void *) {
     say(": error: ");
     say(mapping->path);
     say(": cannot be read any more: it was cut or its disk failed while the program ran\n");
+    Temporary::removeAll();
     _exit(1);
   }
   // Not ours: as if there were no handler.

@@ -58,10 +58,14 @@ static void removeTree(int folder, const char *name) {
 /// program has, stay behind.
 static std::atomic<const char *> temporaries[64];
 
-static void handleEnd(int signal) {
+void Temporary::removeAll() {
   for (std::atomic<const char *> &entry : temporaries)
     if (const char *path = entry.exchange(nullptr))
       removeTree(AT_FDCWD, path);
+}
+
+static void handleEnd(int signal) {
+  Temporary::removeAll();
   std::signal(signal, SIG_DFL);
   raise(signal);
 }

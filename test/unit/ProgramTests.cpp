@@ -9,6 +9,7 @@
 #include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Program.h"
 #include "meshwright/runtime/include/Progress.h"
+#include "meshwright/runtime/include/WholeFile.h"
 
 #include "gtest/gtest.h"
 
@@ -58,6 +59,21 @@ TEST(MappedFile, IsNamedWhereItIsCutWhileItIsRead) {
           std::exit(*static_cast<const volatile char *>(file->getData() + (1 << 19)));
       },
       testing::ExitedWithCode(1), "tool: error: .*cut.*: cannot be read any more");
+  unlink(path.c_str());
+}
+
+TEST(MappedFile, NothingHalfDoneStaysWhereItIsCut) {
+  std::string path = writeFile("cut", 1 << 20), half = writeFile("half", 10), error;
+  EXPECT_EXIT(
+      {
+        MappedFile::reportLostFiles("tool");
+        Temporary temporary(half);
+        auto file = MappedFile::open(path, error);
+        if (truncate(path.c_str(), 10) == 0)
+          std::exit(*static_cast<const volatile char *>(file->getData() + (1 << 19)));
+      },
+      testing::ExitedWithCode(1), "cannot be read any more");
+  EXPECT_NE(access(half.c_str(), F_OK), 0);
   unlink(path.c_str());
 }
 

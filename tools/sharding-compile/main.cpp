@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright-c/Run.h"
+#include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Progress.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
@@ -112,6 +113,7 @@ int main(int argc, char **argv) {
   }
   if (options.quiet)
     meshwright::rt::Progress::hide();
+  meshwright::rt::MappedFile::reportLostFiles("sharding-compile");
   meshwright::rt::Temporary::removeOnSignals();
   std::unique_ptr<mw_program, decltype(&mw_program_close)> program(
       mw_program_open(options.model.c_str(),
