@@ -70,6 +70,9 @@ private:
   int problem = 0;
 };
 
+/// Whether standard output took all that was printed; else why not.
+bool finishOutput(std::string &error);
+
 } // namespace meshwright::rt
 
 #endif // MESHWRIGHT_RUNTIME_INCLUDE_WHOLEFILE_H

@@ -203,4 +203,14 @@ bool WholeFile::write(const std::string &path, const std::string &text, std::str
   return file->finish(error);
 }
 
+bool finishOutput(std::string &error) {
+  // Much may have failed before the last piece does not.
+  bool failed = std::ferror(stdout);
+  if (std::fflush(stdout) != 0)
+    error = std::string("standard output cannot be written: ") + std::strerror(errno);
+  else if (failed)
+    error = "standard output cannot be written";
+  return error.empty();
+}
+
 } // namespace meshwright::rt

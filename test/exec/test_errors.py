@@ -45,7 +45,36 @@ def test_usage(files):
         expect(2, f"--threads-per-rank is '{threads}', expected a number from 1 to 4096", model, f"--threads-per-rank={threads}")
     expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
     expect(2, "--weights needs a value", model, "--weights=")
+    expect(2, "--report= needs a value", model, "--report=")
     assert launch("--help").returncode == 0
+
+
+def test_two_results_in_one_file(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    (files / "link").symlink_to(files / "old")
+    (files / "old").write_text("old")
+    (files / "folder").symlink_to(files)
+    for one, other, first, second in (("--outputs", "--trace", "y", "y"), ("--outputs", "--report", "y", "none/../y"),
+                                      ("--trace", "--report", "old", "link"), ("--outputs", "--trace", "y", "folder/y")):
+        expect(2, f"{one} and {other} are one file, '{files}/{second}'", model, weights, inputs, f"{one}={files}/{first}", f"{other}={files}/{second}")
+    # As its name is given, from here or from the root.
+    done = subprocess.run([tool(), model, "--outputs=y", f"--trace={files}/y"], cwd=files, capture_output=True, text=True)
+    assert done.returncode == 2 and f"--outputs and --trace are one file, '{files}/y'" in done.stderr
+    assert (files / "old").read_text() == "old" and not (files / "y").exists()
+    done = launch(model, weights, inputs, "--outputs=/dev/null", "--trace=/dev/null", "--report=/dev/null")
+    assert done.returncode == 0, done.stderr
+
+
+def test_output_that_nobody_takes(files):
+    model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
+    save_file({"y": torch.full((2, 4), 3.0)}, files / "r.safetensors")
+    compiler = os.path.join(os.path.dirname(tool()), "sharding-compile")
+    for command in ([tool(), model, weights, inputs, "--report"], [tool(), "--help"], [compiler, "--help"],
+                    [tool(), model, weights, inputs, f"--reference={files}/r.safetensors"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1, done.stderr
+        assert "error: standard output cannot be written: No space left on device" in done.stderr
 
 
 def test_models(files):

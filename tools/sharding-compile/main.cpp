@@ -109,7 +109,10 @@ int main(int argc, char **argv) {
   }
   if (options.help) {
     std::fputs(usage, stdout);
-    return Fine;
+    if (meshwright::rt::finishOutput(error))
+      return Fine;
+    say(nullptr, MW_ERROR, "", error.c_str());
+    return Error;
   }
   if (options.quiet)
     meshwright::rt::Progress::hide();

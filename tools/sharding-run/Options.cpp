@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 namespace meshwright::run {
 
@@ -78,6 +79,29 @@ struct Arguments {
 
 } // namespace
 
+/// Of two results in one file only the later would be left. Devices and pipes take
+/// any number.
+static bool checkDistinct(const Options &options, std::string &error) {
+  namespace fs = std::filesystem;
+  const std::pair<const char *, std::string> results[] = {
+      {"--outputs", options.outputs},
+      {"--trace", options.running.traceFile},
+      {"--report", options.report == "-" ? "" : options.report.value_or("")}};
+  std::map<fs::path, const char *> taken;
+  for (const auto &[name, path] : results) {
+    std::error_code code;
+    if (path.empty() || fs::is_other(fs::status(path, code)))
+      continue;
+    fs::path whole = fs::absolute(path), file = fs::weakly_canonical(whole, code);
+    auto [other, isFirst] = taken.emplace(code ? whole : file, name);
+    if (isFirst)
+      continue;
+    error = std::string(other->second) + " and " + name + " are one file, '" + path + "'";
+    return false;
+  }
+  return true;
+}
+
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
@@ -128,6 +152,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     } else if (const char *value = arguments.take("--parallelize")) {
       options.parallelize = value;
     } else if (std::strncmp(argument, "--report=", 9) == 0) {
+      if (argument[9] == '\0') {
+        error = "--report= needs a value";
+        return false;
+      }
       options.report = argument + 9;
     } else if (std::strcmp(argument, "--report") == 0) {
       options.report = "-";
@@ -186,7 +214,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "--inputs and --random-inputs exclude each other";
     return false;
   }
-  return true;
+  return checkDistinct(options, error);
 }
 
 } // namespace meshwright::run

@@ -41,6 +41,12 @@ static Status writeReport(const Options &options, Model &model) {
   return rt::WholeFile::write(path, text, error) ? Fine : fail(error);
 }
 
+/// What was printed and lost is an error.
+static Status finish(Status status) {
+  std::string error;
+  return rt::finishOutput(error) ? status : fail(error);
+}
+
 /// Ends the process at once: after a run that failed, a rank may still be at work
 /// on what an orderly end would free.
 [[noreturn]] static void leave(Status status) {
@@ -110,7 +116,7 @@ int main(int argc, char **argv) {
   }
   if (options.help) {
     std::fputs(usage, stdout);
-    return Fine;
+    return finish(Fine);
   }
   // With any other backend each process runs a program of its own.
   options.speaks = options.backend.rfind("mpi", 0) != 0 || rt::isFirstProcess();
@@ -128,5 +134,5 @@ int main(int argc, char **argv) {
   rt::Temporary::removeOnSignals();
   if (options.speaks && checkFiles(options) != Fine)
     return Error;
-  return execute(options);
+  return finish(execute(options));
 }
