@@ -140,7 +140,7 @@ public:
   /// the description's `arguments`) or packed (in `prepared`).
   void setPlaced(int64_t argument, int64_t rank, Bytes part);
   void setPrepared(int64_t prepared, int64_t rank, Bytes part);
-  /// Names of parameters that have no value yet.
+  /// Names of parameters that the program reads and that have no value yet.
   std::vector<std::string> getMissingParameters() const;
 
   /// `inputs` are in the order of the description's; `outputs` point to arrays of

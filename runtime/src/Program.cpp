@@ -78,7 +78,13 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
   program->world->setFused(description.fused);
   program->ranks = program->world->getLocalRanks();
   program->stored.resize(description.parameters.size());
-  program->given.resize(description.parameters.size());
+  // What nothing reads needs no value.
+  program->given.assign(description.parameters.size(), true);
+  for (const ProgramArgument &argument : description.arguments)
+    if (argument.isParameter && argument.isRead)
+      program->given[argument.index] = false;
+  for (const PreparedParameter &parameter : description.prepared)
+    program->given[description.arguments[parameter.argument].index] = false;
   program->placed.resize(description.arguments.size());
   program->prepared.resize(description.prepared.size());
   program->description = std::move(description);

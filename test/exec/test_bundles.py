@@ -74,6 +74,30 @@ def run(bundle, *arguments, status=0, env=None):
     return done.stderr if status else load_file(folder / "out.safetensors")
 
 
+def code_of(bundle):
+    (code,) = bundle.glob("program-*.so")
+    return code
+
+
+def compile_module(folder, text, weights, *arguments, env=None):
+    """The finished process of sharding-compile, to `bundle`."""
+    (folder / "m.mlir").write_text(text)
+    save_file(weights, folder / "w.safetensors")
+    compiler = pathlib.Path(tool()).with_name("sharding-compile")
+    return subprocess.run([compiler, "m.mlir", "--weights=w.safetensors", *arguments, "-o", "bundle"],
+                          cwd=folder, capture_output=True, text=True, env={**os.environ, **(env or {})})
+
+
+def while_linking(folder, command):
+    """An environment whose linker does that first."""
+    name = next(name for name in ("ld.lld-22", "ld.lld", "cc") if shutil.which(name))
+    (folder / "bin").mkdir()
+    linker = folder / "bin" / name
+    linker.write_text(f'#!/bin/sh\n{command}\nexec {shutil.which(name)} "$@"\n')
+    linker.chmod(0o755)
+    return {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+
 def assert_same(got, folder):
     want = load_file(folder / "want.safetensors")
     assert got.keys() == want.keys()
@@ -305,6 +329,25 @@ def test_damaged_manifests_never_crash(bundle):
         done = launch(bundle, f"--inputs={bundle.parent}/in.safetensors")
         assert done.returncode in (0, 1), f"{path} -> {at[path[-1]]}: {done.returncode}"
         assert done.returncode == 0 or "error: " in done.stderr
+
+
+PRODUCT = """func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<8x8xf32> {nn.parameter = "w"},
+    %u: tensor<8x6xf32> {nn.parameter = "unused"}) -> (tensor<4x8xf32> {nn.output = "y"}) {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--parallelize=mesh=tp=2"]], ids=str)
+def test_a_parameter_that_nothing_reads(tmp_path, arguments):
+    x, w = torch.ones(4, 8), torch.arange(64.).reshape(8, 8)
+    done = compile_module(tmp_path, PRODUCT, {"w": w, "unused": torch.ones(8, 6)}, *arguments)
+    assert done.returncode == 0, done.stderr
+    save_file({"x": x}, tmp_path / "in.safetensors")
+    for bundle in (tmp_path / "bundle", tmp_path / "m.mlir"):
+        weights = [f"--weights={tmp_path}/w.safetensors", *arguments] if bundle.suffix else []
+        assert torch.equal(run(bundle, *weights)["y"], x @ w.T)
 
 
 def test_cut_manifest(bundle):
