@@ -21,7 +21,7 @@
 namespace meshwright::rt {
 
 /// Changes whenever the files of a bundle do.
-constexpr int64_t kBundleVersion = 3;
+constexpr int64_t kBundleVersion = 4;
 
 /// Whether a folder is a bundle, of any version.
 bool isBundle(const std::string &path);
@@ -44,7 +44,7 @@ public:
   /// Deletes what has not been finished.
   ~BundleWriter();
 
-  /// Where the program's shared object is to be written.
+  /// Where the program's shared object is to be written; `write` gives it its name.
   std::string getProgramPath() const;
   /// The stored tensor of a parameter, by its index in the description.
   using Weights = std::function<HostTensor(int64_t parameter)>;

@@ -31,10 +31,16 @@ namespace fs = std::filesystem;
 
 namespace meshwright::rt {
 
-static constexpr const char *kManifest = "manifest.json", *kProgram = "program.so",
-                            *kTextReport = "report.txt", *kJsonReport = "report.json";
+static constexpr const char *kManifest = "manifest.json", *kTextReport = "report.txt",
+                            *kJsonReport = "report.json";
 /// Each file of weights begins with this and the bundle's id.
 static constexpr char kMagic[] = "meshwright weights\n";
+
+/// Other code has another name: who asks the system's loader for a path again gets
+/// what was loaded from there before, whatever is there now.
+static std::string nameOfProgram(const Manifest &manifest) {
+  return "program-" + manifest.programHash + ".so";
+}
 
 bool isBundle(const std::string &path) {
   std::error_code code;
@@ -149,7 +155,8 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
     return nullptr;
   }
   mw_rt_entry entry = nullptr;
-  std::shared_ptr<void> code = loadProgram(folder / kProgram, manifest, entry, error);
+  std::shared_ptr<void> code =
+      loadProgram(folder / nameOfProgram(manifest), manifest, entry, error);
   if (!code)
     return nullptr;
 
@@ -230,7 +237,7 @@ std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std:
 BundleWriter::~BundleWriter() = default;
 
 std::string BundleWriter::getProgramPath() const {
-  return (fs::path(partial->getPath()) / kProgram).string();
+  return (fs::path(partial->getPath()) / "program.so").string();
 }
 
 namespace {
@@ -346,6 +353,11 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     manifest.programBytes = program->getSize();
     manifest.programHash = hashOf(program->getData(), program->getSize());
   }
+  fs::path folder = partial->getPath();
+  std::error_code code;
+  fs::rename(getProgramPath(), folder / nameOfProgram(manifest), code);
+  if (code)
+    return fail(folder / nameOfProgram(manifest), code.value(), error);
 
   // Where everything lies. The first group is what all ranks share.
   std::string header = headerOf(manifest);
@@ -409,8 +421,6 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     numParts += group.files.size() * contents[i].size();
     manifest.groups.push_back(group);
   }
-  fs::path folder = partial->getPath();
-  std::error_code code;
   if (!fs::create_directory(folder / "weights", code))
     return fail(folder / "weights", code.value(), error);
   Progress progress("writing weights", numParts);

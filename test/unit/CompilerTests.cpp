@@ -7,9 +7,11 @@
 
 #include "meshwright-c/Run.h"
 #include "meshwright/Compiler.h"
+#include "meshwright/runtime/include/Bundle.h"
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <unistd.h>
@@ -76,6 +78,35 @@ TEST(Compiler, PlansAndRuns) {
   Result<CheckResult> check = plan->check({input});
   ASSERT_TRUE(check) << getMessages(check.getDiagnostics());
   EXPECT_TRUE(check->passed);
+}
+
+/// One that is written where another one was runs its own code, even while that is
+/// loaded.
+TEST(Compiler, BundlesThatAreReplaced) {
+  std::string path = testing::TempDir() + "bundle" + std::to_string(getpid()), error;
+  auto open = [&](const std::string &op) {
+    std::string type = "tensor<4xf32>";
+    Result<Program> program =
+        Program::parse("func.func @main(%x: " + type + " {nn.input = \"x\"}) -> (" + type +
+                       " {nn.output = \"y\"}) {\n  %0 = nn." + op + " %x : " + type +
+                       "\n  return %0 : " + type + "\n}");
+    Result<Plan> plan = Plan::parallelize(*program, "mesh=tp=1");
+    EXPECT_TRUE(plan->compile(path));
+    return rt::openBundle(path, "local", /*verifyWeights=*/true, error);
+  };
+  std::vector<float> x = {1, -2, 3, -4}, y(4);
+  auto run = [&](rt::Program &program) {
+    EXPECT_TRUE(program.run({{rt::DType::F32, {4}, x.data()}}, {y.data()}, {}, error)) << error;
+    return y;
+  };
+  auto first = open("relu");
+  ASSERT_TRUE(first) << error;
+  EXPECT_EQ(run(*first), (std::vector<float>{1, 0, 3, 0}));
+  auto second = open("neg");
+  ASSERT_TRUE(second) << error;
+  EXPECT_EQ(run(*second), (std::vector<float>{-1, 2, -3, 4}));
+  EXPECT_EQ(run(*first), (std::vector<float>{1, 0, 3, 0}));
+  std::filesystem::remove_all(path);
 }
 
 TEST(Compiler, Errors) {
