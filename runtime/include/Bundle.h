@@ -23,9 +23,6 @@ namespace meshwright::rt {
 /// Changes whenever the files of a bundle do.
 constexpr int64_t kBundleVersion = 4;
 
-/// Whether a folder is a bundle, of any version.
-bool isBundle(const std::string &path);
-
 /// A bundle's program, with its weights in place: a rank maps its own, and those
 /// that all ranks share. Null, with an error that names the file, where the
 /// bundle is incomplete, of another version, or for another processor. Files of
@@ -38,8 +35,9 @@ std::string readReport(const std::string &path, bool asJson, std::string &error)
 /// Writes a bundle under another name; it gets its own with `finish`.
 class BundleWriter {
 public:
-  /// Null, with an error, where `path` is taken by anything but a bundle or an
-  /// empty folder, or where no folder can be made beside it.
+  /// Null, with an error, where `path` is taken by anything but an empty folder or a
+  /// bundle, of any version, with nothing else in it, or where no folder can be made
+  /// beside it.
   static std::unique_ptr<BundleWriter> create(const std::string &path, std::string &error);
   /// Deletes what has not been finished.
   ~BundleWriter();

@@ -23,6 +23,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <regex>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,9 +43,16 @@ static std::string nameOfProgram(const Manifest &manifest) {
   return "program-" + manifest.programHash + ".so";
 }
 
-bool isBundle(const std::string &path) {
+/// Whether a writer, of this version or one before, makes files of that name.
+static bool isNameOfFile(const std::string &name) {
+  static const std::regex names("manifest\\.json|report\\.(txt|json)|program(-[0-9a-f]{16})?\\.so|"
+                                "weights/(shared|(group-[0-9]+-)?rank-[0-9]+)\\.bin");
+  return std::regex_match(name, names);
+}
+
+static bool hasManifest(const fs::path &folder) {
   std::error_code code;
-  return fs::is_regular_file(fs::path(path) / kManifest, code);
+  return fs::is_regular_file(folder / kManifest, code);
 }
 
 static bool readFile(const fs::path &path, std::string &text, std::string &error) {
@@ -143,7 +151,7 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
                                     bool verifyWeights, std::string &error) {
   fs::path folder = path;
   std::string text, problem;
-  if (!isBundle(path)) {
+  if (!hasManifest(folder)) {
     error = path + ": no bundle: it has no " + kManifest;
     return nullptr;
   }
@@ -206,18 +214,48 @@ static bool fail(const fs::path &path, int problem, std::string &error) {
   return false;
 }
 
+/// Whether a bundle may take this place: nothing is there, an empty folder, or a
+/// bundle and nothing else, since all of it goes.
+static bool checkPlace(const fs::path &place, std::string &error) {
+  auto refuse = [&](const std::string &why) {
+    error = "cannot write bundle '" + place.string() + "': " + why;
+    return false;
+  };
+  std::error_code code;
+  fs::file_status status = fs::symlink_status(place, code);
+  if (!fs::exists(status))
+    return true;
+  if (!fs::is_directory(status))
+    return refuse("something else is there");
+  if (fs::is_empty(place, code))
+    return true;
+  if (!hasManifest(place))
+    return refuse(std::string("something else is there: a folder without ") + kManifest);
+  std::string text, problem;
+  if (!readFile(place / kManifest, text, problem))
+    return refuse(problem);
+  if (!Manifest::isOne(text))
+    return refuse(std::string("something else is there: its ") + kManifest +
+                  " is not one of a bundle");
+  fs::recursive_directory_iterator entry(place, code);
+  for (; entry != fs::recursive_directory_iterator(); entry.increment(code)) {
+    std::string name = entry->path().lexically_relative(place).string();
+    std::error_code unknown;
+    fs::file_status kind = entry->symlink_status(unknown);
+    if (fs::is_directory(kind) ? name != "weights"
+                               : !fs::is_regular_file(kind) || !isNameOfFile(name))
+      return refuse("'" + name + "' in it is no part of a bundle and would be deleted");
+  }
+  return !code || refuse(code.message());
+}
+
 std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std::string &error) {
   fs::path target = fs::absolute(path).lexically_normal();
   // "bundle/" names the folder, too.
   if (target.filename().empty())
     target = target.parent_path();
-  std::error_code code;
-  fs::file_status status = fs::symlink_status(target, code);
-  if (fs::exists(status) &&
-      !(fs::is_directory(status) && (isBundle(target) || fs::is_empty(target, code)))) {
-    error = "cannot write bundle '" + target.string() + "': something else is there";
+  if (!checkPlace(target, error))
     return nullptr;
-  }
   std::string partial =
       (target.parent_path() / ("." + target.filename().string() + ".partial-XXXXXX")).string();
   if (!mkdtemp(partial.data())) {
@@ -435,6 +473,9 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
 }
 
 bool BundleWriter::finish(std::string &error) {
+  // Compiling took a while, in which others may have put something there.
+  if (!checkPlace(path, error))
+    return false;
   const std::string &written = partial->getPath();
   if (rename(written.c_str(), path.c_str()) == 0) {
     partial->keep();

@@ -376,9 +376,17 @@ static void read(const Json &json, Manifest &manifest) {
       description.fused[int64_t(op)] = others->get<std::string>();
 }
 
+static bool hasFormat(const Json &json) {
+  return json.is_object() && json.contains("format") && json["format"] == kFormat;
+}
+
+bool Manifest::isOne(const std::string &text) {
+  return hasFormat(Json::parse(text, nullptr, /*allow_exceptions=*/false));
+}
+
 bool Manifest::parse(const std::string &text, Manifest &manifest, std::string &error) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
+  if (!hasFormat(json)) {
     error = "not a manifest of a bundle";
     return false;
   }

@@ -51,6 +51,8 @@ struct Manifest {
   std::vector<Stored> arguments, prepared, constants;
 
   std::string toJson() const;
+  /// Whether the text is a manifest, of any version and damaged or not.
+  static bool isOne(const std::string &text);
   /// False, with an error, where the text is not a manifest of this version.
   static bool parse(const std::string &text, Manifest &manifest, std::string &error);
 };

@@ -423,6 +423,67 @@ def test_replaces_only_bundles(bundle, plan, tmp_path):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "report.txt.orig", "program-mine.so", "weights/notes.txt",
+                                  "weights/rank-0.bin.orig", "more/", "weights/more/", "link@", "weights/rank-9.bin@"])
+def test_what_others_put_into_a_bundle_stays(bundle, plan, tmp_path, name):
+    own = bundle / name.rstrip("@")
+    if name.endswith("@"):
+        own.symlink_to(tmp_path / "in.safetensors")
+    elif name.endswith("/"):
+        own.mkdir()
+    else:
+        own.write_text("mine")
+    before = sorted(bundle.rglob("*"))
+    with pytest.raises(mw.Error, match=f"'{name.rstrip('/@')}' in it is no part of a bundle and would be deleted"):
+        plan.compile(bundle)
+    assert sorted(bundle.rglob("*")) == before
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("text", ['{"manifest_version": 3, "name": "an extension"}', '{"format": "meshwright"}', "[]", ""])
+def test_manifests_of_others_stay(plan, tmp_path, text):
+    path = tmp_path / "extension" / "manifest.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(mw.Error, match=r"something else is there: its manifest\.json is not one of a bundle"):
+        plan.compile(path.parent)
+    assert path.read_text() == text and os.listdir(tmp_path) == ["extension"]
+
+
+def test_replaces_old_and_damaged_bundles(bundle, plan, tmp_path):
+    def make_old():
+        change_manifest(bundle, lambda manifest: manifest.update(version=1))
+        code_of(bundle).rename(bundle / "program.so")
+
+    def damage():
+        text = (bundle / "manifest.json").read_text()
+        (bundle / "manifest.json").write_text(text.replace('"hash"', '"hush"'))
+        code_of(bundle).unlink()
+
+    for change in (make_old, damage):
+        change()
+        run(bundle, status=1)
+        plan.compile(bundle)
+        assert_same(run(bundle), tmp_path)
+
+
+def test_what_comes_while_it_compiles_stays(tmp_path):
+    weights = {"w": torch.ones(8, 8), "unused": torch.ones(8, 6)}
+    env = while_linking(tmp_path, f"mkdir {tmp_path}/bundle && echo mine > {tmp_path}/bundle/notes.txt")
+    done = compile_module(tmp_path, PRODUCT, weights, env=env)
+    assert done.returncode == 1 and "something else is there: a folder without manifest.json" in done.stderr
+    assert (tmp_path / "bundle" / "notes.txt").read_text() == "mine\n"
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_weights_that_are_cut_while_it_compiles(tmp_path):
+    weights = {"w": torch.ones(8, 8), "unused": torch.ones(8, 6)}
+    done = compile_module(tmp_path, PRODUCT, weights, env=while_linking(tmp_path, ": > w.safetensors"))
+    assert done.returncode == 1, done.stderr
+    assert "sharding-compile: error: w.safetensors: cannot be read any more" in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["bin", "m.mlir", "w.safetensors"]
+
+
 def test_a_failure_leaves_the_old_one(bundle, ids, tmp_path):
     """Here: no linker."""
     make_model(ids).save(tmp_path / "m.mlir", tmp_path / "m.safetensors")
