@@ -28,8 +28,8 @@ public:
 
   /// A file that is cut after it was mapped has nothing to read: the system sends
   /// SIGBUS. From here on the process then says which file it was, removes its
-  /// temporary files, and exits with 1. For programs, not for libraries: a handler belongs to the
-  /// whole process.
+  /// temporary files, and exits with 1. For programs, not for libraries: a handler
+  /// belongs to the whole process.
   static void reportLostFiles(const char *program);
 
 private:
