@@ -209,8 +209,9 @@ public:
   const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getOutputs() const;
 
-  /// Gives a parameter its stored tensor, by name or alias. The array must stay,
-  /// unchanged, as long as the plan. The result is true.
+  /// Gives a parameter its stored tensor, by name or alias. The array must stay as
+  /// long as the plan; after a change of what is in it, it is given again. The result is
+  /// true.
   Result<bool> setParameter(std::string_view name, const HostArray &array);
 
   /// Runs once on all ranks; compiles first where that has not happened yet.

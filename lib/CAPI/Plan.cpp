@@ -10,6 +10,7 @@
 #include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
 
 #include "mlir/Pass/PassManager.h"
 
@@ -98,6 +99,7 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
 }
 
 std::string meshwright::toString(const Report &report, ReportFormat format) {
+  rt::PlainNumbers plain;
   std::string text;
   llvm::raw_string_ostream os(text);
   if (format == ReportFormat::Json)
@@ -218,8 +220,14 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
                                                describe(port.type, port.shape))};
     std::lock_guard<std::mutex> lock(state->mutex);
     state->parameters.insert_or_assign(port.name, array);
-    // Compiled programs have read the old one.
-    state->executable.reset();
+    if (!state->executable)
+      continue;
+    // Another program where a rank may still read what this one has.
+    rt::Program &compiled = state->executable->getProgram();
+    std::string error;
+    if (compiled.getWorld().isStuck() ||
+        !compiled.setParameter(port.name, toHostTensor(array), error))
+      state->executable.reset();
   }
   return true;
 }
@@ -326,8 +334,12 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   BundleOptions options;
   options.compile.targetCpu = targetCpu;
   options.compile.schedule = getScheduleOptions(state->options);
-  options.textReport = toString(completeReport(*state), ReportFormat::Text);
-  options.jsonReport = toString(completeReport(*state), ReportFormat::Json);
+  // Of the plan; runs are those of whoever has the bundle.
+  Report report = completeReport(*state);
+  report.runText.clear();
+  report.runJson.clear();
+  options.textReport = toString(report, ReportFormat::Text);
+  options.jsonReport = toString(report, ReportFormat::Json);
   ModuleOp module = state->get(PlanPhase::Spmd);
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =

@@ -250,6 +250,8 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
       (void)program->plan->setParameter(name,
                                         {typeOf(int64_t(stored.type)), stored.shape, stored.data});
   program->parameters = std::move(parameters);
+  if (program->isStuck())
+    (void)program->weights.release();
   program->weights = std::move(weights);
   program->executable.reset();
   return 0;

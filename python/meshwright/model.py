@@ -8,7 +8,7 @@ from . import _core, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, dense, is_meta
+from .tensors import Dense, dense, is_meta, state_of
 
 
 class Model:
@@ -21,7 +21,7 @@ class Model:
         #: How calls of the PyTorch module map to the program's inputs, if it comes from one.
         self._imported = imported
         self._meta = any(is_meta(p) for p in parameters.values())
-        self._dense: dict[str, Dense] = {}
+        self._dense: dict[str, tuple[Dense, object]] = {}
 
     @property
     def inputs(self) -> list[str]:
@@ -67,14 +67,23 @@ class Model:
         """Writes the program (.mlir) and its weights (.safetensors); both whole or not at all."""
         if self._meta:
             raise Error("the model's weights are on the meta device: there is nothing to save")
+        if os.path.abspath(program) == os.path.abspath(parameters):
+            raise Error(f"the program and its weights are to be one file, '{parameters}'")
         weights.save(parameters, {name: self._parameter(name) for name in self._parameters})
         text = self._program.str(True).encode("utf-8")
         weights.write_whole(program, lambda file: file.write(text))
 
     def _parameter(self, name) -> Dense:
-        if name not in self._dense:
-            self._dense[name] = dense(self._parameters[name])
-        return self._dense[name]
+        return self._look_at(name)[0]
+
+    def _look_at(self, name):
+        """A parameter as it is now, and what is another one where it has changed."""
+        value = self._parameters[name]
+        state = state_of(value)
+        known = self._dense.get(name)
+        if known is None or known[1] != state:
+            known = self._dense[name] = (dense(value), state)
+        return known
 
     def _flatten(self, args, kwargs) -> list[Dense]:
         """The program's inputs among a call's arguments, checked."""
@@ -150,7 +159,8 @@ def from_torch(module, args=(), kwargs=None) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
     Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
-    left as it was and its weights are referenced, not copied. Weights and arguments on the meta
+    left as it was and its weights are referenced, not copied: runs see what is written to them in
+    place. Weights and arguments on the meta
     device make a model that can be planned, not run.
     """
     from .importer import ImportFailed, import_module

@@ -30,7 +30,7 @@ class Plan:
     def __init__(self, model, plan):
         self._model = model
         self._plan = plan
-        self._has_parameters = False
+        self._parameters = {}
         self._lock = threading.Lock()
 
     @property
@@ -140,10 +140,11 @@ class Plan:
     def _set_parameters(self):
         self._check_weights()
         with self._lock:
-            if not self._has_parameters:
-                for name in self._model._parameters:
-                    unwrap(self._plan.set_parameter(name, self._model._parameter(name).raw))
-                self._has_parameters = True
+            for name in self._model._parameters:
+                tensor, state = self._model._look_at(name)
+                if self._parameters.get(name) is not tensor:
+                    unwrap(self._plan.set_parameter(name, tensor.raw))
+                    self._parameters[name] = tensor
 
     def _inputs(self, args, kwargs):
         self._check_weights()
@@ -158,7 +159,7 @@ class Plan:
             yield
         except Error:
             if self._plan.is_stuck:
-                _KEPT.append((inputs, self._model._dense))
+                _KEPT.append((inputs, self._parameters))
             raise
 
     def _check_weights(self):

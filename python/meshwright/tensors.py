@@ -46,6 +46,17 @@ def is_meta(value) -> bool:
     return is_torch(value) and value.device.type == "meta"
 
 
+def state_of(value):
+    """Something else where a tensor has been written to in place. Of NumPy arrays nobody knows."""
+    if not is_torch(value) or is_meta(value):
+        return None
+    try:
+        return value.data_ptr(), value._version
+    except RuntimeError:
+        # Made in inference mode: without a version.
+        return value.data_ptr()
+
+
 class Dense(NamedTuple):
     """Dense row-major memory of the host."""
 

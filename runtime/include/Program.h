@@ -132,9 +132,9 @@ public:
   /// Those of this process, in order.
   const std::vector<int64_t> &getRanks() const { return ranks; }
 
-  /// Gives a parameter its stored tensor, by name or alias. Not copied: the array
-  /// must live, unchanged, until the program is destroyed (parameters that need
-  /// no sharding are read where they are).
+  /// Gives a parameter its stored tensor, by name or alias, between runs. Not copied:
+  /// the array must live, unchanged, until the program is destroyed or has another one
+  /// (parameters that need no sharding are read where they are).
   bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
   /// Gives a rank of this process its part of a parameter, as it lies (an index in
   /// the description's `arguments`) or packed (in `prepared`).

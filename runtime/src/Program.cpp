@@ -109,6 +109,7 @@ Program::~Program() {
 
 bool Program::setParameter(const std::string &name, const HostTensor &tensor, std::string &error) {
   bool found = false;
+  std::lock_guard<std::mutex> lock(running);
   // Several arguments may be parts of one stored tensor.
   for (size_t i = 0; i < description.parameters.size(); ++i) {
     const ProgramValue &parameter = description.parameters[i];
@@ -318,7 +319,7 @@ bool Program::prepareParameters() {
         local = scratch.get();
       }
       pack(packing, static_cast<const char *>(local) + offset, prepared[i][r].writable,
-           std::thread::hardware_concurrency());
+           int(std::thread::hardware_concurrency()));
     }
   }
   return true;

@@ -6,6 +6,7 @@ import concurrent.futures
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -146,6 +147,50 @@ def test_inputs_that_do_not_fit(module, x):
         plan.check(x, tolerance="small")
     plan.run(x, threads_per_rank=np.int64(2), timeout=1e300)
     assert issubclass(mw.InputError, mw.Error)
+
+
+def test_weights_that_change_in_place(module, x):
+    plan = mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2})
+    close(plan.run(x)[0], module(x)["y"])
+    module.load_state_dict({name: value + 0.25 for name, value in module.state_dict().items()})
+    close(plan.run(x)[0], module(x)["y"])
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
+    module(x)["y"].square().mean().backward()
+    optimiser.step()
+    close(plan.run(x)[0], module(x)["y"])
+    plan.check(x)
+
+
+def test_check_under_a_ceiling(module, x):
+    """Looking for the first difference takes more memory than the program."""
+    model = mw.from_torch(module, (x,))
+    with pytest.raises(mw.Error) as refused:
+        model.parallelize(mesh={"tp": 2}, memory_ceiling=1)
+    least = int(re.search(r"needs (\d+) bytes", str(refused.value)).group(1))
+    plan = model.parallelize(mesh={"tp": 2}, memory_ceiling=least)
+    close(plan.run(x)[0], module(x)["y"])
+    with pytest.raises(mw.CheckFailed, match="first in program order"):
+        plan.check(x, tolerance=1e-12)
+
+
+def test_reports_where_numbers_have_a_comma(tmp_path):
+    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", tmp_path / "de_DE.UTF-8"], capture_output=True)
+    if made.returncode > 1 or not (tmp_path / "de_DE.UTF-8").exists():
+        pytest.skip("no locale with a decimal comma can be made here")
+    script = tmp_path / "script.py"
+    script.write_text("""
+import json, locale, sys, torch, meshwright as mw
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.localeconv()["decimal_point"] == ","
+x = torch.randn(4, 8)
+plan = mw.from_torch(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Linear(6, 8)), (x,)).parallelize(mesh={"tp": 2})
+plan.run(x, measure=True, trace=sys.argv[1])
+assert plan.report("json")["run"]["seconds"] > 0
+assert json.load(open(sys.argv[1]))["traceEvents"]
+""")
+    done = subprocess.run([sys.executable, script, tmp_path / "trace.json"], capture_output=True, text=True,
+                          env={**os.environ, "LOCPATH": str(tmp_path), "MESHWRIGHT_LINK": "latency=2.5us"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_threads_share_a_plan(module, x):
