@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <pthread.h>
 #include <sched.h>
 #include <thread>
 #include <time.h>
@@ -99,12 +100,23 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
   milliseconds.resize(missing.size());
   if (!missing.empty()) {
     rt::Progress progress("compiling kernels", missing.size());
-    std::vector<std::thread> threads;
-    for (size_t i = 1; i < std::min(countProcessors(), missing.size()); ++i)
-      threads.emplace_back([&] { work(progress); });
+    // Without exceptions std::thread ends the process where there are no more.
+    std::pair<KernelQueue *, rt::Progress *> given(this, &progress);
+    auto help = [](void *argument) -> void * {
+      auto [queue, progress] = *static_cast<decltype(given) *>(argument);
+      queue->work(*progress);
+      return nullptr;
+    };
+    std::vector<pthread_t> threads;
+    for (size_t i = 1; i < std::min(countProcessors(), missing.size()); ++i) {
+      pthread_t thread;
+      if (pthread_create(&thread, nullptr, help, &given) != 0)
+        break;
+      threads.push_back(thread);
+    }
     work(progress);
-    for (std::thread &thread : threads)
-      thread.join();
+    for (pthread_t thread : threads)
+      pthread_join(thread, nullptr);
     cache.prune();
   }
   if (statistics) {

@@ -42,9 +42,14 @@ template <typename Body> static double timeTogether(int64_t threads, Body body) 
       std::this_thread::yield();
     body(thread);
   };
-  for (int64_t thread = 1; thread < threads; ++thread)
-    others.emplace_back(work, thread);
-  while (ready < threads - 1)
+  others.reserve(threads);
+  try {
+    for (int64_t thread = 1; thread < threads; ++thread)
+      others.emplace_back(work, thread);
+  } catch (const std::system_error &) {
+    // With those that there are.
+  }
+  while (ready < int64_t(others.size()))
     std::this_thread::yield();
   Time begin = Clock::now();
   go = true;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -115,10 +116,17 @@ void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
   if (count <= 1)
     return packPanels(what, from, to, 0, panels);
   std::vector<std::thread> others;
-  for (int64_t i = 1; i < count; ++i)
-    others.emplace_back(
-        [=, &what] { packPanels(what, from, to, i * panels / count, (i + 1) * panels / count); });
+  others.reserve(count);
+  int64_t i = 1;
+  try {
+    for (; i < count; ++i)
+      others.emplace_back(
+          [=, &what] { packPanels(what, from, to, i * panels / count, (i + 1) * panels / count); });
+  } catch (const std::system_error &) {
+    // No more threads: the rest is this one's.
+  }
   packPanels(what, from, to, 0, panels / count);
+  packPanels(what, from, to, i * panels / count, panels);
   for (std::thread &other : others)
     other.join();
 }

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 
+#include <sys/resource.h>
 #include <vector>
 
 using namespace meshwright::rt;
@@ -39,6 +40,20 @@ template <typename T> void check(mw_rt_packing what) {
             expected = matrix[what.transposed ? n * what.k + k : k * what.n + n];
           ASSERT_EQ(packed[at++], expected) << "at k " << k << ", n " << n;
         }
+}
+
+TEST(PackingTest, NeedsNoThreads) {
+  mw_rt_packing what = {MW_F32, 1024, 1024, 0, 32, 1};
+  std::vector<uint32_t> matrix(1 << 20, 7), packed(sizeOfPacked(what) / 4, 1);
+  EXPECT_EXIT(
+      {
+        rlimit none;
+        none.rlim_cur = none.rlim_max = 1;
+        setrlimit(RLIMIT_NPROC, &none);
+        pack(what, matrix.data(), packed.data(), 4);
+        std::exit(packed == matrix ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(PackingTest, PanelsHoldTheMatrixAndZeros) {
