@@ -8,6 +8,7 @@
 #include "Link.h"
 
 #include "Moves.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
@@ -27,6 +28,7 @@ namespace meshwright::rt {
 static std::optional<double>
 parseQuantity(const std::string &text,
               std::initializer_list<std::pair<const char *, double>> units) {
+  PlainNumbers plain;
   char *end = nullptr;
   double number = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || !(number >= 0) || !std::isfinite(number))

@@ -8,6 +8,7 @@
 #include "meshwright/runtime/include/RunReport.h"
 
 #include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
 
 #include <algorithm>
 #include <cstdarg>
@@ -105,6 +106,7 @@ private:
 } // namespace
 
 std::string RunReport::toText() const {
+  PlainNumbers plain;
   Text text;
   text.add("run: %lld rank%s, %lld thread%s each, %.3f ms\n", (long long)ranks,
            ranks == 1 ? "" : "s", (long long)threadsPerRank, threadsPerRank == 1 ? "" : "s",
@@ -142,6 +144,7 @@ std::string RunReport::toText() const {
 }
 
 std::string RunReport::toJson() const {
+  PlainNumbers plain;
   Text text;
   text.add("{\"ranks\": %lld, \"threads_per_rank\": %lld, \"seconds\": %.9g, \"kernels\": [",
            (long long)ranks, (long long)threadsPerRank, seconds);

@@ -7,6 +7,7 @@
 
 #include "meshwright/runtime/include/Trace.h"
 
+#include "meshwright/runtime/include/PlainNumbers.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
 #include <algorithm>
@@ -113,6 +114,7 @@ static std::string quote(const std::string &text) {
 }
 
 std::string Trace::toJson(const std::vector<std::string> &ops) const {
+  PlainNumbers plain;
   // Microseconds from the first event on.
   int64_t origin = INT64_MAX;
   for (const Row *row : getRows())

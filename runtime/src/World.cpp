@@ -12,6 +12,7 @@
 #include "Link.h"
 
 #include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -327,6 +328,7 @@ static double readPositive(const char *name, double otherwise, const char *what)
   const char *text = std::getenv(name);
   if (!text)
     return otherwise;
+  PlainNumbers plain;
   char *end = nullptr;
   double value = std::strtod(text, &end);
   if (end != text && *end == '\0' && value > 0)
