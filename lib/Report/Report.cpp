@@ -20,6 +20,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -249,9 +250,9 @@ static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
       if (isNew)
         warnings.push_back(std::move(warning));
       // A launch of several tensors sends them together.
-      warnings[entry->second].bytes += getLaunchCost(op, model)->bytes *
-                                       getTensorBytes(op->getResult(i).getType()) /
-                                       std::max<int64_t>(getResultBytes(op), 1);
+      double share = double(getTensorBytes(op->getResult(i).getType())) /
+                     std::max<int64_t>(getResultBytes(op), 1);
+      warnings[entry->second].bytes += std::llround(getLaunchCost(op, model)->bytes * share);
     }
   });
   return warnings;

@@ -63,7 +63,7 @@ public:
     std::string result;
     size_t next = 0;
     for (char c : text) {
-      if (c != '\x01')
+      if (c != '\x01' || next == numbers.size())
         result += c;
       else
         result += range(numbers[next++]);

@@ -374,6 +374,9 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   PassManager manager(main.getContext(), ModuleOp::getOperationName());
   ScheduleOptions schedule = options.schedule;
   schedule.keepProbed |= options.probes;
+  // What is looked at is kept, which is more than the program that runs needs.
+  if (options.probes)
+    module->lookupSymbol(main.getName())->removeAttr(rt::RtDialect::kCeilingAttr);
   buildSchedule(manager, schedule);
   if (failed(manager.run(*module)))
     return failure();
