@@ -160,8 +160,7 @@ def from_torch(module, args=(), kwargs=None) -> Model:
 
     Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
     left as it was and its weights are referenced, not copied: runs see what is written to them in
-    place. Weights and arguments on the meta
-    device make a model that can be planned, not run.
+    place. Weights and arguments on the meta device make a model that can be planned, not run.
     """
     from .importer import ImportFailed, import_module
 
