@@ -64,7 +64,7 @@ class Model:
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
 
     def save(self, program, parameters) -> None:
-        """Writes the program (.mlir) and its weights (.safetensors); both whole or not at all."""
+        """Writes the weights (.safetensors) and the program (.mlir), each whole or not at all."""
         if self._meta:
             raise Error("the model's weights are on the meta device: there is nothing to save")
         if os.path.abspath(program) == os.path.abspath(parameters):

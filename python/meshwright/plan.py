@@ -159,7 +159,7 @@ class Plan:
             yield
         except Error:
             if self._plan.is_stuck:
-                _KEPT.append((inputs, self._parameters))
+                _KEPT.append((inputs, dict(self._parameters)))
             raise
 
     def _check_weights(self):
