@@ -54,6 +54,9 @@ bool isView(mlir::Operation *op);
 /// before the value there.
 mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);
 
+/// Whether others than those that pack it read a value, or a view of it.
+bool isReadAsItLies(mlir::Value value);
+
 /// Whether the op is a collective that a communication stream can run.
 bool isCollective(mlir::Operation *op);
 

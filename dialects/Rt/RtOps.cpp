@@ -94,6 +94,12 @@ Value rt::getBuffer(Value value, int64_t *offset) {
   return value;
 }
 
+bool rt::isReadAsItLies(Value value) {
+  return llvm::any_of(value.getUsers(), [](Operation *user) {
+    return isView(user) ? isReadAsItLies(user->getResult(0)) : !isa<PrepareOp>(user);
+  });
+}
+
 bool rt::isCollective(Operation *op) {
   return isa<dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
              dist::PermuteOp, dist::RedistributeOp>(op);

@@ -131,7 +131,7 @@ static void addSchedule(Plan::State &state) {
     return;
   CommunicationTime time = estimateCommunication(func);
   state.report.communication = {time.exposed, time.hidden, time.total};
-  state.report.memory = withPlannedActivations(std::move(state.report.memory), func);
+  state.report.memory = withPlan(std::move(state.report.memory), func);
   // How kernels are formed is for those who work on that.
   addDecisions(state.report, state.context.get(), [](const Decision &decision) {
     return llvm::StringRef(decision.pass).ends_with("-collectives");

@@ -64,6 +64,7 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
       });
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
+      json.attribute("packing", report.memory.packing);
       json.attribute("activations_peak", report.memory.activationsPeak);
       if (report.memory.modules.empty())
         return;

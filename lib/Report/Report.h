@@ -36,6 +36,9 @@ struct Traffic {
 /// Bytes that a rank holds.
 struct Memory {
   int64_t weights = 0;
+  /// What their packing for products takes besides: padding, and a second form of
+  /// those that other ops read, too. Known once the program is scheduled.
+  int64_t packing = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
@@ -47,6 +50,8 @@ struct Memory {
   };
   /// In the order in which they run; none in a program of one model.
   std::vector<Module> modules;
+
+  int64_t getAll() const { return weights + packing + activationsPeak; }
 };
 
 /// Seconds that a rank's collectives take in one run, by the cost model.

@@ -296,6 +296,8 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
   if (report.memory.modules.empty()) {
     Table memory("lr");
     memory.row({"weights", formatBytes(report.memory.weights)});
+    if (report.memory.packing)
+      memory.row({"their packing, besides", formatBytes(report.memory.packing)});
     memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
     memory.print(os);
   } else {
@@ -305,6 +307,8 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
       memory.row({module.name, formatBytes(module.weights), formatBytes(module.activationsPeak)});
     memory.row({"together", formatBytes(report.memory.weights),
                 formatBytes(report.memory.activationsPeak)});
+    if (report.memory.packing)
+      memory.row({"packing of weights, besides", formatBytes(report.memory.packing), ""});
     memory.print(os);
   }
   if (report.ranks == 1 || report.attention.empty())

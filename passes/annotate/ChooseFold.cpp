@@ -96,8 +96,6 @@ struct Planned {
   Memory memory;
   /// Why the mode cannot be had; empty if it can.
   std::string note;
-
-  int64_t getMemory() const { return memory.weights + memory.activationsPeak; }
 };
 
 } // namespace
@@ -198,13 +196,15 @@ FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                             << "' cannot be planned: " << planned.front().note;
 
   auto isUsable = [&](size_t i) { return planned[i].note.empty(); };
-  auto fits = [&](size_t i) { return ceiling == 0 || planned[i].getMemory() + others <= ceiling; };
+  auto fits = [&](size_t i) {
+    return ceiling == 0 || planned[i].memory.getAll() + others <= ceiling;
+  };
   auto getTime = [&](size_t i) { return planned[i].cost.getTime(); };
   size_t fastest = modes.size(), smallest = 0;
   for (size_t i = 0; i < modes.size(); ++i) {
     if (!isUsable(i))
       continue;
-    if (planned[i].getMemory() < planned[smallest].getMemory())
+    if (planned[i].memory.getAll() < planned[smallest].memory.getAll())
       smallest = i;
     if (fits(i) && (fastest == modes.size() || getTime(i) < getTime(fastest)))
       fastest = i;
@@ -256,7 +256,7 @@ FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                      {"communication time", double(cost.communication) * 1e-12},
                      {"bytes", double(cost.bytes)},
                      {"weights memory", double(planned[i].memory.weights)},
-                     {"memory", double(planned[i].getMemory())}};
+                     {"memory", double(planned[i].memory.getAll())}};
     table.push_back(std::move(entry));
   }
   DistDialect::getDecisionLog(func.getContext())

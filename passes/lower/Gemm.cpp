@@ -73,6 +73,11 @@ mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
 
 static int64_t getBytes(Type type) { return type.getIntOrFloatBitWidth() / 8; }
 
+int64_t getPackedBytes(rt::PackingAttr packing, Type type) {
+  int64_t rows = llvm::alignTo(packing.getK(), kChunkSteps * packing.getGroup());
+  return rows * llvm::alignTo(packing.getN(), packing.getPanel()) * getBytes(type);
+}
+
 GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
   BlockSizes sizes = getBlockSizes(target);
   GemmPlan plan;

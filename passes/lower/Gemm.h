@@ -81,6 +81,9 @@ bool hasGemm(mlir::Type type, const Target &target);
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
                             const Target &target);
 
+/// Bytes of a parameter of this element type that is packed so, padding included.
+int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
+
 /// The input of a kernel that a generated product would read packed, and how.
 struct GemmWeight {
   unsigned operand;

@@ -129,13 +129,6 @@ static int64_t countFlops(rt::KernelOp launch) {
 // Values that are there
 //===----------------------------------------------------------------------===//
 
-/// Whether others than those that pack it need a value, or a view of it.
-static bool isReadAsItLies(Value value) {
-  return llvm::any_of(value.getUsers(), [](Operation *user) {
-    return rt::isView(user) ? isReadAsItLies(user->getResult(0)) : !isa<rt::PrepareOp>(user);
-  });
-}
-
 LogicalResult ProgramLowering::addArguments() {
   for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
     auto tensor = dyn_cast<RankedTensorType>(type);
@@ -144,7 +137,7 @@ LogicalResult ProgramLowering::addArguments() {
              << i << " of '" << main.getName() << "' is of type " << type
              << ", expected a tensor of static shape";
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
-    program.isRead.push_back(isReadAsItLies(main.getArgument(i)));
+    program.isRead.push_back(rt::isReadAsItLies(main.getArgument(i)));
   }
   return success();
 }

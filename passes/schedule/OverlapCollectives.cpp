@@ -9,6 +9,7 @@
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_OVERLAPCOLLECTIVES
@@ -99,7 +100,7 @@ struct OverlapCollectivesPass : meshwright::impl::OverlapCollectivesBase<Overlap
 
 LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
                                           Schedule &schedule) {
-  int64_t fixed = 0;
+  int64_t packing = getPackingBytes(func), fixed = packing;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
   int64_t budget = ceiling - fixed, first = planBuffers(func).arena, least = first;
@@ -125,11 +126,14 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   if (tryOrder(playInOrder(program.getTasks()), /*blocking=*/true) ||
       tryOrder(scheduleTasks(program.getTasks(), 1), /*blocking=*/true))
     return success();
-  return emitError(func.getLoc(), "'")
-         << func.getName() << "' needs " << fixed + least << " bytes on a rank, " << fixed
-         << " for parameters and inputs and " << least
-         << " for what it computes, in the most frugal order: expected at most " << ceiling
-         << ", the memory ceiling";
+  InFlightDiagnostic error = emitError(func.getLoc(), "'")
+                             << func.getName() << "' needs " << fixed + least
+                             << " bytes on a rank, " << fixed << " for parameters and inputs";
+  if (packing)
+    error << " (" << packing << " of them for packing)";
+  return error << " and " << least
+               << " for what it computes, in the most frugal order: expected at most " << ceiling
+               << ", the memory ceiling";
 }
 
 void OverlapCollectivesPass::runOnOperation() {

@@ -171,9 +171,9 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
     ranks. Where links take the device's own time (see `overlap` in
     docs/devices.md) nothing moves.
 
-    With a ceiling the arguments and the arena together stay within it: less
-    overlaps then, down to the order with the smallest arena. Where that is still
-    too large it is an error that says how much is needed.
+    With a ceiling the arguments, in the forms that they are held in, and the arena
+    together stay within it: less overlaps then, down to the order with the smallest
+    arena. Where that is still too large it is an error that says how much is needed.
 
     ```mlir
     %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
@@ -207,7 +207,8 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
                         "auto: where links run beside the device's work; always; never: for the "
                         "ceiling alone; the function's rt.overlap goes before">,
                  Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
-                        "bytes of arguments and arena; the function's rt.memory_ceiling if 0">];
+                        "bytes of arguments, of their packing, and of the arena; the function's "
+                        "rt.memory_ceiling if 0">];
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::dist::DistDialect"];
 }
 

@@ -10,11 +10,13 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/passes/lower/Gemm.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Schedule.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/Parser/Parser.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/Support/raw_ostream.h"
 
 using namespace mlir;
@@ -30,7 +32,21 @@ static StringRef getStageWithin(Operation *op) {
   return stage;
 }
 
-Memory meshwright::withPlannedActivations(Memory memory, func::FuncOp planned) {
+int64_t meshwright::getPackingBytes(func::FuncOp func) {
+  llvm::MapVector<Value, int64_t> packed;
+  for (auto prepare : func.getOps<rt::PrepareOp>())
+    packed[rt::getBuffer(prepare.getParameter())] += lower::getPackedBytes(
+        prepare.getPacking(), getElementTypeOrSelf(prepare.getResult().getType()));
+  int64_t bytes = 0;
+  for (auto [parameter, held] : packed)
+    bytes += rt::isReadAsItLies(parameter)
+                 ? held
+                 : std::max<int64_t>(0, held - rt::getBufferBytes(parameter.getType()));
+  return bytes;
+}
+
+Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
+  memory.packing = getPackingBytes(planned);
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
     if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
@@ -79,7 +95,7 @@ static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface functi
   buildSchedule(manager, options);
   if (failed(manager.run(*module)))
     return std::nullopt;
-  return withPlannedActivations(countMemory(function), copy);
+  return withPlan(countMemory(function), copy);
 }
 
 PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {

@@ -33,9 +33,13 @@ struct PlannedMemory {
 /// cannot be scheduled (it branches) all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
-/// The activations of a planned program: its inputs and its arena. The weights and the
-/// stages are `counted` on the program that it was made from.
-Memory withPlannedActivations(Memory counted, mlir::func::FuncOp planned);
+/// What a planned program holds besides its weights: their packing, its inputs and its
+/// arena. The weights and the stages are `counted` on the program that it was made from.
+Memory withPlan(Memory counted, mlir::func::FuncOp planned);
+
+/// Bytes that a function of launches takes for packed parameters (`rt.prepare`) beyond
+/// those of the parameters: padding, and all of those that are read as they lie, too.
+int64_t getPackingBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright
 

@@ -24,10 +24,11 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   kernels.keepProbed = options.keepProbed;
   kernels.targetCpu = options.targetCpu;
   pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
-  pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
+  // Before an order is chosen under a memory ceiling: what is packed takes memory.
   PackWeightsOptions weights;
   weights.targetCpu = options.targetCpu;
   pm.addNestedPass<func::FuncOp>(createPackWeights(weights));
+  pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
   pm.addNestedPass<func::FuncOp>(createPlanBuffers());
   if (options.verifyPlacement)
     pm.addNestedPass<func::FuncOp>(createVerifyPlacement());

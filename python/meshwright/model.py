@@ -59,7 +59,8 @@ class Model:
         device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
         overlap: "on", "off" or "auto" (default, where the cost model says it pays): collectives
             run beside kernels, in chunks of their rows.
-        memory_ceiling: bytes a rank may use, as a number or "80G".
+        memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
+            as a number or "80G".
         """
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
 

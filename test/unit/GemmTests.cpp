@@ -53,7 +53,7 @@ struct Case {
 
 class GemmTest : public ::testing::TestWithParam<const char *> {
 protected:
-  GemmTest() : context(test::makeContext()) {}
+  GemmTest() : context(test::makeContext()) { context->loadDialect<meshwright::rt::RtDialect>(); }
 
   void SetUp() override {
     target = llvm::cantFail(Target::get(GetParam()));
@@ -88,6 +88,9 @@ std::vector<float> GemmTest::run(const Case &c,
   mw_rt_packing packing = choosePacking(type, c.k, c.n, c.transposed, target);
   // What lies around a buffer must not matter.
   std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
+  auto form = rt::PackingAttr::get(type.getContext(), packing.k, packing.n, packing.transposed != 0,
+                                   packing.panel, packing.group);
+  EXPECT_EQ(getPackedBytes(form, type), rt::sizeOfPacked(packing));
   rt::pack(packing, b.data(), packed.data(), 2);
 
   GemmSpec spec{type, getType(c.isResultBf16), c.m, c.n, c.k, c.hasBias, nullptr, nullptr};
