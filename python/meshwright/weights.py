@@ -25,6 +25,8 @@ _NAMES = {
     "i32": "I32",
     "i1": "BOOL",
 }
+#: Not a tensor's: what a file says of itself.
+_METADATA = "__metadata__"
 _TYPES = {stored: NUMPY_TYPES[name] for name, stored in _NAMES.items()}
 #: What weights of other types are stored as; they are read, and refused where a program wants one.
 _TYPES |= {
@@ -59,12 +61,14 @@ def load(path) -> dict[str, np.ndarray]:
         fail("its header is not JSON")
     if not isinstance(header, dict):
         fail("its header is not a table")
-    header.pop("__metadata__", None)
+    header.pop(_METADATA, None)
     tensors = {}
     for name, entry in header.items():
         try:
             dtype, shape = entry["dtype"], entry["shape"]
             begin, end = entry["data_offsets"]
+            if not all(type(number) is int for number in (begin, end, *shape)):
+                raise TypeError
             count = math.prod(shape)
         except (KeyError, TypeError, ValueError):
             fail(f"the header's entry '{name}' is malformed")
@@ -85,6 +89,8 @@ def save(path, tensors) -> None:
     """Writes `tensors` (name -> Dense); the file appears whole or not at all."""
     header, offset = {}, 0
     for name, tensor in tensors.items():
+        if name == _METADATA:
+            raise Error(f"cannot save '{name}': safetensors files keep other things by that name")
         if tensor.dtype not in _NAMES:
             raise Error(f"cannot save '{name}': safetensors files have no {tensor.dtype} here")
         size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize

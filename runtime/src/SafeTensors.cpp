@@ -38,6 +38,9 @@ static const StoredType storedTypes[] = {
     {"U64", 64, false, DType::I1},   {"F8_E4M3", 8, false, DType::I1},
     {"F8_E5M2", 8, false, DType::I1}};
 
+/// Not a tensor's name: what a file says of itself.
+static constexpr char kMetadata[] = "__metadata__";
+
 std::unique_ptr<SafeTensorsFile> SafeTensorsFile::open(const std::string &path,
                                                        std::string &error) {
   std::shared_ptr<MappedFile> file = MappedFile::open(path, error);
@@ -140,7 +143,7 @@ bool SafeTensorsFile::parse(std::string &error) {
     return false;
   std::vector<Range> ranges;
   for (const auto &[name, entry] : header.items()) {
-    if (name == "__metadata__")
+    if (name == kMetadata)
       continue;
     auto complain = [&, &name = name](const std::string &what) {
       error = "tensor '" + name + "': " + what;
@@ -204,6 +207,11 @@ bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &t
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   int64_t offset = 0;
   for (const NamedTensor &tensor : tensors) {
+    if (tensor.name == kMetadata) {
+      error = path + ": cannot hold '" + tensor.name +
+              "': safetensors files keep other things by that name";
+      return false;
+    }
     int64_t bytes = countOf(tensor.shape) * sizeOf(tensor.type);
     header[tensor.name] = {{"dtype", storedNameOf(tensor.type)},
                            {"shape", tensor.shape},

@@ -185,6 +185,13 @@ def test_no_half_written_output(files):
     assert sorted(p.name for p in files.iterdir()) == ["m.mlir", "w.safetensors", "x.safetensors", "y.safetensors"]
 
 
+def test_a_name_that_files_keep(files):
+    (files / "n.mlir").write_text(MODEL.replace('"y"', '"__metadata__"'))
+    expect(1, [f"{files}/z.safetensors: cannot hold '__metadata__'"], files / "n.mlir", f"--weights={files}/w.safetensors",
+           f"--inputs={files}/x.safetensors", f"--outputs={files}/z.safetensors")
+    assert not (files / "z.safetensors").exists()
+
+
 def test_files_that_cannot_be_written(files):
     # Before any work: the model is not even looked at.
     inputs, absent = f"--inputs={files}/x.safetensors", files / "absent"

@@ -358,6 +358,22 @@ def test_save_types(tmp_path):
         )
 
 
+def test_a_parameter_that_files_cannot_name(x, tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_parameter("__metadata__", nn.Parameter(torch.ones(16)))
+
+        def forward(self, x):
+            return x * self.get_parameter("__metadata__")
+
+    model = mw.from_torch(Named().eval(), (x,))
+    close(model.parallelize(mesh={"tp": 1}).run(x)[0], x)
+    with pytest.raises(mw.Error, match="cannot save '__metadata__'"):
+        model.save(tmp_path / "m.mlir", tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_broken_weights(module, x, tmp_path):
     program, weights = tmp_path / "m.mlir", tmp_path / "m.safetensors"
     mw.from_torch(module, (x,)).save(program, weights)
@@ -387,6 +403,8 @@ def test_broken_weights(module, x, tmp_path):
     assert "have no 'up.weight'" in load_with(lambda e: e.pop("up.weight"))
     assert "expected f32[40, 16]" in load_with(lambda e: e["up.weight"].update(shape=[16, 40]))
     assert "malformed" in load_with(lambda e: e["up.weight"].pop("shape"))
+    assert "malformed" in load_with(lambda e: e["up.weight"].update(shape=[40.0, "16"]))
+    assert "malformed" in load_with(lambda e: e["up.weight"].update(data_offsets=[0.5, 1]))
     assert "but has" in load_with(lambda e: e["up.weight"].update(shape=[41, 16]))
     with pytest.raises(mw.Error, match="No such file"):
         mw.load(program, tmp_path / "none.safetensors")
