@@ -65,14 +65,19 @@ class Model:
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
 
     def save(self, program, parameters) -> None:
-        """Writes the weights (.safetensors) and the program (.mlir), each whole or not at all."""
+        """Writes the program (.mlir) and the weights (.safetensors).
+
+        Where one of the two cannot be written neither file changes.
+        """
         if self._meta:
             raise Error("the model's weights are on the meta device: there is nothing to save")
-        if os.path.abspath(program) == os.path.abspath(parameters):
+        if os.path.realpath(program) == os.path.realpath(parameters):
             raise Error(f"the program and its weights are to be one file, '{parameters}'")
-        weights.save(parameters, {name: self._parameter(name) for name in self._parameters})
-        text = self._program.str(True).encode("utf-8")
-        weights.write_whole(program, lambda file: file.write(text))
+        with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
+            text.write(self._program.str(True).encode("utf-8"))
+            # The weights take their place first: nothing may fail behind that.
+            text.flush()
+            weights.write(data, {name: self._parameter(name) for name in self._parameters})
 
     def _parameter(self, name) -> Dense:
         return self._look_at(name)[0]

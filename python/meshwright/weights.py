@@ -6,6 +6,7 @@ A file is a length (8 bytes, little endian), that many bytes of JSON, and data:
 {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -85,8 +86,8 @@ def load(path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def save(path, tensors) -> None:
-    """Writes `tensors` (name -> Dense); the file appears whole or not at all."""
+def write(file, tensors) -> None:
+    """Writes `tensors` (name -> Dense) to a binary file."""
     header, offset = {}, 0
     for name, tensor in tensors.items():
         if name == _METADATA:
@@ -103,27 +104,33 @@ def save(path, tensors) -> None:
     text = json.dumps(header, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)  # so that the data is aligned
 
-    def write(file):
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for tensor in tensors.values():
-            file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
-
-    write_whole(path, write)
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for tensor in tensors.values():
+        file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
 
 
-def write_whole(path, write) -> None:
-    """Calls `write` on a binary file that takes `path`'s place once it is complete."""
-    directory, name = os.path.split(os.fspath(path))
+@contextlib.contextmanager
+def whole_file(path):
+    """A binary file that takes `path`'s place once the block has ended, not if it fails.
+
+    A link is followed; what is no file, such as a pipe, is written to as it stands.
+    """
     temporary = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=name + ".", dir=directory or ".")
+        real = os.path.realpath(path)
+        if os.path.exists(real) and not os.path.isfile(real):
+            with open(real, "wb") as file:
+                yield file
+            return
+        directory, name = os.path.split(real)
+        descriptor, temporary = tempfile.mkstemp(prefix=name + ".", dir=directory)
         with os.fdopen(descriptor, "wb") as file:
-            write(file)
+            yield file
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
+        os.replace(temporary, real)
         temporary = None
     except OSError as error:
         raise Error(f"cannot write '{path}': {error.strerror or error}") from error

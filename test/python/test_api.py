@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import threading
@@ -346,7 +347,8 @@ def test_save_types(tmp_path):
         "f": torch.zeros(0, 3),
     }
     path = tmp_path / "t.safetensors"
-    weights.save(path, {name: dense(tensor) for name, tensor in tensors.items()})
+    with weights.whole_file(path) as file:
+        weights.write(file, {name: dense(tensor) for name, tensor in tensors.items()})
     import safetensors.torch
 
     theirs, ours = safetensors.torch.load_file(path), weights.load(path)
@@ -435,6 +437,28 @@ def test_no_half_written_file(module, x, tmp_path):
     with pytest.raises(mw.Error, match="cannot write"):
         model.save(tmp_path / "m.mlir", tmp_path / "none" / "m.safetensors")
     assert os.listdir(tmp_path) == []
+    program, parameters = tmp_path / "m.mlir", tmp_path / "m.safetensors"
+    model.save(program, parameters)
+    files = program.read_bytes(), parameters.read_bytes()
+    (tmp_path / "folder").mkdir()
+    other = mw.from_torch(Mlp(f=20).eval(), (x,))
+    for wrong in ((tmp_path / "folder", parameters), (tmp_path / "none" / "m", parameters), (program, tmp_path / "folder")):
+        with pytest.raises(mw.Error, match="cannot write '.*': (Is a directory|No such file)"):
+            other.save(*wrong)
+    assert (program.read_bytes(), parameters.read_bytes()) == files
+    assert sorted(os.listdir(tmp_path)) == ["folder", "m.mlir", "m.safetensors"]
+
+
+def test_what_is_saved_to_is_kept(module, x, tmp_path):
+    """A link leads on to its file; a pipe is written to, not replaced."""
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "m.mlir")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    mw.from_torch(module, (x,)).save(link, pipe)
+    assert link.is_symlink() and "func.func @main" in (tmp_path / "m.mlir").read_text()
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and b'"down.bias"' in os.read(reader, 1 << 16)
+    os.close(reader)
 
 
 def test_meta(x):
