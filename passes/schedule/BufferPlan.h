@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
 #define MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
 
+#include "meshwright/passes/schedule/Placement.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include <vector>
@@ -20,11 +22,11 @@ struct BufferPlan {
 };
 
 /// What `--plan-buffers` would come to for a function of launches in its present
-/// order; changes nothing.
-BufferPlan planBuffers(mlir::func::FuncOp func);
+/// order, if it looked so hard, and until the arena is at most `enough`; changes nothing.
+BufferPlan planBuffers(mlir::func::FuncOp func, SearchEffort effort, int64_t enough = 0);
 
 /// For each op of the body of a function of launches, in order, the bytes of the
-/// buffers that are needed while it runs.
+/// buffers that are needed while it runs; none for views and constants.
 std::vector<int64_t> getLiveBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -92,40 +92,73 @@ struct OverlapCollectivesPass : meshwright::impl::OverlapCollectivesBase<Overlap
   }
 
   void runOnOperation() override;
-  /// Finds an order within the ceiling; the schedule, where it has one.
-  LogicalResult fit(func::FuncOp func, int64_t ceiling, Program &program, Schedule &schedule);
+  /// Finds an order within the ceiling, and its schedule. `plain` has the same
+  /// launches, none of which runs beside others; null if none does anyway.
+  LogicalResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
+                    Schedule &schedule);
 };
 
 } // namespace
 
 LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
-                                          Schedule &schedule) {
+                                          Program *plain, Schedule &schedule) {
   int64_t packing = getPackingBytes(func), fixed = packing;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
-  int64_t budget = ceiling - fixed, first = planBuffers(func).arena, least = first;
-  if (first <= budget)
-    return success();
-  // Orders that keep to less and less, whatever the ceiling: so the least of them
-  // is one that a ceiling can ask for. The arena may need more than the sum of
-  // what is in it at once.
-  auto tryOrder = [&](Schedule next, bool blocking) {
-    schedule = std::move(next);
-    if (blocking)
-      schedule.exposed = schedule.communication;
-    program.arrange(schedule.order, blocking);
-    int64_t arena = planBuffers(func).arena;
-    least = std::min(least, arena);
-    return arena <= budget;
+  int64_t budget = ceiling - fixed, communication = schedule.communication;
+  int64_t least = std::numeric_limits<int64_t>::max(), last = 0;
+  // The arena may need more than the sum of what is in it at once.
+  auto fits = [&](SearchEffort effort) {
+    last = planBuffers(func, effort, budget).arena;
+    least = std::min(least, last);
+    return last <= budget;
   };
-  for (int64_t tenths = 9; tenths > 0; --tenths)
-    if (tryOrder(scheduleTasks(program.getTasks(), std::max<int64_t>(1, first / 10 * tenths)),
-                 /*blocking=*/false))
-      return success();
-  // As it came, and with the least that each step may take.
-  if (tryOrder(playInOrder(program.getTasks()), /*blocking=*/true) ||
-      tryOrder(scheduleTasks(program.getTasks(), 1), /*blocking=*/true))
+  struct Order {
+    Schedule schedule;
+    bool blocks;
+    int64_t arena = std::numeric_limits<int64_t>::max();
+  };
+  auto tryOrder = [&](Program &program, const Order &order, SearchEffort effort) {
+    schedule = order.schedule;
+    if (order.blocks)
+      schedule.exposed = schedule.communication = communication;
+    program.arrange(schedule.order, order.blocks);
+    return fits(effort);
+  };
+  // Orders that keep to less and less than an arena, whatever the ceiling: so the least
+  // of them is one that a ceiling can ask for. That one is looked at closely.
+  auto tryOrders = [&](Program &program, int64_t arena, bool blocks) {
+    ArrayRef<ScheduleTask> tasks = program.getTasks();
+    Order best;
+    auto tryNext = [&](Schedule next, bool blocks) {
+      Order order{std::move(next), blocks};
+      bool isDone = tryOrder(program, order, SearchEffort::Some);
+      order.arena = last;
+      if (order.arena < best.arena)
+        best = std::move(order);
+      return isDone;
+    };
+    for (int64_t tenths = 9; tenths > 0; --tenths)
+      if (tryNext(scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks))
+        return true;
+    // As it came, and with the least that each step may take.
+    return tryNext(playInOrder(tasks), /*blocks=*/true) ||
+           tryNext(scheduleTasks(tasks, 1), /*blocks=*/true) ||
+           tryOrder(program, best, SearchEffort::Much);
+  };
+  if (fits(SearchEffort::Some))
     return success();
+  int64_t first = last;
+  if (fits(SearchEffort::Much) || tryOrders(program, first, /*blocks=*/false))
+    return success();
+  if (plain) {
+    Order asItCame{playInOrder(plain->getTasks()), /*blocks=*/true};
+    if (tryOrder(*plain, asItCame, SearchEffort::Some))
+      return success();
+    first = last;
+    if (fits(SearchEffort::Much) || tryOrders(*plain, first, /*blocks=*/true))
+      return success();
+  }
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least
                              << " bytes on a rank, " << fixed << " for parameters and inputs";
@@ -152,6 +185,7 @@ void OverlapCollectivesPass::runOnOperation() {
   int64_t ceiling = memoryCeiling;
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
+  Program plain(func, model, RunBeside::Never);
   Program program(func, model,
                   always  ? RunBeside::Always
                   : never ? RunBeside::Never
@@ -163,7 +197,7 @@ void OverlapCollectivesPass::runOnOperation() {
     schedule = scheduleTasks(tasks);
     program.arrange(schedule.order);
   }
-  if (ceiling && failed(fit(func, ceiling, program, schedule)))
+  if (ceiling && failed(fit(func, ceiling, program, anyBeside ? &plain : nullptr, schedule)))
     return signalPassFailure();
   if (!anyBeside)
     return;

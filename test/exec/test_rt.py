@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Programs written as launches: streams, several results, places."""
 import pathlib
+import re
 
+import meshwright as mw
 import pytest
 import torch
+import transformers as tf
 from harness import run_module
 
 OVERLAPPING = pathlib.Path(__file__).parents[1] / "passes" / "verify-races.mlir"
@@ -44,6 +47,56 @@ func.func @main(%x: tensor<6x40xf32> {nn.input = "x"}) -> (tensor<6x40xf32> {nn.
   return %0#0, %1 : tensor<6x40xf32>, tensor<6x40xf32>
 }
 """
+
+
+SIZES = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "max_position_embeddings": 128}
+IDS = torch.zeros(2, 96, dtype=torch.int64, device="meta")
+MODELS = {
+    "llama": lambda: (tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, num_key_value_heads=2, use_cache=False)), (IDS,)),
+    "bert": lambda: (tf.BertModel(tf.BertConfig(**SIZES)), (IDS,)),
+    "gpt2": lambda: (tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=512, n_embd=128, n_layer=3, n_head=4, n_positions=128,
+                                                      use_cache=False)), (IDS,)),
+    "vit": lambda: (tf.ViTModel(tf.ViTConfig(num_hidden_layers=4)), (torch.zeros(4, 3, 224, 224, device="meta"),)),
+}
+WAYS = [
+    {"mesh": {"tp": 2}, "overlap": "off"},
+    {"mesh": {"tp": 2}, "overlap": "on", "sequence_parallel": "on"},
+    {"mesh": {"dp": 2, "tp": 2}},
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_arenas_are_near_the_largest_live_set(name):
+    with torch.device("meta"):
+        module, inputs = MODELS[name]()
+    model = mw.from_torch(module.eval(), inputs)
+    for way in WAYS:
+        # Chunks that are asked for do not always fit together.
+        most = 1.1 if way.get("overlap") == "on" else 1.05
+        text = model.parallelize(**way).ir("rt")
+        arena, live = (int(re.search(rf"rt.{what} = (\d+)", text)[1]) for what in ("arena", "live"))
+        assert live <= arena <= most * live, (way, arena, live)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_ceilings_may_give_up_overlap(name):
+    """What runs beside nothing else is an order, too, and in all the named least is kept to."""
+    with torch.device("meta"):
+        module, inputs = MODELS[name]()
+    model = mw.from_torch(module.eval(), inputs)
+
+    def least(overlap, ceiling=1):
+        with pytest.raises(mw.Error, match="most frugal order") as refused:
+            model.parallelize(mesh={"tp": 2}, overlap=overlap, memory_ceiling=ceiling)
+        return int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
+
+    needed = {overlap: least(overlap) for overlap in ("off", "auto", "on")}
+    assert needed["auto"] <= needed["off"]
+    for overlap, ceiling in needed.items():
+        assert least(overlap, ceiling - 1) == ceiling
+        memory = model.parallelize(mesh={"tp": 2}, overlap=overlap, memory_ceiling=ceiling).report("json")["memory_per_rank"]
+        assert sum(memory.values()) <= ceiling
 
 
 @pytest.mark.parametrize("offset", [0, 2048, 3072])
