@@ -59,7 +59,7 @@ int32_t meshwright::rt::performCollective(mw_rt_context &context, int64_t stream
   bool moves = what.kind == MW_RT_SLICE || what.kind == MW_RT_PARTIAL;
   Trace::Row *row =
       context.trace && stream ? &context.trace->getRow(context.rank, stream) : context.row;
-  return call(&context, op, [&] {
+  return guard(&context, op, [&] {
     {
       TraceScope scope(row, {0, 0, moves ? TraceKind::Move : TraceKind::Collective, op, 0,
                              row ? trafficOf(what, context.rank).bytes : 0, -1});
@@ -78,6 +78,7 @@ int32_t meshwright::rt::performCollective(mw_rt_context &context, int64_t stream
 
 int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                              const void *const *inputs, void *const *outputs) {
+  context->goTo(op);
   return performCollective(*context, 0, op, *what, inputs, outputs);
 }
 

@@ -40,8 +40,11 @@ struct mw_rt_context {
   meshwright::rt::Trace *trace = nullptr;
   meshwright::rt::Trace::Row *row = nullptr;
   const meshwright::rt::Fault *fault = nullptr;
-  /// The op that the rank is at; how many calls it has made.
+  /// The op that the compute stream is at, or that it waits for: only its thread
+  /// says so. How many calls all streams have made.
   std::atomic<int64_t> position{-1}, calls{0};
+
+  void goTo(int64_t op) { position.store(op, std::memory_order_relaxed); }
 
   char *getScratch(int slot, int64_t bytes) {
     if (int64_t(scratch[slot].size()) < bytes)
@@ -56,13 +59,12 @@ struct mw_rt_context {
 
 namespace meshwright::rt {
 
-/// What every call of a program into the runtime goes through: says where the
-/// rank is, does nothing after a failure, and turns exceptions into failures,
-/// since nothing may unwind through compiled code.
-template <typename Body> int32_t call(mw_rt_context *context, int64_t op, Body body) {
+/// What all that a rank does goes through, on whatever stream: does nothing after a
+/// failure, and turns exceptions into failures, since nothing may unwind through
+/// compiled code.
+template <typename Body> int32_t guard(mw_rt_context *context, int64_t op, Body body) {
   if (context->world->hasFailed())
     return 1;
-  context->position.store(op, std::memory_order_relaxed);
   context->calls.fetch_add(1, std::memory_order_relaxed);
   try {
     if (context->fault)
@@ -75,6 +77,13 @@ template <typename Body> int32_t call(mw_rt_context *context, int64_t op, Body b
   }
 }
 
+/// The same for every call of a program into the runtime, on its compute stream:
+/// says where the rank is.
+template <typename Body> int32_t call(mw_rt_context *context, int64_t op, Body body) {
+  context->goTo(op);
+  return guard(context, op, body);
+}
+
 /// The same, as an event of the trace; its results are of type `dtype`.
 template <typename Body>
 int32_t call(mw_rt_context *context, int64_t op, TraceKind kind, int64_t dtype, int64_t flops,
@@ -85,7 +94,7 @@ int32_t call(mw_rt_context *context, int64_t op, TraceKind kind, int64_t dtype, 
   });
 }
 
-/// A collective on one of the rank's streams, as an event of its row.
+/// A collective on one of the rank's streams, as an event of its row; by any thread.
 int32_t performCollective(mw_rt_context &context, int64_t stream, int64_t op,
                           const mw_rt_collective &what, const void *const *inputs,
                           void *const *outputs);

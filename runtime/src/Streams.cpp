@@ -41,7 +41,7 @@ Streams::Stream &Streams::getStream(int64_t index) {
 void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   Ticket &ticket = *stream.queue.front();
   stream.queue.pop_front();
-  stream.busy = true;
+  stream.current = &ticket;
   ticket.state = Ticket::Running;
   lock.unlock();
   bool succeeded = performCollective(context, stream.index, ticket.op, *ticket.what,
@@ -49,14 +49,25 @@ void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   lock.lock();
   ticket.succeeded = succeeded;
   ticket.state = Ticket::Done;
-  stream.busy = false;
+  stream.current = nullptr;
   stream.done.raise();
+}
+
+void Streams::advance(Stream &stream, std::unique_lock<std::mutex> &lock) {
+  const Ticket &next = stream.current ? *stream.current : *stream.queue.front();
+  context.goTo(next.op);
+  if (!stream.current)
+    return performFirst(stream, lock);
+  uint32_t done = stream.done.get();
+  lock.unlock();
+  stream.done.wait(done, spin.load(std::memory_order_relaxed));
+  lock.lock();
 }
 
 void Streams::work(Stream &stream) {
   std::unique_lock<std::mutex> lock(stream.mutex);
   while (!stream.stopping) {
-    if (!stream.queue.empty() && !stream.busy) {
+    if (!stream.queue.empty() && !stream.current) {
       performFirst(stream, lock);
       continue;
     }
@@ -103,18 +114,10 @@ bool Streams::wait(int64_t number, std::string &error) {
   Ticket &ticket = found->second;
   Stream &stream = *streams.find(ticket.stream)->second;
   std::unique_lock<std::mutex> lock(stream.mutex);
-  while (ticket.state != Ticket::Done) {
-    if (!stream.busy) {
-      performFirst(stream, lock);
-      continue;
-    }
-    uint32_t done = stream.done.get();
-    lock.unlock();
-    stream.done.wait(done, spin.load(std::memory_order_relaxed));
-    lock.lock();
-  }
+  while (ticket.state != Ticket::Done)
+    advance(stream, lock);
   // What this thread left behind is for the stream's own.
-  bool more = !stream.queue.empty() && !stream.busy;
+  bool more = !stream.queue.empty() && !stream.current;
   lock.unlock();
   if (more)
     stream.added.raise();
@@ -126,16 +129,8 @@ bool Streams::wait(int64_t number, std::string &error) {
 void Streams::drain() {
   for (auto &[index, stream] : streams) {
     std::unique_lock<std::mutex> lock(stream->mutex);
-    while (stream->busy || !stream->queue.empty()) {
-      if (!stream->busy) {
-        performFirst(*stream, lock);
-        continue;
-      }
-      uint32_t done = stream->done.get();
-      lock.unlock();
-      stream->done.wait(done, spin.load(std::memory_order_relaxed));
-      lock.lock();
-    }
+    while (stream->current || !stream->queue.empty())
+      advance(*stream, lock);
   }
   tickets.clear();
 }

@@ -64,8 +64,10 @@ private:
     int64_t index = 0;
     std::mutex mutex;
     std::deque<Ticket *> queue;
-    /// Somebody performs the first of the queue's former items.
-    bool busy = false, stopping = false;
+    /// What somebody performs, the first of the queue's former items; null where
+    /// nobody does.
+    const Ticket *current = nullptr;
+    bool stopping = false;
     /// Items were added; an item is done.
     Signal added, done;
     std::thread thread;
@@ -73,6 +75,9 @@ private:
   void work(Stream &stream);
   /// Performs the queue's first item, and lets go of the lock meanwhile.
   void performFirst(Stream &stream, std::unique_lock<std::mutex> &lock);
+  /// On the rank's thread: gets the stream on by an item of its queue, or until
+  /// somebody else has done so. Meanwhile the rank is at that item's op.
+  void advance(Stream &stream, std::unique_lock<std::mutex> &lock);
   Stream &getStream(int64_t index);
 
   mw_rt_context &context;

@@ -293,6 +293,59 @@ TEST(Streams, WakePromptlyAtNoHigherPriority) {
   }
 }
 
+/// Sums on stream 1 that nobody looks at, of one rank.
+struct Sums {
+  mw_rt_context *context;
+  std::vector<float> in = std::vector<float>(kLong), out[2] = {in, in};
+
+  int32_t start(int64_t op, int64_t ticket) {
+    const void *inputs[] = {in.data()};
+    void *outputs[] = {out[ticket].data()};
+    return mw_rt_start(context, op, &longSum, 1, ticket, inputs, outputs);
+  }
+  int32_t wait(int64_t op, int64_t ticket) { return mw_rt_wait(context, op, ticket); }
+};
+
+struct PositionTest {
+  World &world;
+  std::atomic<int64_t> order{0};
+  std::atomic<bool> started{false};
+
+  bool isSomebodyAt(int64_t op) {
+    bool found = false;
+    for (int64_t rank = 0; rank < 3; ++rank)
+      found |= world.getPosition(rank) == op;
+    return found;
+  }
+};
+
+/// The first to come starts two collectives and waits for the second; the others come to
+/// each when they have seen it there.
+int32_t waitForTheSecond(mw_rt_context *context, char *, const void *const *arguments,
+                         const void *const *, const void *const *, const void **) {
+  auto &test = argumentOf<PositionTest>(arguments);
+  bool isFirst = test.order++ == 0;
+  Sums sums{context};
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (int64_t i : {0, 1}) {
+    while (!isFirst && !(test.started && test.isSomebodyAt(i)))
+      if (std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+      else
+        return 1;
+    if (int32_t status = sums.start(i, i))
+      return status;
+  }
+  test.started = true;
+  return sums.wait(2, 1);
+}
+
+TEST(Streams, WhoWaitsIsWhereTheStreamIs) {
+  Runner runner(3);
+  PositionTest test{*runner.world};
+  EXPECT_TRUE(runner.run(waitForTheSecond, &test)) << runner.error;
+}
+
 /// Rank 1 fails while the others are in collectives of two streams.
 int32_t failOnOne(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
                   const void *const *, const void **) {
@@ -371,6 +424,42 @@ TEST(Faults, ARankThatIsStuck) {
   EXPECT_FALSE(runner.run(stallOne, &order));
   EXPECT_NE(runner.error.find("is still in second of a run that failed"), std::string::npos)
       << runner.error;
+  released = true;
+  while (runner.world->isStuck())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+/// The others come to what the first one has started, whose stream goes on without it, and
+/// then miss it.
+int32_t stallBesideAStream(mw_rt_context *context, char *, const void *const *arguments,
+                           const void *const *, const void *const *, const void **) {
+  bool isFirst = argumentOf<std::atomic<int64_t>>(arguments)++ == 0;
+  Sums sums{context};
+  while (!isFirst && !stalled)
+    std::this_thread::yield();
+  for (int64_t ticket : {0, 1})
+    if (int32_t status = sums.start(0, ticket))
+      return status;
+  if (isFirst)
+    return stall(context);
+  for (int64_t ticket : {0, 1})
+    if (int32_t status = sums.wait(0, ticket))
+      return status;
+  const void *inputs[] = {sums.in.data()};
+  void *outputs[] = {sums.out[0].data()};
+  return mw_rt_run_collective(context, 2, &longSum, inputs, outputs);
+}
+
+TEST(Faults, ARankThatIsStuckBesideAStream) {
+  stalled = released = false;
+  Runner runner(3);
+  // Time enough for ranks that the machine keeps waiting.
+  runner.options.timeout = 3;
+  std::atomic<int64_t> order{0};
+  EXPECT_FALSE(runner.run(stallBesideAStream, &order));
+  EXPECT_NE(runner.error.find("third: timed out after 3 s waiting for rank"), std::string::npos)
+      << runner.error;
+  EXPECT_NE(runner.error.find("(at second)"), std::string::npos) << runner.error;
   released = true;
   while (runner.world->isStuck())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

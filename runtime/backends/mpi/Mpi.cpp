@@ -488,7 +488,7 @@ bool MpiBackend::runFast(const Caller &caller, const Plan &plan, const mw_rt_col
 
 bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs) {
-  process.note(caller.stream, caller.op);
+  process.notePosition(world);
   Plan &plan = getPlan(caller, what);
   if (plan.communicator == MPI_COMM_NULL) {
     plan.communicator = process.getCommunicator(world, caller, plan.ranks);

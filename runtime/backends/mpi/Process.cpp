@@ -282,8 +282,6 @@ bool Process::shareTable(std::string &error) {
   seat->pid = getpid();
   seat->heartbeat = monotonicNanoseconds();
   seat->lastOp = -1;
-  for (std::atomic<int64_t> &op : seat->ops)
-    op = -1;
   machine.resize(count);
   MPI_Allgather(&rank, 1, MPI_INT64_T, machine.data(), 1, MPI_INT64_T, here);
   MPI_Barrier(here);
@@ -480,7 +478,7 @@ void Process::watch() {
     {
       std::lock_guard<std::mutex> lock(worldsMutex);
       for (World *world : activeWorlds)
-        seat->lastOp.store(world->getPosition(rank), std::memory_order_relaxed);
+        notePosition(*world);
     }
     lookAtPeers();
     readMessages();
@@ -540,8 +538,8 @@ bool Process::check(World &world, const Caller &caller, int status) {
   return false;
 }
 
-/// "rank 2, last at dist.all_gather (m.mlir:7)".
-std::string Process::nameWaitedFor(World &world, int64_t stream, const Requests &requests) const {
+/// "rank 2 (last at dist.all_gather (m.mlir:7))".
+std::string Process::nameWaitedFor(World &world, const Requests &requests) const {
   std::set<int64_t> waited;
   for (size_t i = 0; i < requests.list.size(); ++i)
     if (requests.list[i] != MPI_REQUEST_NULL && requests.peers[i] >= 0)
@@ -554,7 +552,7 @@ std::string Process::nameWaitedFor(World &world, int64_t stream, const Requests 
     const Seat *seat = findSeat(peer);
     if (!seat)
       text += " (on another machine)";
-    else if (int64_t op = seat->ops[stream % Seat::kStreams]; op >= 0)
+    else if (int64_t op = seat->lastOp; op >= 0)
       text += " (last at " + world.getOpName(op) + ")";
   }
   return text;
@@ -615,7 +613,7 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
       else if (isOver)
         world.fail(caller.rank, caller.op,
                    std::string("timed out after ") + text + " s waiting for " +
-                       nameWaitedFor(world, caller.stream, requests));
+                       nameWaitedFor(world, requests));
       if (silent >= 0 || isOver)
         return false;
     }

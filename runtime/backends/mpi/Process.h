@@ -16,6 +16,7 @@
 #define MESHWRIGHT_RUNTIME_BACKENDS_MPI_PROCESS_H
 
 #include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/World.h"
 
 #include <atomic>
 #include <map>
@@ -38,10 +39,8 @@ struct Seat {
   std::atomic<int64_t> runs, ends;
   /// When its watching thread last ran, in nanoseconds of the monotonic clock.
   std::atomic<int64_t> heartbeat;
-  /// The op that it was at lately, and those whose collectives it last began, by
-  /// stream; -1 before the first.
-  static constexpr int64_t kStreams = 16;
-  std::atomic<int64_t> lastOp, ops[kStreams];
+  /// The op that its rank was at lately; -1 before the first.
+  std::atomic<int64_t> lastOp;
 };
 
 /// That memory.
@@ -100,10 +99,10 @@ public:
   bool hasFailed() const { return table->state.load(std::memory_order_acquire) == Table::Failed; }
   std::string getError() const { return table->error; }
 
-  /// Others shall see what a stream is at.
-  void note(int64_t stream, int64_t op) {
-    seat->ops[stream % Seat::kStreams].store(op, std::memory_order_relaxed);
-    seat->lastOp.store(op, std::memory_order_relaxed);
+  /// Others shall see where the rank is: noted as collectives begin, and every now and
+  /// then by the watching thread.
+  void notePosition(const World &world) {
+    seat->lastOp.store(world.getPosition(rank), std::memory_order_relaxed);
   }
   /// Waits until all requests are done. False after a failure, of this process or
   /// another, which the world then knows; so is a wait beyond `timeout` seconds
@@ -132,7 +131,7 @@ private:
   void lookAtPeer(size_t place, bool isGone);
   void readMessages();
   void spread();
-  std::string nameWaitedFor(World &world, int64_t stream, const Requests &requests) const;
+  std::string nameWaitedFor(World &world, const Requests &requests) const;
   int64_t findSilent(double timeout) const;
   void finish(bool endsMpi);
   bool meetAtEnd();
