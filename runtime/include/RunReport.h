@@ -40,8 +40,9 @@ struct RunReport {
   double seconds = 0;
   /// Kernels, by class (Rows to Move).
   Class classes[4];
-  /// In collectives on any stream; of that, how long the compute stream stood
-  /// still.
+  /// In collectives on any stream; how long of that the compute stream stood still
+  /// for them, which is never more: the rest is hidden behind kernels, or behind another
+  /// collective.
   int64_t collectives = 0;
   double communication = 0, exposed = 0;
   /// By the rank that sends most, and by all ranks.
@@ -51,7 +52,7 @@ struct RunReport {
   int64_t planned = 0, seen = -1;
   Ceilings ceilings;
 
-  double getHidden() const { return communication > exposed ? communication - exposed : 0; }
+  double getHidden() const { return communication - exposed; }
   std::string toText() const;
   std::string toJson() const;
 };

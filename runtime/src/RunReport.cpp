@@ -17,6 +17,33 @@
 
 namespace meshwright::rt {
 
+namespace {
+
+/// Pieces of time, as their begins and ends.
+using Spans = std::vector<std::pair<int64_t, int64_t>>;
+
+} // namespace
+
+/// How long something of `a` and something of `b` was going on.
+static int64_t commonTime(Spans a, Spans b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  int64_t time = 0, counted = INT64_MIN;
+  for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
+    int64_t begin = std::max({i->first, j->first, counted}), end = std::min(i->second, j->second);
+    if (begin < end) {
+      time += end - begin;
+      counted = end;
+    }
+    // What ends first meets nothing more of the other list.
+    if (i->second < j->second)
+      ++i;
+    else
+      ++j;
+  }
+  return time;
+}
+
 RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   RunReport report;
   report.threadsPerRank = threadsPerRank;
@@ -32,6 +59,10 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   double possible[4] = {};
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;
   std::map<int64_t, double> sent;
+  // By rank: when it communicated, and when its compute stream stood still for that.
+  std::map<int64_t, Spans> communicating, still;
+  // Nanoseconds.
+  int64_t communication = 0, exposed = 0;
   for (const Trace::Row *row : trace.getRows()) {
     for (const TraceEvent &event : row->events) {
       double seconds = (event.end - event.begin) * 1e-9;
@@ -41,14 +72,15 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
       span->second.second = std::max(span->second.second, event.end);
       switch (event.kind) {
       case TraceKind::Collective:
-        report.communication += seconds;
+        communication += event.end - event.begin;
         sent[row->rank] += event.bytes;
         ++report.collectives;
+        communicating[row->rank].emplace_back(event.begin, event.end);
         if (row->stream == 0)
-          report.exposed += seconds;
+          still[row->rank].emplace_back(event.begin, event.end);
         break;
       case TraceKind::Wait:
-        report.exposed += seconds;
+        still[row->rank].emplace_back(event.begin, event.end);
         break;
       default: {
         RunReport::Class &kernels = report.classes[int64_t(event.kind)];
@@ -74,9 +106,13 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
     kernels.flops *= share;
     kernels.bytes *= share;
   }
+  // What a wait is longer than the collectives, such as until its thread has woken up, is
+  // no communication.
+  for (const auto &[rank, spans] : communicating)
+    exposed += commonTime(spans, still[rank]);
   report.collectives /= report.ranks;
-  report.communication *= share;
-  report.exposed *= share;
+  report.communication = communication * 1e-9 * share;
+  report.exposed = exposed * 1e-9 * share;
   for (const auto &[rank, bytes] : sent) {
     report.sentBytes = std::max(report.sentBytes, bytes);
     report.sentByAll += bytes;

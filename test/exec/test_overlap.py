@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """SPMD programs in chunks compute what they compute whole."""
+import json
 import re
 import subprocess
 
@@ -119,6 +120,16 @@ def test_overlap(tmp_path, options):
         results.append(load_file(tmp_path / "y.safetensors")["logits"])
     assert torch.equal(results[1], results[2])
     assert_close(results[1], results[0], 1e-6)
+
+
+def test_what_is_exposed_and_what_is_hidden(tmp_path):
+    prepare(tmp_path, 2, 13)
+    done = launch(tmp_path / "m.mlir", f"--weights={tmp_path}/w.safetensors", f"--inputs={tmp_path}/x.safetensors",
+                  "--parallelize=mesh=tp=2 sequence-parallel=on overlap=on", f"--report={tmp_path}/r.json")
+    assert done.returncode == 0, done.stderr
+    times = json.loads((tmp_path / "r.json").read_text())["run"]["communication"]
+    assert 0 <= times["hidden_seconds"] and 0 <= times["exposed_seconds"] <= times["seconds"]
+    assert times["exposed_seconds"] + times["hidden_seconds"] == pytest.approx(times["seconds"])
 
 
 def test_memory_ceiling(tmp_path):

@@ -99,7 +99,10 @@ def test_report(files):
     assert kernels["gemm"]["launches"] == 2
     assert kernels["gemm"]["flops"] == 2 * 2 * ROWS * 96 * 32
     assert kernels["gemm"]["of_ceiling"] > 0
-    assert measured["communication"]["collectives"] == 1
+    times = measured["communication"]
+    assert times["collectives"] == 1
+    # On the compute stream nothing is hidden.
+    assert times["exposed_seconds"] == pytest.approx(times["seconds"]) and times["hidden_seconds"] == 0
     assert measured["communication"]["bytes_sent"] == report["bytes_per_rank"]
     assert measured["communication"]["bytes_sent_by_all"] == report["bytes_of_all_ranks"] == 4 * report["bytes_per_rank"]
     done = run(files, "--report")
