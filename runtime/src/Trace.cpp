@@ -15,6 +15,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 namespace meshwright::rt {
 
@@ -96,21 +97,10 @@ bool Trace::merge(const std::string &bytes) {
   return true;
 }
 
-/// A JSON string.
+/// A JSON string. Names come from locations, which may be any bytes.
 static std::string quote(const std::string &text) {
-  std::string result = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      result += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", unsigned(c));
-      result += escaped;
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
+  return nlohmann::json(text).dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                                   nlohmann::json::error_handler_t::replace);
 }
 
 std::string Trace::toJson(const std::vector<std::string> &ops) const {
