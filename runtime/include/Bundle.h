@@ -21,7 +21,7 @@
 namespace meshwright::rt {
 
 /// Changes whenever the files of a bundle do.
-constexpr int64_t kBundleVersion = 4;
+constexpr int64_t kBundleVersion = 5;
 
 /// A bundle's program, with its weights in place: a rank maps its own, and those
 /// that all ranks share. Null, with an error that names the file, where the

@@ -34,8 +34,10 @@ namespace meshwright::rt {
 
 static constexpr const char *kManifest = "manifest.json", *kTextReport = "report.txt",
                             *kJsonReport = "report.json";
-/// Each file of weights begins with this and the bundle's id.
+/// Each file of weights begins with this, the bundle's id and the file's name there, for
+/// which there are so many bytes.
 static constexpr char kMagic[] = "meshwright weights\n";
+static constexpr int64_t kHeaderBytes = 128;
 
 /// Other code has another name: who asks the system's loader for a path again gets
 /// what was loaded from there before, whatever is there now.
@@ -92,24 +94,34 @@ static bool checkTarget(const Manifest &manifest, std::string &error) {
   return false;
 }
 
-/// The header of a file of weights.
+/// How all files of weights of a bundle begin; and the one of that name, which says what
+/// part it holds.
 static std::string headerOf(const Manifest &manifest) { return kMagic + manifest.id + "\n"; }
+static std::string headerOf(const Manifest &manifest, const std::string &name) {
+  return headerOf(manifest) + name + "\n";
+}
 
-static std::shared_ptr<MappedFile> openWeights(const fs::path &path, const Manifest &manifest,
-                                               int64_t bytes, const std::string *hash,
+static std::shared_ptr<MappedFile> openWeights(const fs::path &folder, const Manifest &manifest,
+                                               const WeightGroup &group,
+                                               const WeightGroup::File &expected, bool verify,
                                                std::string &error) {
-  auto file = MappedFile::open(path.string(), error);
+  std::string path = (folder / expected.name).string();
+  auto file = MappedFile::open(path, error);
   if (!file)
     return nullptr;
-  std::string header = headerOf(manifest);
-  if (file->getSize() != bytes)
-    error = path.string() + ": has " + std::to_string(file->getSize()) + " bytes, expected " +
-            std::to_string(bytes);
-  else if (bytes < int64_t(header.size()) ||
-           std::memcmp(file->getData(), header.data(), header.size()) != 0)
-    error = path.string() + ": not a file of this bundle";
-  else if (hash && hashOf(file->getData(), bytes) != *hash)
-    error = path.string() + ": changed since the bundle was written";
+  auto beginsWith = [&](const std::string &text) {
+    return file->getSize() >= int64_t(text.size()) &&
+           std::memcmp(file->getData(), text.data(), text.size()) == 0;
+  };
+  if (file->getSize() != group.bytes)
+    error = path + ": has " + std::to_string(file->getSize()) + " bytes, expected " +
+            std::to_string(group.bytes);
+  else if (!beginsWith(headerOf(manifest)))
+    error = path + ": not a file of this bundle";
+  else if (!beginsWith(headerOf(manifest, expected.name)))
+    error = path + ": not the file of this name in the bundle";
+  else if (verify && hashOf(file->getData(), group.bytes) != expected.hash)
+    error = path + ": changed since the bundle was written";
   else
     return file;
   return nullptr;
@@ -172,11 +184,10 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
   std::map<std::string, std::shared_ptr<MappedFile>> files;
   auto getBytes = [&](const Stored &stored, int64_t rank, Bytes &bytes) {
     const WeightGroup &group = manifest.groups[stored.group];
-    const auto &[name, hash] = group.files.at(group.getHolder(rank));
-    std::shared_ptr<MappedFile> &file = files[name];
+    const WeightGroup::File &expected = group.files.at(group.getHolder(rank));
+    std::shared_ptr<MappedFile> &file = files[expected.name];
     if (!file)
-      file = openWeights(folder / name, manifest, group.bytes, verifyWeights ? &hash : nullptr,
-                         error);
+      file = openWeights(folder, manifest, group, expected, verifyWeights, error);
     if (!file)
       return false;
     bytes = {std::shared_ptr<const void>(file, file->getData() + stored.offset), stored.bytes};
@@ -284,6 +295,7 @@ namespace {
 struct GroupLayout {
   WeightGroup group;
 
+  GroupLayout() { group.bytes = kHeaderBytes; }
   Stored add(int64_t index, int64_t bytes) {
     // What is large begins at a page.
     int64_t alignment = bytes >= 4096 ? 4096 : kAlignment;
@@ -398,9 +410,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     return fail(folder / nameOfProgram(manifest), code.value(), error);
 
   // Where everything lies. The first group is what all ranks share.
-  std::string header = headerOf(manifest);
   std::vector<GroupLayout> layouts(1);
-  layouts[0].group.bytes = header.size();
   std::vector<std::vector<Content>> contents(1);
   auto add = [&](const mw_rt_axes &axes, int64_t bytes, std::function<bool(int64_t, char *)> fill) {
     size_t index = 0;
@@ -409,7 +419,6 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
       ++index;
     if (index == layouts.size()) {
       layouts.emplace_back().group.axes = axes;
-      layouts.back().group.bytes = header.size();
       contents.emplace_back();
     }
     Stored stored = layouts[index].add(index, bytes);
@@ -464,8 +473,8 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   Progress progress("writing weights", numParts);
   for (size_t i = 0; i < manifest.groups.size(); ++i)
     for (auto &[rank, file] : manifest.groups[i].files)
-      if (!writeWeights(folder / file.name, rank, header, manifest.groups[i].bytes, contents[i],
-                        progress, file.hash, error))
+      if (!writeWeights(folder / file.name, rank, headerOf(manifest, file.name),
+                        manifest.groups[i].bytes, contents[i], progress, file.hash, error))
         return false;
   return (textReport.empty() || writeText(folder / kTextReport, textReport, error)) &&
          (jsonReport.empty() || writeText(folder / kJsonReport, jsonReport, error)) &&

@@ -267,12 +267,25 @@ def test_missing_and_changed_files(bundle, file, tmp_path):
     assert_same(run(bundle), tmp_path)
 
 
+def test_files_in_each_others_places(bundle, tmp_path):
+    """Of one size and one bundle: only what they begin with tells them apart."""
+    first, second = (bundle / f"weights/rank-{rank}.bin" for rank in (0, 1))
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    assert "weights/rank-0.bin: not the file of this name in the bundle" in run(bundle, status=1)
+    first.write_bytes(contents[0])
+    assert "weights/rank-1.bin: not the file of this name in the bundle" in run(bundle, status=1)
+    second.write_bytes(contents[1])
+    assert_same(run(bundle), tmp_path)
+
+
 @pytest.mark.parametrize("file", ["weights/rank-0.bin", "weights/rank-1.bin", "weights/shared.bin"])
 def test_changed_weights(bundle, file, tmp_path):
     assert_same(run(bundle, "--verify-weights"), tmp_path)
     path = bundle / file
     content = bytearray(path.read_bytes())
-    for place in (64, len(content) // 2, len(content) - 1):
+    for place in (128, len(content) // 2, len(content) - 1):
         changed = content.copy()
         changed[place] ^= 1
         path.write_bytes(changed)
@@ -301,7 +314,7 @@ def test_a_changed_manifest(bundle, tmp_path):
     # What is written differently says the same.
     path.write_text(json.dumps(json.loads(text)))
     assert_same(run(bundle), tmp_path)
-    for old, new in (('"offset": 64', '"offset": 128'), ('"read": false', '"read": true'), ('"hash"', '"hush"')):
+    for old, new in (('"offset": 128', '"offset": 192'), ('"read": false', '"read": true'), ('"hash"', '"hush"')):
         assert old in text
         path.write_text(text.replace(old, new, 1))
         assert "manifest.json: changed since the bundle was written" in run(bundle, status=1)
