@@ -112,6 +112,10 @@ public:
   const std::vector<std::string> &getOpNames() const { return ops; }
   /// What else is in the kernels of ops, by an op's number, for errors about values.
   void setFused(std::map<int64_t, std::string> others) { fused = std::move(others); }
+  /// The id of the bundle that the program is from; empty where it is from none.
+  /// Backends whose ranks are in several processes see to it that all have the same.
+  void setBundle(std::string id) { bundle = std::move(id); }
+  const std::string &getBundle() const { return bundle; }
   /// The op that a rank of this process is at, or was last; -1 before the first.
   int64_t getPosition(int64_t rank) const;
   /// How long threads look before they sleep, in nanoseconds: those of streams,
@@ -147,6 +151,7 @@ private:
   std::vector<int64_t> localRanks;
   std::vector<std::string> ops;
   std::map<int64_t, std::string> fused;
+  std::string bundle;
   std::unique_ptr<Fault> fault;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
   double timeout = 30;

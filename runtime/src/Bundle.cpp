@@ -199,6 +199,7 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
   auto program = Program::create(std::move(manifest.description), entry, code, backend, error);
   if (!program)
     return nullptr;
+  program->getWorld().setBundle(manifest.id);
   for (int64_t rank : program->getRanks()) {
     Bytes bytes;
     for (size_t i = 0; i < manifest.arguments.size(); ++i)

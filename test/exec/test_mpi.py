@@ -652,6 +652,38 @@ def test_a_file_that_some_processes_lack(block):
         assert re.search(r"rank [13]: its process \(\d+\) has ended before the run", done.stderr), done.stderr
 
 
+def test_processes_with_other_bundles(block):
+    folder, out = block.folder, block.folder / "out.safetensors"
+    for name, seed in (("a", 0), ("b", 1)):
+        save_file({k: v + seed for k, v in load_file(folder / "w.safetensors").items()}, folder / f"w{name}.safetensors")
+        done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={folder}/w{name}.safetensors",
+                               "--parallelize=mesh=tp=3", "-o", folder / name], capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copytree(folder / "a", folder / "c")
+
+    def run(other, *more):
+        (folder / "start.sh").write_text(f"""#!/bin/sh
+program={folder}/a
+[ "$OMPI_COMM_WORLD_RANK" = 1 ] && program="{' '.join(map(str, (other, *more)))}"
+exec {tool()} $program --inputs={folder}/in.safetensors --backend=mpi --outputs={out}
+""")
+        return subprocess.run(mpirun(3, "/bin/sh", folder / "start.sh"), capture_output=True, text=True, timeout=PATIENCE)
+
+    ids = {name: json.loads((folder / name / "manifest.json").read_text())["id"] for name in "ab"}
+    for other, what in (((folder / "b",), f"bundle {ids['b']}"),
+                        ((folder / "m.mlir", f"--weights={folder}/wa.safetensors", "--parallelize=mesh=tp=3"), "no bundle")):
+        done = run(*other)
+        assert done.returncode == 1 and not out.exists(), done.stderr
+        said = re.findall(r"error: (.*)", done.stderr)
+        # Each rank says so that mpirun lets come to it.
+        assert 1 <= len(said) <= 3 and set(said) == {f"rank 1 runs {what}, expected bundle {ids['a']} as on rank 0: "
+                                                     "all processes run the same one, or copies of it"}, done.stderr
+    done = run(folder / "c")
+    assert done.returncode == 0, done.stderr
+    block.arguments = [folder / "a", f"--inputs={folder}/in.safetensors"]
+    assert_same_bits(load_file(out), block.local())
+
+
 def test_a_process_that_stops_as_it_begins(block):
     (block.folder / "start.sh").write_text("""#!/bin/sh
 [ "$OMPI_COMM_WORLD_RANK" = 2 ] && kill -STOP $$

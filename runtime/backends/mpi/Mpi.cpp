@@ -34,6 +34,9 @@ namespace {
 /// MPI counts with int: what is larger goes in parts.
 constexpr int64_t kLargestPart = int64_t(1) << 30;
 
+/// What processes tell each other of the bundles that they run: all of their ids.
+constexpr int kIdBytes = 32;
+
 /// A box on its way to or from a member of the group.
 struct Message {
   /// The member's coordinate, which is its rank in the communicator.
@@ -117,6 +120,7 @@ private:
             void *const *outputs, const char *staging) const;
   char *getStaging(int64_t stream, int64_t bytes);
   bool finishAll(Requests &requests, double timeout, std::string &error);
+  bool runsSameBundle(std::string &error);
 
   Process &process;
   World &world;
@@ -158,10 +162,36 @@ bool MpiBackend::reset(std::string &error) {
     return false;
   }
   process.beginRun(world);
+  return runsSameBundle(error);
+}
+
+/// Waits for all to have come to this run, and compares what they are about to run. Where
+/// that differs, all say the same, and may meet again.
+bool MpiBackend::runsSameBundle(std::string &error) {
+  // Never freed: after a failure MPI may still write there. All worlds have as many ranks.
+  static auto &sent = *new std::vector<char>(kIdBytes);
+  static auto &all = *new std::vector<char>(kIdBytes * world.getNumRanks());
+  sent.assign(kIdBytes, '\0');
+  world.getBundle().copy(sent.data(), sent.size());
   Requests requests;
-  MPI_Ibarrier(process.getAll(), requests.addFor(-1));
+  MPI_Iallgather(sent.data(), kIdBytes, MPI_CHAR, all.data(), kIdBytes, MPI_CHAR, process.getAll(),
+                 requests.addFor(-1));
   // The others may still be loading.
-  return finishAll(requests, /*timeout=*/0, error);
+  if (!finishAll(requests, /*timeout=*/0, error))
+    return false;
+  auto describe = [&](int64_t rank) {
+    const char *id = &all[rank * kIdBytes];
+    return *id ? "bundle " + std::string(id, strnlen(id, kIdBytes)) : "no bundle";
+  };
+  for (int64_t rank = 1; rank < world.getNumRanks(); ++rank)
+    if (describe(rank) != describe(0)) {
+      error = "rank " + std::to_string(rank) + " runs " + describe(rank) + ", expected " +
+              describe(0) + " as on rank 0: all processes run the same one, or copies of it";
+      process.noteEnd();
+      process.endRun(world);
+      return false;
+    }
+  return true;
 }
 
 bool MpiBackend::agree(int64_t &least, std::string &error) {
