@@ -14,6 +14,7 @@
 #include "meshwright/lib/Analysis/IndexBound.h"
 #include "meshwright/passes/lower/Lower.h"
 #include "meshwright/runtime/include/Cpu.h"
+#include "meshwright/runtime/include/Progress.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -180,6 +181,7 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   auto main = module.lookupSymbol<func::FuncOp>("main");
   if (!main)
     return emitError(module.getLoc(), "the module has no function 'main'");
+  rt::Progress progress("compiling");
   CompiledProgram program;
   rt::ProgramDescription &description = program.description;
   if (failed(SignatureReader(main, description).read()))

@@ -15,8 +15,9 @@
 namespace meshwright::rt {
 
 /// "compiling kernels: 12 of 40, 3 s" on one line of standard error, from half a
-/// second on, and gone when this object goes. Nothing is shown where standard error
-/// is no terminal, or after `hide`, or while another one is. Any thread may step.
+/// second on, and gone when this object goes. While there are several the last one made
+/// is shown: "compiling kernels" within "running". Nothing is shown where standard error
+/// is no terminal, or after `hide`. Any thread may step.
 class Progress {
 public:
   /// With a total of 0 only the time is shown.
@@ -26,6 +27,8 @@ public:
 
   void step(int64_t count = 1);
 
+  /// Takes the line away, for something else to be written there; it comes again.
+  static void clear();
   /// For the rest of the process.
   static void hide();
 

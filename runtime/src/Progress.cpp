@@ -18,76 +18,104 @@
 namespace meshwright::rt {
 
 static std::atomic<bool> isHidden{false};
-/// There is one line.
-static std::atomic<bool> isTaken{false};
+/// There is one line: who writes there holds this.
+static std::mutex line;
 
 struct Progress::State {
   std::string what;
   int64_t total;
   std::atomic<int64_t> done{0};
-  std::mutex mutex;
   std::condition_variable ended;
   bool hasEnded = false;
   std::thread thread;
+  /// The one before.
+  State *outer = nullptr;
+
+  /// The last one made has the line; the one that is written there may be one before.
+  static inline State *latest = nullptr, *shown = nullptr;
 
   void show();
+  void leave();
+  static void erase();
 };
 
 void Progress::State::show() {
   auto start = std::chrono::steady_clock::now();
-  std::unique_lock<std::mutex> lock(mutex);
-  bool isShown = false;
+  std::unique_lock<std::mutex> lock(line);
   for (auto wait = std::chrono::milliseconds(500);
        !ended.wait_for(lock, wait, [&] { return hasEnded; });
        wait = std::chrono::milliseconds(200)) {
+    if (latest != this)
+      continue;
     auto seconds =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start)
             .count();
-    std::string line = what;
+    std::string text = what;
     if (total > 0)
-      line += ": " + std::to_string(done) + " of " + std::to_string(total);
-    line += ", " + std::to_string(seconds) + " s";
+      text += ": " + std::to_string(done) + " of " + std::to_string(total);
+    text += ", " + std::to_string(seconds) + " s";
     // Back to the line's start, and clear what a longer one left.
-    std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
+    std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
     std::fflush(stderr);
-    isShown = true;
-  }
-  if (isShown) {
-    std::fputs("\r\x1b[K", stderr);
-    std::fflush(stderr);
+    shown = this;
   }
 }
 
+/// Others may have come since, and stay.
+void Progress::State::leave() {
+  State **place = &latest;
+  while (*place != this)
+    place = &(*place)->outer;
+  *place = outer;
+}
+
+void Progress::State::erase() {
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  shown = nullptr;
+}
+
 Progress::Progress(std::string what, int64_t total) {
-  if (isHidden || !isatty(STDERR_FILENO) || isTaken.exchange(true))
+  if (isHidden || !isatty(STDERR_FILENO))
     return;
   state = std::make_unique<State>();
   state->what = std::move(what);
   state->total = total;
+  std::lock_guard<std::mutex> lock(line);
   try {
     state->thread = std::thread([this] { state->show(); });
   } catch (const std::system_error &) {
     // Then without.
     state.reset();
-    isTaken = false;
+    return;
   }
+  state->outer = State::latest;
+  State::latest = state.get();
 }
 
 Progress::~Progress() {
   if (!state)
     return;
   {
-    std::lock_guard<std::mutex> lock(state->mutex);
+    std::lock_guard<std::mutex> lock(line);
     state->hasEnded = true;
+    state->leave();
+    if (State::shown == state.get())
+      State::erase();
   }
   state->ended.notify_one();
   state->thread.join();
-  isTaken = false;
 }
 
 void Progress::step(int64_t count) {
   if (state)
     state->done += count;
+}
+
+void Progress::clear() {
+  std::lock_guard<std::mutex> lock(line);
+  if (State::shown)
+    State::erase();
 }
 
 void Progress::hide() { isHidden = true; }

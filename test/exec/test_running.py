@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import select
 import subprocess
 import time
 
@@ -30,6 +31,15 @@ func.func @main(%x: tensor<{ROWS}x96xf32> {{nn.input = "x", dist.global = tensor
   %3 = dist.all_reduce sum %2 axes ["x"] : (tensor<{ROWS}x96xf32>) -> tensor<{ROWS}x96xf32>
   %4 = nn.exp %3 : tensor<{ROWS}x96xf32>
   return %4 : tensor<{ROWS}x96xf32>
+}}
+"""
+
+WHOLE = f"""func.func @main(%x: tensor<{ROWS}x96xf32> {{nn.input = "x"}}, %w: tensor<128x96xf32> {{nn.parameter = "w"}},
+                %v: tensor<96x128xf32> {{nn.parameter = "v"}}) -> (tensor<{ROWS}x96xf32> {{nn.output = "y"}}) {{
+  %0 = nn.linear %x, %w : (tensor<{ROWS}x96xf32>, tensor<128x96xf32>) -> tensor<{ROWS}x128xf32>
+  %1 = nn.tanh %0 : tensor<{ROWS}x128xf32>
+  %2 = nn.linear %1, %v : (tensor<{ROWS}x128xf32>, tensor<96x128xf32>) -> tensor<{ROWS}x96xf32>
+  return %2 : tensor<{ROWS}x96xf32>
 }}
 """
 
@@ -203,3 +213,32 @@ def test_target_cpu(files):
     assert (outputs(files) - here).abs().max() < 1e-5 * here.abs().max()
     done = run(files, "--target-cpu=z80")
     assert done.returncode == 1 and "unknown target cpu 'z80'" in done.stderr
+
+
+def said_to_a_terminal(until, *arguments, env=None):
+    """What a terminal is shown until that is there; the tool is then ended, or has ended."""
+    terminal, end = os.openpty()
+    with subprocess.Popen([tool(), *arguments], stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, **(env or {})}) as process:
+        os.close(end)
+        said = b""
+        while until.encode() not in said and select.select([terminal], [], [], PATIENCE)[0]:
+            try:
+                said += os.read(terminal, 4096)
+            except OSError:  # nobody is there any more
+                break
+        process.kill()
+    os.close(terminal)
+    return said.decode()
+
+
+def test_progress_on_a_terminal(files):
+    (files / "m.mlir").write_text(model(2))
+    (files / "g.mlir").write_text(WHOLE)
+    subprocess.run([tool().replace("sharding-run", "sharding-compile"), files / "m.mlir", f"--weights={files}/w.safetensors", "-o", files / "b"], check=True)
+    inputs, weights = f"--inputs={files}/x.safetensors", f"--weights={files}/w.safetensors"
+    stall = {"MESHWRIGHT_FAULT": "stall 1 all_reduce"}
+    for arguments in ([files / "m.mlir", weights], [files / "b"]):
+        assert "\rrunning, " in said_to_a_terminal("running, ", *arguments, inputs, "--timeout=1000", env=stall)
+    said = said_to_a_terminal("differs by", files / "g.mlir", weights, inputs, "--parallelize=mesh=tp=2", "--check", "--link=latency=600ms")
+    # What is said has its line to itself.
+    assert "\rrunning, " in said and "\rchecking, " in said and "\r\x1b[Knote: output 'y' differs by" in said, said

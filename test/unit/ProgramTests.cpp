@@ -224,18 +224,47 @@ TEST(Program, RunsAsOftenAsAskedWithTheSameBits) {
   EXPECT_EQ(calls, 1);
 }
 
+/// What a terminal is shown until that is there, which is soon.
+std::string readUntil(int terminal, const std::string &text) {
+  std::string said;
+  char piece[4096];
+  pollfd line{terminal, POLLIN, 0};
+  while (said.find(text) == std::string::npos && poll(&line, 1, /*milliseconds=*/60000) == 1) {
+    ssize_t length = read(terminal, piece, sizeof(piece));
+    said.append(piece, std::max<ssize_t>(0, length));
+    if (length <= 0)
+      break;
+  }
+  EXPECT_NE(said.find(text), std::string::npos) << said;
+  return said;
+}
+
 TEST(Progress, SaysHowFarItIsAndGoes) {
   std::string said = watch([](int terminal) {
     Progress progress("counting", 3);
     progress.step(2);
-    // Not shown: there is one line.
-    Progress other("other");
-    pollfd line{terminal, POLLIN, 0};
-    EXPECT_EQ(poll(&line, 1, /*milliseconds=*/60000), 1);
+    EXPECT_EQ(readUntil(terminal, " s\x1b[K").find("\rcounting: 2 of 3, "), 0u);
   });
-  EXPECT_EQ(said.find("\rcounting: 2 of 3, "), 0u) << said;
-  EXPECT_NE(said.find(" s\x1b[K"), std::string::npos) << said;
-  EXPECT_EQ(said.find("other"), std::string::npos);
+  EXPECT_EQ(said.substr(said.size() - 4), "\r\x1b[K");
+}
+
+TEST(Progress, TheLastOneMadeHasTheLine) {
+  std::string said = watch([](int terminal) {
+    Progress progress("counting");
+    readUntil(terminal, "counting, ");
+    {
+      Progress inner("part");
+      readUntil(terminal, "part, ");
+    }
+    readUntil(terminal, "\r\x1b[K\rcounting, ");
+    Progress::clear();
+    readUntil(terminal, "\r\x1b[K\rcounting, ");
+    // Not in the order that they were made in.
+    auto last = std::make_unique<Progress>("last");
+    auto other = std::make_unique<Progress>("other");
+    last.reset();
+    readUntil(terminal, "other, ");
+  });
   EXPECT_EQ(said.substr(said.size() - 4), "\r\x1b[K");
 }
 

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace {
@@ -92,6 +93,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
 }
 
 void say(void *, int32_t severity, const char *where, const char *what) {
+  meshwright::rt::Progress::clear();
   const char *names[] = {"note", "remark", "warning", "error"};
   if (*where)
     std::fprintf(stderr, "%s: ", where);
@@ -118,6 +120,8 @@ int main(int argc, char **argv) {
     meshwright::rt::Progress::hide();
   meshwright::rt::MappedFile::reportLostFiles("sharding-compile");
   meshwright::rt::Temporary::removeOnSignals();
+  std::optional<meshwright::rt::Progress> progress;
+  progress.emplace("planning");
   std::unique_ptr<mw_program, decltype(&mw_program_close)> program(
       mw_program_open(options.model.c_str(),
                       options.rewrites ? options.parallelize.c_str() : nullptr, say, nullptr),
@@ -130,9 +134,11 @@ int main(int argc, char **argv) {
         ("the program has " + std::to_string(count) + " parameters: give --weights").c_str());
     return Error;
   }
+  progress.emplace("loading weights");
   if (!options.weights.empty() &&
       mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
     return Error;
+  progress.emplace("compiling");
   const char *target = options.targetCpu.empty() ? nullptr : options.targetCpu.c_str();
   return mw_program_compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
 }

@@ -25,7 +25,6 @@ public:
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
              const rt::RunOptions &options) override {
-    rt::Progress progress("running");
     std::string error;
     return program->run(inputs, outputs, options, error) ? Fine : fail(error);
   }

@@ -22,6 +22,7 @@ namespace {
 void say(void *user, int32_t severity, const char *where, const char *what) {
   if (severity != MW_ERROR && !static_cast<const Options *>(user)->speaks)
     return;
+  rt::Progress::clear();
   const char *names[] = {"note", "remark", "warning", "error"};
   if (*where)
     std::fprintf(stderr, "%s: ", where);
@@ -85,8 +86,10 @@ public:
     inputs = getPorts(MW_INPUT);
     outputs = getPorts(MW_OUTPUT);
     int64_t numParameters = compiler.count(program, MW_PARAMETER);
-    if (!options.weights.empty())
+    if (!options.weights.empty()) {
+      rt::Progress progress("loading weights");
       return compiler.loadWeights(program, options.weights.c_str()) == 0;
+    }
     if (numParameters > 0)
       fail("the program has " + std::to_string(numParameters) + " parameters: give --weights");
     return numParameters == 0;

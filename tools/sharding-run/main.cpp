@@ -23,6 +23,7 @@ using namespace meshwright;
 using namespace meshwright::run;
 
 Status run::fail(const std::string &message) {
+  rt::Progress::clear();
   std::fprintf(stderr, "sharding-run: error: %s\n", message.c_str());
   return Error;
 }
@@ -86,7 +87,15 @@ static Status execute(const Options &options) {
     pointers.push_back(arrays.back().get());
     outputs.push_back({output.name, output.type, output.shape, pointers.back()});
   }
-  if (Status status = model->run(inputs.tensors, pointers, options.running)) {
+  auto run = [&] {
+    rt::Progress progress("running");
+    return model->run(inputs.tensors, pointers, options.running);
+  };
+  auto check = [&] {
+    rt::Progress progress("checking");
+    return model->check(inputs.tensors, options.tolerance);
+  };
+  if (Status status = run()) {
     // Processes of other backends take leave of each other.
     if (options.backend == "local")
       leave(status);
@@ -95,7 +104,7 @@ static Status execute(const Options &options) {
   // All processes have the same outputs.
   if (!options.speaks)
     return Fine;
-  Status status = options.check ? model->check(inputs.tensors, options.tolerance) : Fine;
+  Status status = options.check ? check() : Fine;
   if (status != Error && !options.reference.empty())
     status = std::max(status, compareWithReference(options, outputs));
   if (status == Error)
