@@ -105,9 +105,9 @@ class Plan:
         """
         inputs = self._inputs(args, kwargs)
         if tolerance is None:
-            tolerance = -1.0
-        elif not isinstance(tolerance, Real):
-            raise Error(f"tolerance is {tolerance!r}: expected a number")
+            tolerance = -1.0  # the types' own
+        elif not isinstance(tolerance, Real) or not tolerance >= 0:
+            raise Error(f"tolerance is {tolerance!r}: expected a number from 0 on")
         with self._keeping(inputs):
             result = unwrap(self._plan.check([i.raw for i in inputs], tolerance))
         differences = {output.name: output.difference for output in result.outputs}

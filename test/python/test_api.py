@@ -144,8 +144,10 @@ def test_inputs_that_do_not_fit(module, x):
     for timeout in ("soon", -1, float("nan")):
         with pytest.raises(mw.Error, match=f"timeout is {timeout!r}: expected a number above 0"):
             plan.run(x, timeout=timeout)
-    with pytest.raises(mw.Error, match="tolerance is 'small': expected a number"):
-        plan.check(x, tolerance="small")
+    for tolerance in ("small", -1, -1e-9, float("nan")):
+        with pytest.raises(mw.Error, match=f"^tolerance is {tolerance!r}: expected a number from 0"):
+            plan.check(x, tolerance=tolerance)
+    assert plan.check(x, tolerance=float("inf"))
     plan.run(x, threads_per_rank=np.int64(2), timeout=1e300)
     assert issubclass(mw.InputError, mw.Error)
 
