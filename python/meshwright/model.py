@@ -85,6 +85,7 @@ class Model:
     def _look_at(self, name):
         """A parameter as it is now, and what is another one where it has changed."""
         value = self._parameters[name]
+        weights.check_whole(value)
         state = state_of(value)
         known = self._dense.get(name)
         if known is None or known[1] != state:

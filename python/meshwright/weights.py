@@ -86,6 +86,16 @@ def load(path) -> dict[str, np.ndarray]:
     return tensors
 
 
+def check_whole(array) -> None:
+    """Raises Error where the file of one that `load` gave was cut: reading it ends the process."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and mapped.size() < len(mapped):
+        raise Error(
+            f"cannot read weights '{array.filename}': cut to {mapped.size()} bytes since they were "
+            f"loaded, of {len(mapped)}"
+        )
+
+
 def write(file, tensors) -> None:
     """Writes `tensors` (name -> Dense) to a binary file."""
     header, offset = {}, 0

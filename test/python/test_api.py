@@ -414,6 +414,24 @@ def test_broken_weights(module, x, tmp_path):
         mw.load(program, tmp_path / "none.safetensors")
 
 
+def test_weights_that_are_cut_before_they_are_read(module, x, tmp_path):
+    program, weights = tmp_path / "m.mlir", tmp_path / "m.safetensors"
+    mw.from_torch(module, (x,)).save(program, weights)
+    size = weights.stat().st_size
+    model = mw.load(program, weights)
+    plan = mw.compose({"a": model}, {}).parallelize(mesh={"tp": 2})
+    os.truncate(weights, 10)
+    for read in (
+        lambda: plan.run(x),
+        lambda: plan.check(x),
+        lambda: plan.compile(tmp_path / "bundle"),
+        lambda: model.save(tmp_path / "n.mlir", tmp_path / "n.safetensors"),
+    ):
+        with pytest.raises(mw.Error, match=f"m.safetensors': cut to 10 bytes .*, of {size}$"):
+            read()
+    assert sorted(os.listdir(tmp_path)) == ["m.mlir", "m.safetensors"]
+
+
 def test_broken_programs(tmp_path):
     def load(text):
         (tmp_path / "m.mlir").write_text(text)
