@@ -40,13 +40,16 @@ def test_usage(files):
     expect(2, "no model given")
     expect(2, "unknown option '--nonsense'", model, "--nonsense")
     expect(2, "more than one model", model, model)
-    expect(2, "expected a natural number", model, "--random-inputs=some")
+    for seed in ("some", "", "-1", " -1", "1.5", 2**64, "9" * 23):
+        expect(2, f"--random-inputs is '{seed}', expected a natural number below 2^64", model, f"--random-inputs={seed}")
     for threads in (0, 100000, 2**63 - 1):
         expect(2, f"--threads-per-rank is '{threads}', expected a number from 1 to 4096", model, f"--threads-per-rank={threads}")
     expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
     expect(2, "--weights needs a value", model, "--weights=")
     expect(2, "--report= needs a value", model, "--report=")
     assert launch("--help").returncode == 0
+    weights = f"--weights={files}/w.safetensors"
+    assert launch(model, weights, f"--random-inputs={2**64 - 1}").returncode == 0
 
 
 def test_two_results_in_one_file(files):

@@ -9,6 +9,7 @@
 
 #include "meshwright/runtime/include/World.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -124,9 +125,12 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       continue;
     char *end = nullptr;
     if (const char *value = arguments.take("--random-inputs")) {
-      options.randomInputs = std::strtoull(value, &end, 10);
-      if (end == value || *end != '\0' || *value == '-') {
-        error = std::string("--random-inputs is '") + value + "', expected a natural number";
+      const char *last = value + std::strlen(value);
+      uint64_t &seed = options.randomInputs.emplace();
+      if (auto [rest, problem] = std::from_chars(value, last, seed);
+          problem != std::errc() || rest != last) {
+        error =
+            std::string("--random-inputs is '") + value + "', expected a natural number below 2^64";
         return false;
       }
     } else if (const char *value = arguments.take("--threads-per-rank")) {
