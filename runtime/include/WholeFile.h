@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace meshwright::rt {
 
@@ -69,6 +70,17 @@ private:
   FILE *file = nullptr;
   int problem = 0;
 };
+
+/// A file, and how the command line knows it: by an option, or as "the model". Without
+/// a path it is none.
+struct NamedPath {
+  std::string name, path;
+};
+
+/// Whether nothing is written twice, where only the later would be left, nor over what
+/// is read or into a folder that is. Devices and pipes take any number. Else why not.
+bool checkDistinct(const std::vector<NamedPath> &written, const std::vector<NamedPath> &read,
+                   std::string &error);
 
 /// Whether standard output took all that was printed; else why not.
 bool finishOutput(std::string &error);

@@ -7,6 +7,7 @@
 
 #include "meshwright/runtime/include/WholeFile.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -14,9 +15,12 @@
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+namespace fs = std::filesystem;
 
 namespace meshwright::rt {
 
@@ -70,9 +74,7 @@ static void handleEnd(int signal) {
   raise(signal);
 }
 
-bool Temporary::isRemoval(const struct sigaction &action) {
-  return action.sa_handler == handleEnd;
-}
+bool Temporary::isRemoval(const struct sigaction &action) { return action.sa_handler == handleEnd; }
 
 void Temporary::removeOnSignals() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
@@ -201,6 +203,43 @@ bool WholeFile::write(const std::string &path, const std::string &text, std::str
     return false;
   file->write(text.data(), text.size());
   return file->finish(error);
+}
+
+//===----------------------------------------------------------------------===//
+// Command lines
+//===----------------------------------------------------------------------===//
+
+/// Whatever links lead there: two paths of one file are one path.
+static fs::path resolve(const std::string &path) {
+  std::error_code code;
+  fs::path whole = fs::absolute(path, code), file = fs::weakly_canonical(whole, code);
+  return code ? whole : file;
+}
+
+bool checkDistinct(const std::vector<NamedPath> &written, const std::vector<NamedPath> &read,
+                   std::string &error) {
+  std::vector<std::pair<const NamedPath *, fs::path>> taken;
+  for (const NamedPath &file : read)
+    if (!file.path.empty())
+      taken.emplace_back(&file, resolve(file.path));
+  for (const NamedPath &file : written) {
+    std::error_code code;
+    if (file.path.empty() || fs::is_other(fs::status(file.path, code)))
+      continue;
+    fs::path place = resolve(file.path);
+    for (const auto &[other, known] : taken) {
+      auto [rest, within] = std::mismatch(known.begin(), known.end(), place.begin(), place.end());
+      if (rest != known.end())
+        continue;
+      bool isOne = within == place.end();
+      error = (isOne ? other->name + " and " + file.name + " are one file"
+                     : file.name + " is inside " + other->name) +
+              ", '" + file.path + "'";
+      return false;
+    }
+    taken.emplace_back(&file, std::move(place));
+  }
+  return true;
 }
 
 bool finishOutput(std::string &error) {

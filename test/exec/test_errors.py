@@ -68,6 +68,32 @@ def test_two_results_in_one_file(files):
     assert done.returncode == 0, done.stderr
 
 
+def test_results_over_what_is_read(files):
+    inputs, weights, reference = (f"{files}/{name}.safetensors" for name in "xwr")
+    save_file({"y": torch.full((2, 4), 3.0)}, reference)
+    read = [f"{files}/m.mlir", f"--weights={weights}", f"--inputs={inputs}", f"--reference={reference}"]
+    compiler = os.path.join(os.path.dirname(tool()), "sharding-compile")
+    subprocess.run([compiler, *read[:2], "-o", files / "b"], check=True)
+    (files / "link").symlink_to(inputs)
+    (files / "folder").symlink_to(files)
+    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+    for option in ("--outputs", "--trace", "--report"):
+        for name, path in (("the model", f"{files}/m.mlir"), ("--weights", weights), ("--inputs", inputs), ("--inputs", f"{files}/link"),
+                           ("--reference", f"{files}/folder/r.safetensors"), ("--inputs", os.path.relpath(inputs))):
+            expect(2, f"{name} and {option} are one file, '{path}'", *read, f"{option}={path}")
+        for path in (f"{files}/b/manifest.json", f"{files}/folder/b/weights/new"):
+            expect(2, f"{option} is inside the bundle, '{path}'", files / "b", *read[2:], f"{option}={path}")
+        expect(2, f"the bundle and {option} are one file, '{files}/b/'", files / "b", *read[2:], f"{option}={files}/b/")
+    for name, path in (("the model", f"{files}/folder/m.mlir"), ("--weights", weights)):
+        done = subprocess.run([compiler, *read[:2], "-o", path], capture_output=True, text=True)
+        assert done.returncode == 2 and f"sharding-compile: {name} and -o are one file, '{path}'" in done.stderr, done.stderr
+    assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
+    # Beside a bundle, and under another name of the file: that one stays.
+    os.link(inputs, files / "b.safetensors")
+    assert launch(files / "b", f"--inputs={inputs}", f"--outputs={files}/b.safetensors").returncode == 0
+    assert "y" in load_file(files / "b.safetensors") and "x" in load_file(inputs)
+
+
 def test_output_that_nobody_takes(files):
     model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
     save_file({"y": torch.full((2, 4), 3.0)}, files / "r.safetensors")
@@ -165,7 +191,7 @@ def test_files_that_are_whole(files):
     text = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in entries.items()}).encode()
     weights.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4) + tensor.numpy().tobytes())
     # What was written here is read here.
-    done = launch(*arguments, f"--reference={files}/y.safetensors")
+    done = launch(*arguments[:-1], f"--reference={files}/y.safetensors")
     assert done.returncode == 0, done.stderr
 
 

@@ -89,7 +89,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "no model given";
   else if (options.bundle.empty())
     error = "no bundle given: expected -o BUNDLE";
-  return error.empty();
+  return error.empty() &&
+         meshwright::rt::checkDistinct(
+             {{"-o", options.bundle}},
+             {{"the model", options.model}, {"--weights", options.weights}}, error);
 }
 
 void say(void *, int32_t severity, const char *where, const char *what) {

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/report/Passes.h"
+#include "meshwright/runtime/include/WholeFile.h"
 
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/Pass/PassManager.h"
@@ -48,6 +49,15 @@ int main(int argc, char **argv) {
   if (config.shouldShowDialects() || config.shouldListPasses())
     return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, input, output, registry));
 
+  // What is there goes when the output is opened, and the output where a pass fails.
+  std::string error;
+  auto named = [](llvm::StringRef path) { return path == "-" ? "" : path.str(); };
+  if (!meshwright::rt::checkDistinct({{"-o", named(output)}, {"--report-file", named(reportFile)}},
+                                     {{"the input", named(input)}}, error)) {
+    llvm::errs() << "sharding-opt: " << error << "\n";
+    return 2;
+  }
+
   // Reports come behind whatever passes the command line asks for.
   mlir::MlirOptMainConfig passes = config;
   config.setPassPipelineSetupFn([&](mlir::PassManager &manager) -> mlir::LogicalResult {
@@ -63,7 +73,6 @@ int main(int argc, char **argv) {
     return mlir::success();
   });
 
-  std::string error;
   std::unique_ptr<llvm::MemoryBuffer> buffer = mlir::openInputFile(input, &error);
   std::unique_ptr<llvm::ToolOutputFile> file;
   if (buffer)

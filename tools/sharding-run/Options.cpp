@@ -7,13 +7,13 @@
 
 #include "Options.h"
 
+#include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
 
 namespace meshwright::run {
 
@@ -80,27 +80,15 @@ struct Arguments {
 
 } // namespace
 
-/// Of two results in one file only the later would be left. Devices and pipes take
-/// any number.
-static bool checkDistinct(const Options &options, std::string &error) {
-  namespace fs = std::filesystem;
-  const std::pair<const char *, std::string> results[] = {
-      {"--outputs", options.outputs},
-      {"--trace", options.running.traceFile},
-      {"--report", options.report == "-" ? "" : options.report.value_or("")}};
-  std::map<fs::path, const char *> taken;
-  for (const auto &[name, path] : results) {
-    std::error_code code;
-    if (path.empty() || fs::is_other(fs::status(path, code)))
-      continue;
-    fs::path whole = fs::absolute(path), file = fs::weakly_canonical(whole, code);
-    auto [other, isFirst] = taken.emplace(code ? whole : file, name);
-    if (isFirst)
-      continue;
-    error = std::string(other->second) + " and " + name + " are one file, '" + path + "'";
-    return false;
-  }
-  return true;
+static bool checkFiles(const Options &options, std::string &error) {
+  return rt::checkDistinct({{"--outputs", options.outputs},
+                            {"--trace", options.running.traceFile},
+                            {"--report", options.report == "-" ? "" : options.report.value_or("")}},
+                           {{options.isBundle ? "the bundle" : "the model", options.model},
+                            {"--weights", options.weights},
+                            {"--inputs", options.inputs},
+                            {"--reference", options.reference}},
+                           error);
 }
 
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
@@ -218,7 +206,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "--inputs and --random-inputs exclude each other";
     return false;
   }
-  return checkDistinct(options, error);
+  return checkFiles(options, error);
 }
 
 } // namespace meshwright::run
