@@ -70,10 +70,8 @@ static bool readFile(const fs::path &path, std::string &text, std::string &error
 std::string readReport(const std::string &path, bool asJson, std::string &error) {
   std::string text;
   fs::path file = fs::path(path) / (asJson ? kJsonReport : kTextReport);
-  if (std::error_code code; !fs::exists(file, code))
-    error = path + ": no report: the program was for one rank";
-  else
-    readFile(file, text, error);
+  if (readFile(file, text, error) && text.empty())
+    error = file.string() + ": 0 bytes, no report";
   return text;
 }
 

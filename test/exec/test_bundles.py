@@ -204,6 +204,17 @@ def test_report(bundle, plan):
     assert report == plan.report("json")
 
 
+def test_a_report_that_is_missing(bundle):
+    for name, option in (("report.txt", "--report"), ("report.json", f"--report={bundle.parent}/r.json")):
+        (bundle / name).write_text("")
+        done = launch(bundle, "--random-inputs=1", option)
+        assert done.returncode == 1 and f"bundle/{name}: 0 bytes, no report" in done.stderr
+        (bundle / name).unlink()
+        done = launch(bundle, "--random-inputs=1", option)
+        assert done.returncode == 1 and f"bundle/{name}: No such file or directory" in done.stderr
+    assert launch(bundle, "--random-inputs=1").returncode == 0
+
+
 def test_random_inputs_stay_below_the_tables(bundle):
     for seed in range(5):
         assert launch(bundle, f"--random-inputs={seed}").returncode == 0
