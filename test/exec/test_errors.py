@@ -283,3 +283,23 @@ def test_more_ranks_than_memory_allows(files):
     }""")
     done = launch(files / "m.mlir", "--random-inputs=1")
     assert done.returncode == 1 and "running on 65536 ranks needs 32.0 TiB" in done.stderr, done.stderr
+
+
+def test_where_a_placement_is_proved(files):
+    """A program that lacks its sum: as it stands it runs, wrong as it is."""
+    (files / "m.mlir").write_text("""dist.mesh @m = <["x"=2]>
+    func.func @main(%x: tensor<2x2xf32> {nn.input = "x", dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@m, [{}, {"x"}]>})
+      -> (tensor<2xf32> {nn.output = "y", dist.global = tensor<2xf32>, dist.sharding = #dist.sharding<@m, [{}]>}) attributes {dist.spmd = @m} {
+      %0 = nn.reduce sum %x dims [1] : (tensor<2x2xf32>) -> tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }""")
+    wrong = 'lies as [{}] unreduced {"x"}, but the signature promises [{}]'
+    model, seed = files / "m.mlir", "--random-inputs=1"
+    assert launch(model, seed).returncode == 0
+    expect(1, wrong, model, seed, "--report")
+    expect(1, wrong, model, seed, "--parallelize=")
+    folder = os.path.dirname(tool())
+    for command in (["sharding-compile", "-o", files / "b"], ["sharding-opt", "--verify-placement"]):
+        done = subprocess.run([os.path.join(folder, command[0]), model, *command[1:]], capture_output=True, text=True)
+        assert done.returncode == 1 and wrong in done.stderr, done.stderr
+    assert not (files / "b").exists()
