@@ -55,7 +55,8 @@ void split(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding)
   Value shard = ReduceScatterOp::create(builder, location, TypeRange(type), partial,
                                         op.getReductionAttr(), op.getAxesAttr(), dims)
                     .getResult(0);
-  op.getResult(0).replaceAllUsesWith(sharding.gather(builder, location, shard, token));
+  Value whole = op.getResult(0);
+  whole.replaceAllUsesWith(sharding.gather(builder, whole, shard, token));
   op.erase();
 }
 

@@ -62,6 +62,19 @@ def SinkAllGather : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
     %1 = nn.relu %0 : tensor<4x8xf32>
     %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     ```
+
+    Below a reshape the gathered rows may be a part of a dimension. What lies above them in
+    it then gets a dimension of its own for the gather; where the rows are padded and another
+    axis shards the rest of the dimension, that does so even if each rank has one of it, for
+    only the tail of a dimension that nothing else shards can be stripped. Here "dp" shards
+    two sequences of 7 tokens that were put end to end:
+
+    ```mlir
+    %1 = nn.reshape %0 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+    %2 = dist.all_gather %1 axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
+    %3 = nn.slice %2 starts [0, 0, 0] limits [1, 7, 8] strides [1, 1, 1] : (tensor<1x8x8xf32>) -> tensor<1x7x8xf32>
+    %4 = nn.reshape %3 : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+    ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }

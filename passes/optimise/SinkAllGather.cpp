@@ -190,7 +190,7 @@ bool Sinker::run() {
     // Behind the op that it replaces: what a shard needs is there by then.
     OpBuilder builder(whole.getContext());
     builder.setInsertionPointAfterValue(whole);
-    Value result = sharding.gather(builder, whole.getLoc(), shard, *plan.lookup(whole));
+    Value result = sharding.gather(builder, whole, shard, *plan.lookup(whole));
     whole.replaceAllUsesWith(result);
   }
   llvm::DenseSet<Attribute> names;

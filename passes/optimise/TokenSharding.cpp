@@ -171,54 +171,83 @@ static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRe
   return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
 }
 
-/// The shape with `outer` split off dimension `dim`.
-static SmallVector<int64_t> splitOuter(RankedTensorType type, const TokenDim &token) {
-  SmallVector<int64_t> shape(type.getShape());
-  if (token.outer != 1) {
-    shape[token.dim] /= token.outer;
-    shape.insert(shape.begin() + token.dim, token.outer);
+/// Whether an axis shards what lies above the tokens in their dimension, and below.
+/// Of a factor the shards are the head; a rank may have one element of each.
+static std::pair<bool, bool> getShardedSides(const DimLayout &dim, const TokenDim &token) {
+  bool above = false, below = false;
+  int64_t local = 1, whole = token.outer * token.size * token.inner;
+  for (const LayoutFactor &factor : dim.factors) {
+    if (!factor.axes.empty()) {
+      above |= local <= token.outer;
+      below |= whole / local <= token.inner;
+    }
+    local *= factor.getLocalSize();
   }
-  return shape;
+  return {above, below};
 }
 
-static Value mergeOuter(OpBuilder &builder, Location location, Value value, const TokenDim &token) {
-  SmallVector<int64_t> shape(getType(value).getShape());
-  if (token.outer == 1)
-    return value;
-  shape.erase(shape.begin() + token.dim);
-  shape[token.dim] *= token.outer;
-  return reshape(builder, location, value, shape);
-}
+namespace {
+/// The tokens' dimension as collectives see it: whether what lies above and below
+/// the tokens in it is a dimension of its own.
+struct TokenView {
+  bool above, below = false;
 
-Value TokenSharding::slice(OpBuilder &builder, Location location, Value value,
+  TokenView(const TokenDim &token, const Layout *layout) : above(token.outer != 1) {
+    // Only the tail of a dimension that nothing else shards can be padded and stripped.
+    if (token.padded == token.size || !layout)
+      return;
+    auto [shardedAbove, shardedBelow] = getShardedSides(layout->dims[token.dim], token);
+    above |= shardedAbove;
+    below = shardedBelow;
+  }
+
+  int64_t getDim(const TokenDim &token) const { return token.dim + above; }
+  /// Of a value of this type, with so many tokens.
+  SmallVector<int64_t> getShape(RankedTensorType type, const TokenDim &token, int64_t rows) const {
+    SmallVector<int64_t> shape(type.getShape());
+    shape[token.dim] = below ? rows : rows * token.inner;
+    if (below)
+      shape.insert(shape.begin() + token.dim + 1, token.inner);
+    if (above)
+      shape.insert(shape.begin() + token.dim, token.outer);
+    return shape;
+  }
+};
+} // namespace
+
+Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                            const TokenDim &token) const {
-  int64_t dim = token.dim + (token.outer != 1);
-  value = reshape(builder, location, value, splitOuter(getType(value), token));
-  RankedTensorType result = withDim(getType(value), dim, token.getChunk() * token.inner);
-  value = dist::SliceOp::create(builder, location, TypeRange(result), value,
+  RankedTensorType type = getType(whole);
+  TokenView view(token, placement.lookup(whole));
+  Value value = reshape(builder, location, whole, view.getShape(type, token, token.size));
+  Type shard = type.clone(view.getShape(type, token, token.getChunk()));
+  value = dist::SliceOp::create(builder, location, TypeRange(shard), value,
                                 getAxesAttr(builder.getContext(), token.axes, mesh),
-                                builder.getDenseI64ArrayAttr(dim))
+                                builder.getDenseI64ArrayAttr(view.getDim(token)))
               .getResult(0);
-  return mergeOuter(builder, location, value, token);
+  int64_t size = token.outer * token.getChunk() * token.inner;
+  return reshape(builder, location, value, withDim(type, token.dim, size).getShape());
 }
 
-Value TokenSharding::gather(OpBuilder &builder, Location location, Value shard,
+Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
                             const TokenDim &token) const {
-  int64_t dim = token.dim + (token.outer != 1);
-  Value value = reshape(builder, location, shard, splitOuter(getType(shard), token));
-  RankedTensorType padded = withDim(getType(value), dim, token.padded * token.inner);
+  Location location = whole.getLoc();
+  RankedTensorType type = getType(whole);
+  TokenView view(token, placement.lookup(whole));
+  Value value = reshape(builder, location, shard, view.getShape(type, token, token.getChunk()));
+  Type padded = type.clone(view.getShape(type, token, token.padded));
   value = AllGatherOp::create(builder, location, TypeRange(padded), value,
                               getAxesAttr(builder.getContext(), token.axes, mesh),
-                              builder.getDenseI64ArrayAttr(dim))
+                              builder.getDenseI64ArrayAttr(view.getDim(token)))
               .getResult(0);
   if (token.padded != token.size) {
-    RankedTensorType whole = withDim(padded, dim, token.size * token.inner);
-    SmallVector<int64_t> zeros(whole.getRank(), 0), ones(whole.getRank(), 1);
+    RankedTensorType stripped = type.clone(view.getShape(type, token, token.size));
+    SmallVector<int64_t> zeros(stripped.getRank(), 0), ones(stripped.getRank(), 1);
     value = nn::SliceOp::create(
-        builder, location, whole, value, builder.getDenseI64ArrayAttr(zeros),
-        builder.getDenseI64ArrayAttr(whole.getShape()), builder.getDenseI64ArrayAttr(ones));
+        builder, location, stripped, value, builder.getDenseI64ArrayAttr(zeros),
+        builder.getDenseI64ArrayAttr(stripped.getShape()), builder.getDenseI64ArrayAttr(ones));
   }
-  return mergeOuter(builder, location, value, token);
+  return reshape(builder, location, value, type.getShape());
 }
 
 Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const TokenOp &how,

@@ -80,12 +80,12 @@ public:
   std::optional<TokenOp> match(mlir::Operation *op, unsigned operand, const TokenDim &token) const;
 
   /// Writes: the op on shards, a rank's shard of a whole value, the whole value
-  /// of a shard.
+  /// of a shard (in place of `whole`, which is known to the analysis).
   mlir::Operation *runOnShard(mlir::OpBuilder &builder, mlir::Operation *op, const TokenOp &how,
                               mlir::ValueRange operands) const;
-  mlir::Value slice(mlir::OpBuilder &builder, mlir::Location location, mlir::Value value,
+  mlir::Value slice(mlir::OpBuilder &builder, mlir::Location location, mlir::Value whole,
                     const TokenDim &token) const;
-  mlir::Value gather(mlir::OpBuilder &builder, mlir::Location location, mlir::Value shard,
+  mlir::Value gather(mlir::OpBuilder &builder, mlir::Value whole, mlir::Value shard,
                      const TokenDim &token) const;
 
   /// Cost of gathering a value.

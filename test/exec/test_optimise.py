@@ -3,10 +3,12 @@
 """SPMD programs with plain all-reduces, before and after the passes over them."""
 import subprocess
 
+import meshwright as mw
 import pytest
 import torch
 from harness import assert_close, launch, tool
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 PASSES = ["--decompose-all-reduce=when=always", "--sink-all-gather", "--combine-collectives"]
 
@@ -63,3 +65,27 @@ def test_same_result(tmp_path, tokens, mesh):
     assert "reduce_scatter" in (tmp_path / "optimised.mlir").read_text()
     assert_close(results[1], results[0], 1e-5)
     assert_close(results[2], results[0], 1e-5)
+
+
+class Flattened(nn.Module):
+    """A branch whose sequences are put end to end, beside a residual, and its elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 16))
+
+    def forward(self, x):
+        rows = x.reshape(-1, 16) + self.branch(x).reshape(-1, 16)
+        return nn.functional.silu(rows), self.branch(x + 1).flatten()
+
+
+@pytest.mark.parametrize("batch, tokens, mesh", [(2, 31, {"dp": 2, "tp": 2}), (3, 7, {"dp": 2, "tp": 2}),
+                                                 (3, 5, {"dp": 3, "tp": 3}), (2, 1, {"tp": 2, "dp": 2})], ids=str)
+def test_padded_tokens_within_a_sharded_dimension(batch, tokens, mesh):
+    torch.manual_seed(0)
+    model, x = Flattened().eval(), torch.randn(batch, tokens, 16)
+    plan = mw.from_torch(model, (x,)).parallelize(mesh=mesh, sequence_parallel="on")
+    assert "reduce_scatter" in [c["kind"] for c in plan.report(format="json")["collectives"]]
+    with torch.no_grad():
+        for got, want in zip(plan.run(x), model(x), strict=True):
+            assert_close(got, want, 1e-5)

@@ -157,6 +157,57 @@ func.func @flattened(
 
 // -----
 
+// Each rank of "dp" has one sequence of 7 tokens, padded to 8. Flattened, they are the
+// tail of a dimension that "dp" shards at its head: sequence and tokens are told apart
+// to strip the padding. The residual is cut in the same way.
+// CHECK-LABEL: func.func @one_sequence
+// CHECK: %[[SHARD:.*]] = nn.reshape %arg0 : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+// CHECK: %[[ONE:.*]] = nn.reshape %arg1 : (tensor<7x8xf32>) -> tensor<1x7x8xf32>
+// CHECK: %[[OWN:.*]] = dist.slice %[[ONE]] axes ["tp"] dims [1] : (tensor<1x7x8xf32>) -> tensor<1x4x8xf32>
+// CHECK: %[[FLAT:.*]] = nn.reshape %[[OWN]] : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+// CHECK: %[[SUM:.*]] = nn.add %[[SHARD]], %[[FLAT]] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+// CHECK: %[[SPLIT:.*]] = nn.reshape %[[SUM]] : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+// CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SPLIT]] axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
+// CHECK: %[[TRUE:.*]] = nn.slice %[[WHOLE]] {{.*}} -> tensor<1x7x8xf32>
+// CHECK: %[[ROWS:.*]] = nn.reshape %[[TRUE]] : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+// CHECK: return %[[ROWS]]
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @one_sequence(
+    %x: tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}, {}]>, dist.global = tensor<2x7x8xf32>},
+    %r: tensor<7x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<14x8xf32>})
+    -> (tensor<7x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<14x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
+  %1 = nn.slice %0 starts [0, 0, 0] limits [1, 7, 8] strides [1, 1, 1] : (tensor<1x8x8xf32>) -> tensor<1x7x8xf32>
+  %2 = nn.reshape %1 : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+  %3 = nn.add %2, %r : (tensor<7x8xf32>, tensor<7x8xf32>) -> tensor<7x8xf32>
+  return %3 : tensor<7x8xf32>
+}
+
+// -----
+
+// The same where another axis shards what lies below the tokens.
+// CHECK-LABEL: func.func @sharded_below
+// CHECK: %[[RELU:.*]] = nn.relu {{.*}} : tensor<16xf32>
+// CHECK: %[[SPLIT:.*]] = nn.reshape %[[RELU]] : (tensor<16xf32>) -> tensor<4x4xf32>
+// CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SPLIT]] axes ["tp"] dims [0] : (tensor<4x4xf32>) -> tensor<8x4xf32>
+// CHECK: %[[TRUE:.*]] = nn.slice %[[WHOLE]] {{.*}} -> tensor<7x4xf32>
+// CHECK: %[[FLAT:.*]] = nn.reshape %[[TRUE]] : (tensor<7x4xf32>) -> tensor<28xf32>
+// CHECK: return %[[FLAT]]
+dist.mesh @mesh = <["x"=2, "tp"=2]>
+func.func @sharded_below(
+    %x: tensor<4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {"x"}]>, dist.global = tensor<7x8xf32>})
+    -> (tensor<28xf32> {dist.sharding = #dist.sharding<@mesh, [(7, 8{"x"})]>, dist.global = tensor<56xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x4xf32>) -> tensor<8x4xf32>
+  %1 = nn.slice %0 starts [0, 0] limits [7, 4] strides [1, 1] : (tensor<8x4xf32>) -> tensor<7x4xf32>
+  %2 = nn.reshape %1 : (tensor<7x4xf32>) -> tensor<28xf32>
+  %3 = nn.relu %2 : tensor<28xf32>
+  return %3 : tensor<28xf32>
+}
+
+// -----
+
 // The whole value is needed at once: the gather stays.
 // CHECK-LABEL: func.func @needed_whole
 // CHECK: dist.all_gather
