@@ -75,13 +75,16 @@ def _normalised(build: Builder, node: Node) -> Node | None:
         if found is None:
             continue
         y, eps = found
-        if y.shape != node.shape or not same(strip_casts(y), strip_casts(value)):
+        centre, squared = _centred(value), _centred(y)
+        # A variance is computed in f32, what is divided by its root perhaps is not.
+        if y.shape != node.shape or not (same(strip_casts(y), strip_casts(value)) or
+                                         centre is not None and squared is not None and
+                                         same(strip_casts(centre), strip_casts(squared))):
             continue
-        y = build.cast(y, node.dtype)
-        centre = _centred(y)
         if centre is not None:
             return build.make("layer_norm", [build.cast(centre, node.dtype)], node.shape,
                               node.dtype, eps=eps, has_weight=False, has_bias=False)
+        y = build.cast(y, node.dtype)
         return build.make("rms_norm", [y], node.shape, node.dtype, eps=eps, unit_offset=False)
     return None
 

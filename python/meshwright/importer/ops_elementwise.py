@@ -23,6 +23,18 @@ def binary(c: Convert, op: str, a, b) -> Node:
     return c.build.binary(op, c.operand(a, c.dtype), c.operand(b, c.dtype))
 
 
+def binary_scalar(c: Convert, op: str, x: Node, value) -> Node:
+    """op(x, value) in the type of x, which need not be the result's."""
+    return c.build.binary(op, x, c.build.scalar(value, x.dtype))
+
+
+def wide(c: Convert, x: Node) -> Node:
+    """x in f32 where it is narrower: what takes several steps is rounded once, as PyTorch does it.
+
+    A handler's result is cast to its type in any case."""
+    return c.build.cast(x, "f32") if x.dtype in ("bf16", "f16") else x
+
+
 def _scaled(c: Convert, b, alpha):
     return b if alpha == 1 else binary(c, "mul", b, alpha) if isinstance(b, Node) else b * alpha
 
@@ -389,8 +401,9 @@ def any_all(c, x, dims=None, keep=False):
     return c.build.cast(reduced, "i1")
 
 
-def _variance(c, x, dims, correction, keep):
-    dims = _dims(c, x, dims)
+def variance(c, x, dims, correction, keep) -> Node:
+    """Squares leave the range of f16 long before their root does: the result is wide."""
+    x, dims = wide(c, x), _dims(c, x, dims)
     centre = c.build.binary("sub", x, c.build.reduce("mean", x, dims, True))
     squares = c.build.binary("mul", centre, centre)
     count = numel([x.shape[d] for d in dims])
@@ -415,7 +428,7 @@ def _correction(args, kwargs):
 
 @aten("var")
 def var(c, x, *args, **kwargs):
-    return _variance(c, x, *_correction(args, kwargs))
+    return variance(c, x, *_correction(args, kwargs))
 
 
 @aten("std")
@@ -426,8 +439,14 @@ def std(c, x, *args, **kwargs):
 @aten("var_mean")
 def var_mean(c, x, *args, **kwargs):
     dims, correction, keep = _correction(args, kwargs)
-    return [_variance(c, x, dims, correction, keep),
+    return [c.build.cast(variance(c, x, dims, correction, keep), x.dtype),
             c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
+
+
+def root_of_squares(c, x, dims, keep) -> Node:
+    """The Euclidean norm, wide."""
+    x = wide(c, x)
+    return c.build.unary("sqrt", c.build.reduce("sum", c.build.binary("mul", x, x), dims, keep))
 
 
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
@@ -435,8 +454,7 @@ def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
     x = c.operand(x, c.dtype if dtype is None else None)
     dims = _dims(c, x, dims)
     if order == 2 or order is None:
-        squares = c.build.binary("mul", x, x)
-        return c.build.unary("sqrt", c.build.reduce("sum", squares, dims, bool(keep)))
+        return root_of_squares(c, x, dims, bool(keep))
     if order == 1:
         return c.build.reduce("sum", c.build.unary("abs", x), dims, bool(keep))
     if order in (math.inf, float("inf")):

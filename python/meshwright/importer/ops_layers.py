@@ -9,7 +9,7 @@ import torch
 from .convert import Convert, aten
 from .errors import Uncovered
 from .graph import TORCH_DTYPES, Node, numel
-from .ops_elementwise import binary
+from .ops_elementwise import binary, binary_scalar, root_of_squares, variance, wide
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 
@@ -221,16 +221,14 @@ def layer_norm(c, x, shape, weight=None, bias=None, eps=1e-5, *rest):
 def native_layer_norm(c, x, shape, weight, bias, eps):
     flat = _last_dims(c, x, shape)
     dims = [flat.rank - 1]
-    mean = c.build.reduce("mean", flat, dims, True)
-    centre = c.build.binary("sub", flat, mean)
-    variance = c.build.reduce("mean", c.build.binary("mul", centre, centre), dims, True)
     result = layer_norm_node(c, flat, _flat(c, weight), _flat(c, bias), eps)
-    return [c.build.reshape(result, x.shape), mean,
-            c.build.unary("rsqrt", binary_scalar(c, "add", variance, eps))]
+    scale = _inverse_root(c, variance(c, flat, dims, 0, True), eps)
+    return [c.build.reshape(result, x.shape), c.build.reduce("mean", flat, dims, True),
+            c.build.cast(scale, x.dtype)]
 
 
-def binary_scalar(c, op, x, value):
-    return c.build.binary(op, x, c.build.scalar(value, x.dtype))
+def _inverse_root(c, x, eps):
+    return c.build.unary("rsqrt", binary_scalar(c, "add", x, eps))
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -240,8 +238,9 @@ def rms_norm(c, x, shape, weight=None, eps=None):
     flat = _last_dims(c, x, shape)
     result = c.build.reshape(rms_norm_node(c, flat, _flat(c, weight), eps), x.shape)
     if c.fx.target.__name__.startswith("_fused"):
-        squares = c.build.reduce("mean", c.build.binary("mul", flat, flat), [flat.rank - 1], True)
-        return [result, c.build.unary("rsqrt", binary_scalar(c, "add", squares, eps))]
+        y = wide(c, flat)
+        squares = c.build.reduce("mean", c.build.binary("mul", y, y), [y.rank - 1], True)
+        return [result, c.build.cast(_inverse_root(c, squares, eps), x.dtype)]
     return result
 
 
@@ -267,7 +266,7 @@ def batch_norm(c, x, weight, bias, mean, variance, *rest):
     training, eps = (False, rest[1]) if native else (rest[0], rest[2])
     if training or mean is None:
         raise Uncovered("batch_norm with the batch's own statistics is not covered")
-    scale = c.build.unary("rsqrt", binary_scalar(c, "add", variance, eps))
+    scale = _inverse_root(c, variance, eps)
     shape = (x.shape[1],) + (1,) * (x.rank - 2)
     centre = c.build.binary("sub", x, c.build.reshape(mean, shape))
     result = c.build.binary("mul", centre, c.build.reshape(scale, shape))
@@ -426,6 +425,5 @@ def upsample(c, x, *args):
 
 @aten("_weight_norm")
 def weight_norm(c, v, g, dim=0):
-    squares = c.build.reduce("sum", c.build.binary("mul", v, v),
-                             [d for d in range(v.rank) if d != dim % v.rank], True)
-    return c.build.binary("mul", v, c.build.binary("div", g, c.build.unary("sqrt", squares)))
+    norm = root_of_squares(c, v, [d for d in range(v.rank) if d != dim % v.rank], True)
+    return c.build.binary("mul", wide(c, v), c.build.binary("div", wide(c, g), norm))
