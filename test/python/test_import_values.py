@@ -60,3 +60,37 @@ class LayerNorm(nn.Module):
 def test_a_norm_by_the_variance(dtype):
     x = torch.randn(3, 24, generator=torch.Generator().manual_seed(3)).to(dtype)
     assert count(same(LayerNorm(), (x,))) == {"input": 1, "layer_norm": 1}
+
+
+COMPOSED = [torch.exp2, torch.expm1, torch.log2, torch.log1p, F.softplus, F.mish, F.logsigmoid,
+            F.elu, F.selu, lambda x: F.celu(x, 0.7), lambda x: F.softplus(x, beta=3, threshold=1)]
+
+
+@pytest.mark.parametrize("dtype", ULP, ids=str)
+def test_small_and_large_operands(dtype):
+    """As near to f64 as the type allows; PyTorch's own f32 is 2 ulp away at times."""
+    sizes = torch.cat([torch.logspace(-12, 0, 61), torch.linspace(1, 60, 119)])
+    x = torch.cat([sizes, -sizes]).to(dtype)
+    exact = Call(*COMPOSED)(x.double())
+    for function, (y, _), want in zip(COMPOSED, run(COMPOSED, x), exact, strict=True):
+        known = want.isfinite() & (want.abs() > torch.finfo(dtype).tiny) & \
+            (want.abs() < torch.finfo(dtype).max / 2)
+        assert torch.equal(y.isnan(), want.isnan())
+        error = ((y.double() - want) / want)[known].abs().max().item() / ULP[dtype]
+        # e^(x log 2) has the rounding error of its exponent.
+        allowed = 0.6 if dtype in NARROW else 30 if function is torch.exp2 else 4
+        assert error <= allowed, f"{function}: {error} ulp"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_ends_of_the_range(dtype):
+    equal(COMPOSED, torch.tensor([INF, -INF, NAN, 0.0], dtype=dtype))
+    equal([torch.log1p, torch.log2], torch.tensor([-1.0, -1.5, 0.0], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_log_softmax_is_rounded_once(dtype):
+    x = (torch.randn(5, 33, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    (got, _), = run([lambda x: x.log_softmax(-1)], x)
+    want = x.double().log_softmax(-1)
+    assert ((got.double() - want) / want).abs().max().item() <= 0.6 * ULP[dtype]

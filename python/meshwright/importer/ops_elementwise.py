@@ -29,9 +29,11 @@ def binary_scalar(c: Convert, op: str, x: Node, value) -> Node:
 
 
 def wide(c: Convert, x: Node) -> Node:
-    """x in f32 where it is narrower: what takes several steps is rounded once, as PyTorch does it.
+    """x as a float of at least f32: what takes several steps is rounded once, as PyTorch does it.
 
     A handler's result is cast to its type in any case."""
+    if x.dtype not in FLOATS:
+        x = c.build.cast(x, c.dtype)
     return c.build.cast(x, "f32") if x.dtype in ("bf16", "f16") else x
 
 
@@ -198,34 +200,53 @@ def sign(c, x):
     return c.build.select(c.build.compare("gt", x, zero), one, negative)
 
 
+# Compositions lose what the operation itself would keep: they are computed wide, and near zero by
+# formulas that subtract nothing from what 1 has swallowed.
+
 @aten("exp2")
 def exp2(c, x):
-    return c.build.unary("exp", binary(c, "mul", x, math.log(2)))
+    x = wide(c, x)
+    return c.build.unary("exp", binary_scalar(c, "mul", x, math.log(2)))
 
 
 @aten("expm1")
 def expm1(c, x):
-    return binary(c, "sub", c.build.unary("exp", x), 1)
+    """e^x - 1 = tanh(x / 2) (e^x + 1)"""
+    x = wide(c, x)
+    half = c.build.unary("tanh", binary_scalar(c, "mul", x, 0.5))
+    return c.build.binary("mul", half, binary_scalar(c, "add", c.build.unary("exp", x), 1))
 
 
 @aten("log2")
 def log2(c, x):
-    return binary(c, "mul", c.build.unary("log", c.operand(x, c.dtype)), 1 / math.log(2))
+    x = wide(c, x)
+    return binary_scalar(c, "mul", c.build.unary("log", x), 1 / math.log(2))
 
 
 @aten("log1p")
 def log1p(c, x):
-    return c.build.unary("log", binary(c, "add", x, 1))
+    """log(u) + (x - (u - 1)) / u, where u = 1 + x: what the sum lost is the first order's."""
+    x = wide(c, x)
+    u = binary_scalar(c, "add", x, 1)
+    kept = binary_scalar(c, "sub", u, 1)
+    lost = c.build.binary("div", c.build.binary("sub", x, kept), u)
+    # Nothing is lost of -1 and infinity, of which this would make NaN.
+    lost = c.build.select(c.build.compare("eq", x, kept), c.build.scalar(0, x.dtype), lost)
+    return c.build.binary("add", c.build.unary("log", u), lost)
+
+
+def _log_one_plus_exp(c, x) -> Node:
+    """max(x, 0) + log(1 + e^-|x|), which does not overflow."""
+    tail = c.build.unary("exp", c.build.unary("neg", c.build.unary("abs", x)))
+    return c.build.binary("add", c.build.unary("relu", x), log1p(c, tail))
 
 
 @aten("softplus")
 def softplus(c, x, beta=1, threshold=20):
-    scaled = binary(c, "mul", x, beta)
-    # log(1 + e^s) = max(s, 0) + log(1 + e^-|s|), which does not overflow.
-    tail = c.build.unary("exp", c.build.unary("neg", c.build.unary("abs", scaled)))
-    tail = c.build.unary("log", binary(c, "add", tail, 1))
-    soft = c.build.binary("add", c.build.unary("relu", scaled), tail)
-    return binary(c, "div", soft, beta)
+    x = wide(c, x)
+    scaled = binary_scalar(c, "mul", x, beta)
+    above = c.build.compare("gt", scaled, c.build.scalar(threshold, x.dtype))
+    return c.build.select(above, x, binary_scalar(c, "div", _log_one_plus_exp(c, scaled), beta))
 
 
 @aten("elu", "leaky_relu", "celu", "selu")
@@ -239,9 +260,11 @@ def elu(c, x, *args):
         alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     if name == "celu":
         inner = 1 / alpha
+    x = wide(c, x)
     below = c.build.unary("neg", c.build.unary("relu", c.build.unary("neg", x)))  # min(x, 0)
-    below = binary(c, "sub", c.build.unary("exp", binary(c, "mul", below, inner)), 1)
-    return binary(c, "mul", c.build.select(positive, x, binary(c, "mul", below, alpha)), scale)
+    below = expm1(c, binary_scalar(c, "mul", below, inner))
+    below = binary_scalar(c, "mul", below, alpha)
+    return binary_scalar(c, "mul", c.build.select(positive, x, below), scale)
 
 
 @aten("hardsigmoid")
@@ -260,12 +283,13 @@ def clamp_values(c, x, low, high):
 
 @aten("mish")
 def mish(c, x):
-    return c.build.binary("mul", x, c.build.unary("tanh", softplus(c, x)))
+    x = wide(c, x)
+    return c.build.binary("mul", x, c.build.unary("tanh", _log_one_plus_exp(c, x)))
 
 
 @aten("log_sigmoid")
 def log_sigmoid(c, x):
-    return c.build.unary("neg", softplus(c, c.build.unary("neg", x)))
+    return c.build.unary("neg", _log_one_plus_exp(c, c.build.unary("neg", wide(c, x))))
 
 
 for _kind in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -475,7 +499,7 @@ def softmax(c, x, dim, *rest, **kwargs):
 
 @aten("log_softmax", "_log_softmax")
 def log_softmax(c, x, dim, *rest, **kwargs):
-    x, dims = c.operand(x, c.dtype), [dim % max(x.rank, 1)]
+    x, dims = wide(c, c.operand(x, c.dtype)), [dim % max(x.rank, 1)]
     centre = c.build.binary("sub", x, c.build.reduce("max", x, dims, True))
     total = c.build.reduce("sum", c.build.unary("exp", centre), dims, True)
     return c.build.binary("sub", centre, c.build.unary("log", total))
