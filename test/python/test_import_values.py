@@ -94,3 +94,29 @@ def test_log_softmax_is_rounded_once(dtype):
     (got, _), = run([lambda x: x.log_softmax(-1)], x)
     want = x.double().log_softmax(-1)
     assert ((got.double() - want) / want).abs().max().item() <= 0.6 * ULP[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_logsumexp_of_infinities(dtype):
+    x = torch.tensor([[-INF, -INF], [INF, 1], [-INF, 2], [NAN, 1], [INF, -INF]], dtype=dtype)
+    equal([lambda x: x.logsumexp(-1), lambda x: x[::2].logsumexp(1, keepdim=True),
+           lambda x: x[:1].logsumexp((0, 1))], x)
+
+
+class HiddenVocabulary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.head = nn.Linear(8, 13, bias=False)
+
+    def forward(self, x, hidden):
+        return self.head(x).masked_fill(hidden[:, None], -INF).logsumexp(-1)
+
+
+def test_a_sharded_logsumexp():
+    """Over shards of unequal sizes."""
+    x, hidden = torch.randn(3, 8), torch.tensor([False, True, False])
+    module = HiddenVocabulary()
+    plan = mw.from_torch(module, (x, hidden)).parallelize(
+        mesh={"tp": 3}, shardings={"head.weight": '[{"tp"}, {}]'})
+    torch.testing.assert_close(plan.run(x, hidden)[0], module(x, hidden).detach())

@@ -507,8 +507,10 @@ def log_softmax(c, x, dim, *rest, **kwargs):
 
 @aten("logsumexp")
 def logsumexp(c, x, dims, keep=False):
-    dims = _dims(c, x, dims)
+    x, dims = wide(c, x), _dims(c, x, dims)
     top = c.build.reduce("max", x, dims, True)
+    # Infinity less itself is NaN; the sum of powers as they are is 0 or infinity, as it is to be.
+    top = c.build.select(isinf(c, top), c.build.scalar(0, x.dtype), top)
     total = c.build.reduce("sum", c.build.unary("exp", c.build.binary("sub", x, top)), dims, True)
     result = c.build.binary("add", c.build.unary("log", total), top)
     return c.build.reshape(result, c.shape)
