@@ -120,3 +120,21 @@ def test_a_sharded_logsumexp():
     plan = mw.from_torch(module, (x, hidden)).parallelize(
         mesh={"tp": 3}, shardings={"head.weight": '[{"tp"}, {}]'})
     torch.testing.assert_close(plan.run(x, hidden)[0], module(x, hidden).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_floor_division(dtype):
+    """The rounded quotient is not always below the exact one."""
+    g = torch.Generator().manual_seed(1)
+    ends = torch.tensor([1, 0.1, 0.2, -5, 5, 3, INF, -INF, NAN, 0, 7, 1e6, 1e-3], dtype=dtype)
+    a, b = (t.reshape(-1) for t in torch.meshgrid(torch.cat([ends, -ends]), ends, indexing="ij"))
+    steps = torch.randint(-40, 40, (200,), generator=g).to(dtype) / 10
+    a, b = torch.cat([a, steps]), torch.cat([b, steps.roll(1)])
+    equal([lambda a, b: a // b, lambda a, b: torch.remainder(a, b),
+           lambda a, b: torch.div(a, 0.1, rounding_mode="floor"), lambda a, b: a // -0.3,
+           lambda a, b: torch.div(a, b, rounding_mode="trunc")], a, b)
+
+
+def test_floor_division_is_rounded_once():
+    a, b = torch.tensor([1.0, 5.0, -7.0, 90.0]).bfloat16(), torch.tensor([0.1, -0.3, 0.7, 0.9])
+    equal([lambda a, b: a // b], a, b.bfloat16())

@@ -78,6 +78,8 @@ def floor_divide(c, a, b):
 
 
 def _rounded_div(c, a, b, mode):
+    if mode == "floor" and c.dtype in FLOATS:
+        return _floor_div(c, wide(c, c.operand(a, c.dtype)), wide(c, c.operand(b, c.dtype)))
     quotient = binary(c, "div", a, b)
     if mode == "trunc" and c.dtype in FLOATS:
         return _trunc(c, quotient)
@@ -88,7 +90,24 @@ def _rounded_div(c, a, b, mode):
         negative = c.build.binary("xor", c.build.compare("lt", lhs, zero),
                                   c.build.compare("lt", rhs, zero))
         return c.build.select(negative, c.build.unary("neg", size), size)
-    return c.build.unary("floor", quotient) if c.dtype in FLOATS else quotient
+    return quotient
+
+
+def _floor_div(c, a, b):
+    """By the remainder, as PyTorch does it: a / b is perhaps rounded up to the next integer."""
+    zero = c.build.scalar(0, a.dtype)
+    size, by = c.build.unary("abs", a), c.build.unary("abs", b)
+    rest = c.build.binary("rem", size, by)
+    # An integer, but for rounding.
+    times = c.build.binary("div", c.build.binary("sub", size, rest), by)
+    down = c.build.unary("floor", times)
+    up = c.build.compare("gt", c.build.binary("sub", times, down), c.build.scalar(0.5, a.dtype))
+    down = c.build.binary("add", down, c.build.cast(up, a.dtype))
+    inexact = c.build.cast(c.build.compare("ne", rest, zero), a.dtype)
+    negative = c.build.binary("xor", c.build.compare("lt", a, zero), c.build.compare("lt", b, zero))
+    below = c.build.unary("neg", c.build.binary("add", down, inexact))
+    return c.build.select(c.build.compare("eq", b, zero), c.build.binary("div", a, b),
+                          c.build.select(negative, below, down))
 
 
 def _trunc(c, x):
