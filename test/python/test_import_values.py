@@ -138,3 +138,10 @@ def test_floor_division(dtype):
 def test_floor_division_is_rounded_once():
     a, b = torch.tensor([1.0, 5.0, -7.0, 90.0]).bfloat16(), torch.tensor([0.1, -0.3, 0.7, 0.9])
     equal([lambda a, b: a // b], a, b.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
+def test_integers_are_finite(dtype):
+    equal([torch.isinf, torch.isnan, torch.nan_to_num,
+           lambda x: x.logical_not() if dtype == torch.bool else x + 1],
+          torch.tensor([[0, 1, 1], [1, 0, 0]]).to(dtype))

@@ -355,11 +355,15 @@ def isnan(c, x):
 
 @aten("isinf")
 def isinf(c, x):
+    if x.dtype not in FLOATS:
+        return c.build.scalar(False, "i1")
     return c.build.compare("eq", c.build.unary("abs", x), c.build.scalar(math.inf, x.dtype))
 
 
 @aten("nan_to_num")
 def nan_to_num(c, x, nan=None, posinf=None, neginf=None):
+    if x.dtype not in FLOATS:
+        return x
     limits = torch.finfo(TORCH_DTYPES[x.dtype])
     x = c.build.select(isnan(c, x), c.build.scalar(nan or 0.0, x.dtype), x)
     for infinite, value, default in ((math.inf, posinf, limits.max),
