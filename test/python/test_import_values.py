@@ -145,3 +145,13 @@ def test_integers_are_finite(dtype):
     equal([torch.isinf, torch.isnan, torch.nan_to_num,
            lambda x: x.logical_not() if dtype == torch.bool else x + 1],
           torch.tensor([[0, 1, 1], [1, 0, 0]]).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_positions_of_nan(dtype):
+    """It is the largest and the smallest."""
+    x = torch.tensor([[1, NAN, 2, NAN], [3, 1, 3, 1], [NAN, 0, 0, 0], [INF, 0, 0, NAN],
+                      [-INF, -INF, -INF, -INF]], dtype=dtype)
+    equal([lambda x: x.argmax(-1), lambda x: x.argmin(-1), lambda x: x.argmax(),
+           lambda x: x.max(0).indices, lambda x: x.max(0).values, lambda x: x.min(1).indices,
+           lambda x: x.min(1).values, lambda x: x.argmax(0, keepdim=True)], x)

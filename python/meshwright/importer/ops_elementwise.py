@@ -555,9 +555,10 @@ def _position(c, x, dim):
     best = c.build.reduce(kind, x, [dim], True)
     steps = c.build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(x.shape)], "i64",
                          dim=dim)
-    # Where nothing is equal (NaN), the last position stands in: it is in range at least.
-    found = c.build.select(c.build.compare("eq", x, best), steps,
-                           c.build.scalar(x.shape[dim] - 1, "i64"))
+    hit = c.build.compare("eq", x, best)
+    if x.dtype in FLOATS:  # NaN is best, and equals nothing
+        hit = c.build.binary("or", hit, isnan(c, x))
+    found = c.build.select(hit, steps, c.build.scalar(x.shape[dim] - 1, "i64"))
     return c.build.reduce("min", found, [dim], False)
 
 
