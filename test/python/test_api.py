@@ -561,6 +561,22 @@ def test_bundle(module, x, tmp_path):
         plan.compile(tmp_path / "bundle", target_cpu="none")
 
 
+def test_indices_of_several_dimensions(x):
+    class Reads(nn.Module):
+        def forward(self, x, i, j):
+            return x[i, j - 3]
+
+    x, i = x[0], torch.tensor([-6, 5, 0])
+    j = torch.tensor([0, 1, 18])
+    plan = mw.from_torch(Reads(), (x, i, j)).parallelize(mesh={"tp": 2})
+    assert torch.equal(plan.run(x, i, j)[0], Reads()(x, i, j))
+    # None is read as an element of another row.
+    for i, j in (([0, 1, 0], [3, 3, 19]), ([0, 1, 1], [3, 3, -14]), ([0, 6, 1], [3, 3, 3]),
+                 ([0, -7, 1], [3, 18, 3])):
+        with pytest.raises(mw.Error, match="out of range"):
+            plan.run(x, torch.tensor(i), torch.tensor(j))
+
+
 def test_weights_are_referenced(module, x):
     model = mw.from_torch(module, (x,))
     assert model.parameters["up.weight"].data_ptr() == module.up.weight.data_ptr()

@@ -123,3 +123,26 @@ def test_optional_inputs():
 def test_training_mode():
     module = nn.Sequential(nn.Dropout(0.5)).train()
     assert import_module(module, (torch.ones(2),)).outputs == ["output"] and module.training
+
+
+class Reads(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.read, self.t = read, nn.Embedding(5, 4)
+
+    def forward(self, x):
+        return self.read(x, self.t)
+
+
+@pytest.mark.parametrize("index, lowest, read", [
+    (5, -5, lambda x, t: x[torch.tensor([0, 5])]),
+    (-6, -5, lambda x, t: x[torch.tensor([0, -6]), torch.tensor([0, 1])]),
+    (4, -4, lambda x, t: x[torch.tensor([0, 1]), torch.tensor([0, 4])]),
+    (5, -5, lambda x, t: x[torch.arange(6), torch.tensor(0)]),
+    (-1, 0, lambda x, t: x.index_select(0, torch.tensor([1, -1]))),
+    (4, 0, lambda x, t: x.gather(1, torch.arange(5).expand(5, 5))),
+    (5, 0, lambda x, t: t(torch.tensor([0, 5]))),
+])
+def test_index_out_of_range(index, lowest, read):
+    with pytest.raises(ImportFailed, match=f"index {index} is out of range, expected {lowest} to"):
+        import_module(Reads(read), (torch.ones(5, 4),))

@@ -198,6 +198,26 @@ def test_rotary(how):
     assert ("interleaved" in imported.mlir) == (how != "halves")
 
 
+INDICES = {
+    "constants": lambda x, i, j: x[torch.tensor([1, 2]), torch.tensor([-1, -2])],
+    "one of them": lambda x, i, j: x[:, torch.tensor([-1, 0, -4])],
+    "apart": lambda x, i, j: x[torch.tensor([[0], [-1]]), :, torch.tensor([1, -1])],
+    "evenly": lambda x, i, j: x[torch.arange(-3, 0)],
+    "computed": lambda x, i, j: x[i - 3],
+    "two computed": lambda x, i, j: x[i, j - 3],
+    "each": lambda x, i, j: x[torch.arange(5), torch.arange(5) - i[0] - 1],
+    "both": lambda x, i, j: x[i - 5, :, torch.tensor([-1, 0])],
+    "positions": lambda x, i, j: x[x.argmax(0)[:2, 0], (j - 2).clamp(0)],
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_negative_indices(name):
+    imported = same(Call(INDICES[name]), (random(5, 4, 3), torch.tensor([1, 2]), torch.tensor([0, 1])))
+    if name in ("constants", "one of them", "apart", "evenly"):  # known: nothing to wrap
+        assert "select" not in count(imported)
+
+
 class Spellings(nn.Module):
     """Several outputs, nested, with None between them."""
 

@@ -1,12 +1,14 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that move, take and join elements."""
+import functools
+
 import torch
 
 from .convert import Convert, aten, permutation_of, slice_of
 from .errors import Uncovered
-from .forms import Dense, as_affine, written_out
-from .graph import Node, numel
+from .forms import Dense, Diagonal, as_affine, written_out
+from .graph import FLOATS, Node, numel
 
 
 @aten("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh")
@@ -308,17 +310,16 @@ def index_select(c, x, dim, index):
 def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
     """gather, or a slice where the indices are known and grow evenly."""
     if index.form is not None:
+        _check_range(index, x.shape[dim])
         values = written_out(index.form, index.shape) if isinstance(index.form, Dense) else None
         if values is not None and values.device.type != "meta" and values.numel():
-            flat = values.reshape(-1) % x.shape[dim]
+            flat = values.reshape(-1)
             shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
             steps = flat[1:] - flat[:-1]
             step = int(steps[0]) if flat.numel() > 1 else 1
             if step > 0 and bool((steps == step).all()):
                 piece = c.build.slice_dim(x, dim, int(flat[0]), int(flat[-1]) + 1, step)
                 return c.build.reshape(piece, shape)
-            if bool((values < 0).any()):
-                index = c.build.static(Dense(values % x.shape[dim]), index.shape, index.dtype)
     if x.dtype in ("f32", "bf16", "f16", "f64") and dim == 0 and x.rank == 2 and \
             x.op == "parameter":
         return c.build.embedding(index, x)
@@ -328,6 +329,8 @@ def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
 @aten("gather")
 def gather(c, x, dim, index, *, sparse_grad=False):
     dim = dim % max(x.rank, 1)
+    if x.rank:
+        _check_range(index, x.shape[dim])
     if index.form is not None and isinstance(index.form, Dense):
         varying = [d for d, n in enumerate(index.form.tensor.shape) if n > 1]
         if varying in ([], [dim]) and all(
@@ -360,8 +363,10 @@ def index(c, x, indices):
     indexed = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].dtype == "i1" for d in indexed):
         raise Uncovered("indexing by a boolean mask is not covered: its shape depends on values")
+    for d in indexed:
+        indices[d] = _wrapped(c, indices[d], x.shape[d])
     if len(indexed) == 1:
-        return take(c, x, indexed[0], _wrapped(c, indices[indexed[0]], x.shape[indexed[0]]))
+        return take(c, x, indexed[0], indices[indexed[0]])
     adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
     if not adjacent:
         order = indexed + [d for d in range(x.rank) if d not in indexed]
@@ -374,16 +379,23 @@ def index(c, x, indices):
         return grid
     if _own_dimension(indices[indexed[0]], rank) == 0 and len(indexed) == 2 and rank == 1 and \
             indices[indexed[0]].shape == (x.shape[indexed[0]],):
-        return _take_each(c, x, indexed[0], _wrapped(c, indices[indexed[1]], x.shape[indexed[1]]))
+        return _take_each(c, x, indexed[0], indices[indexed[1]])
     # One index into the merged dimensions.
-    first, flat = indexed[0], None
+    first, flat, inside = indexed[0], None, []
     for d in indexed:
-        part = c.build.cast(_wrapped(c, indices[d], x.shape[d]), "i64")
+        part = c.build.cast(indices[d], "i64")
         if flat is not None:
+            if _known(indices[d]) is None:
+                inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
+                           c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
             flat = c.build.binary("mul", flat, c.build.scalar(x.shape[d], "i64"))
             part = c.build.binary("add", flat, part)
         flat = part
     merged = numel([x.shape[d] for d in indexed])
+    # What is out of range in its own dimension must not be in range of the merged ones.
+    if inside:
+        inside = functools.reduce(lambda a, b: c.build.binary("and", a, b), inside)
+        flat = c.build.select(inside, flat, c.build.scalar(merged, "i64"))
     x = c.build.reshape(x, x.shape[:first] + (merged,) + x.shape[first + len(indexed):])
     return c.build.gather(x, flat, first)
 
@@ -397,15 +409,61 @@ def _take_each(c, x: Node, dim: int, index: Node) -> Node:
     return c.build.reshape(taken, x.shape[:dim + 1] + x.shape[dim + 2:])
 
 
+def _known(index: Node):
+    """The values among which those of an index are, where they are known at import time."""
+    if index.form is None:
+        return None
+    values = index.form.table if isinstance(index.form, Diagonal) else index.form.tensor
+    return values if values.device.type != "meta" and values.numel() else None
+
+
+def _check_range(index: Node, size: int, lowest: int = 0):
+    values = _known(index)
+    if values is None:
+        return
+    for value in (int(values.min()), int(values.max())):
+        if not lowest <= value < size:
+            raise Uncovered(f"index {value} is out of range, expected {lowest} to {size - 1}")
+
+
 def _wrapped(c, index: Node, size: int) -> Node:
     """Negative indices count from the end."""
-    if index.form is not None:
+    values = _known(index)
+    if values is not None:
+        _check_range(index, size, -size)
+        if not bool((values < 0).any()):
+            return index
+        form = index.form
+        form = Diagonal(form.coefficients, form.low, values % size) \
+            if isinstance(form, Diagonal) else Dense(values % size)
+        return c.build.static(form, index.shape, index.dtype)
+    if _non_negative(index):
         return index
-    if index.op == "input":
-        negative = c.build.compare("lt", index, c.build.scalar(0, index.dtype))
-        shifted = c.build.binary("add", index, c.build.scalar(size, index.dtype))
-        return c.build.select(negative, shifted, index)
-    return index
+    negative = c.build.compare("lt", index, c.build.scalar(0, index.dtype))
+    shifted = c.build.binary("add", index, c.build.scalar(size, index.dtype))
+    return c.build.select(negative, shifted, index)
+
+
+def _non_negative(x: Node, depth: int = 8) -> bool:
+    """Whether no element of an integer value can be negative, as far as few operations show."""
+    values = _known(x)
+    if values is not None:
+        return bool((values >= 0).all())
+    if x.op in ("iota", "relu", "abs") or x.dtype == "i1":
+        return True
+    if not depth or x.dtype in FLOATS:
+        return False
+    parts = [_non_negative(o, depth - 1) for o in x.operands]
+    if x.op in ("cast", "reshape", "transpose", "broadcast", "slice", "concat", "cumsum", "reduce",
+                "add", "mul", "div", "minimum"):
+        return all(parts)
+    if x.op in ("gather", "take_along"):  # of the data, whatever the indices are
+        return parts[0]
+    if x.op == "select":
+        return parts[1] and parts[2]
+    if x.op == "rem":  # has the sign of the divisor
+        return parts[1]
+    return x.op == "maximum" and any(parts)
 
 
 def _grid(c, x, indices, indexed, rank):
