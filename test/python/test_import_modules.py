@@ -243,6 +243,22 @@ def test_spellings():
                                 "output.2.rest.3", "output.2.rest.4"]
 
 
+CLAMPED = {
+    "argument": lambda x: x.clamp(max=20) * torch.sigmoid(x),
+    "gate": lambda x: x * torch.sigmoid(x.clamp(-15, 15)),
+    "both": lambda x: (lambda y: y * torch.sigmoid(y))(x.clamp(max=20)),
+    "relu": lambda x: (x - F.relu(x - 30)) * 0.5 * (1 + torch.erf(x / math.sqrt(2))),
+    "abs": lambda x: 0.5 * (x + 40 - (x - 40).abs()) / (1 + torch.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("name", CLAMPED)
+def test_clamped_activations(name):
+    """They are their activations only up to the bound, however far out that is."""
+    ops = count(same(Call(CLAMPED[name]), (torch.linspace(-80, 80, 33),)))
+    assert ops["gelu"] == 0 and ops["silu"] == (name == "both")
+
+
 def test_torch_layers():
     mask = torch.zeros(2, 9, dtype=torch.bool)
     mask[1, 4:] = True

@@ -12,20 +12,23 @@ import torch.nn.functional as F
 from .graph import BINARY, FLOATS, Builder, Graph, Node
 from .match import constant_of
 
+# Some points lie far out, where an expression of few constants has settled, but exp(2x) is finite.
+_FAR = torch.logspace(1, 2.5, 13, dtype=torch.float64)
 _POINTS = torch.cat([torch.linspace(-6, 6, 97, dtype=torch.float64),
-                     torch.tensor([-1e-3, 1e-3, -12.0, 12.0], dtype=torch.float64)])
+                     torch.tensor([-1e-3, 1e-3], dtype=torch.float64), _FAR, -_FAR])
 _KNOWN = [
     ("gelu", {"approximate_tanh": False}, lambda x: F.gelu(x)),
     ("gelu", {"approximate_tanh": True}, lambda x: F.gelu(x, approximate="tanh")),
     ("silu", {}, F.silu),
 ]
 _TRANSCENDENTAL = {"erf", "tanh", "exp", "sigmoid"}
+# Functions of several pieces (maximum, abs and such) are left out: whatever the points, a piece may
+# begin beyond them.
 _FUNCTIONS = {
-    "neg": torch.neg, "abs": torch.abs, "exp": torch.exp, "sqrt": torch.sqrt, "erf": torch.erf,
-    "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "relu": torch.relu, "silu": F.silu,
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "add": torch.add, "sub": torch.sub,
-    "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum,
-    "minimum": torch.minimum,
+    "neg": torch.neg, "exp": torch.exp, "sqrt": torch.sqrt, "erf": torch.erf,
+    "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "silu": F.silu, "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid, "add": torch.add, "sub": torch.sub, "mul": torch.mul,
+    "div": torch.div, "pow": torch.pow,
 }
 _MOST_STEPS = 24
 
