@@ -125,6 +125,27 @@ def test_training_mode():
     assert import_module(module, (torch.ones(2),)).outputs == ["output"] and module.training
 
 
+class Pools(nn.Module):
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x):
+        return self.pool(x)
+
+
+@pytest.mark.parametrize("said, pool", [
+    ("divisor_override 3", lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)),
+    ("dilation", lambda x: nn.functional.max_pool2d(x, 2, dilation=2)),
+    ("dilation", lambda x: nn.functional.max_pool1d(x[0], 2, 2, dilation=2)),
+    ("incomplete windows", lambda x: nn.functional.max_pool2d(x, 2, ceil_mode=True)),
+    ("stride", lambda x: nn.functional.avg_pool1d(x[0], 2, 1)),
+])
+def test_pooling(said, pool):
+    with pytest.raises(ImportFailed, match=f"{said}.* not covered"):
+        import_module(Pools(pool), (torch.ones(1, 2, 5, 5),))
+
+
 class Reads(nn.Module):
     def __init__(self, read):
         super().__init__()

@@ -388,8 +388,23 @@ def adaptive_average(c, x, size):
     return _pooled(c, x, "mean", [n // m for n, m in zip(old, size)])
 
 
-@aten("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")
-def pool(c, x, kernel, stride=(), padding=0, *rest):
+@aten("avg_pool1d", "avg_pool2d")
+def average_pool(c, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
+                 divisor_override=None):
+    if divisor_override is not None:
+        raise Uncovered(f"average pooling with divisor_override {divisor_override} is not covered; "
+                        "expected none")
+    return _pool(c, x, kernel, stride, padding)
+
+
+@aten("max_pool1d", "max_pool2d")
+def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+    if any(d != 1 for d in ([dilation] if isinstance(dilation, int) else dilation)):
+        raise Uncovered(f"pooling with dilation {dilation} is not covered; expected 1")
+    return _pool(c, x, kernel, stride, padding)
+
+
+def _pool(c, x, kernel, stride, padding):
     kind = "max" if c.fx.target.__name__.startswith("max") else "mean"
     spatial = int(c.fx.target.__name__[len("avg_pool")])
     every = lambda v: [v] * spatial if isinstance(v, int) else \
