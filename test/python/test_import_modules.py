@@ -157,6 +157,29 @@ def test_einsum_weights():
     assert (ops["attention"], ops["linear"], ops["matmul"]) == (1, 4, 0)
 
 
+@pytest.mark.parametrize("equation, shapes", [
+    ("btd,bsd->bts", [(1, 3, 1), (1, 2, 8)]), ("btd,bsd->tbs", [(3, 4, 8), (3, 5, 1)]),
+    ("ij,jk->ik", [(3, 1), (4, 5)]), ("i,i->", [(1,), (6,)]), ("bij,bjk->bik", [(1, 2, 3), (4, 3, 5)]),
+    ("bi,bi,bj->j", [(1, 3), (4, 1), (4, 5)]), ("ij,jk,k->i", [(2, 1), (4, 1), (5,)]),
+])
+def test_einsum_of_single_elements(equation, shapes):
+    same(Call(lambda *x: torch.einsum(equation, *x)),
+         tuple(random(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+EDGES = {
+    "triangles of one": lambda x, i: (x[:1, :1].tril(), x[:1, :1].triu(1), x[:1, :1].tril(-1)),
+    "tile": lambda x, i: (x.tile(2), x.tile(2, 3), x.tile(2, 1, 3)),
+    "split at": lambda x, i: (x.tensor_split((-2,), 1), x.tensor_split((1, -1)), x.tensor_split((3, 9))[1]),
+    "classes of integers": lambda x, i: (torch.isinf(i).int(), torch.isnan(i).int(), torch.nan_to_num(i)),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name):
+    same(Call(EDGES[name]), (random(4, 5), torch.tensor([1, -2])))
+
+
 class Rotary(nn.Module):
     def __init__(self, how, d=48, h=4, longest=64):
         super().__init__()

@@ -146,7 +146,9 @@ def diagonal_index(build: Builder, form: Diagonal, shape, offset=None) -> Node:
         else:
             total = build.binary("add" if coefficient > 0 else "sub", total, steps)
     start = -form.low if offset is None else offset
-    if start:
+    if total is None:  # the combination of a single element
+        total = build.make("constant", [], (), "i64", value=start)
+    elif start:
         total = build.binary("add", total, build.make("constant", [], (), "i64", value=start))
     return build.broadcast(total, shape)
 

@@ -128,7 +128,9 @@ def _diagonal_free(c, x, labels):
 
 def _sum_out(c, x, labels, keep):
     gone = [d for d, l in enumerate(labels) if l not in keep]
-    if gone:
+    if gone and all(x.shape[d] == 1 for d in gone):
+        x = c.build.reshape(x, [n for d, n in enumerate(x.shape) if d not in gone])
+    elif gone:
         x = c.build.reduce("sum", x, gone, False)
     return x, [l for l in labels if l in keep]
 
@@ -138,6 +140,13 @@ def _arrange(c, x, labels, order):
 
 
 def _contract(c, a, a_labels, b, b_labels, later):
+    # What is summed, and of size 1 in one operand only, is a sum of the other one.
+    a_sizes, b_sizes = dict(zip(a_labels, a.shape)), dict(zip(b_labels, b.shape))
+    ones = lambda mine, others: {l for l, n in mine.items()
+                                 if n == 1 and others.get(l, 1) != 1 and l not in later}
+    a_ones, b_ones = ones(a_sizes, b_sizes), ones(b_sizes, a_sizes)
+    a, a_labels = _sum_out(c, a, a_labels, set(a_labels) - a_ones)
+    b, b_labels = _sum_out(c, b, b_labels, set(b_labels) - b_ones)
     a, a_labels = _sum_out(c, a, a_labels, later | set(b_labels))
     b, b_labels = _sum_out(c, b, b_labels, later | set(a_labels))
     if is_weight(a) and not is_weight(b):

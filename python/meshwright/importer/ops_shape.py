@@ -106,8 +106,8 @@ def tensor_split(c, x, parts, dim=0):
     dim, size = dim % x.rank, x.shape[dim % x.rank]
     if isinstance(parts, int):
         return _pieces(c, x, dim, [size // parts + (i < size % parts) for i in range(parts)])
-    bounds = [0, *parts, size]
-    return _pieces(c, x, dim, [b - a for a, b in zip(bounds, bounds[1:])])
+    pieces = [slice(a, b).indices(size) for a, b in zip([0, *parts], [*parts, size])]
+    return [c.build.slice_dim(x, dim, a, max(a, b)) for a, b, _ in pieces]
 
 
 @aten("cat", "concat", "concatenate")
@@ -125,8 +125,8 @@ def stack(c, inputs, dim=0):
 
 @aten("repeat", "tile")
 def repeat(c, x, repeats):
-    missing = len(repeats) - x.rank
-    sizes = (1,) * missing + x.shape
+    sizes = (1,) * (len(repeats) - x.rank) + x.shape
+    repeats = [1] * (x.rank - len(repeats)) + list(repeats)
     # Each repeated dimension becomes (copies, size).
     split_shape = [n for size in sizes for n in (1, size)]
     wide = [n for copies, size in zip(repeats, sizes) for n in (copies, size)]
