@@ -114,6 +114,18 @@ def test_inputs():
         imported.flatten((x,), {})
 
 
+def test_inputs_that_share_memory():
+    class Add(nn.Module):
+        def forward(self, x, y, z):
+            return x + y * z
+
+    x = torch.arange(6.)
+    for args in ((x[:, None], x, x), (x, x[:, None], x[2:3]), (x[:3], x[3:], x[::2])):
+        imported = import_module(Add(), args)
+        assert imported.inputs == ["x", "y", "z"]
+        assert [tuple(n.shape) for n in imported.graph.inputs] == [tuple(a.shape) for a in args]
+
+
 def test_optional_inputs():
     x = torch.ones(2)
     imported = import_module(Flags(), (x,), {"mask": None})

@@ -67,15 +67,17 @@ def _inference_settings(module: torch.nn.Module):
 
 
 def _distinct(tree):
-    """Gives each input its own tensor object: export merges inputs that are one object."""
+    """Gives each input its own memory: export merges inputs that are one object, and gives views of
+    each other dynamic shapes."""
     seen = set()
 
     def own(x):
         if not isinstance(x, torch.Tensor):
             return x
-        if id(x) in seen:
+        memory = x.untyped_storage()._cdata if x.layout == torch.strided else id(x)
+        if memory in seen:
             return x.detach().clone()
-        seen.add(id(x))
+        seen.add(memory)
         return x
 
     return pytree.tree_map(own, tree)
