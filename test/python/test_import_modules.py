@@ -171,6 +171,10 @@ EDGES = {
     "triangles of one": lambda x, i: (x[:1, :1].tril(), x[:1, :1].triu(1), x[:1, :1].tril(-1)),
     "tile": lambda x, i: (x.tile(2), x.tile(2, 3), x.tile(2, 1, 3)),
     "split at": lambda x, i: (x.tensor_split((-2,), 1), x.tensor_split((1, -1)), x.tensor_split((3, 9))[1]),
+    "truth values": lambda x, i: [y.float() for b in (x > 0,) for y in (
+        b.amax(1), b.amin((0, 1)), b.max(), b.min(), *b.max(0), b.min(1).values, b.any(0), b.all(),
+        b.maximum(x > 1), torch.minimum(b, i[0] > 0), b.diff(), b.diff(n=2, dim=0))],
+    "relu of integers": lambda x, i: (F.relu(i), F.relu6(i * 9)),
     "classes of integers": lambda x, i: (torch.isinf(i).int(), torch.isnan(i).int(), torch.nan_to_num(i)),
 }
 

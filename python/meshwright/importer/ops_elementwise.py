@@ -140,12 +140,12 @@ def remainder(c, a, b):
 
 @aten("maximum", "max.other")
 def maximum(c, a, b):
-    return binary(c, "maximum", a, b)
+    return binary(c, "or" if c.dtype == "i1" else "maximum", a, b)
 
 
 @aten("minimum", "min.other")
 def minimum(c, a, b):
-    return binary(c, "minimum", a, b)
+    return binary(c, "and" if c.dtype == "i1" else "minimum", a, b)
 
 
 @aten("clamp", "clamp_min", "clamp_max", "clip")
@@ -164,7 +164,7 @@ def hardtanh(c, x, low=-1, high=1):
 
 @aten("relu6")
 def relu6(c, x):
-    return binary(c, "minimum", c.build.unary("relu", x), 6)
+    return binary(c, "minimum", relu(c, x), 6)
 
 
 @aten("pow")
@@ -201,10 +201,15 @@ def square(c, x):
 
 
 _UNARY = {"neg": "neg", "abs": "abs", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
-          "reciprocal": "reciprocal", "sin": "sin", "cos": "cos", "erf": "erf", "relu": "relu",
+          "reciprocal": "reciprocal", "sin": "sin", "cos": "cos", "erf": "erf",
           "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid"}
 for _name in _UNARY:
     aten(_name)(lambda c, x, _op=_UNARY[_name]: c.build.unary(_op, c.operand(x, c.dtype)))
+
+
+@aten("relu")
+def relu(c, x):
+    return c.build.unary("relu", x) if x.dtype in FLOATS else binary(c, "maximum", x, 0)
 
 
 @aten("gelu")
@@ -409,6 +414,12 @@ def _reduce(c, kind, x, dims, keep, dtype=None):
     return x if not dims else c.build.reduce(kind, x, dims, bool(keep))
 
 
+def _extreme(c, kind, x, dims, keep):
+    """The largest or smallest; of truth values as numbers."""
+    number = c.build.cast(x, "i32") if x.dtype == "i1" else x
+    return c.build.cast(_reduce(c, kind, number, dims, keep, number.dtype), x.dtype)
+
+
 @aten("mean")
 def mean(c, x, dims=None, keep=False, *, dtype=None):
     return _reduce(c, "mean", x, dims, keep)
@@ -421,31 +432,28 @@ def total(c, x, dims=None, keep=False, *, dtype=None):
 
 @aten("amax")
 def amax(c, x, dims=None, keep=False):
-    return _reduce(c, "max", x, dims, keep)
+    return _extreme(c, "max", x, dims, keep)
 
 
 @aten("amin")
 def amin(c, x, dims=None, keep=False):
-    return _reduce(c, "min", x, dims, keep)
+    return _extreme(c, "min", x, dims, keep)
 
 
 @aten("max.default")
 def max_all(c, x):
-    return _reduce(c, "max", x, None, False)
+    return _extreme(c, "max", x, None, False)
 
 
 @aten("min.default")
 def min_all(c, x):
-    return _reduce(c, "min", x, None, False)
+    return _extreme(c, "min", x, None, False)
 
 
 @aten("any", "all")
 def any_all(c, x, dims=None, keep=False):
     name = c.fx.target.__name__.split(".")[0]
-    number = c.build.cast(c.operand(x, "i1"), "i32")
-    dims = _dims(c, number, dims)
-    reduced = c.build.reduce("max" if name == "any" else "min", number, dims, bool(keep))
-    return c.build.cast(reduced, "i1")
+    return _extreme(c, "max" if name == "any" else "min", c.operand(x, "i1"), dims, keep)
 
 
 def variance(c, x, dims, correction, keep) -> Node:
@@ -566,5 +574,5 @@ def _position(c, x, dim):
 def extreme(c, x, dim, keep=False):
     dim = dim % max(x.rank, 1)
     kind = "min" if "min" in c.fx.target.__name__ else "max"
-    values, positions = c.build.reduce(kind, x, [dim], bool(keep)), _position(c, x, dim)
+    values, positions = _extreme(c, kind, x, [dim], keep), _position(c, x, dim)
     return [values, c.build.reshape(positions, values.shape)]

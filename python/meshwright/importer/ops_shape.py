@@ -194,7 +194,7 @@ def diff(c, x, n=1, dim=-1, prepend=None, append=None):
     x = c.build.concat(parts, dim)
     for _ in range(n):
         size = x.shape[dim]
-        x = c.build.binary("sub", c.build.slice_dim(x, dim, 1, size),
+        x = c.build.binary("xor" if x.dtype == "i1" else "sub", c.build.slice_dim(x, dim, 1, size),
                            c.build.slice_dim(x, dim, 0, size - 1))
     return x
 
