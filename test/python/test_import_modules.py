@@ -184,6 +184,17 @@ def test_edges(name):
     same(Call(EDGES[name]), (random(4, 5), torch.tensor([1, -2])))
 
 
+def test_zeros_added():
+    """A zero goes only where no zero changes its sign."""
+    x, i = torch.tensor([-0.0, 0.0, -1.0]), torch.tensor([0, 1])
+    for kept in (lambda x, i: x + 0.0, lambda x, i: 0.0 + x, lambda x, i: x - -0.0):
+        ops = count(same(Call(kept), (x, i)))
+        assert ops["add"] + ops["sub"] == 1
+    for gone in (lambda x, i: x - 0.0, lambda x, i: x + -0.0, lambda x, i: i + 0, lambda x, i: i - 0):
+        ops = count(same(Call(gone), (x, i)))
+        assert ops["add"] + ops["sub"] == 0
+
+
 class Rotary(nn.Module):
     def __init__(self, how, d=48, h=4, longest=64):
         super().__init__()

@@ -9,7 +9,9 @@
 - broadcasts that an operation does by itself go, and so do repeated key and value heads.
 """
 
-from .graph import POINTWISE, Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
+import math
+
+from .graph import FLOATS, POINTWISE, Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
 from .merging import merge_source, merged_dims, merges, tight
 
 
@@ -302,10 +304,17 @@ class _Simplify:
         neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "and": True, "or": False}.get(node.op)
         if neutral is None:
             return None
+        # -0.0 + 0.0 is 0.0: of the zeros only one leaves every number as it is.
+        sign = {"add": -1, "sub": 1}.get(node.op) if node.dtype in FLOATS else None
+
+        def is_neutral(x):
+            value = known(x)
+            return value == neutral and (sign is None or math.copysign(1, value) == sign)
+
         lhs, rhs = node.operands
-        if known(rhs) == neutral and lhs.shape == node.shape:
+        if is_neutral(rhs) and lhs.shape == node.shape:
             return lhs
-        if node.op not in ("sub", "div") and known(lhs) == neutral and rhs.shape == node.shape:
+        if node.op not in ("sub", "div") and is_neutral(lhs) and rhs.shape == node.shape:
             return rhs
         return None
 
