@@ -63,7 +63,7 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 struct Plan {
   std::vector<size_t> order;
   std::vector<int64_t> offsets;
-  /// The bytes of all together, and by how much they end beyond what is enough, in sum.
+  /// The bytes of all together, and by how much they end beyond the target, in sum.
   int64_t arena = kNone, beyond = kNone;
 };
 
@@ -90,13 +90,15 @@ private:
   /// Counts a block of a plan.
   void add(Plan &plan, int64_t end) const {
     plan.arena = std::max(plan.arena, end);
-    plan.beyond += std::max<int64_t>(0, end - enough);
+    plan.beyond += std::max<int64_t>(0, end - target);
   }
   /// The same numbers everywhere, which no distribution of the library promises.
   size_t draw(size_t count) { return random() % count; }
 
   MutableArrayRef<MemoryBlock> blocks;
-  int64_t enough, visits = 0, steps;
+  /// What the search works towards, and what ends it: that may be more, and must not
+  /// change its way, so that it finds no less where it goes on.
+  int64_t target, enough, visits = 0, steps;
   /// Of each block those that are needed at the same time.
   std::vector<std::vector<size_t>> neighbours;
   std::mt19937 random;
@@ -113,7 +115,8 @@ Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough) : blocks(blo
   std::vector<int64_t> live = getLive(blocks);
   steps = live.size();
   int64_t least = *llvm::max_element(live);
-  this->enough = std::max(enough, least + least / 100);
+  target = least + least / 100;
+  this->enough = std::max(enough, target);
   findNeighbours();
 }
 
@@ -248,7 +251,7 @@ void Placer::search(Method method, Plan &plan, int64_t until) {
   while (visits < until && !isEnough()) {
     SmallVector<size_t> top;
     for (auto [i, block] : llvm::enumerate(blocks))
-      if (plan.offsets[i] + block.bytes > (bySum ? enough : plan.arena - 1))
+      if (plan.offsets[i] + block.bytes > (bySum ? target : plan.arena - 1))
         top.push_back(i);
     Plan next = plan;
     SmallVector<size_t> moved;

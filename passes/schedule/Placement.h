@@ -25,14 +25,15 @@ struct MemoryBlock {
 /// The largest sum of what is needed at one step: no arena is smaller.
 int64_t getLargestLiveSet(mlir::ArrayRef<MemoryBlock> blocks);
 
-/// How long a better placement is looked for, at most: some ten milliseconds, or a
-/// hundred.
+/// How long a better placement is looked for, at most: for some hundreds of blocks tens
+/// of milliseconds, or hundreds.
 enum class SearchEffort { Some, Much };
 
 /// Gives the blocks offsets so that those that are needed at one step do not overlap.
 /// Returns the bytes of all of them together. That is as small as a search finds,
 /// which ends where it is at most `enough`, or within a hundredth of the largest live
-/// set. The same blocks get the same offsets, on all machines.
+/// set. The same blocks get the same offsets, on all machines; with less `enough`, or more
+/// effort, an arena that is no larger.
 int64_t placeBlocks(mlir::MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
                     int64_t enough = 0);
 

@@ -67,7 +67,8 @@ class Model:
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).
 
-        Where one of the two cannot be written neither file changes.
+        Where one of the two cannot be written neither file changes, unless what fails is
+        to put the program in its place at the very end.
         """
         if self._meta:
             raise Error("the model's weights are on the meta device: there is nothing to save")

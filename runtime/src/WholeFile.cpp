@@ -212,7 +212,11 @@ bool WholeFile::write(const std::string &path, const std::string &text, std::str
 /// Whatever links lead there: two paths of one file are one path.
 static fs::path resolve(const std::string &path) {
   std::error_code code;
-  fs::path whole = fs::absolute(path, code), file = fs::weakly_canonical(whole, code);
+  fs::path whole = fs::absolute(path, code);
+  // Also of one that leads to nothing yet, which weakly_canonical takes for a file.
+  for (int hops = 0; hops < 40 && fs::is_symlink(fs::symlink_status(whole, code)); ++hops)
+    whole = whole.parent_path() / fs::read_symlink(whole, code);
+  fs::path file = fs::weakly_canonical(whole, code);
   return code ? whole : file;
 }
 

@@ -57,7 +57,8 @@ def test_two_results_in_one_file(files):
     (files / "link").symlink_to(files / "old")
     (files / "old").write_text("old")
     (files / "folder").symlink_to(files)
-    for one, other, first, second in (("--outputs", "--trace", "y", "y"), ("--outputs", "--report", "y", "none/../y"),
+    (files / "ahead").symlink_to("none")
+    for one, other, first, second in (("--outputs", "--trace", "none", "ahead"), ("--outputs", "--trace", "y", "y"), ("--outputs", "--report", "y", "none/../y"),
                                       ("--trace", "--report", "old", "link"), ("--outputs", "--trace", "y", "folder/y")):
         expect(2, f"{one} and {other} are one file, '{files}/{second}'", model, weights, inputs, f"{one}={files}/{first}", f"{other}={files}/{second}")
     # As its name is given, from here or from the root.

@@ -140,6 +140,16 @@ def test_floor_division_is_rounded_once():
     equal([lambda a, b: a // b], a, b.bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_numbers_are_not_rounded_to_the_type(dtype):
+    x = torch.tensor([-100.0, 1.0, 2.0, 90.0]).to(dtype)
+    equal([lambda x: x // 0.1, lambda x: torch.div(x, 0.3, rounding_mode="floor")], x)
+
+
+def test_reductions_of_one_number():
+    equal([lambda x: x.amax(0), lambda x: x.sum(-1), lambda x: x.logsumexp(0)], torch.tensor(2.5))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
 def test_integers_are_finite(dtype):
     equal([torch.isinf, torch.isnan, torch.nan_to_num,

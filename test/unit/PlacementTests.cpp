@@ -33,12 +33,13 @@ void expectPlaced(const std::vector<MemoryBlock> &blocks, int64_t arena) {
   }
 }
 
-std::vector<MemoryBlock> makeBlocks(unsigned seed, size_t count) {
-  std::mt19937 random(seed);
+std::vector<MemoryBlock> makeBlocks(std::mt19937 &random) {
   std::vector<MemoryBlock> blocks;
-  for (size_t i = 0; i < count; ++i) {
-    int64_t begin = random() % count, steps = random() % 8 == 0 ? random() % count : random() % 4;
-    blocks.push_back({int64_t(64 * (1 + random() % 16)), begin, begin + steps});
+  int64_t count = 15 + random() % 100, steps = count / 2 + 1;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t begin = random() % steps;
+    int64_t end = std::min<int64_t>(steps - 1, begin + random() % 10);
+    blocks.push_back({int64_t(64 * (1 + random() % 60)), begin, end});
   }
   return blocks;
 }
@@ -53,8 +54,10 @@ TEST(PlacementTests, NothingToPlace) {
 }
 
 TEST(PlacementTests, RandomBlocks) {
-  for (unsigned seed = 0; seed < 12; ++seed) {
-    std::vector<MemoryBlock> blocks = makeBlocks(seed, 5 + 9 * seed), again = blocks;
+  std::mt19937 random(11);
+  int64_t numHard = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<MemoryBlock> blocks = makeBlocks(random), again = blocks;
     int64_t some = placeBlocks(blocks, SearchEffort::Some);
     expectPlaced(blocks, some);
     int64_t much = placeBlocks(blocks, SearchEffort::Much);
@@ -68,7 +71,14 @@ TEST(PlacementTests, RandomBlocks) {
     int64_t enough = placeBlocks(again, SearchEffort::Much, 2 * much);
     expectPlaced(again, enough);
     EXPECT_LE(enough, 2 * much);
+    // Nothing below it is found by stopping earlier.
+    if (int64_t live = getLargestLiveSet(blocks); much <= live + live / 100)
+      continue;
+    ++numHard;
+    for (SearchEffort effort : {SearchEffort::Some, SearchEffort::Much})
+      EXPECT_GE(placeBlocks(again, effort, much - 64), much);
   }
+  EXPECT_GT(numHard, 0);
 }
 
 /// Blocks cut out of a full rectangle: there is a plan without any gap.

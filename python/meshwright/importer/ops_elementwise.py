@@ -79,7 +79,9 @@ def floor_divide(c, a, b):
 
 def _rounded_div(c, a, b, mode):
     if mode == "floor" and c.dtype in FLOATS:
-        return _floor_div(c, wide(c, c.operand(a, c.dtype)), wide(c, c.operand(b, c.dtype)))
+        # In f32, where numbers are not rounded to less.
+        kind = "f32" if c.dtype in ("bf16", "f16") else c.dtype
+        return _floor_div(c, c.operand(a, kind), c.operand(b, kind))
     quotient = binary(c, "div", a, b)
     if mode == "trunc" and c.dtype in FLOATS:
         return _trunc(c, quotient)
@@ -405,7 +407,9 @@ def addcdiv(c, x, a, b, *, value=1):
 def _dims(c, x, dims):
     if dims is None or dims == []:
         return list(range(x.rank))
-    return [d % max(x.rank, 1) for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+    if x.rank == 0:  # PyTorch takes 0 and -1 there, too
+        return []
+    return [d % x.rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
 
 
 def _reduce(c, kind, x, dims, keep, dtype=None):

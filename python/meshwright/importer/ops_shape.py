@@ -384,10 +384,10 @@ def index(c, x, indices):
     first, flat, inside = indexed[0], None, []
     for d in indexed:
         part = c.build.cast(indices[d], "i64")
+        if _known(indices[d]) is None:
+            inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
+                       c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
         if flat is not None:
-            if _known(indices[d]) is None:
-                inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
-                           c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
             flat = c.build.binary("mul", flat, c.build.scalar(x.shape[d], "i64"))
             part = c.build.binary("add", flat, part)
         flat = part
