@@ -5,38 +5,51 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// There are two ways to place blocks, each led by an order of them. By gaps: one by
-// one, each in the lowest gap among those that are needed at the same time. On a
-// skyline, the height of what is placed at each step: where it is lowest comes the
-// first block that fits between what is higher on both sides; if none does, that part
-// is raised to its lower neighbour. The skyline is better as it comes, by gaps an
-// order can express every plan. A search moves blocks that are in the way of the one
-// on top elsewhere in the order, and goes on from there if that is no worse.
+// First come plans by simple orders, often the least there is. In gaps: block by block,
+// each in the lowest gap among those that are needed at the same time. On a skyline, the
+// height of what is placed at each step: where it is lowest comes the first block that
+// fits between what is higher on both sides; if none does, that part is raised to its
+// lower neighbour.
+//
+// Where they are not good enough, a search walks through time under a limit, forwards
+// or backwards. It puts each block at an end of a gap, so that those that come while it
+// is there still find room, and goes back where there is none. What follows depends on
+// where the blocks of the moment are and on nothing before them: an arrangement that
+// led nowhere is not tried again, which makes a program of many layers cost little more
+// than one of a few. Halving finds the least limit.
 //
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/schedule/Placement.h"
 
+#include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/SmallVectorExtras.h"
+#include "llvm/Support/MathExtras.h"
+#include "llvm/Support/xxhash.h"
 
 #include <iterator>
 #include <limits>
 #include <list>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <vector>
 
 using namespace mlir;
 using namespace meshwright;
 
-/// Pairs of blocks, and parts of the skyline, that a search looks at. Much effort
-/// begins as some does, so that it never finds less.
+/// Blocks that the search looks at, at most.
 static constexpr int64_t kSomeVisits = 2 << 20, kMuchVisits = 24 << 20;
-/// How many starting points a search has.
-static constexpr int64_t kRounds = 16;
+/// How often the stretch between a limit that failed and one that held is halved.
+static constexpr int64_t kHalvings = 4;
+/// What the first walks may look at for each block, several times what one that never
+/// goes back does; and after how many walks it is doubled. To begin anew with other
+/// choices often is better than to go on.
+static constexpr int64_t kFirstVisits = 64, kWalksToDouble = 4;
 
-static std::vector<int64_t> getLive(ArrayRef<MemoryBlock> blocks) {
+int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
   int64_t steps = 1;
   for (const MemoryBlock &block : blocks)
     steps = std::max(steps, block.end + 1);
@@ -46,12 +59,6 @@ static std::vector<int64_t> getLive(ArrayRef<MemoryBlock> blocks) {
     bytes[block.end + 1] -= block.bytes;
   }
   std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
-  bytes.pop_back();
-  return bytes;
-}
-
-int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
-  std::vector<int64_t> bytes = getLive(blocks);
   return *llvm::max_element(bytes);
 }
 
@@ -59,13 +66,35 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-/// An order, and where it puts the blocks.
-struct Plan {
-  std::vector<size_t> order;
-  std::vector<int64_t> offsets;
-  /// The bytes of all together, and by how much they end beyond the target, in sum.
-  int64_t arena = kNone, beyond = kNone;
+/// A stretch of the arena, and the blocks on both sides of it, if there are any.
+struct Gap {
+  int64_t begin, end;
+  const MemoryBlock *below, *above;
+  int64_t getBytes() const { return end - begin; }
 };
+
+using BlockLess = llvm::function_ref<bool(const MemoryBlock &, const MemoryBlock &)>;
+
+/// The blocks in an order, and for each of them those before and after it that are
+/// needed at the same time.
+struct Sequence {
+  std::vector<size_t> order;
+  std::vector<SmallVector<size_t>> before, after;
+};
+
+/// In which direction a walk goes, and the arrangements from which nothing followed.
+/// There are hashes of them: two that are taken for one only make it miss something.
+struct Journey {
+  Sequence sequence;
+  bool isForward;
+  llvm::DenseSet<uint64_t> dead = {};
+  /// Whether nothing is left to be tried.
+  bool isDone = false;
+};
+
+/// Which end of which gap a walk tries first: the lowest; or that of the gap that leaves
+/// the least, beside the block that goes when this one goes; or by one of them, drawn.
+enum class Choice { Lowest, Tightest, Either };
 
 class Placer {
 public:
@@ -73,50 +102,47 @@ public:
   int64_t run(SearchEffort effort);
 
 private:
-  /// Places the blocks by the plan's order, which differs from that of the plan whose
-  /// offsets it has in where some blocks, `moved`, are; or by an order of its
-  /// own (`moved` has all). Gives up, and is false, if that costs more than `most`.
-  using Method = bool (Placer::*)(Plan &plan, int64_t most, ArrayRef<size_t> moved);
-  bool placeInGaps(Plan &plan, int64_t most, ArrayRef<size_t> moved);
-  bool placeOnSkyline(Plan &plan, int64_t most, ArrayRef<size_t> moved);
-
   void findNeighbours();
-  Plan tryBy(Method method, llvm::function_ref<double(const MemoryBlock &)> rank);
-  void search(Method method, Plan &plan, int64_t until);
-  void searchFromSkylines(int64_t until);
-  void keep(const Plan &plan);
+  Sequence sort(BlockLess isBefore) const;
+  /// The gaps below a limit between blocks that are placed.
+  SmallVector<Gap> getGaps(ArrayRef<size_t> placed, int64_t limit);
+  void placeInGaps(const Sequence &sequence);
+  void placeOnSkyline(const Sequence &sequence);
+
+  bool hasRoom(const Sequence &sequence, size_t block, int64_t limit);
+  SmallVector<int64_t> getOffsets(const Journey &journey, size_t block, Choice choice,
+                                  int64_t limit);
+  bool walk(Journey &journey, Choice choice, int64_t limit, int64_t mostVisits);
+  bool walkEachWay(int64_t limit, int64_t mostVisits);
+  void search(int64_t mostVisits);
+
+  void keep();
   bool isEnough() const { return arena <= enough; }
-  int64_t getCost(const Plan &plan) const { return bySum ? plan.beyond : plan.arena; }
-  /// Counts a block of a plan.
-  void add(Plan &plan, int64_t end) const {
-    plan.arena = std::max(plan.arena, end);
-    plan.beyond += std::max<int64_t>(0, end - target);
-  }
-  /// The same numbers everywhere, which no distribution of the library promises.
-  size_t draw(size_t count) { return random() % count; }
 
   MutableArrayRef<MemoryBlock> blocks;
   /// What the search works towards, and what ends it: that may be more, and must not
   /// change its way, so that it finds no less where it goes on.
-  int64_t target, enough, visits = 0, steps;
+  int64_t target, enough, visits = 0;
+  /// What the sizes of all blocks are multiples of, and so their offsets.
+  int64_t unit = 0;
   /// Of each block those that are needed at the same time.
   std::vector<std::vector<size_t>> neighbours;
+  /// Where a plan puts the blocks; kNone for those that are not placed yet.
+  std::vector<int64_t> offsets;
   std::mt19937 random;
-  /// Whether a search goes by the sum: where layers are alike, that falls with each of
-  /// them, the arena with the last one only.
-  bool bySum = false;
   /// Of the best plan.
   int64_t arena = kNone;
 };
 
 } // namespace
 
-Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough) : blocks(blocks) {
-  std::vector<int64_t> live = getLive(blocks);
-  steps = live.size();
-  int64_t least = *llvm::max_element(live);
+Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
+    : blocks(blocks), offsets(blocks.size()) {
+  int64_t least = getLargestLiveSet(blocks);
   target = least + least / 100;
   this->enough = std::max(enough, target);
+  for (const MemoryBlock &block : blocks)
+    unit = std::gcd(unit, block.bytes);
   findNeighbours();
 }
 
@@ -135,52 +161,73 @@ void Placer::findNeighbours() {
   }
 }
 
-bool Placer::placeInGaps(Plan &plan, int64_t most, ArrayRef<size_t> moved) {
-  // A block's offset depends on those before it that are needed at the same time: the
-  // others stay where they are.
+Sequence Placer::sort(BlockLess isBefore) const {
+  Sequence sequence;
+  sequence.order.resize(blocks.size());
+  std::iota(sequence.order.begin(), sequence.order.end(), 0);
+  llvm::stable_sort(sequence.order,
+                    [&](size_t a, size_t b) { return isBefore(blocks[a], blocks[b]); });
   std::vector<size_t> places(blocks.size());
-  for (auto [place, block] : llvm::enumerate(plan.order))
+  for (auto [place, block] : llvm::enumerate(sequence.order))
     places[block] = place;
-  std::vector<char> isOpen(blocks.size());
-  for (size_t block : moved) {
-    isOpen[block] = true;
-    for (size_t other : neighbours[block])
-      isOpen[other] = true;
-  }
-  visits += blocks.size() / 2;
-  plan.arena = plan.beyond = 0;
-  SmallVector<std::pair<int64_t, int64_t>> taken;
-  for (size_t i : plan.order) {
-    if (isOpen[i]) {
-      taken.clear();
-      for (size_t other : neighbours[i])
-        if (places[other] < places[i])
-          taken.push_back({plan.offsets[other], plan.offsets[other] + blocks[other].bytes});
-      visits += neighbours[i].size() + 1;
-      llvm::sort(taken);
-      int64_t offset = 0;
-      for (auto [begin, end] : taken) {
-        if (begin - offset >= blocks[i].bytes)
-          break;
-        offset = std::max(offset, end);
-      }
-      if (plan.offsets[i] != offset)
-        for (size_t other : neighbours[i])
-          isOpen[other] = true;
-      plan.offsets[i] = offset;
-    }
-    add(plan, plan.offsets[i] + blocks[i].bytes);
-    if (getCost(plan) > most)
-      return false;
-  }
-  return true;
+  sequence.before.resize(blocks.size());
+  sequence.after.resize(blocks.size());
+  for (auto [block, others] : llvm::enumerate(neighbours))
+    for (size_t other : others)
+      (places[other] < places[block] ? sequence.before : sequence.after)[block].push_back(other);
+  return sequence;
 }
 
-bool Placer::placeOnSkyline(Plan &plan, int64_t most, ArrayRef<size_t>) {
+SmallVector<Gap> Placer::getGaps(ArrayRef<size_t> placed, int64_t limit) {
+  visits += placed.size() + 1;
+  SmallVector<size_t> byOffset(placed);
+  llvm::sort(byOffset, [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  SmallVector<Gap> gaps;
+  int64_t end = 0;
+  const MemoryBlock *below = nullptr;
+  for (size_t other : byOffset) {
+    if (offsets[other] > end)
+      gaps.push_back({end, offsets[other], below, &blocks[other]});
+    if (int64_t top = offsets[other] + blocks[other].bytes; top > end) {
+      end = top;
+      below = &blocks[other];
+    }
+  }
+  if (end < limit)
+    gaps.push_back({end, limit, below, nullptr});
+  return gaps;
+}
+
+/// Keeps the plan in `offsets` if it is better than those before.
+void Placer::keep() {
+  int64_t end = 0;
+  for (auto [block, offset] : llvm::zip_equal(blocks, offsets))
+    end = std::max(end, offset + block.bytes);
+  if (end >= arena)
+    return;
+  arena = end;
+  for (auto [block, offset] : llvm::zip_equal(blocks, offsets))
+    block.offset = offset;
+}
+
+void Placer::placeInGaps(const Sequence &sequence) {
+  for (size_t i : sequence.order) {
+    SmallVector<Gap> gaps = getGaps(sequence.before[i], kNone);
+    auto fits = [&](const Gap &gap) { return gap.getBytes() >= blocks[i].bytes; };
+    offsets[i] = llvm::find_if(gaps, fits)->begin;
+  }
+  keep();
+}
+
+/// Gives up where there are very many blocks.
+void Placer::placeOnSkyline(const Sequence &sequence) {
   struct Part {
     int64_t begin, end, height;
   };
-  std::list<Part> skyline{{0, steps - 1, 0}};
+  int64_t last = 0;
+  for (const MemoryBlock &block : blocks)
+    last = std::max(last, block.end);
+  std::list<Part> skyline{{0, last, 0}};
   auto mergeWithNext = [&](std::list<Part>::iterator part) {
     auto next = std::next(part);
     if (next == skyline.end() || next->height != part->height)
@@ -193,9 +240,10 @@ bool Placer::placeOnSkyline(Plan &plan, int64_t most, ArrayRef<size_t>) {
     if (part != skyline.begin())
       mergeWithNext(std::prev(part));
   };
-  plan.arena = plan.beyond = 0;
-  std::vector<size_t> left = plan.order;
-  while (!left.empty()) {
+  std::vector<size_t> left = sequence.order;
+  for (int64_t until = visits + kSomeVisits; !left.empty();) {
+    if (visits >= until)
+      return;
     auto lowest = llvm::min_element(
         skyline, [](const Part &a, const Part &b) { return a.height < b.height; });
     auto next = llvm::find_if(left, [&](size_t i) {
@@ -210,99 +258,170 @@ bool Placer::placeOnSkyline(Plan &plan, int64_t most, ArrayRef<size_t>) {
       continue;
     }
     const MemoryBlock &block = blocks[*next];
-    plan.offsets[*next] = lowest->height;
+    offsets[*next] = lowest->height;
     left.erase(next);
-    int64_t top = lowest->height + block.bytes;
-    add(plan, top);
-    if (getCost(plan) > most)
-      return false;
     if (lowest->begin < block.begin)
       skyline.insert(lowest, {lowest->begin, block.begin - 1, lowest->height});
     if (block.end < lowest->end)
       skyline.insert(std::next(lowest), {block.end + 1, lowest->end, lowest->height});
-    *lowest = {block.begin, block.end, top};
+    *lowest = {block.begin, block.end, lowest->height + block.bytes};
     merge(lowest);
   }
-  return true;
+  keep();
 }
 
-void Placer::keep(const Plan &plan) {
-  if (plan.arena >= arena)
-    return;
-  arena = plan.arena;
-  for (auto [block, offset] : llvm::zip_equal(blocks, plan.offsets))
-    block.offset = offset;
-}
-
-Plan Placer::tryBy(Method method, llvm::function_ref<double(const MemoryBlock &)> rank) {
-  Plan plan;
-  plan.order.resize(blocks.size());
-  std::iota(plan.order.begin(), plan.order.end(), 0);
-  llvm::stable_sort(plan.order,
-                    [&](size_t a, size_t b) { return rank(blocks[a]) < rank(blocks[b]); });
-  plan.offsets.resize(blocks.size());
-  (this->*method)(plan, kNone, plan.order);
-  keep(plan);
-  return plan;
-}
-
-/// Goes on from a plan, for as long as nothing is good enough.
-void Placer::search(Method method, Plan &plan, int64_t until) {
-  while (visits < until && !isEnough()) {
-    SmallVector<size_t> top;
-    for (auto [i, block] : llvm::enumerate(blocks))
-      if (plan.offsets[i] + block.bytes > (bySum ? target : plan.arena - 1))
-        top.push_back(i);
-    Plan next = plan;
-    SmallVector<size_t> moved;
-    for (size_t moves = 1 + draw(3); moves > 0; --moves) {
-      size_t block = top[draw(top.size())];
-      for (size_t hops = draw(3); hops > 0; --hops)
-        if (!neighbours[block].empty())
-          block = neighbours[block][draw(neighbours[block].size())];
-      next.order.erase(llvm::find(next.order, block));
-      next.order.insert(next.order.begin() + draw(blocks.size()), block);
-      moved.push_back(block);
-    }
-    if (!(this->*method)(next, getCost(plan), moved))
+/// Whether what is needed when a block comes, and is not placed yet, may find room
+/// beside what is. A gap may be too small for any of it, or have room for one only.
+bool Placer::hasRoom(const Sequence &sequence, size_t block, int64_t limit) {
+  SmallVector<size_t> placed;
+  SmallVector<int64_t> sizes{blocks[block].bytes};
+  for (size_t other : sequence.before[block])
+    if (offsets[other] == kNone)
+      sizes.push_back(blocks[other].bytes);
+    else
+      placed.push_back(other);
+  int64_t smallest = *llvm::min_element(sizes), needed = llvm::sum_of(sizes), room = 0;
+  bool fits = false;
+  for (const Gap &gap : getGaps(placed, limit)) {
+    int64_t bytes = gap.getBytes();
+    fits |= bytes >= blocks[block].bytes;
+    if (bytes >= 2 * smallest) {
+      room += bytes;
       continue;
-    keep(next);
-    plan = std::move(next);
+    }
+    int64_t largest = 0;
+    for (int64_t size : sizes)
+      if (size <= bytes)
+        largest = std::max(largest, size);
+    room += largest;
+  }
+  return fits && needed <= room;
+}
+
+/// Where a walk may put a block, the first choice last.
+SmallVector<int64_t> Placer::getOffsets(const Journey &journey, size_t block, Choice choice,
+                                        int64_t limit) {
+  if (choice == Choice::Either)
+    choice = random() % 2 ? Choice::Lowest : Choice::Tightest;
+  auto getLast = [&](const MemoryBlock &any) { return journey.isForward ? any.end : any.begin; };
+  SmallVector<std::tuple<int64_t, int64_t, int64_t>> ranked;
+  for (const Gap &gap : getGaps(journey.sequence.before[block], limit)) {
+    int64_t rest = gap.getBytes() - blocks[block].bytes;
+    auto add = [&](int64_t offset, const MemoryBlock *beside) {
+      int64_t apart = beside ? std::abs(getLast(*beside) - getLast(blocks[block])) : 0;
+      if (choice == Choice::Lowest)
+        ranked.push_back({offset, 0, offset});
+      else
+        ranked.push_back({rest, apart, offset});
+    };
+    if (rest >= 0)
+      add(gap.begin, gap.below);
+    if (rest > 0)
+      add(gap.begin + rest, gap.above);
+  }
+  llvm::sort(ranked, std::greater<>());
+  return llvm::map_to_vector(ranked, [](const auto &rank) { return std::get<2>(rank); });
+}
+
+/// Whether all blocks find places below the limit. Gives up after so many visits.
+bool Placer::walk(Journey &journey, Choice choice, int64_t limit, int64_t mostVisits) {
+  const Sequence &sequence = journey.sequence;
+  /// What is left to be tried for a block, and the arrangement it is for.
+  struct Step {
+    SmallVector<int64_t> offsets;
+    uint64_t key;
+  };
+  std::vector<Step> steps;
+  auto open = [&](size_t block) {
+    std::vector<int64_t> key{int64_t(block)};
+    for (size_t other : sequence.before[block])
+      key.push_back(offsets[other]);
+    // Without a bit, so that it is no mark of the set's own.
+    uint64_t hash = llvm::xxh3_64bits(ArrayRef(reinterpret_cast<const uint8_t *>(key.data()),
+                                               key.size() * sizeof(int64_t))) >>
+                    1;
+    steps.push_back({{}, hash});
+    if (!journey.dead.contains(hash))
+      steps.back().offsets = getOffsets(journey, block, choice, limit);
+  };
+  llvm::fill(offsets, kNone);
+  open(sequence.order.front());
+  int64_t until = visits + mostVisits;
+  while (!steps.empty() && visits < until) {
+    size_t block = sequence.order[steps.size() - 1];
+    if (steps.back().offsets.empty()) {
+      journey.dead.insert(steps.back().key);
+      offsets[block] = kNone;
+      steps.pop_back();
+      continue;
+    }
+    offsets[block] = steps.back().offsets.pop_back_val();
+    if (!llvm::all_of(sequence.after[block],
+                      [&](size_t other) { return hasRoom(sequence, other, limit); }))
+      continue;
+    if (steps.size() == blocks.size()) {
+      keep();
+      return true;
+    }
+    open(sequence.order[steps.size()]);
+  }
+  journey.isDone = steps.empty();
+  return false;
+}
+
+static int64_t getSteps(const MemoryBlock &block) { return block.end - block.begin + 1; }
+static int64_t getArea(const MemoryBlock &block) { return getSteps(block) * block.bytes; }
+
+/// Whether any walk finds places below the limit.
+bool Placer::walkEachWay(int64_t limit, int64_t mostVisits) {
+  Sequence forwards = sort([](const MemoryBlock &a, const MemoryBlock &b) {
+    return std::pair(a.begin, -getArea(a)) < std::pair(b.begin, -getArea(b));
+  });
+  Sequence backwards = sort([](const MemoryBlock &a, const MemoryBlock &b) {
+    return std::pair(-a.end, -getArea(a)) < std::pair(-b.end, -getArea(b));
+  });
+  Journey journeys[] = {{std::move(forwards), /*isForward=*/true},
+                        {std::move(backwards), /*isForward=*/false}};
+  int64_t until = visits + mostVisits, visitsOfWalk = kFirstVisits * blocks.size();
+  auto isDone = [](const Journey &journey) { return journey.isDone; };
+  for (int64_t count = 0; visits < until && !llvm::all_of(journeys, isDone); ++count) {
+    if (count > 0 && count % kWalksToDouble == 0)
+      visitsOfWalk *= 2;
+    Choice choice = count < 2 ? Choice::Lowest : count < 4 ? Choice::Tightest : Choice::Either;
+    if (walk(journeys[count % 2], choice, limit, std::min(until - visits, visitsOfWalk)))
+      return true;
+  }
+  return false;
+}
+
+void Placer::search(int64_t mostVisits) {
+  int64_t failed = llvm::alignDown(target, unit);
+  if (isEnough() || walkEachWay(failed, mostVisits / 2))
+    return;
+  for (int64_t count = 0; count < kHalvings && !isEnough(); ++count) {
+    int64_t limit = llvm::alignDown(failed + (arena - failed) / 2, unit);
+    if (!walkEachWay(limit, mostVisits / 2 / kHalvings))
+      failed = limit;
   }
 }
 
-static double getSteps(const MemoryBlock &block) { return double(block.end - block.begin + 1); }
-
-/// What the first orders are by: as blocks come, which often is the least there is; the
-/// largest first; those needed longest first; the most bytes times steps first.
-static double (*const ranks[])(const MemoryBlock &) = {
-    [](const MemoryBlock &block) { return double(block.begin); },
-    [](const MemoryBlock &block) { return -double(block.bytes); },
+/// What the first orders are by: as blocks come; the largest first; those needed longest
+/// first; the most bytes times steps first.
+static int64_t (*const ranks[])(const MemoryBlock &) = {
+    [](const MemoryBlock &block) { return block.begin; },
+    [](const MemoryBlock &block) { return -block.bytes; },
     [](const MemoryBlock &block) { return -getSteps(block); },
-    [](const MemoryBlock &block) { return -getSteps(block) * double(block.bytes); }};
-
-void Placer::searchFromSkylines(int64_t until) {
-  int64_t first = visits, half = (until - first) / (2 * kRounds);
-  for (int64_t round = 0; round < kRounds && visits < until && !isEnough(); ++round) {
-    bySum = round % 2;
-    Plan plan = tryBy(&Placer::placeOnSkyline, ranks[(round / 2 + 1) % std::size(ranks)]);
-    search(&Placer::placeOnSkyline, plan, first + half * (2 * round + 1));
-    // From below, so that gaps give the same plan or a better one.
-    llvm::stable_sort(plan.order,
-                      [&](size_t a, size_t b) { return plan.offsets[a] < plan.offsets[b]; });
-    placeInGaps(plan, kNone, plan.order);
-    keep(plan);
-    search(&Placer::placeInGaps, plan, first + half * (2 * round + 2));
-  }
-}
+    [](const MemoryBlock &block) { return -getArea(block); }};
 
 int64_t Placer::run(SearchEffort effort) {
-  for (auto rank : ranks)
-    if (!isEnough())
-      tryBy(&Placer::placeInGaps, rank);
-  searchFromSkylines(kSomeVisits);
+  for (auto place : {&Placer::placeInGaps, &Placer::placeOnSkyline})
+    for (auto rank : ranks)
+      if (!isEnough())
+        (this->*place)(
+            sort([&](const MemoryBlock &a, const MemoryBlock &b) { return rank(a) < rank(b); }));
+  search(kSomeVisits);
   if (effort == SearchEffort::Much)
-    searchFromSkylines(kMuchVisits);
+    search(kMuchVisits);
   return arena;
 }
 

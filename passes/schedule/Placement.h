@@ -29,11 +29,11 @@ int64_t getLargestLiveSet(mlir::ArrayRef<MemoryBlock> blocks);
 /// of milliseconds, or hundreds.
 enum class SearchEffort { Some, Much };
 
-/// Gives the blocks offsets so that those that are needed at one step do not overlap.
-/// Returns the bytes of all of them together. That is as small as a search finds,
-/// which ends where it is at most `enough`, or within a hundredth of the largest live
-/// set. The same blocks get the same offsets, on all machines; with less `enough`, or more
-/// effort, an arena that is no larger.
+/// Gives the blocks offsets, multiples of what divides all their sizes, so that those
+/// that are needed at one step do not overlap. Returns the bytes of all of them together.
+/// That is as small as a search finds, which ends where it is at most `enough`, or within
+/// a hundredth of the largest live set. The same blocks get the same offsets, on all
+/// machines; with less `enough`, or more effort, an arena that is no larger.
 int64_t placeBlocks(mlir::MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
                     int64_t enough = 0);
 

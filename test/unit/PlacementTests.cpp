@@ -23,6 +23,7 @@ void expectPlaced(const std::vector<MemoryBlock> &blocks, int64_t arena) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     const MemoryBlock &a = blocks[i];
     EXPECT_GE(a.offset, 0);
+    EXPECT_EQ(a.offset % 64, 0);
     EXPECT_LE(a.offset + a.bytes, arena);
     for (size_t j = 0; j < i; ++j) {
       const MemoryBlock &b = blocks[j];
@@ -56,7 +57,7 @@ TEST(PlacementTests, NothingToPlace) {
 TEST(PlacementTests, RandomBlocks) {
   std::mt19937 random(11);
   int64_t numHard = 0;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 40; ++round) {
     std::vector<MemoryBlock> blocks = makeBlocks(random), again = blocks;
     int64_t some = placeBlocks(blocks, SearchEffort::Some);
     expectPlaced(blocks, some);
