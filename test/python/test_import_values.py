@@ -140,10 +140,43 @@ def test_floor_division_is_rounded_once():
     equal([lambda a, b: a // b], a, b.bfloat16())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_numbers_are_not_rounded_to_the_type(dtype):
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_numbers_are_rounded_to_the_type_where_pytorch_does_it(dtype):
     x = torch.tensor([-100.0, 1.0, 2.0, 90.0]).to(dtype)
-    equal([lambda x: x // 0.1, lambda x: torch.div(x, 0.3, rounding_mode="floor")], x)
+    equal([lambda x: x // 0.1, lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+           lambda x: x % 0.3, lambda x: torch.fmod(x, -0.7), lambda x: torch.remainder(2.3, x)], x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64], ids=str)
+def test_fmod_has_the_sign_of_the_first(dtype):
+    a = torch.tensor([7, -7, 7, -7, 5, -8])
+    b = torch.tensor([3, 3, -3, -3, 5, 2])
+    equal([torch.fmod, lambda a, b: torch.fmod(a, -4)], a.to(dtype), b.to(dtype))
+    if dtype.is_floating_point:
+        ends = torch.tensor([5.5, -5.5, INF, -INF, NAN, 1, 3], dtype=dtype)
+        equal([torch.fmod], ends, torch.tensor([2.25, 2.25, 2, 2, 2, INF, 0], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_formulas_are_rounded_once(dtype):
+    g = torch.Generator().manual_seed(3)
+    a, b, w = (torch.randn(64, 33, generator=g).to(dtype) for _ in range(3))
+    equal([lambda a, b, w: F.hardswish(3 * a), lambda a, b, w: F.hardsigmoid(3 * a),
+           torch.lerp, lambda a, b, w: torch.lerp(a, b, 1.0),
+           lambda a, b, w: torch.addcdiv(a, b, w.abs() + 1)], a, b, w)
+    for got, want in run([lambda a, b, w: torch.lerp(a, b, 0.3),
+                          lambda a, b, w: torch.addcmul(a, b, w, value=0.3)], a, b, w):
+        assert (got != want).double().mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW], ids=str)
+def test_powers_of_two(dtype):
+    x = torch.cat([torch.linspace(-20, 15, 400), torch.tensor([INF, -INF, NAN, 0])]).to(dtype)
+    if dtype != torch.float16:
+        x = torch.cat([x, torch.linspace(-120, 127, 700).to(dtype)])
+    for got, want in run([torch.exp2], x):
+        torch.testing.assert_close(got, want, rtol=ULP[dtype], atol=0 if dtype != torch.float16 else 6e-8,
+                                   equal_nan=True)
 
 
 def test_reductions_of_one_number():
@@ -152,9 +185,15 @@ def test_reductions_of_one_number():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
 def test_integers_are_finite(dtype):
-    equal([torch.isinf, torch.isnan, torch.nan_to_num,
+    equal([torch.isinf, torch.isnan, torch.isfinite, torch.nan_to_num,
            lambda x: x.logical_not() if dtype == torch.bool else x + 1],
           torch.tensor([[0, 1, 1], [1, 0, 0]]).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *NARROW], ids=str)
+def test_classes_of_floats(dtype):
+    equal([torch.isinf, torch.isnan, torch.isfinite],
+          torch.tensor([0, -1, INF, -INF, NAN, torch.finfo(dtype).max], dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -135,9 +135,26 @@ def floor(c, x):
     return c.build.unary("floor", x) if x.dtype in FLOATS else x
 
 
+def _in_type(c, x):
+    """An operand of what PyTorch does in the type itself: numbers are rounded to it first."""
+    if isinstance(x, Node) or c.dtype not in FLOATS:
+        return c.operand(x, c.dtype)
+    return c.operand(torch.tensor(x, dtype=TORCH_DTYPES[c.dtype]).item(), c.dtype)
+
+
 @aten("remainder")
 def remainder(c, a, b):
-    return binary(c, "rem", a, b)
+    """With the sign of `b`."""
+    return c.build.binary("rem", _in_type(c, a), _in_type(c, b))
+
+
+@aten("fmod")
+def fmod(c, a, b):
+    """With the sign of `a`."""
+    a, b = _in_type(c, a), _in_type(c, b)
+    rest = c.build.binary("rem", c.build.unary("abs", a), c.build.unary("abs", b))
+    negative = c.build.compare("lt", a, c.build.scalar(0, c.dtype))
+    return c.build.select(negative, c.build.unary("neg", rest), rest)
 
 
 @aten("maximum", "max.other")
@@ -231,7 +248,8 @@ def sign(c, x):
 
 @aten("exp2")
 def exp2(c, x):
-    x = wide(c, x)
+    # The product's rounding grows with it: in f32 that would be 17 units in the last place.
+    x = c.build.cast(x, "f64")
     return c.build.unary("exp", binary_scalar(c, "mul", x, math.log(2)))
 
 
@@ -295,16 +313,19 @@ def elu(c, x, *args):
 
 @aten("hardsigmoid")
 def hardsigmoid(c, x):
-    return binary(c, "div", clamp_values(c, binary(c, "add", x, 3), 0, 6), 6)
+    x = wide(c, x)
+    return binary_scalar(c, "div", clamp_values(c, binary_scalar(c, "add", x, 3), 0, 6), 6)
 
 
 @aten("hardswish")
 def hardswish(c, x):
-    return c.build.binary("mul", x, hardsigmoid(c, x))
+    x = wide(c, x)
+    gate = clamp_values(c, binary_scalar(c, "add", x, 3), 0, 6)
+    return binary_scalar(c, "div", c.build.binary("mul", x, gate), 6)
 
 
 def clamp_values(c, x, low, high):
-    return binary(c, "minimum", binary(c, "maximum", x, low), high)
+    return binary_scalar(c, "minimum", binary_scalar(c, "maximum", x, low), high)
 
 
 @aten("mish")
@@ -367,6 +388,13 @@ def isinf(c, x):
     return c.build.compare("eq", c.build.unary("abs", x), c.build.scalar(math.inf, x.dtype))
 
 
+@aten("isfinite")
+def isfinite(c, x):
+    if x.dtype not in FLOATS:
+        return c.build.scalar(True, "i1")
+    return c.build.compare("lt", c.build.unary("abs", x), c.build.scalar(math.inf, x.dtype))
+
+
 @aten("nan_to_num")
 def nan_to_num(c, x, nan=None, posinf=None, neginf=None):
     if x.dtype not in FLOATS:
@@ -389,17 +417,31 @@ def to(c, x, *args, **kwargs):
 
 @aten("lerp")
 def lerp(c, a, b, weight):
-    return binary(c, "add", a, binary(c, "mul", binary(c, "sub", b, a), weight))
+    """From the nearer end, so that a weight of 1 gives `b`."""
+    a, b = wide(c, a), wide(c, b)
+    weight = wide(c, weight) if isinstance(weight, Node) else c.build.scalar(weight, a.dtype)
+    step = c.build.binary("sub", b, a)
+    rest = c.build.binary("sub", c.build.scalar(1, weight.dtype), weight)
+    return c.build.select(
+        c.build.compare("lt", c.build.unary("abs", weight), c.build.scalar(0.5, weight.dtype)),
+        c.build.binary("add", a, c.build.binary("mul", step, weight)),
+        c.build.binary("sub", b, c.build.binary("mul", step, rest)))
+
+
+def _add_scaled(c, x, op, a, b, value):
+    x, a, b = (wide(c, c.build.cast(y, c.dtype)) for y in (x, a, b))
+    y = c.build.binary(op, a, b)
+    return c.build.binary("add", x, y if value == 1 else binary_scalar(c, "mul", y, value))
 
 
 @aten("addcmul")
 def addcmul(c, x, a, b, *, value=1):
-    return binary(c, "add", x, _scaled(c, binary(c, "mul", a, b), value))
+    return _add_scaled(c, x, "mul", a, b, value)
 
 
 @aten("addcdiv")
 def addcdiv(c, x, a, b, *, value=1):
-    return binary(c, "add", x, _scaled(c, binary(c, "div", a, b), value))
+    return _add_scaled(c, x, "div", a, b, value)
 
 
 # Reductions.
