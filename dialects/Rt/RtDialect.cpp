@@ -48,14 +48,15 @@ void RtDialect::initialize() {
 
 LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
   StringRef name = attribute.getName();
-  if (name == kOverlapAttr) {
+  if (name == kOverlapAttr || name == kChunksAttr) {
+    StringRef more = name == kOverlapAttr ? "on" : "all", less = more == "on" ? "off" : "none";
     auto mode = dyn_cast<StringAttr>(attribute.getValue());
-    if (!isa<FunctionOpInterface>(op) || !mode || (mode != "on" && mode != "off"))
-      return op->emitOpError() << "'" << name << "': expected \"on\" or \"off\" on a function, got "
-                               << attribute.getValue();
+    if (!isa<FunctionOpInterface>(op) || !mode || (mode != more && mode != less))
+      return op->emitOpError() << "'" << name << "': expected \"" << more << "\" or \"" << less
+                               << "\" on a function, got " << attribute.getValue();
     return success();
   }
-  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr)
+  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kNeededAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
   auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());
   if (!isa<FunctionOpInterface>(op) || !bytes || !bytes.getType().isInteger(64) ||

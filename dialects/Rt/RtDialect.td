@@ -37,6 +37,11 @@ def Rt_Dialect : Dialect {
     /// On a function that is to be scheduled: bytes that its arguments and its
     /// arena may take (i64).
     static constexpr llvm::StringLiteral kCeilingAttr = "rt.memory_ceiling";
+    /// On a function that is to be scheduled: "all" or "none", whether collectives
+    /// are cut into chunks wherever they can be or nowhere; without it where it pays.
+    static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";
+    /// On a function that no order brings under its ceiling: bytes of the least (i64).
+    static constexpr llvm::StringLiteral kNeededAttr = "rt.needed_memory";
 
   private:
     void registerAttributes();

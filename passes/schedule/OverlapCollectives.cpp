@@ -100,6 +100,11 @@ struct OverlapCollectivesPass : meshwright::impl::OverlapCollectivesBase<Overlap
 
 } // namespace
 
+static bool isAsked(func::FuncOp func, StringRef overlap) {
+  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
+  return asked && asked == overlap;
+}
+
 LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
                                           Program *plain, Schedule &schedule) {
   int64_t packing = getPackingBytes(func), fixed = packing;
@@ -159,14 +164,18 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
     if (fits(SearchEffort::Much) || tryOrders(*plain, first, /*blocks=*/true))
       return success();
   }
+  func->setAttr(rt::RtDialect::kNeededAttr, Builder(func).getI64IntegerAttr(fixed + least));
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least
                              << " bytes on a rank, " << fixed << " for parameters and inputs";
   if (packing)
     error << " (" << packing << " of them for packing)";
-  return error << " and " << least
-               << " for what it computes, in the most frugal order: expected at most " << ceiling
-               << ", the memory ceiling";
+  error << " and " << least << " for what it computes, in the most frugal order: expected at most "
+        << ceiling << ", the memory ceiling";
+  if (isAsked(func, "on"))
+    error << "; 'overlap=on' cuts collectives into chunks wherever it can, 'overlap=auto' may need "
+             "less";
+  return error;
 }
 
 void OverlapCollectivesPass::runOnOperation() {
@@ -179,9 +188,9 @@ void OverlapCollectivesPass::runOnOperation() {
   if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   CostModel model(mesh);
-  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
-  bool always = asked ? asked == "on" : when == "always";
-  bool never = asked ? asked == "off" : when == "never";
+  bool isAskedAnything = func->hasAttr(rt::RtDialect::kOverlapAttr);
+  bool always = isAskedAnything ? isAsked(func, "on") : when == "always";
+  bool never = isAskedAnything ? isAsked(func, "off") : when == "never";
   int64_t ceiling = memoryCeiling;
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();

@@ -70,13 +70,13 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
 
 /// In a context of its own, so that neither its decisions nor its diagnostics are seen.
 static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface function, int64_t ceiling,
-                                  std::string &error) {
+                                  PlannedMemory &refused) {
   DialectRegistry registry;
   function->getContext()->getDialectRegistry().appendTo(registry);
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
   ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
-      error = diagnostic.str();
+    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && refused.refusal.empty())
+      refused.refusal = diagnostic.str();
   });
   auto module = parseSourceString<ModuleOp>(bytecode, ParserConfig(&context), "<module>");
   auto copy = module ? module->lookupSymbol<func::FuncOp>(function.getName()) : func::FuncOp();
@@ -93,8 +93,11 @@ static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface functi
   ScheduleOptions options;
   options.verifyPlacement = true;
   buildSchedule(manager, options);
-  if (failed(manager.run(*module)))
+  if (failed(manager.run(*module))) {
+    if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
+      refused.needed = needed.getInt();
     return std::nullopt;
+  }
   return withPlan(countMemory(function), copy);
 }
 
@@ -104,24 +107,27 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   auto module = function->getParentOfType<ModuleOp>();
   PlannedMemory planned;
   if (module && succeeded(writeBytecodeToFile(module, os))) {
-    if (auto memory = plan(bytecode, function, ceiling, planned.refusal)) {
+    if (auto memory = plan(bytecode, function, ceiling, planned)) {
       planned.memory = std::move(*memory);
       return planned;
     }
-    std::string error;
-    if (auto memory = ceiling ? plan(bytecode, function, 0, error) : std::nullopt) {
+    PlannedMemory again;
+    if (auto memory = ceiling ? plan(bytecode, function, 0, again) : std::nullopt) {
       planned.memory = std::move(*memory);
       return planned;
     }
   }
   planned.memory = countMemory(function);
   planned.refusal.clear();
+  planned.needed = 0;
   int64_t weights = planned.memory.weights, activations = planned.memory.activationsPeak;
-  if (ceiling && weights + activations > ceiling)
+  if (ceiling && weights + activations > ceiling) {
+    planned.needed = weights + activations;
     planned.refusal =
         (Twine("'") + function.getName() + "' needs " + Twine(weights + activations) +
          " bytes on a rank, " + Twine(weights) + " for weights and " + Twine(activations) +
          " for inputs and activations: expected at most " + Twine(ceiling) + ", the memory ceiling")
             .str();
+  }
   return planned;
 }

@@ -24,8 +24,9 @@ namespace meshwright {
 
 struct PlannedMemory {
   Memory memory;
-  /// Why no order keeps to the ceiling; empty if one does.
+  /// Why no order keeps to the ceiling, and the least that one needs; empty if one does.
   std::string refusal;
+  int64_t needed = 0;
 };
 
 /// Schedules a copy of the module of an SPMD or a global program, as its function says

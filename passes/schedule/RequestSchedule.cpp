@@ -8,6 +8,9 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
+
+#include <limits>
 
 namespace meshwright {
 #define GEN_PASS_DEF_REQUESTSCHEDULE
@@ -36,10 +39,45 @@ struct RequestSchedulePass : meshwright::impl::RequestScheduleBase<RequestSchedu
         continue;
       if (overlap != "auto")
         func->setAttr(rt::RtDialect::kOverlapAttr, builder.getStringAttr(overlap));
-      if (memoryCeiling)
-        func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(memoryCeiling));
+      if (!memoryCeiling)
+        continue;
+      func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(memoryCeiling));
+      if (overlap == "auto")
+        chooseChunks(func);
     }
   }
+  void chooseChunks(func::FuncOp func);
 };
+
+/// Chunks need more memory where many are in flight, or less, as each is smaller. Where
+/// those that pay do not keep to the ceiling, none or all of them may.
+void RequestSchedulePass::chooseChunks(func::FuncOp func) {
+  StringRef name = rt::RtDialect::kChunksAttr;
+  StringAttr best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (StringRef chunks : {"", "none", "all"}) {
+    StringAttr choice = chunks.empty() ? nullptr : StringAttr::get(&getContext(), chunks);
+    func->removeAttr(name);
+    if (choice)
+      func->setAttr(name, choice);
+    PlannedMemory planned = planMemory(func, memoryCeiling);
+    if (planned.refusal.empty() || planned.needed < least)
+      best = choice;
+    if (planned.refusal.empty())
+      break;
+    least = std::min(least, planned.needed);
+  }
+  func->removeAttr(name);
+  if (!best)
+    return;
+  func->setAttr(name, best);
+  dist::DistDialect::getDecisionLog(&getContext())
+      .add("request-schedule", Outcome::Note, func.getLoc(),
+           best == "all"
+               ? "collectives run in chunks wherever they can: so the program needs less "
+                 "memory, of which the ceiling leaves too little otherwise"
+               : "collectives stay whole: chunks need more memory than the ceiling leaves",
+           {{"memory_ceiling", double(memoryCeiling)}});
+}
 
 } // namespace

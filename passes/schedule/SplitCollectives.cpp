@@ -444,10 +444,15 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
 
 void SplitCollectivesPass::runOnOperation() {
   func::FuncOp func = getOperation();
-  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
-  if (!getSpmdMeshSymbol(func) || func.isDeclaration() || (asked && asked == "off"))
+  auto isAsked = [&](StringRef attribute, StringRef value) {
+    auto asked = func->getAttrOfType<StringAttr>(attribute);
+    return asked && asked == value;
+  };
+  if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||
+      isAsked(rt::RtDialect::kOverlapAttr, "off") || isAsked(rt::RtDialect::kChunksAttr, "none"))
     return markAllAnalysesPreserved();
-  always = when == "always" || (asked && asked == "on");
+  always = when == "always" || isAsked(rt::RtDialect::kOverlapAttr, "on") ||
+           isAsked(rt::RtDialect::kChunksAttr, "all");
   Block &block = func.front();
   if (llvm::none_of(block, [](Operation &op) { return isCollective(&op); }))
     return markAllAnalysesPreserved();

@@ -91,11 +91,33 @@ def test_ceilings_may_give_up_overlap(name):
         return int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
 
     needed = {overlap: least(overlap) for overlap in ("off", "auto", "on")}
-    assert needed["auto"] <= needed["off"]
+    assert needed["auto"] == min(needed.values())
     for overlap, ceiling in needed.items():
         assert least(overlap, ceiling - 1) == ceiling
         memory = model.parallelize(mesh={"tp": 2}, overlap=overlap, memory_ceiling=ceiling).report("json")["memory_per_rank"]
         assert sum(memory.values()) <= ceiling
+
+
+def test_ceilings_may_give_up_chunks_that_pay():
+    with torch.device("meta"):
+        module = tf.LlamaForCausalLM(tf.LlamaConfig(
+            hidden_size=2048, intermediate_size=5504, num_hidden_layers=2, num_attention_heads=16,
+            num_key_value_heads=8, use_cache=False))
+        inputs = torch.zeros(1, 4096, dtype=torch.int64)
+    model = mw.from_torch(module.eval(), (inputs,))
+
+    def plan(**more):
+        return model.parallelize(mesh={"tp": 8}, device="h100", **more)
+
+    with pytest.raises(mw.Error, match="most frugal order") as refused:
+        plan(overlap="off", memory_ceiling=1)
+    ceiling = int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
+    assert plan().ir("rt").count("rt.start") > plan(overlap="off").ir("rt").count("rt.start")
+    with pytest.raises(mw.Error, match=r"'overlap=auto' may need less"):
+        plan(overlap="on", memory_ceiling=ceiling)
+    fitting = plan(memory_ceiling=ceiling)
+    assert 'rt.chunks = "none"' in fitting.ir("spmd")
+    assert sum(fitting.report("json")["memory_per_rank"].values()) <= ceiling
 
 
 @pytest.mark.parametrize("offset", [0, 2048, 3072])
