@@ -13,10 +13,11 @@
 //
 // Where they are not good enough, a search walks through time under a limit, forwards
 // or backwards. It puts each block at an end of a gap, so that those that come while it
-// is there still find room, and goes back where there is none. What follows depends on
-// where the blocks of the moment are and on nothing before them: an arrangement that
-// led nowhere is not tried again, which makes a program of many layers cost little more
-// than one of a few. Halving finds the least limit.
+// is there may still find room, and goes back where there is none. What follows depends
+// on where the blocks of the moment are and on nothing before them: a moment's
+// arrangement that led nowhere is not tried again, so that going back in one layer of a
+// program does not multiply with going back in the next. The limit is within a
+// hundredth of what no arena is below, or, where that takes too long, found by halving.
 //
 //===----------------------------------------------------------------------===//
 
@@ -40,14 +41,14 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// Blocks that the search looks at, at most.
+/// About how many blocks the search looks at, at most.
 static constexpr int64_t kSomeVisits = 2 << 20, kMuchVisits = 24 << 20;
 /// How often the stretch between a limit that failed and one that held is halved.
 static constexpr int64_t kHalvings = 4;
-/// What the first walks may look at for each block, several times what one that never
-/// goes back does; and after how many walks it is doubled. To begin anew with other
-/// choices often is better than to go on.
-static constexpr int64_t kFirstVisits = 64, kWalksToDouble = 4;
+/// The first walks may look at so many times the blocks that one does which never goes
+/// back; after so many walks it is twice as much. To begin anew with other choices often
+/// is better than to go on.
+static constexpr int64_t kFirstWalk = 2, kWalksToDouble = 4;
 
 int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
   int64_t steps = 1;
@@ -73,27 +74,29 @@ struct Gap {
   int64_t getBytes() const { return end - begin; }
 };
 
-using BlockLess = llvm::function_ref<bool(const MemoryBlock &, const MemoryBlock &)>;
+using BlockRank = llvm::function_ref<double(const MemoryBlock &)>;
 
-/// The blocks in an order, and for each of them those before and after it that are
-/// needed at the same time.
-struct Sequence {
+/// What a walk goes by: the blocks in the order of time, or against it, and for each of
+/// them those before and after it that are needed at the same time.
+struct Journey {
+  bool isForward;
   std::vector<size_t> order;
   std::vector<SmallVector<size_t>> before, after;
+  /// Blocks that a walk looks at if it never goes back.
+  int64_t visits = 0;
 };
 
-/// In which direction a walk goes, and the arrangements from which nothing followed.
-/// There are hashes of them: two that are taken for one only make it miss something.
-struct Journey {
-  Sequence sequence;
-  bool isForward;
-  llvm::DenseSet<uint64_t> dead = {};
+/// Of the walks under one limit, the arrangements from which nothing followed. There are
+/// hashes of them: two that are taken for one only make a walk miss something.
+struct Tried {
+  llvm::DenseSet<uint64_t> dead;
   /// Whether nothing is left to be tried.
   bool isDone = false;
 };
 
 /// Which end of which gap a walk tries first: the lowest; or that of the gap that leaves
-/// the least, beside the block that goes when this one goes; or by one of them, drawn.
+/// the least, beside the block that goes when this one goes; or one of these, drawn for
+/// each block.
 enum class Choice { Lowest, Tightest, Either };
 
 class Placer {
@@ -103,16 +106,17 @@ public:
 
 private:
   void findNeighbours();
-  Sequence sort(BlockLess isBefore) const;
+  std::vector<size_t> sort(BlockRank rank) const;
   /// The gaps below a limit between blocks that are placed.
   SmallVector<Gap> getGaps(ArrayRef<size_t> placed, int64_t limit);
-  void placeInGaps(const Sequence &sequence);
-  void placeOnSkyline(const Sequence &sequence);
+  void placeInGaps(ArrayRef<size_t> order);
+  void placeOnSkyline(ArrayRef<size_t> order);
 
-  bool hasRoom(const Sequence &sequence, size_t block, int64_t limit);
+  Journey plan(bool isForward) const;
+  bool hasRoom(const Journey &journey, size_t block, int64_t limit);
   SmallVector<int64_t> getOffsets(const Journey &journey, size_t block, Choice choice,
                                   int64_t limit);
-  bool walk(Journey &journey, Choice choice, int64_t limit, int64_t mostVisits);
+  bool walk(const Journey &journey, Tried &tried, Choice choice, int64_t limit, int64_t mostVisits);
   bool walkEachWay(int64_t limit, int64_t mostVisits);
   void search(int64_t mostVisits);
 
@@ -127,6 +131,8 @@ private:
   int64_t unit = 0;
   /// Of each block those that are needed at the same time.
   std::vector<std::vector<size_t>> neighbours;
+  /// Forwards and backwards; none before the search.
+  SmallVector<Journey, 2> journeys;
   /// Where a plan puts the blocks; kNone for those that are not placed yet.
   std::vector<int64_t> offsets;
   std::mt19937 random;
@@ -161,21 +167,38 @@ void Placer::findNeighbours() {
   }
 }
 
-Sequence Placer::sort(BlockLess isBefore) const {
-  Sequence sequence;
-  sequence.order.resize(blocks.size());
-  std::iota(sequence.order.begin(), sequence.order.end(), 0);
-  llvm::stable_sort(sequence.order,
-                    [&](size_t a, size_t b) { return isBefore(blocks[a], blocks[b]); });
+std::vector<size_t> Placer::sort(BlockRank rank) const {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), 0);
+  llvm::stable_sort(order, [&](size_t a, size_t b) { return rank(blocks[a]) < rank(blocks[b]); });
+  return order;
+}
+
+static double getSteps(const MemoryBlock &block) { return double(block.end - block.begin + 1); }
+static double getMinusArea(const MemoryBlock &block) {
+  return -getSteps(block) * double(block.bytes);
+}
+
+Journey Placer::plan(bool isForward) const {
+  Journey journey;
+  journey.isForward = isForward;
+  journey.order = sort(getMinusArea);
+  llvm::stable_sort(journey.order, [&](size_t a, size_t b) {
+    return isForward ? blocks[a].begin < blocks[b].begin : blocks[a].end > blocks[b].end;
+  });
   std::vector<size_t> places(blocks.size());
-  for (auto [place, block] : llvm::enumerate(sequence.order))
+  for (auto [place, block] : llvm::enumerate(journey.order))
     places[block] = place;
-  sequence.before.resize(blocks.size());
-  sequence.after.resize(blocks.size());
-  for (auto [block, others] : llvm::enumerate(neighbours))
+  journey.before.resize(blocks.size());
+  journey.after.resize(blocks.size());
+  for (auto [block, others] : llvm::enumerate(neighbours)) {
     for (size_t other : others)
-      (places[other] < places[block] ? sequence.before : sequence.after)[block].push_back(other);
-  return sequence;
+      (places[other] < places[block] ? journey.before : journey.after)[block].push_back(other);
+    // When it is placed, and when each of those before it is.
+    int64_t count = journey.before[block].size() + 1;
+    journey.visits += count * count;
+  }
+  return journey;
 }
 
 SmallVector<Gap> Placer::getGaps(ArrayRef<size_t> placed, int64_t limit) {
@@ -210,17 +233,22 @@ void Placer::keep() {
     block.offset = offset;
 }
 
-void Placer::placeInGaps(const Sequence &sequence) {
-  for (size_t i : sequence.order) {
-    SmallVector<Gap> gaps = getGaps(sequence.before[i], kNone);
+void Placer::placeInGaps(ArrayRef<size_t> order) {
+  llvm::fill(offsets, kNone);
+  SmallVector<size_t> placed;
+  for (size_t i : order) {
+    placed.clear();
+    llvm::copy_if(neighbours[i], std::back_inserter(placed),
+                  [&](size_t other) { return offsets[other] != kNone; });
+    SmallVector<Gap> gaps = getGaps(placed, kNone);
     auto fits = [&](const Gap &gap) { return gap.getBytes() >= blocks[i].bytes; };
     offsets[i] = llvm::find_if(gaps, fits)->begin;
   }
   keep();
 }
 
-/// Gives up where there are very many blocks.
-void Placer::placeOnSkyline(const Sequence &sequence) {
+/// Gives up, and keeps nothing, where that takes as long as a search.
+void Placer::placeOnSkyline(ArrayRef<size_t> order) {
   struct Part {
     int64_t begin, end, height;
   };
@@ -240,7 +268,7 @@ void Placer::placeOnSkyline(const Sequence &sequence) {
     if (part != skyline.begin())
       mergeWithNext(std::prev(part));
   };
-  std::vector<size_t> left = sequence.order;
+  std::vector<size_t> left(order);
   for (int64_t until = visits + kSomeVisits; !left.empty();) {
     if (visits >= until)
       return;
@@ -271,11 +299,12 @@ void Placer::placeOnSkyline(const Sequence &sequence) {
 }
 
 /// Whether what is needed when a block comes, and is not placed yet, may find room
-/// beside what is. A gap may be too small for any of it, or have room for one only.
-bool Placer::hasRoom(const Sequence &sequence, size_t block, int64_t limit) {
+/// beside what is: if not, it finds none. A gap may be too small for any of it, or have
+/// room for one only.
+bool Placer::hasRoom(const Journey &journey, size_t block, int64_t limit) {
   SmallVector<size_t> placed;
   SmallVector<int64_t> sizes{blocks[block].bytes};
-  for (size_t other : sequence.before[block])
+  for (size_t other : journey.before[block])
     if (offsets[other] == kNone)
       sizes.push_back(blocks[other].bytes);
     else
@@ -305,7 +334,7 @@ SmallVector<int64_t> Placer::getOffsets(const Journey &journey, size_t block, Ch
     choice = random() % 2 ? Choice::Lowest : Choice::Tightest;
   auto getLast = [&](const MemoryBlock &any) { return journey.isForward ? any.end : any.begin; };
   SmallVector<std::tuple<int64_t, int64_t, int64_t>> ranked;
-  for (const Gap &gap : getGaps(journey.sequence.before[block], limit)) {
+  for (const Gap &gap : getGaps(journey.before[block], limit)) {
     int64_t rest = gap.getBytes() - blocks[block].bytes;
     auto add = [&](int64_t offset, const MemoryBlock *beside) {
       int64_t apart = beside ? std::abs(getLast(*beside) - getLast(blocks[block])) : 0;
@@ -324,8 +353,8 @@ SmallVector<int64_t> Placer::getOffsets(const Journey &journey, size_t block, Ch
 }
 
 /// Whether all blocks find places below the limit. Gives up after so many visits.
-bool Placer::walk(Journey &journey, Choice choice, int64_t limit, int64_t mostVisits) {
-  const Sequence &sequence = journey.sequence;
+bool Placer::walk(const Journey &journey, Tried &tried, Choice choice, int64_t limit,
+                  int64_t mostVisits) {
   /// What is left to be tried for a block, and the arrangement it is for.
   struct Step {
     SmallVector<int64_t> offsets;
@@ -334,72 +363,72 @@ bool Placer::walk(Journey &journey, Choice choice, int64_t limit, int64_t mostVi
   std::vector<Step> steps;
   auto open = [&](size_t block) {
     std::vector<int64_t> key{int64_t(block)};
-    for (size_t other : sequence.before[block])
+    for (size_t other : journey.before[block])
       key.push_back(offsets[other]);
     // Without a bit, so that it is no mark of the set's own.
     uint64_t hash = llvm::xxh3_64bits(ArrayRef(reinterpret_cast<const uint8_t *>(key.data()),
                                                key.size() * sizeof(int64_t))) >>
                     1;
     steps.push_back({{}, hash});
-    if (!journey.dead.contains(hash))
+    if (!tried.dead.contains(hash))
       steps.back().offsets = getOffsets(journey, block, choice, limit);
   };
   llvm::fill(offsets, kNone);
-  open(sequence.order.front());
+  open(journey.order.front());
   int64_t until = visits + mostVisits;
   while (!steps.empty() && visits < until) {
-    size_t block = sequence.order[steps.size() - 1];
+    size_t block = journey.order[steps.size() - 1];
     if (steps.back().offsets.empty()) {
-      journey.dead.insert(steps.back().key);
+      tried.dead.insert(steps.back().key);
       offsets[block] = kNone;
       steps.pop_back();
       continue;
     }
     offsets[block] = steps.back().offsets.pop_back_val();
-    if (!llvm::all_of(sequence.after[block],
-                      [&](size_t other) { return hasRoom(sequence, other, limit); }))
+    if (!llvm::all_of(journey.after[block],
+                      [&](size_t other) { return hasRoom(journey, other, limit); }))
       continue;
     if (steps.size() == blocks.size()) {
       keep();
       return true;
     }
-    open(sequence.order[steps.size()]);
+    open(journey.order[steps.size()]);
   }
-  journey.isDone = steps.empty();
+  tried.isDone = steps.empty();
   return false;
 }
 
-static int64_t getSteps(const MemoryBlock &block) { return block.end - block.begin + 1; }
-static int64_t getArea(const MemoryBlock &block) { return getSteps(block) * block.bytes; }
-
 /// Whether any walk finds places below the limit.
 bool Placer::walkEachWay(int64_t limit, int64_t mostVisits) {
-  Sequence forwards = sort([](const MemoryBlock &a, const MemoryBlock &b) {
-    return std::pair(a.begin, -getArea(a)) < std::pair(b.begin, -getArea(b));
-  });
-  Sequence backwards = sort([](const MemoryBlock &a, const MemoryBlock &b) {
-    return std::pair(-a.end, -getArea(a)) < std::pair(-b.end, -getArea(b));
-  });
-  Journey journeys[] = {{std::move(forwards), /*isForward=*/true},
-                        {std::move(backwards), /*isForward=*/false}};
-  int64_t until = visits + mostVisits, visitsOfWalk = kFirstVisits * blocks.size();
-  auto isDone = [](const Journey &journey) { return journey.isDone; };
-  for (int64_t count = 0; visits < until && !llvm::all_of(journeys, isDone); ++count) {
+  Tried tried[2];
+  auto isDone = [](const Tried &any) { return any.isDone; };
+  int64_t until = visits + mostVisits, times = kFirstWalk;
+  for (int64_t count = 0; visits < until && !llvm::all_of(tried, isDone); ++count) {
     if (count > 0 && count % kWalksToDouble == 0)
-      visitsOfWalk *= 2;
+      times *= 2;
+    const Journey &journey = journeys[count % 2];
+    if (journey.visits > until - visits)
+      return false;
     Choice choice = count < 2 ? Choice::Lowest : count < 4 ? Choice::Tightest : Choice::Either;
-    if (walk(journeys[count % 2], choice, limit, std::min(until - visits, visitsOfWalk)))
+    if (walk(journey, tried[count % 2], choice, limit,
+             std::min(until - visits, times * journey.visits)))
       return true;
   }
   return false;
 }
 
 void Placer::search(int64_t mostVisits) {
+  if (isEnough())
+    return;
+  if (journeys.empty())
+    journeys = {plan(/*isForward=*/true), plan(/*isForward=*/false)};
   int64_t failed = llvm::alignDown(target, unit);
-  if (isEnough() || walkEachWay(failed, mostVisits / 2))
+  if (walkEachWay(failed, mostVisits / 2))
     return;
   for (int64_t count = 0; count < kHalvings && !isEnough(); ++count) {
     int64_t limit = llvm::alignDown(failed + (arena - failed) / 2, unit);
+    if (limit <= failed)
+      return;
     if (!walkEachWay(limit, mostVisits / 2 / kHalvings))
       failed = limit;
   }
@@ -407,18 +436,16 @@ void Placer::search(int64_t mostVisits) {
 
 /// What the first orders are by: as blocks come; the largest first; those needed longest
 /// first; the most bytes times steps first.
-static int64_t (*const ranks[])(const MemoryBlock &) = {
-    [](const MemoryBlock &block) { return block.begin; },
-    [](const MemoryBlock &block) { return -block.bytes; },
-    [](const MemoryBlock &block) { return -getSteps(block); },
-    [](const MemoryBlock &block) { return -getArea(block); }};
+static double (*const ranks[])(const MemoryBlock &) = {
+    [](const MemoryBlock &block) { return double(block.begin); },
+    [](const MemoryBlock &block) { return -double(block.bytes); },
+    [](const MemoryBlock &block) { return -getSteps(block); }, getMinusArea};
 
 int64_t Placer::run(SearchEffort effort) {
   for (auto place : {&Placer::placeInGaps, &Placer::placeOnSkyline})
     for (auto rank : ranks)
       if (!isEnough())
-        (this->*place)(
-            sort([&](const MemoryBlock &a, const MemoryBlock &b) { return rank(a) < rank(b); }));
+        (this->*place)(sort(rank));
   search(kSomeVisits);
   if (effort == SearchEffort::Much)
     search(kMuchVisits);

@@ -15,7 +15,8 @@
 
 namespace meshwright {
 
-/// Bytes that are needed from one step to another, both included.
+/// Bytes that are needed from one step to another, both included: more than 0, in steps
+/// from 0 on. What is needed at one step has a sum below 2^62.
 struct MemoryBlock {
   int64_t bytes;
   int64_t begin, end;
@@ -25,8 +26,8 @@ struct MemoryBlock {
 /// The largest sum of what is needed at one step: no arena is smaller.
 int64_t getLargestLiveSet(mlir::ArrayRef<MemoryBlock> blocks);
 
-/// How long a better placement is looked for, at most: for some hundreds of blocks tens
-/// of milliseconds, or hundreds.
+/// How long a better placement is looked for, at most: for some hundreds of blocks, ten
+/// of them at a time, tens of milliseconds, or hundreds.
 enum class SearchEffort { Some, Much };
 
 /// Gives the blocks offsets, multiples of what divides all their sizes, so that those

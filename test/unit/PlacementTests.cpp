@@ -82,8 +82,40 @@ TEST(PlacementTests, RandomBlocks) {
   EXPECT_GT(numHard, 0);
 }
 
+/// Two layers of a vision transformer with sequence parallelism, whose sizes nearly, not
+/// quite, are multiples of each other. The simple orders end 9 % above what is needed.
+TEST(PlacementTests, FindsWhatSimpleOrdersMiss) {
+  std::vector<MemoryBlock> blocks{
+      {9504, 0, 28},   {9504, 0, 13},   {19008, 1, 14},  {9456, 3, 7},    {9456, 4, 6},
+      {9456, 6, 7},    {9456, 7, 8},    {9456, 8, 10},   {18912, 10, 11}, {19008, 11, 17},
+      {9504, 12, 18},  {18912, 14, 16}, {37824, 16, 21}, {9504, 18, 40},  {9504, 18, 24},
+      {19008, 19, 25}, {18912, 21, 22}, {19008, 22, 27}, {9504, 23, 28},  {18912, 25, 26},
+      {37824, 26, 30}, {9504, 28, 63},  {9504, 28, 33},  {19008, 29, 34}, {18912, 30, 31},
+      {19008, 31, 39}, {9504, 32, 40},  {18912, 34, 47}, {9456, 36, 38},  {9456, 38, 50},
+      {9504, 40, 82},  {9504, 40, 57},  {19008, 41, 58}, {9456, 43, 45},  {9456, 45, 50},
+      {9456, 47, 49},  {9456, 49, 50},  {9456, 50, 51},  {9456, 51, 54},  {18912, 54, 55},
+      {19008, 55, 62}, {9504, 56, 63}};
+  for (MemoryBlock &block : blocks)
+    block.bytes *= 64;
+  for (SearchEffort effort : {SearchEffort::Some, SearchEffort::Much}) {
+    int64_t arena = placeBlocks(blocks, effort), live = getLargestLiveSet(blocks);
+    expectPlaced(blocks, arena);
+    EXPECT_LE(arena, live + live / 100);
+  }
+}
+
+/// Very many at once: what would take too long is not begun.
+TEST(PlacementTests, ManyAtOnce) {
+  std::vector<MemoryBlock> blocks;
+  for (int64_t i = 0; i < 1500; ++i)
+    blocks.push_back({64 * (1 + i * 7919 % 97), i, i + 700});
+  int64_t arena = placeBlocks(blocks, SearchEffort::Much);
+  expectPlaced(blocks, arena);
+  EXPECT_LE(arena, getLargestLiveSet(blocks) * 2);
+}
+
 /// Blocks cut out of a full rectangle: there is a plan without any gap.
-TEST(PlacementTests, FindsAPlanWithoutGaps) {
+TEST(PlacementTests, NearlyFindsAPlanWithoutGaps) {
   std::mt19937 random(5);
   constexpr int64_t kSteps = 40, kBytes = 64 * 64;
   std::vector<MemoryBlock> blocks{{kBytes, 0, kSteps - 1}};
