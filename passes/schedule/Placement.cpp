@@ -43,12 +43,15 @@ using namespace meshwright;
 
 /// About how many blocks the search looks at, at most.
 static constexpr int64_t kSomeVisits = 2 << 20, kMuchVisits = 24 << 20;
+/// How often it begins anew where an arena is more than a twentieth above what none is below.
+static constexpr int64_t kMoreSearches = 4;
 /// How often the stretch between a limit that failed and one that held is halved.
 static constexpr int64_t kHalvings = 4;
-/// The first walks may look at so many times the blocks that one does which never goes
-/// back; after so many walks it is twice as much. To begin anew with other choices often
-/// is better than to go on.
-static constexpr int64_t kFirstWalk = 2, kWalksToDouble = 4;
+/// Times the blocks that a walk looks at which never goes back: after so many without
+/// getting further a walk jumps back, by up to so many blocks, twice as many each time;
+/// and so many have the first walks, twice as many after some. To go on elsewhere with
+/// other choices often is better than to try all that is left here.
+static constexpr int64_t kPatience = 2, kFirstJump = 64, kFirstWalk = 32, kWalksToDouble = 4;
 
 int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
   int64_t steps = 1;
@@ -96,7 +99,7 @@ struct Tried {
 
 /// Which end of which gap a walk tries first: the lowest; or that of the gap that leaves
 /// the least, beside the block that goes when this one goes; or one of these, drawn for
-/// each block.
+/// each block, as it is behind a jump.
 enum class Choice { Lowest, Tightest, Either };
 
 class Placer {
@@ -124,9 +127,9 @@ private:
   bool isEnough() const { return arena <= enough; }
 
   MutableArrayRef<MemoryBlock> blocks;
-  /// What the search works towards, and what ends it: that may be more, and must not
-  /// change its way, so that it finds no less where it goes on.
-  int64_t target, enough, visits = 0;
+  /// What the search works towards, above what it begins anew, and what ends it: that
+  /// may be more, and must not change its way, so that it finds no less where it goes on.
+  int64_t target, acceptable, enough, visits = 0;
   /// What the sizes of all blocks are multiples of, and so their offsets.
   int64_t unit = 0;
   /// Of each block those that are needed at the same time.
@@ -146,6 +149,7 @@ Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
     : blocks(blocks), offsets(blocks.size()) {
   int64_t least = getLargestLiveSet(blocks);
   target = least + least / 100;
+  acceptable = least + least / 20;
   this->enough = std::max(enough, target);
   for (const MemoryBlock &block : blocks)
     unit = std::gcd(unit, block.bytes);
@@ -375,8 +379,24 @@ bool Placer::walk(const Journey &journey, Tried &tried, Choice choice, int64_t l
   };
   llvm::fill(offsets, kNone);
   open(journey.order.front());
-  int64_t until = visits + mostVisits;
+  size_t furthest = 0;
+  int64_t until = visits + mostVisits, jumpAt = 0, jump = 0;
   while (!steps.empty() && visits < until) {
+    if (steps.size() > furthest) {
+      furthest = steps.size();
+      jumpAt = visits + kPatience * journey.visits;
+      jump = kFirstJump;
+    } else if (visits > jumpAt) {
+      size_t to = furthest - std::min<size_t>(furthest, 1 + random() % jump);
+      jumpAt = visits + kPatience * journey.visits;
+      jump = std::min<int64_t>(2 * jump, blocks.size());
+      choice = Choice::Either;
+      if (to < steps.size()) {
+        for (; steps.size() > to; steps.pop_back())
+          offsets[journey.order[steps.size() - 1]] = kNone;
+        open(journey.order[to]);
+      }
+    }
     size_t block = journey.order[steps.size() - 1];
     if (steps.back().offsets.empty()) {
       tried.dead.insert(steps.back().key);
@@ -423,13 +443,13 @@ void Placer::search(int64_t mostVisits) {
   if (journeys.empty())
     journeys = {plan(/*isForward=*/true), plan(/*isForward=*/false)};
   int64_t failed = llvm::alignDown(target, unit);
-  if (walkEachWay(failed, mostVisits / 2))
+  if (walkEachWay(failed, mostVisits / 4))
     return;
   for (int64_t count = 0; count < kHalvings && !isEnough(); ++count) {
     int64_t limit = llvm::alignDown(failed + (arena - failed) / 2, unit);
     if (limit <= failed)
       return;
-    if (!walkEachWay(limit, mostVisits / 2 / kHalvings))
+    if (!walkEachWay(limit, (mostVisits - mostVisits / 4) / kHalvings))
       failed = limit;
   }
 }
@@ -447,7 +467,10 @@ int64_t Placer::run(SearchEffort effort) {
       if (!isEnough())
         (this->*place)(sort(rank));
   search(kSomeVisits);
-  if (effort == SearchEffort::Much)
+  if (effort == SearchEffort::Some)
+    return arena;
+  search(kMuchVisits);
+  for (int64_t count = 0; count < kMoreSearches && arena > acceptable; ++count)
     search(kMuchVisits);
   return arena;
 }

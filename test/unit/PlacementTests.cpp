@@ -57,7 +57,7 @@ TEST(PlacementTests, NothingToPlace) {
 TEST(PlacementTests, RandomBlocks) {
   std::mt19937 random(11);
   int64_t numHard = 0;
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < 200 && numHard == 0; ++round) {
     std::vector<MemoryBlock> blocks = makeBlocks(random), again = blocks;
     int64_t some = placeBlocks(blocks, SearchEffort::Some);
     expectPlaced(blocks, some);
