@@ -49,9 +49,9 @@ static constexpr int64_t kMoreSearches = 4;
 static constexpr int64_t kHalvings = 4;
 /// Times the blocks that a walk looks at which never goes back: after so many without
 /// getting further a walk jumps back, by up to so many blocks, twice as many each time;
-/// and so many have the first walks, twice as many after some. To go on elsewhere with
+/// and so many have the first walks, twice as many after each few. To go on elsewhere with
 /// other choices often is better than to try all that is left here.
-static constexpr int64_t kPatience = 2, kFirstJump = 64, kFirstWalk = 32, kWalksToDouble = 4;
+static constexpr int64_t kPatience = 2, kFirstJump = 64, kFirstWalk = 32, kWalksPerBudget = 4;
 
 int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
   int64_t steps = 1;
@@ -424,7 +424,7 @@ bool Placer::walkEachWay(int64_t limit, int64_t mostVisits) {
   auto isDone = [](const Tried &any) { return any.isDone; };
   int64_t until = visits + mostVisits, times = kFirstWalk;
   for (int64_t count = 0; visits < until && !llvm::all_of(tried, isDone); ++count) {
-    if (count > 0 && count % kWalksToDouble == 0)
+    if (count > 0 && count % kWalksPerBudget == 0)
       times *= 2;
     const Journey &journey = journeys[count % 2];
     if (journey.visits > until - visits)
