@@ -27,7 +27,7 @@ def RequestSchedule : Pass<"request-schedule", "::mlir::ModuleOp"> {
     With `overlap=auto` and a ceiling, copies are scheduled with collectives in chunks
     where that pays, nowhere, and wherever they can be. If the first does not keep to the
     ceiling, `rt.chunks = "none"` or `"all"` notes the one that does; if none does, the
-    one that needs least, which the refusal names.
+    one that needs least, which the refusal names. What is noted already stays.
   }];
   let options = [Option<"overlap", "overlap", "std::string", /*default=*/"\"auto\"", "on, off or auto">,
                  Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",

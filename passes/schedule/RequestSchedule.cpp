@@ -42,7 +42,7 @@ struct RequestSchedulePass : meshwright::impl::RequestScheduleBase<RequestSchedu
       if (!memoryCeiling)
         continue;
       func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(memoryCeiling));
-      if (overlap == "auto")
+      if (overlap == "auto" && !func->hasAttr(rt::RtDialect::kChunksAttr))
         chooseChunks(func);
     }
   }

@@ -4,6 +4,7 @@
 // RUN: FileCheck %s --check-prefix=LOG --input-file=%t.log
 // RUN: sharding-opt %s --request-schedule=memory-ceiling=6656 --schedule | FileCheck %s --check-prefix=PLAN
 // RUN: not sharding-opt %s --request-schedule=memory-ceiling=6655 --schedule 2>&1 | FileCheck %s --check-prefix=LEAST
+// RUN: sed 's/dist.spmd = @mesh}/dist.spmd = @mesh, rt.chunks = "none"}/' %s | sharding-opt --request-schedule=memory-ceiling=8191 | FileCheck %s --check-prefix=KEPT
 // RUN: sed 's/dist.spmd = @mesh}/dist.spmd = @mesh, rt.chunks = "some"}/' %s | not sharding-opt 2>&1 | FileCheck %s --check-prefix=CHUNKS
 
 // Chunks do not pay where nothing runs beside anything. But less is in memory at once:
@@ -17,6 +18,7 @@
 // LOG: collectives run in chunks wherever they can: so the program needs less memory, of which the ceiling leaves too little otherwise
 // PLAN: rt.arena = 2560
 // LEAST: error: 'main' needs 6656 bytes on a rank
+// KEPT: rt.chunks = "none"
 // CHUNKS: error: 'func.func' op 'rt.chunks': expected "all" or "none" on a function, got "some"
 dist.mesh @mesh = <["tp"=4]>
 func.func @main(
