@@ -8,8 +8,8 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_CODEGEN_H
 #define MESHWRIGHT_LIB_EXECUTE_CODEGEN_H
 
-#include "meshwright/passes/lower/Lower.h"
-#include "meshwright/passes/lower/Target.h"
+#include "meshwright/lib/Program/Lower.h"
+#include "meshwright/lib/Codegen/Cpu/Target.h"
 
 #include "llvm/Support/Error.h"
 

@@ -11,8 +11,8 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/IndexBound.h"
-#include "meshwright/passes/lower/Lower.h"
+#include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/lib/Program/Lower.h"
 #include "meshwright/runtime/include/Cpu.h"
 #include "meshwright/runtime/include/Progress.h"
 

@@ -9,9 +9,9 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/AttentionWork.h"
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Placement/AttentionWork.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 
 #include "llvm/ADT/DenseMap.h"

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/ShardingPropagation.h"
-#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/Factors/ShardingPropagation.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ChooseContextParallel.h"
 #include "meshwright/passes/annotate/JointAttention.h"

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
-#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/annotate/Passes.h"

@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 
-#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"

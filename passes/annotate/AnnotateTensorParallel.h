@@ -8,8 +8,8 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_ANNOTATETENSORPARALLEL_H
 #define MESHWRIGHT_PASSES_ANNOTATE_ANNOTATETENSORPARALLEL_H
 
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/Stages.h"
 
 namespace meshwright {
 

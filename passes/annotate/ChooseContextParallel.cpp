@@ -7,9 +7,9 @@
 
 #include "meshwright/passes/annotate/ChooseContextParallel.h"
 
-#include "meshwright/lib/Analysis/AttentionWork.h"
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
-#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/Placement/AttentionWork.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"

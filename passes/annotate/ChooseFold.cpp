@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/annotate/ChooseFold.h"
 
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/optimise/Passes.h"

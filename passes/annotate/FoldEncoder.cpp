@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/StageMeshes.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 #include "meshwright/passes/annotate/ChooseContextParallel.h"

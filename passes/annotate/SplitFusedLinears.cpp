@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/passes/annotate/JointAttention.h"
 #include "meshwright/passes/annotate/Passes.h"
 

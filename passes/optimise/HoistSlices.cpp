@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/passes/optimise/Passes.h"
 

@@ -14,7 +14,7 @@
 #define MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
 
 #include "meshwright/dialects/Dist/FactorRule.h"
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/LayoutTransfer.h"
-#include "meshwright/lib/Analysis/PaddingState.h"
+#include "meshwright/lib/Placement/LayoutTransfer.h"
+#include "meshwright/lib/Placement/PaddingState.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/passes/partition/Partitioner.h"
 #include "meshwright/passes/partition/Passes.h"
 

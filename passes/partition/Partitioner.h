@@ -9,7 +9,7 @@
 #define MESHWRIGHT_PASSES_PARTITION_PARTITIONER_H
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Reshard/Reshard.h"
 
 #include <deque>

@@ -12,8 +12,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/PaddingState.h"
-#include "meshwright/lib/Analysis/RingSteps.h"
+#include "meshwright/lib/Placement/PaddingState.h"
+#include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;

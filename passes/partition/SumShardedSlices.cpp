@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Analysis/FactorAnalysis.h"
-#include "meshwright/lib/Analysis/Stages.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/partition/Passes.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/ShardingPropagation.h"
+#include "meshwright/lib/Factors/ShardingPropagation.h"
 #include "meshwright/passes/propagate/Passes.h"
 
 #include "llvm/ADT/DenseSet.h"

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
 #define MESHWRIGHT_PASSES_SCHEDULE_BUFFERPLAN_H
 
-#include "meshwright/passes/schedule/Placement.h"
+#include "meshwright/passes/schedule/ArenaSearch.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 

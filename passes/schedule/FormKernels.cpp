@@ -13,7 +13,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Analysis/Groups.h"
+#include "meshwright/lib/Launches/Groups.h"
 #include "meshwright/passes/schedule/Grouping.h"
 #include "meshwright/passes/schedule/Passes.h"
 

@@ -16,8 +16,8 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/lower/AttentionBias.h"
-#include "meshwright/passes/lower/KernelBuilder.h"
+#include "meshwright/lib/Codegen/AttentionBias.h"
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
 
 using namespace mlir;
 using namespace meshwright;

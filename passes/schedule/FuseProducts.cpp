@@ -21,8 +21,8 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/lower/Gemm.h"
-#include "meshwright/passes/lower/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/Gemm.h"
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"

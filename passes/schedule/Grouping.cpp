@@ -9,8 +9,8 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/lower/KernelBuilder.h"
-#include "meshwright/passes/lower/RowPlan.h"
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/RowPlan.h"
 #include "meshwright/passes/schedule/FuseBiases.h"
 #include "meshwright/passes/schedule/FuseProducts.h"
 

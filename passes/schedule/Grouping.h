@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 #define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 
-#include "meshwright/passes/lower/Target.h"
+#include "meshwright/lib/Codegen/Cpu/Target.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 

@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/lower/Gemm.h"
+#include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 namespace meshwright {

@@ -12,11 +12,11 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Analysis/InPlace.h"
-#include "meshwright/lib/Analysis/RaceAnalysis.h"
+#include "meshwright/lib/Launches/InPlace.h"
+#include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Passes.h"
-#include "meshwright/passes/schedule/Placement.h"
+#include "meshwright/passes/schedule/ArenaSearch.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/Support/MathExtras.h"

@@ -9,8 +9,8 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Analysis/Stages.h"
-#include "meshwright/passes/lower/Gemm.h"
+#include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Schedule.h"
 

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
-#include "meshwright/lib/Analysis/RaceAnalysis.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/verify/Passes.h"
 
 namespace meshwright {

@@ -13,8 +13,8 @@
 #define MESHWRIGHT_TEST_LIB_KERNELRUNNER_H
 
 #include "meshwright-c/Runtime.h"
-#include "meshwright/passes/lower/Lower.h"
-#include "meshwright/passes/lower/Target.h"
+#include "meshwright/lib/Program/Lower.h"
+#include "meshwright/lib/Codegen/Cpu/Target.h"
 
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/IR/MLIRContext.h"

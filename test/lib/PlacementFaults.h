@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H
 #define MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H
 
-#include "meshwright/lib/Analysis/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 
 #include <functional>
 #include <string>

@@ -16,9 +16,9 @@
 #include "TestMutateLaunches.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Analysis/Groups.h"
-#include "meshwright/lib/Analysis/InPlace.h"
-#include "meshwright/lib/Analysis/RaceAnalysis.h"
+#include "meshwright/lib/Launches/Groups.h"
+#include "meshwright/lib/Launches/InPlace.h"
+#include "meshwright/lib/Launches/RaceAnalysis.h"
 
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/Pass.h"

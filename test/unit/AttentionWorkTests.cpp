@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Analysis/AttentionWork.h"
-#include "meshwright/lib/Analysis/RingSteps.h"
+#include "meshwright/lib/Placement/AttentionWork.h"
+#include "meshwright/lib/Placement/RingSteps.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 
 #include "KernelRunner.h"
 
-#include "meshwright/passes/lower/Gemm.h"
+#include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Types.h"
 

@@ -16,7 +16,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/lower/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

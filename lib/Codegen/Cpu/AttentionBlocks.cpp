@@ -1,0 +1,782 @@
+//===- AttentionBlocks.cpp - attention with queries as lanes --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// All products are computed transposed, a query in each lane: scores are keys
+// times queries, results features times queries. So keys and values are read as
+// they lie, element by element, and broadcast, which costs no more than loading
+// a vector; maxima and sums over keys need no exchange of lanes; and no number
+// of keys or features leaves lanes empty. Only the queries of a block and its
+// result are transposed.
+//
+// A block of queries is cut into panels of a few vectors. Its keys come in
+// blocks that all panels read, so that they are fetched once. A panel's scores
+// against a block of keys are all that ever exists of the scores.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/AttentionEmitter.h"
+#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+
+#include <limits>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+namespace {
+class AttentionBlocks final : public AttentionEmitter {
+public:
+  explicit AttentionBlocks(const AttentionKernel &kernel);
+
+private:
+  void emitItem(Value item) override;
+
+  /// Copies `count` columns of `lanes` rows to where each column is a vector of
+  /// lanes: column j to place(j). `row(i)` is where row i begins in `from`.
+  void emitTransposed(Value from, int64_t columns, Value first, Value last,
+                      function_ref<Value(int64_t)> row, Value to, function_ref<Value(Value)> place,
+                      bool asPairs);
+  void packQueries();
+  void packPositions();
+  void packKeysAndValues();
+  /// What of the bias varies with the query, for the block of rows.
+  void packBiasTerms();
+  void packBias(Value panel);
+  void computeBias(Value panel);
+  /// Whether the bias hides less than all keys of the block from the panel.
+  Value isOpen();
+  void emitPanel(Value panel);
+  /// Where rows are not in order: the places of the block of keys, and those of the
+  /// queries of a panel.
+  Bounds getKeyBounds();
+  Bounds getPanelBounds(Value panel);
+  void emitScores(Value panel);
+  /// Masks, caps and biases the panel's scores; returns their maxima.
+  SmallVector<Value> emitMaxima(Value panel, bool masked, ValueRange before);
+  void emitProbabilities(Value panel);
+  void emitProducts(Value panel);
+  void emitResult();
+  void emitLogSumExp();
+  /// The results of rows that see no key.
+  void emitNothing();
+  /// Those of a block of rows, given the keys between which all lie that any sees.
+  void emitRows(Value first, Value last);
+
+  /// A tile of `numRows` scalars by the vectors of a panel:
+  /// acc[i][v] += scalar(i, k) * vector(v, k), for k in from .. to.
+  SmallVector<Value> emitTile(int64_t numRows, Value from, Value to, ValueRange init,
+                              function_ref<Value(int64_t, Value)> scalar,
+                              function_ref<Value(int64_t, Value)> vector);
+
+  /// Row `lane` of group `group` of the block's rows, in its unit; rows behind
+  /// the last are that one again.
+  Value getRow(Value group, int64_t lane) {
+    Value row = add(add(firstRow, mul(group, plan.lanes)), lane);
+    return plan.rows % plan.blockRows ? min(row, plan.rows - 1) : row;
+  }
+  Value getGroup(Value panel, int64_t vector) { return add(mul(panel, vectors), vector); }
+  /// Where vector `vector` of a panel lies at `row`, in regions with a vector
+  /// for each row.
+  Value at(Value row, int64_t vector) { return add(mul(row, width), vector * plan.lanes); }
+  Value at(Value panel, int64_t rowsOfPanel, Value row, int64_t vector) {
+    return at(add(mul(panel, rowsOfPanel), row), vector);
+  }
+  Type getPairs() { return b.getI32Type(); }
+
+  /// Vectors of a panel, its lanes; scalars of a tile.
+  int64_t vectors, width, tileRows;
+  /// Steps that the sum over features and over the keys of a block have.
+  int64_t featureSteps, keySteps;
+  bool isWidened;
+
+  Region queryPanels, scores, probabilities, results, maxima, sums, scales, positions;
+  Region lowestOfPanel, highestOfPanel;
+  Region keyBlock, valueBlock, biasBlock;
+  /// Where the bias is computed: queries are columns, and there is a region for each
+  /// term that varies with them.
+  std::optional<BiasPoints> points;
+  SmallVector<Region, 4> biasTerms;
+
+  // Of the item.
+  Value firstRow, numRows, numPanels, keyBase, valueBase, unit, batchIndex;
+  Bounds queryBounds;
+  // Of the block of keys: the first, how many, and those that the panel reads.
+  Value firstKey, numKeys, from, to;
+  Bounds keyBounds;
+};
+} // namespace
+
+AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
+  vectors = plan.blockRows > plan.lanes ? 2 : 1;
+  width = vectors * plan.lanes;
+  tileRows = target.numVectorRegisters >= 32 ? 16 / vectors : 8 / vectors;
+  featureSteps = plan.usesDot ? plan.features / 2 : plan.features;
+  keySteps = plan.usesDot ? plan.blockKeys / 2 : plan.blockKeys;
+  isWidened = !plan.usesDot && plan.element != plan.compute;
+
+  Type compute = plan.compute;
+  reserve(queryPanels, featureSteps * plan.blockRows, plan.usesDot ? getPairs() : compute);
+  reserve(scores, (plan.blockKeys + tileRows) * width, compute);
+  if (plan.usesDot)
+    reserve(probabilities, keySteps * width, getPairs());
+  reserve(results, llvm::alignTo(plan.valueFeatures, tileRows) * plan.blockRows, compute);
+  reserve(maxima, plan.blockRows, compute);
+  reserve(sums, plan.blockRows, compute);
+  reserve(scales, width, compute);
+  if (plan.isPositional())
+    reserve(positions, plan.blockRows, getPlaceType());
+  if (plan.isPositional() && !plan.isOrdered()) {
+    reserve(lowestOfPanel, plan.blockRows / width, getPlaceType());
+    reserve(highestOfPanel, plan.blockRows / width, getPlaceType());
+  }
+  if (isWidened)
+    reserve(keyBlock, plan.blockKeys * plan.features, compute);
+  if (isWidened)
+    reserve(valueBlock, plan.blockKeys * plan.valueFeatures, compute);
+  else if (plan.usesDot)
+    reserve(valueBlock, keySteps * plan.valueFeatures, getPairs());
+  // Columns come a vector at a time from wherever the window begins, so some before
+  // the block and behind it may come along.
+  if (biasStrides[2] && biasStrides[3])
+    reserve(biasBlock, (2 * plan.lanes + plan.blockKeys) * width, compute);
+  if (!biasElements)
+    return;
+  points.emplace(op, /*queriesAreColumns=*/true);
+  biasTerms.resize(points->columnTerms.size());
+  for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+    reserve(region, plan.blockRows, getRowStorageType(getElementTypeOrSelf(term.first.getType())));
+}
+
+//===----------------------------------------------------------------------===//
+// Packing
+//===----------------------------------------------------------------------===//
+
+void AttentionBlocks::emitTransposed(Value source, int64_t columns, Value first, Value last,
+                                     function_ref<Value(int64_t)> row, Value target,
+                                     function_ref<Value(Value)> place, bool asPairs) {
+  int64_t lanes = plan.lanes;
+  SmallVector<Value> rows;
+  for (int64_t i = 0; i < lanes; ++i)
+    rows.push_back(row(i));
+  // The last vector of a row begins earlier; where a row has no whole vector,
+  // there is only one.
+  int64_t present = std::min(columns, lanes);
+  auto emitChunk = [&](Value column) {
+    SmallVector<Value> vectors;
+    for (int64_t i = 0; i < lanes; ++i) {
+      if (asPairs) {
+        Value index = add(rows[i], mul(column, 2));
+        Value pairs = vector::BitCastOp::create(b, getVector(present, getPairs()),
+                                                load(source, index, 2 * present));
+        vectors.push_back(resize(pairs, lanes));
+      } else {
+        vectors.push_back(resize(widen(load(source, add(rows[i], column), present)), lanes));
+      }
+    }
+    transpose(vectors);
+    for (int64_t j = 0; j < present; ++j)
+      store(vectors[j], target, place(add(column, j)));
+  };
+  if (columns <= lanes)
+    return emitChunk(getIndex(0));
+  loop(first, last, lanes, [&](Value column) { emitChunk(min(column, columns - lanes)); });
+}
+
+void AttentionBlocks::packQueries() {
+  Value base = mul(unit, plan.rows * plan.features);
+  loop(getIndex(0), mul(numPanels, vectors), 1, [&](Value group) {
+    Value panel = div(group, vectors);
+    Value start = add(mul(panel, featureSteps * width), mul(rem(group, vectors), plan.lanes));
+    emitTransposed(
+        query, featureSteps, getIndex(0), getIndex(featureSteps),
+        [&](int64_t lane) { return add(base, mul(getRow(group, lane), plan.features)); },
+        queryPanels.buffer, [&](Value column) { return add(start, mul(column, width)); },
+        plan.usesDot);
+  });
+}
+
+/// The place of each row among the keys: its query.
+void AttentionBlocks::packPositions() {
+  loop(getIndex(0), min(sub(getIndex(plan.rows), firstRow), plan.blockRows), 1, [&](Value i) {
+    Value query = add(firstRow, i);
+    if (plan.headsPerUnit > 1)
+      query = rem(query, plan.queries);
+    Value place = plan.hasPositions ? loadScalar(queryPositions, query) : toPlace(query);
+    memref::StoreOp::create(b, place, positions.buffer, i);
+  });
+  // Rows that repeat the last.
+  if (plan.rows % plan.blockRows)
+    loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
+      Value last = plan.hasPositions ? loadScalar(queryPositions, getIndex(plan.queries - 1))
+                                     : getPlace(plan.queries - 1);
+      memref::StoreOp::create(b, last, positions.buffer, i);
+    });
+  if (plan.isOrdered())
+    return;
+  queryBounds = getBounds(positions.buffer, getIndex(0), mul(numPanels, width));
+  loop(getIndex(0), numPanels, 1, [&](Value panel) {
+    Bounds bounds = getBounds(positions.buffer, mul(panel, width), getIndex(width));
+    memref::StoreOp::create(b, bounds.lowest, lowestOfPanel.buffer, panel);
+    memref::StoreOp::create(b, bounds.highest, highestOfPanel.buffer, panel);
+  });
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getKeyBounds() {
+  if (plan.hasPositions)
+    return getBounds(keyPositions, firstKey, numKeys);
+  Value lowest = toPlace(firstKey);
+  return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getPanelBounds(Value panel) {
+  Value lowest = loadScalar(lowestOfPanel.buffer, panel);
+  return {lowest, lowest, loadScalar(highestOfPanel.buffer, panel)};
+}
+
+void AttentionBlocks::packKeysAndValues() {
+  auto widenBlock = [&](Value from, Value base, int64_t columns, Region &block) {
+    Value count = mul(numKeys, columns);
+    Value whole = mul(div(count, plan.lanes), plan.lanes);
+    Value start = add(base, mul(firstKey, columns));
+    loop(getIndex(0), whole, plan.lanes,
+         [&](Value i) { store(widen(load(from, add(start, i))), block.buffer, i); });
+    loop(whole, count, 1, [&](Value i) {
+      memref::StoreOp::create(b, widen(loadScalar(from, add(start, i))), block.buffer, i);
+    });
+  };
+  if (isWidened) {
+    widenBlock(key, keyBase, plan.features, keyBlock);
+    widenBlock(value, valueBase, plan.valueFeatures, valueBlock);
+  }
+  if (!plan.usesDot)
+    return;
+  // Pairs of values under one another.
+  int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
+  loop(getIndex(0), numKeys, 2, [&](Value row) {
+    Value first = add(firstKey, row);
+    Value second = min(add(first, 1), plan.keys - 1);
+    Value lower = add(valueBase, mul(first, columns)), upper = add(valueBase, mul(second, columns));
+    Value to = mul(div(row, 2), columns);
+    auto getBits = [&](Value index) -> Value {
+      Value bits = vector::BitCastOp::create(b, getVector(present, b.getI16Type()),
+                                             load(value, index, present));
+      return arith::ExtUIOp::create(b, getVector(present, getPairs()), bits);
+    };
+    auto emitChunk = [&](Value column) {
+      auto type = getVector(present, getPairs());
+      auto half = DenseElementsAttr::get(type, b.getI32IntegerAttr(16));
+      Value high =
+          arith::ShLIOp::create(b, getBits(add(upper, column)), arith::ConstantOp::create(b, half));
+      store(arith::OrIOp::create(b, getBits(add(lower, column)), high), valueBlock.buffer,
+            add(to, column));
+    };
+    if (columns <= plan.lanes)
+      return emitChunk(getIndex(0));
+    loop(getIndex(0), getIndex(columns), plan.lanes,
+         [&](Value column) { emitChunk(min(column, columns - plan.lanes)); });
+  });
+}
+
+void AttentionBlocks::packBiasTerms() {
+  Value head = rem(unit, plan.queryHeads);
+  loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
+    // Rows behind the last are that one again.
+    Value query = min(add(firstRow, i), plan.queries - 1);
+    biasElements->startRow(points->space, {batchIndex, head, getIndex(0)});
+    biasElements->startColumns(0, points->space.end, query, /*width=*/1, nullptr);
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      store(toRowStorage(b, biasElements->emitVector(term.first, term.second)), region.buffer, i);
+  });
+}
+
+void AttentionBlocks::computeBias(Value panel) {
+  Value head = rem(unit, plan.queryHeads);
+  SmallVector<SmallVector<Value>> terms(vectors);
+  for (int64_t v = 0; v < vectors; ++v)
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      terms[v].push_back(
+          fromRowStorage(b, load(region.buffer, mul(getGroup(panel, v), plan.lanes), plan.lanes),
+                         getElementTypeOrSelf(term.first.getType())));
+  loop(from, to, 1, [&](Value row) {
+    biasElements->startRow(points->space, {batchIndex, head, add(firstKey, row)});
+    for (int64_t v = 0; v < vectors; ++v) {
+      // Of the columns only the terms are read, and these are known.
+      biasElements->startColumns(0, points->space.end, getIndex(0), plan.lanes, nullptr);
+      for (auto [value, term] : llvm::zip_equal(terms[v], points->columnTerms))
+        biasElements->setElement(term.first, term.second, value);
+      Value bias = biasElements->emitVector(op.getBias(), points->access);
+      store(widen(bias), biasBlock.buffer, at(add(row, plan.lanes), v));
+    }
+  });
+}
+
+Value AttentionBlocks::isOpen() {
+  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
+  auto type = getVector(plan.lanes, b.getI1Type());
+  Value none = arith::ConstantOp::create(b, b.getZeroAttr(type));
+  Value open = loop(from, to, 1, none, [&](Value row, ValueRange known) {
+                 SmallVector<Value> found{known[0]};
+                 for (int64_t v = 0; v < vectors; ++v) {
+                   Value bias = load(biasBlock.buffer, at(add(row, plan.lanes), v));
+                   Value isAbove =
+                       arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, bias, lowest);
+                   found[0] = arith::OrIOp::create(b, found[0], isAbove);
+                 }
+                 return found;
+               }).front();
+  return vector::ReductionOp::create(b, vector::CombiningKind::OR, open);
+}
+
+void AttentionBlocks::packBias(Value panel) {
+  if (biasElements)
+    return computeBias(panel);
+  Value base =
+      add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
+  // Column j of the block is at `lanes` + j.
+  Value behind = sub(getIndex(plan.lanes), firstKey);
+  for (int64_t v = 0; v < vectors; ++v)
+    emitTransposed(
+        bias, plan.keyRows, add(firstKey, from), add(firstKey, to),
+        [&](int64_t lane) {
+          return add(base, mul(getRow(getGroup(panel, v), lane), biasStrides[2]));
+        },
+        biasBlock.buffer, [&](Value column) { return at(add(column, behind), v); }, false);
+}
+
+//===----------------------------------------------------------------------===//
+// Products
+//===----------------------------------------------------------------------===//
+
+SmallVector<Value> AttentionBlocks::emitTile(int64_t numRows, Value from, Value to, ValueRange init,
+                                             function_ref<Value(int64_t, Value)> scalar,
+                                             function_ref<Value(int64_t, Value)> vector) {
+  return loop(from, to, 1, init, [&](Value k, ValueRange sums) {
+    SmallVector<Value> columns, result;
+    auto wide = getVector(2 * plan.lanes, b.getBF16Type());
+    auto toPairs = [&](Value pairs) -> Value {
+      return plan.usesDot ? vector::BitCastOp::create(b, wide, pairs).getResult() : pairs;
+    };
+    for (int64_t v = 0; v < vectors; ++v)
+      columns.push_back(toPairs(vector(v, k)));
+    for (int64_t i = 0; i < numRows; ++i) {
+      Value row = toPairs(splat(scalar(i, k)));
+      for (int64_t v = 0; v < vectors; ++v) {
+        Value sum = sums[i * vectors + v];
+        result.push_back(plan.usesDot ? dot(row, columns[v], sum) : fma(row, columns[v], sum));
+      }
+    }
+    return result;
+  });
+}
+
+void AttentionBlocks::emitScores(Value panel) {
+  loop(from, to, tileRows, [&](Value first) {
+    SmallVector<Value> rows;
+    for (int64_t i = 0; i < tileRows; ++i) {
+      Value row = add(first, i);
+      if (isWidened) {
+        rows.push_back(mul(min(row, sub(numKeys, getIndex(1))), plan.features));
+        continue;
+      }
+      // Rows behind the last key are that one again; nobody reads what comes of
+      // them.
+      row = add(firstKey, row);
+      if (plan.keys % tileRows || plan.left)
+        row = min(row, plan.keys - 1);
+      rows.push_back(add(keyBase, mul(row, plan.features)));
+    }
+    SmallVector<Value> init(tileRows * vectors, getSplat(0));
+    SmallVector<Value> sums = emitTile(
+        tileRows, getIndex(0), getIndex(featureSteps), init,
+        [&](int64_t i, Value k) -> Value {
+          if (!plan.usesDot)
+            return loadScalar(isWidened ? keyBlock.buffer : key, add(rows[i], k));
+          Value pair = load(key, add(rows[i], mul(k, 2)), 2);
+          return vector::ExtractOp::create(
+              b, vector::BitCastOp::create(b, getVector(1, getPairs()), pair), 0);
+        },
+        [&](int64_t v, Value k) {
+          return load(queryPanels.buffer, at(panel, featureSteps, k, v));
+        });
+    Value factor = getSplat(getFactor());
+    for (int64_t i = 0; i < tileRows; ++i)
+      for (int64_t v = 0; v < vectors; ++v)
+        store(arith::MulFOp::create(b, sums[i * vectors + v], factor), scores.buffer,
+              at(add(first, i), v));
+  });
+}
+
+void AttentionBlocks::emitProducts(Value panel) {
+  int64_t rowsOfPanel = llvm::alignTo(plan.valueFeatures, tileRows);
+  Value buffer = valueBlock.buffer ? valueBlock.buffer : value;
+  Value base = valueBlock.buffer ? getIndex(0) : add(valueBase, mul(firstKey, plan.valueFeatures));
+  Value probabilityBuffer = plan.usesDot ? probabilities.buffer : scores.buffer;
+  Value firstStep = plan.usesDot ? div(from, 2) : from;
+  Value lastStep = plan.usesDot ? div(add(to, 1), 2) : to;
+  SmallVector<Value> factors;
+  for (int64_t v = 0; v < vectors; ++v)
+    factors.push_back(load(scales.buffer, getIndex(v * plan.lanes)));
+  loop(getIndex(0), getIndex(plan.valueFeatures), tileRows, [&](Value first) {
+    SmallVector<Value> columns;
+    for (int64_t i = 0; i < tileRows; ++i) {
+      Value column = add(first, i);
+      if (plan.valueFeatures % tileRows)
+        column = min(column, plan.valueFeatures - 1);
+      columns.push_back(add(base, column));
+    }
+    // Summed up by itself, and then added: long sums stay exact.
+    SmallVector<Value> init(tileRows * vectors, getSplat(0));
+    SmallVector<Value> sums = emitTile(
+        tileRows, firstStep, lastStep, init,
+        [&](int64_t i, Value k) {
+          return loadScalar(buffer, add(columns[i], mul(k, plan.valueFeatures)));
+        },
+        [&](int64_t v, Value k) { return load(probabilityBuffer, at(k, v)); });
+    for (int64_t i = 0; i < tileRows; ++i)
+      for (int64_t v = 0; v < vectors; ++v) {
+        Value place = at(panel, rowsOfPanel, add(first, i), v);
+        store(fma(load(results.buffer, place), factors[v], sums[i * vectors + v]), results.buffer,
+              place);
+      }
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Softmax
+//===----------------------------------------------------------------------===//
+
+SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRange before) {
+  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
+  SmallVector<Value> lower, upper, biases(vectors);
+  for (int64_t v = 0; v < vectors; ++v) {
+    if (masked && plan.isPositional()) {
+      Value place = load(positions.buffer, mul(getGroup(panel, v), plan.lanes));
+      auto shifted = [&](int64_t by) -> Value {
+        return arith::AddIOp::create(b, place, splat(getPlace(by)));
+      };
+      lower.push_back(plan.left ? shifted(-*plan.left) : Value());
+      upper.push_back(plan.right ? shifted(*plan.right) : Value());
+    }
+  }
+  Value biasBase;
+  if (bias) {
+    biasBase =
+        add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
+    if (!biasStrides[3])
+      for (int64_t v = 0; v < vectors; ++v) {
+        SmallVector<Value> elements;
+        for (int64_t lane = 0; lane < plan.lanes; ++lane)
+          elements.push_back(loadScalar(
+              bias, add(biasBase, mul(getRow(getGroup(panel, v), lane), biasStrides[2]))));
+        biases[v] =
+            widen(vector::FromElementsOp::create(b, getVector(plan.lanes, plan.element), elements));
+      }
+  }
+  bool changes = masked || hasCap() || op.getBias();
+  return loop(from, to, 1, before, [&](Value row, ValueRange known) {
+    Value absolute = add(firstKey, row);
+    Value keep;
+    if (padding) {
+      Value byte = loadScalar(padding, add(mul(batchIndex, plan.keyRows), absolute));
+      keep = fromStorage(b, byte, b.getI1Type());
+    }
+    Value placeOfKey;
+    Value rowBias;
+    if (bias && biasStrides[3] && !biasStrides[2])
+      rowBias = splat(widen(loadScalar(bias, add(biasBase, absolute))));
+    SmallVector<Value> found;
+    for (int64_t v = 0; v < vectors; ++v) {
+      Value score = load(scores.buffer, at(row, v));
+      score = cap(score);
+      if (op.getBias()) {
+        Value term = biases[v] ? biases[v]
+                     : rowBias ? rowBias
+                               : load(biasBlock.buffer, at(add(row, plan.lanes), v));
+        score = arith::AddFOp::create(b, score, term);
+      }
+      Value seen;
+      if (masked && plan.isPositional()) {
+        if (!placeOfKey) {
+          Value place = plan.hasPositions ? loadScalar(keyPositions, absolute) : toPlace(absolute);
+          placeOfKey = splat(place);
+          if (plan.hasPositions)
+            keep =
+                both(keep, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0)));
+        }
+        auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
+          seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
+        };
+        if (lower[v])
+          compare(arith::CmpIPredicate::sge, lower[v]);
+        if (upper[v])
+          compare(arith::CmpIPredicate::sle, upper[v]);
+      }
+      if (seen)
+        score = arith::SelectOp::create(b, seen, score, lowest);
+      if (keep)
+        score = arith::SelectOp::create(b, keep, score, lowest);
+      if (changes)
+        store(score, scores.buffer, at(row, v));
+      found.push_back(larger(known[v], score));
+    }
+    return found;
+  });
+}
+
+void AttentionBlocks::emitProbabilities(Value panel) {
+  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
+  // Pairs may reach over the last key.
+  if (plan.usesDot)
+    for (int64_t v = 0; v < vectors; ++v)
+      store(lowest, scores.buffer, at(to, v));
+  SmallVector<Value> before;
+  auto getPlace = [&](int64_t v) { return mul(getGroup(panel, v), plan.lanes); };
+  for (int64_t v = 0; v < vectors; ++v)
+    before.push_back(load(maxima.buffer, getPlace(v)));
+
+  SmallVector<Value> found;
+  if (!plan.isPositional()) {
+    found = emitMaxima(panel, /*masked=*/bool(padding), before);
+  } else {
+    // Whether some query of the panel does not see some of its keys.
+    Value masked;
+    auto require = [&](Value condition) {
+      masked = masked ? arith::OrIOp::create(b, masked, condition).getResult() : condition;
+    };
+    if (!plan.isOrdered()) {
+      Value none = arith::ConstantIntOp::create(b, b.getI1Type(), 0);
+      Value whole = isWhollySeen(getPanelBounds(panel), keyBounds);
+      masked = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, whole, none);
+    } else {
+      Value first = add(firstRow, mul(panel, width));
+      Value last = min(add(first, width), plan.rows);
+      if (plan.right) // last key > first query + right
+        require(isBelow(add(first, *plan.right + 1), add(firstKey, to)));
+      if (plan.left) // first key < last query - left
+        require(isBelow(add(add(firstKey, from), *plan.left + 1), last));
+    }
+    if (padding)
+      masked = arith::ConstantIntOp::create(b, b.getI1Type(), 1);
+    found = choose(
+        masked, [&] { return emitMaxima(panel, true, before); },
+        [&] { return emitMaxima(panel, false, before); });
+  }
+
+  SmallVector<Value> guarded, zeros;
+  for (int64_t v = 0; v < vectors; ++v) {
+    store(found[v], maxima.buffer, getPlace(v));
+    guarded.push_back(guard(found[v]));
+    store(exponentiate(before[v], guarded[v]), scales.buffer, getIndex(v * plan.lanes));
+    zeros.push_back(getSplat(0));
+  }
+  SmallVector<Value> added =
+      loop(from, to, plan.usesDot ? 2 : 1, zeros, [&](Value row, ValueRange known) {
+        SmallVector<Value> result;
+        for (int64_t v = 0; v < vectors; ++v) {
+          Value first = exponentiate(load(scores.buffer, at(row, v)), guarded[v]);
+          Value sum = arith::AddFOp::create(b, known[v], first);
+          if (!plan.usesDot) {
+            store(first, scores.buffer, at(row, v));
+            result.push_back(sum);
+            continue;
+          }
+          Value second = exponentiate(load(scores.buffer, at(add(row, 1), v)), guarded[v]);
+          result.push_back(arith::AddFOp::create(b, sum, second));
+          auto getBits = [&](Value values) -> Value {
+            Value bits =
+                vector::BitCastOp::create(b, getVector(plan.lanes, b.getI16Type()), narrow(values));
+            return arith::ExtUIOp::create(b, getVector(plan.lanes, getPairs()), bits);
+          };
+          auto half =
+              DenseElementsAttr::get(getVector(plan.lanes, getPairs()), b.getI32IntegerAttr(16));
+          Value high =
+              arith::ShLIOp::create(b, getBits(second), arith::ConstantOp::create(b, half));
+          store(arith::OrIOp::create(b, getBits(first), high), probabilities.buffer,
+                at(div(row, 2), v));
+        }
+        return result;
+      });
+  for (int64_t v = 0; v < vectors; ++v) {
+    Value sum = load(sums.buffer, getPlace(v));
+    Value scale = load(scales.buffer, getIndex(v * plan.lanes));
+    store(fma(sum, scale, added[v]), sums.buffer, getPlace(v));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// An item
+//===----------------------------------------------------------------------===//
+
+/// A panel against a block of keys.
+void AttentionBlocks::emitPanel(Value panel) {
+  from = getIndex(0);
+  to = numKeys;
+  Value isRead;
+  if (plan.isPositional() && !plan.isOrdered()) {
+    isRead = isSeen(getPanelBounds(panel), keyBounds);
+  } else if (plan.isPositional()) {
+    Value first = add(firstRow, mul(panel, width));
+    Value last = sub(min(add(first, width), plan.rows), getIndex(1));
+    if (plan.right)
+      to = min(to, sub(add(last, *plan.right + 1), firstKey));
+    if (plan.left) {
+      from = max(from, sub(sub(first, getIndex(*plan.left)), firstKey));
+      if (plan.usesDot)
+        from = mul(div(from, 2), 2);
+    }
+  }
+  if (!isRead)
+    isRead = isBelow(from, to);
+  when(isRead, [&] {
+    auto emitAll = [&] {
+      emitScores(panel);
+      emitProbabilities(panel);
+      emitProducts(panel);
+    };
+    if (!biasBlock.buffer)
+      return emitAll();
+    packBias(panel);
+    when(isOpen(), emitAll);
+  });
+}
+
+void AttentionBlocks::emitResult() {
+  int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
+  int64_t rowsOfPanel = llvm::alignTo(columns, tileRows);
+  Value base = mul(unit, plan.rows * columns);
+  loop(getIndex(0), mul(numPanels, vectors), 1, [&](Value group) {
+    Value panel = div(group, vectors);
+    Value start = add(mul(panel, rowsOfPanel * width), mul(rem(group, vectors), plan.lanes));
+    Value factor = invert(load(sums.buffer, mul(group, plan.lanes)));
+    SmallVector<Value> rows;
+    for (int64_t i = 0; i < plan.lanes; ++i)
+      rows.push_back(add(base, mul(getRow(group, i), columns)));
+    auto emitChunk = [&](Value column) {
+      SmallVector<Value> vectors;
+      for (int64_t j = 0; j < plan.lanes; ++j)
+        vectors.push_back(
+            j < present
+                ? arith::MulFOp::create(
+                      b, load(results.buffer, add(start, mul(add(column, j), width))), factor)
+                      .getResult()
+                : getSplat(0));
+      transpose(vectors);
+      // Rows that repeat the last one write the same once more.
+      for (int64_t i = 0; i < plan.lanes; ++i)
+        store(narrow(resize(vectors[i], present)), result, add(rows[i], column));
+    };
+    if (columns <= plan.lanes)
+      return emitChunk(getIndex(0));
+    loop(getIndex(0), getIndex(columns), plan.lanes,
+         [&](Value column) { emitChunk(min(column, columns - plan.lanes)); });
+  });
+}
+
+void AttentionBlocks::emitLogSumExp() {
+  loop(getIndex(0), mul(numPanels, width), plan.lanes, [&](Value i) {
+    store(getLogSumExp(load(sums.buffer, i), load(maxima.buffer, i)), maxima.buffer, i);
+  });
+  Value base = add(mul(unit, plan.rows), firstRow);
+  loop(getIndex(0), numRows, 1, [&](Value i) {
+    memref::StoreOp::create(b, loadScalar(maxima.buffer, i), lse, add(base, i));
+  });
+}
+
+void AttentionBlocks::emitNothing() {
+  auto fill = [&](Value buffer, int64_t columns, Value value) {
+    Value base = mul(add(mul(unit, plan.rows), firstRow), columns);
+    loop(getIndex(0), mul(numRows, columns), 1,
+         [&](Value i) { memref::StoreOp::create(b, value, buffer, add(base, i)); });
+  };
+  fill(result, plan.valueFeatures, emitConstant(b, plan.element, 0));
+  if (lse)
+    fill(lse, 1, getScalar(-std::numeric_limits<double>::infinity()));
+}
+
+void AttentionBlocks::emitRows(Value first, Value last) {
+  packQueries();
+  auto fill = [&](Region &region, Value count, double value) {
+    loop(getIndex(0), count, plan.lanes,
+         [&](Value i) { store(getSplat(value), region.buffer, i); });
+  };
+  Value lanes = mul(numPanels, width);
+  fill(maxima, lanes, -std::numeric_limits<double>::infinity());
+  fill(sums, lanes, 0);
+  fill(results, mul(lanes, llvm::alignTo(plan.valueFeatures, tileRows)), 0);
+
+  auto emitBlock = [&] {
+    packKeysAndValues();
+    loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
+  };
+  loop(first, last, plan.blockKeys, [&](Value k) {
+    firstKey = k;
+    numKeys = min(sub(last, k), plan.blockKeys);
+    if (!plan.isPositional() || plan.isOrdered())
+      return emitBlock();
+    keyBounds = getKeyBounds();
+    when(isSeen(queryBounds, keyBounds), emitBlock);
+  });
+  emitResult();
+  if (lse)
+    emitLogSumExp();
+}
+
+void AttentionBlocks::emitItem(Value item) {
+  unit = div(item, plan.blocks);
+  Value block = rem(item, plan.blocks);
+  if (plan.right && !plan.left && plan.blocks > 1) {
+    // The further down a block, the more keys it sees (with places as operands: if
+    // these grow, as they do in all orders of tokens): one from the front, one from
+    // the back, so that equal shares of the items are equal work.
+    Value half = div(block, 2);
+    Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, rem(block, 2), getIndex(0));
+    block = arith::SelectOp::create(b, isFirst, half, sub(getIndex(plan.blocks - 1), half));
+  }
+  firstRow = mul(block, plan.blockRows);
+  numRows = min(sub(getIndex(plan.rows), firstRow), plan.blockRows);
+  numPanels = div(add(numRows, width - 1), width);
+  Value keyUnit = div(unit, plan.units / (plan.batch * plan.keyHeads));
+  batchIndex = div(unit, plan.units / plan.batch);
+  keyBase = mul(keyUnit, plan.keyRows * plan.features);
+  valueBase = mul(keyUnit, plan.keyRows * plan.valueFeatures);
+
+  if (plan.isPositional())
+    packPositions();
+  if (biasElements)
+    packBiasTerms();
+  Value first = getIndex(0), last = getIndex(plan.keys);
+  if (plan.isOrdered()) {
+    if (plan.right)
+      last = min(last, add(add(firstRow, numRows), *plan.right));
+    if (plan.left)
+      first = max(first, sub(firstRow, getIndex(*plan.left)));
+    return emitRows(first, last);
+  }
+  if (!plan.isPositional())
+    return emitRows(first, last);
+  // From the first to the last block of keys that is seen at all.
+  SmallVector<Value> ends =
+      loop(first, last, plan.blockKeys, ValueRange{last, first}, [&](Value k, ValueRange known) {
+        firstKey = k;
+        numKeys = min(sub(last, k), plan.blockKeys);
+        Value seen = isSeen(queryBounds, getKeyBounds());
+        auto choose = [&](Value end, Value otherwise) -> Value {
+          return arith::SelectOp::create(b, seen, end, otherwise);
+        };
+        return SmallVector<Value>{choose(min(known[0], k), known[0]),
+                                  choose(add(k, numKeys), known[1])};
+      });
+  when(isBelow(ends[0], ends[1]), [&] { emitRows(ends[0], ends[1]); }, [&] { emitNothing(); });
+}
+
+std::unique_ptr<AttentionEmitter> makeAttentionBlocks(const AttentionKernel &kernel) {
+  return std::make_unique<AttentionBlocks>(kernel);
+}
+
+} // namespace meshwright::lower

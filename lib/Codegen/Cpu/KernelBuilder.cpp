@@ -1,0 +1,101 @@
+//===- KernelBuilder.cpp - kernels of a program ---------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+
+#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/MathExtras.h"
+#include "llvm/Support/xxhash.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+std::string describeOp(Operation *op) {
+  std::string text = op->getName().getStringRef().str();
+  SourceLocation source = getSourceLocation(op->getLoc());
+  if (!source.name.empty())
+    text += " at " + source.name;
+  if (!source.file.empty())
+    text += " (" + source.file + ":" + std::to_string(source.line) + ")";
+  return text;
+}
+
+int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops) {
+  int64_t shares = std::max({bytes / kShareBytes, flops / kShareFlops, int64_t(1)});
+  return llvm::divideCeil(std::max<int64_t>(items, 1), shares);
+}
+
+KernelBuilder::KernelBuilder(MLIRContext *context, const Target &target)
+    : target(target), module(ModuleOp::create(UnknownLoc::get(context))) {}
+
+func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
+  OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
+  SmallVector<Type> all(types);
+  all.append(2, builder.getIndexType());
+  all.push_back(MemRefType::get(workspaceBytes, builder.getI8Type()));
+  auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
+                                     builder.getFunctionType(all, {}));
+  Block *entry = kernel.addEntryBlock();
+  // Inputs are only read, and nothing else points to the outputs, unless a result
+  // lies over an operand: then each element is written by what read it.
+  for (unsigned i = 0; i < entry->getNumArguments(); ++i)
+    if (isa<MemRefType>(all[i]))
+      kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
+  return kernel;
+}
+
+static std::string print(func::FuncOp kernel) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  kernel->print(os, OpPrintingFlags().useLocalScope());
+  return text;
+}
+
+std::string KernelBuilder::finish(func::FuncOp kernel) {
+  OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
+  func::ReturnOp::create(builder, builder.getUnknownLoc());
+  std::string text = print(kernel), self = "@" + kernel.getName().str();
+  kernel.erase();
+  // Named by what it is: also in another program.
+  std::string name = "kernel_" + llvm::utohexstr(llvm::xxh3_64bits(text), true, 16);
+  if (names.insert(name).second) {
+    text.replace(text.find(self), self.size(), "@" + name);
+    sources.push_back({name, "", std::move(text)});
+  }
+  return name;
+}
+
+/// "nn.add, nn.rms_norm".
+static std::string describeOps(rt::KernelOp launch) {
+  std::string text;
+  for (Operation &op : launch.getOps())
+    text += (text.empty() ? "" : ", ") + op.getName().getStringRef().str();
+  return text;
+}
+
+std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
+  // Those for one kind of launch first. Each looks at the ops in the region and
+  // declines, before it has begun a kernel, what it is not for.
+  using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
+  constexpr Emitter emitters[] = {&KernelScope::buildGemm, &KernelScope::buildAttention,
+                                  &KernelScope::buildMerge, &KernelScope::buildRows,
+                                  &KernelScope::buildColumns};
+  KernelScope scope(*this);
+  size_t known = sources.size();
+  for (Emitter emitter : emitters)
+    if (std::optional<KernelInfo> info = (scope.*emitter)(launch)) {
+      for (size_t i = known; i < sources.size(); ++i)
+        sources[i].purpose = describeOps(launch);
+      return info;
+    }
+  return std::nullopt;
+}
+
+} // namespace meshwright::lower

@@ -1,0 +1,580 @@
+//===- RowKernels.cpp - kernels that go over rows -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Emits what RowPlan planned: for each row a loop over columns for each pass, in
+// vectors of several registers, which are at once the unrolling and the
+// independent chains of sums. Columns that do not fill one are a vector of
+// their own width.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
+#include "meshwright/lib/Codegen/Cpu/Target.h"
+
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+
+#include <limits>
+#include <set>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+static int64_t bytesOf(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return type.getNumElements() *
+         (getStorageType(type.getElementType()).getIntOrFloatBitWidth() / 8);
+}
+
+//===----------------------------------------------------------------------===//
+// Statistics
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Sums and extremes: in vectors, and of a vector.
+class Reducer {
+public:
+  Reducer(Builder &builder, const Statistic &statistic, Type type)
+      : b(builder), type(type), isFloat(isa<FloatType>(type)) {
+    switch (statistic.kind) {
+    case Statistic::Max:
+      // What softmax subtracts need not be NaN where an element is: the result
+      // is all the same.
+      kind = !isFloat                           ? vector::CombiningKind::MAXSI
+             : isa<nn::SoftmaxOp>(statistic.op) ? vector::CombiningKind::MAXNUMF
+                                                : vector::CombiningKind::MAXIMUMF;
+      break;
+    case Statistic::Min:
+      kind = isFloat ? vector::CombiningKind::MINIMUMF : vector::CombiningKind::MINSI;
+      break;
+    default:
+      kind = vector::CombiningKind::ADD;
+    }
+  }
+
+  Value neutral(int64_t width) {
+    auto vectorType = VectorType::get(width, type);
+    if (kind == vector::CombiningKind::ADD)
+      return emitConstant(b, vectorType, 0);
+    bool isMax = kind != vector::CombiningKind::MINIMUMF && kind != vector::CombiningKind::MINSI;
+    double infinity = std::numeric_limits<double>::infinity();
+    if (isFloat)
+      return emitConstant(b, vectorType, isMax ? -infinity : infinity);
+    unsigned bits = type.getIntOrFloatBitWidth();
+    APInt extreme = isMax ? APInt::getSignedMinValue(bits) : APInt::getSignedMaxValue(bits);
+    return arith::ConstantOp::create(b, DenseElementsAttr::get(vectorType, extreme));
+  }
+
+  Value combine(Value lhs, Value rhs) {
+    switch (kind) {
+    case vector::CombiningKind::ADD:
+      if (!isFloat)
+        return arith::AddIOp::create(b, lhs, rhs);
+      // Squares are added in one instruction.
+      return arith::AddFOp::create(b, lhs, rhs, arith::FastMathFlags::contract);
+    case vector::CombiningKind::MAXNUMF: {
+      Value above = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, rhs, lhs);
+      return arith::SelectOp::create(b, above, rhs, lhs);
+    }
+    case vector::CombiningKind::MAXIMUMF:
+      return arith::MaximumFOp::create(b, lhs, rhs);
+    case vector::CombiningKind::MINIMUMF:
+      return arith::MinimumFOp::create(b, lhs, rhs);
+    case vector::CombiningKind::MAXSI:
+      return arith::MaxSIOp::create(b, lhs, rhs);
+    default:
+      return arith::MinSIOp::create(b, lhs, rhs);
+    }
+  }
+
+  /// Halves a vector until one element is left: a tree, whatever the target.
+  Value reduce(Value vector) {
+    int64_t width = cast<VectorType>(vector.getType()).getNumElements();
+    while (width > 1) {
+      int64_t half = width / 2;
+      Value low = vector::ExtractStridedSliceOp::create(b, vector, int64_t(0), half, int64_t(1));
+      Value high = vector::ExtractStridedSliceOp::create(b, vector, half, half, int64_t(1));
+      Value next = combine(low, high);
+      if (width % 2) {
+        Value last = vector::ExtractOp::create(b, vector, width - 1);
+        Value first = vector::ExtractOp::create(b, next, int64_t(0));
+        next = vector::InsertOp::create(b, combine(first, last), next, int64_t(0));
+      }
+      vector = next;
+      width = half;
+    }
+    return vector::ExtractOp::create(b, vector, int64_t(0));
+  }
+
+private:
+  Builder &b;
+  Type type;
+  bool isFloat;
+  vector::CombiningKind kind;
+};
+
+} // namespace
+
+/// 1 / sqrt(sum / count + eps).
+static Value emitInverseRoot(Builder &b, Value sum, int64_t count, double eps) {
+  Type type = sum.getType();
+  Value mean = arith::DivFOp::create(b, sum, emitConstant(b, type, count));
+  Value shifted = arith::AddFOp::create(b, mean, emitConstant(b, type, eps));
+  return arith::DivFOp::create(b, emitConstant(b, type, 1), math::SqrtOp::create(b, shifted));
+}
+
+/// What elements are computed from, given the whole row's sum or extreme.
+static Value finishStatistic(Builder &b, const Statistic &statistic, Value value) {
+  Type type = value.getType();
+  auto compare = [&](arith::CmpFPredicate predicate, double constant) -> Value {
+    return arith::CmpFOp::create(b, predicate, value, emitConstant(b, type, constant));
+  };
+  if (auto norm = dyn_cast<nn::RmsNormOp>(statistic.op))
+    return emitInverseRoot(b, value, statistic.columns, norm.getEps().convertToDouble());
+  if (auto norm = dyn_cast<nn::LayerNormOp>(statistic.op)) {
+    if (statistic.stage == 1)
+      return emitInverseRoot(b, value, statistic.columns, norm.getEps().convertToDouble());
+    return arith::DivFOp::create(b, value, emitConstant(b, type, statistic.columns));
+  }
+  if (isa<nn::SoftmaxOp>(statistic.op)) {
+    // A row of -inf gives zeros.
+    Value zero = emitConstant(b, type, 0);
+    if (statistic.stage == 0) {
+      Value isEmpty = compare(arith::CmpFPredicate::OEQ, -std::numeric_limits<double>::infinity());
+      return arith::SelectOp::create(b, isEmpty, zero, value);
+    }
+    Value inverse = arith::DivFOp::create(b, emitConstant(b, type, 1), value);
+    return arith::SelectOp::create(b, compare(arith::CmpFPredicate::OEQ, 0), zero, inverse);
+  }
+  if (cast<nn::ReduceOp>(statistic.op).getKind() != nn::ReduceKind::Mean)
+    return value;
+  Value count = emitConstant(b, type, statistic.columns);
+  if (isa<FloatType>(type))
+    return arith::DivFOp::create(b, value, count);
+  return arith::FloorDivSIOp::create(b, value, count);
+}
+
+//===----------------------------------------------------------------------===//
+// Rows
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Places in a row's workspace.
+struct Workspace {
+  int64_t bytes = 0;
+  int64_t add(int64_t columns, Type type) {
+    int64_t offset = bytes;
+    bytes = llvm::alignTo(bytes + columns * type.getIntOrFloatBitWidth() / 8, 64);
+    return offset;
+  }
+};
+
+/// How the items of a piece are cut: rows, or blocks of their columns.
+struct PieceItems {
+  int64_t first, items, blocks, blockColumns;
+};
+
+class RowKernel {
+public:
+  RowKernel(const KernelRegion &region, const RowPlan &plan, const Target &target);
+
+  int64_t getNumItems() const {
+    return pieces.empty() ? 0 : pieces.back().first + pieces.back().items;
+  }
+  int64_t getWorkspaceBytes() const { return workspaceBytes; }
+
+  /// Emits all pieces; `arguments` are buffers of inputs and outputs, the items'
+  /// bounds and the workspace.
+  void emit(Builder &builder, ValueRange arguments);
+
+private:
+  using Columns = std::function<void(int64_t begin, int64_t end, Value column, int64_t width,
+                                     Operation *anchor)>;
+
+  static Type getTypeOf(const Statistic &statistic) {
+    return getComputeType(getElementTypeOrSelf(statistic.op->getOperand(0).getType()));
+  }
+  static Type getStoredType(Value value) {
+    return getRowStorageType(getElementTypeOrSelf(value.getType()));
+  }
+  void emitItem(Builder &builder, const RowPiece &piece, const PieceItems &items, Value item);
+  void emitPass(const RowPiece &piece, int64_t pass, int64_t columns);
+  SmallVector<Value> emitChunk(const RowPiece &piece, int64_t pass, int64_t columns);
+  void emitBlock(const RowPiece &piece, const PieceItems &items, Value block);
+  Value getWorkspace(int64_t offset, int64_t columns, Type type);
+  /// What no later pass reads.
+  bool streams(const RowPiece &piece, const Store &store) const {
+    return isAligned && store.level + 1 == piece.numPasses;
+  }
+  static Access getColumnAccess(const RowPiece &piece) {
+    Access access;
+    access.rows.assign(piece.space.rows.size(), 0);
+    access.column = 1;
+    return access;
+  }
+
+  const KernelRegion &region;
+  const RowPlan &plan;
+  int64_t widest;
+  /// Of vectors that have elements of even columns first; else 0.
+  int64_t evenFirstWidth = 0;
+  /// Whether rows come from memory: a cache needs no asking ahead.
+  bool isLarge;
+  /// Of what is stored past the caches at once, which cannot hold it all; else 0.
+  int64_t streamBytes = 0;
+  SmallVector<PieceItems> pieces;
+  int64_t workspaceBytes = 0;
+
+  // While emitting.
+  RowEmitter *row = nullptr;
+  Value workspace;
+  SmallVector<Value> outputs;
+  /// Of the piece's row.
+  Workspace used;
+  SmallVector<Value> keptBuffers;
+  llvm::DenseMap<const Statistic *, Value> exponentialBuffers;
+  /// 1, or 0 in the last row; null where rows are not read ahead.
+  Value further;
+  /// Whether the outputs begin at a vector; null where nothing is streamed.
+  Value isAligned;
+};
+
+} // namespace
+
+RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Target &target)
+    : region(region), plan(plan) {
+  int64_t registers = plan.isScalar ? 1 : 2;
+  widest = registers * target.vectorBytes / plan.widestBytes;
+  if (plan.canReorder && !plan.isScalar && plan.widestBytes == 4 && target.narrowsPairs())
+    evenFirstWidth = widest;
+  int64_t bytes = 0;
+  for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
+    for (Value value : values)
+      bytes += bytesOf(value);
+  isLarge = bytes > 16 * target.l2Bytes;
+  if (target.hasStreamingStores && bytes > target.l3Bytes)
+    streamBytes = target.vectorBytes;
+  int64_t first = 0;
+  for (const RowPiece &piece : plan.pieces) {
+    int64_t columns = piece.getNumColumns(), blocks = 1, blockColumns = columns;
+    bool isPlain = piece.statistics.empty() &&
+                   llvm::all_of(piece.cuts, [](auto &entry) { return entry.second.empty(); }) &&
+                   llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; });
+    int64_t wanted = llvm::alignTo(kShareBytes / plan.widestBytes, widest);
+    if (isPlain && columns > 2 * wanted) {
+      blockColumns = wanted;
+      blocks = llvm::divideCeil(columns, blockColumns);
+    }
+    int64_t items = piece.getNumRows() * blocks;
+    pieces.push_back({first, items, blocks, blockColumns});
+    first += items;
+    Workspace places;
+    for (const Kept &kept : piece.kept)
+      places.add(kept.columns, getStoredType(kept.value));
+    for (const Statistic &statistic : piece.statistics)
+      if (statistic.kind == Statistic::ExponentialSum)
+        places.add(statistic.columns, getTypeOf(statistic));
+    workspaceBytes = std::max(workspaceBytes, places.bytes);
+  }
+}
+
+Value RowKernel::getWorkspace(int64_t offset, int64_t columns, Type type) {
+  Builder &b = row->builder;
+  return memref::ViewOp::create(b, MemRefType::get({columns}, type), workspace,
+                                emitIndex(b, offset), ValueRange());
+}
+
+static Value emitIsAligned(Builder &b, ArrayRef<Value> buffers, int64_t bytes) {
+  Value bits = emitIndex(b, 0);
+  for (Value buffer : buffers)
+    bits = arith::OrIOp::create(b, bits, memref::ExtractAlignedPointerAsIndexOp::create(b, buffer));
+  bits = arith::AndIOp::create(b, bits, emitIndex(b, bytes - 1));
+  return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, bits, emitIndex(b, 0));
+}
+
+void RowKernel::emit(Builder &builder, ValueRange arguments) {
+  RowEmitter emitter(builder, region);
+  row = &emitter;
+  emitter.setEvenFirst(evenFirstWidth);
+  for (auto [i, input] : llvm::enumerate(region.inputs))
+    emitter.setBuffer(input, arguments[i]);
+  ValueRange written = arguments.drop_front(region.inputs.size()).drop_back(3);
+  outputs.assign(written.begin(), written.end());
+  Value begin = arguments[arguments.size() - 3], end = arguments[arguments.size() - 2];
+  workspace = arguments.back();
+  if (streamBytes)
+    isAligned = emitIsAligned(builder, outputs, streamBytes);
+  for (auto [piece, items] : llvm::zip_equal(plan.pieces, pieces)) {
+    if (items.items == 0)
+      continue;
+    Value from = begin, to = end;
+    if (pieces.size() > 1) {
+      from = arith::MaxSIOp::create(builder, from, emitIndex(builder, items.first));
+      to = arith::MinSIOp::create(builder, to, emitIndex(builder, items.first + items.items));
+    }
+    auto loop = scf::ForOp::create(builder, from, to, emitIndex(builder, 1));
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointToStart(loop.getBody());
+    Value item = loop.getInductionVar();
+    if (items.first > 0)
+      item = arith::SubIOp::create(builder, item, emitIndex(builder, items.first));
+    emitItem(builder, piece, items, item);
+  }
+  // Other threads read what was streamed, once they know that this call has ended.
+  if (streamBytes)
+    LLVM::CallIntrinsicOp::create(builder, builder.getStringAttr("llvm.x86.sse.sfence"),
+                                  ValueRange());
+}
+
+void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceItems &items,
+                         Value item) {
+  auto split = [&](Value &value, int64_t size) -> Value {
+    Value by = emitIndex(builder, size);
+    Value rest = arith::RemUIOp::create(builder, value, by);
+    value = arith::DivUIOp::create(builder, value, by);
+    return rest;
+  };
+  Value block;
+  if (items.blocks > 1)
+    block = items.blocks == items.items ? item : split(item, items.blocks);
+  SmallVector<Value> indices(piece.space.rows.size());
+  for (size_t i = piece.loops.size(); i-- > 0;)
+    indices[piece.loops[i].front()] = i == 0 ? item : split(item, piece.getLoopSize(i));
+  row->startRow(piece.space, indices);
+  // While passes go over a row, memory reads the next one.
+  further = Value();
+  if (isLarge && piece.numPasses > 1 && piece.loops.size() == 1) {
+    Value isLast = arith::CmpIOp::create(builder, arith::CmpIPredicate::eq, item,
+                                         emitIndex(builder, piece.getNumRows() - 1));
+    further =
+        arith::SelectOp::create(builder, isLast, emitIndex(builder, 0), emitIndex(builder, 1));
+  }
+
+  used = Workspace();
+  keptBuffers.clear();
+  exponentialBuffers.clear();
+  for (const Kept &kept : piece.kept) {
+    Type type = getStoredType(kept.value);
+    keptBuffers.push_back(getWorkspace(used.add(kept.columns, type), kept.columns, type));
+  }
+  for (const Statistic &statistic : piece.statistics)
+    if (statistic.kind == Statistic::ExponentialSum) {
+      Type type = getTypeOf(statistic);
+      exponentialBuffers[&statistic] =
+          getWorkspace(used.add(statistic.columns, type), statistic.columns, type);
+    }
+
+  if (block)
+    return emitBlock(piece, items, block);
+  for (int64_t pass = 0; pass < piece.numPasses; ++pass) {
+    for (const Store &store : piece.stores)
+      if (store.perRow && store.level == pass)
+        row->store(row->emit(store.value, store.from), outputs[store.output], store.to);
+    std::set<int64_t> widths;
+    for (const Statistic &statistic : piece.statistics)
+      if (statistic.level == pass)
+        widths.insert(statistic.columns);
+    for (const Store &store : piece.stores)
+      if (!store.perRow && store.level == pass)
+        widths.insert(piece.getNumColumns());
+    for (int64_t columns : widths)
+      emitPass(piece, pass, columns);
+    // From now on what was stored is read.
+    for (const Store &store : piece.stores)
+      if (!store.perRow && store.value && store.level == pass && store.to.column == 1)
+        row->setKept(store.value, store.from, outputs[store.output], store.to);
+    for (auto [kept, buffer] : llvm::zip_equal(piece.kept, keptBuffers))
+      if (kept.level == pass)
+        row->setKept(kept.value, kept.access, buffer, getColumnAccess(piece));
+  }
+}
+
+/// What a pass does with some columns; returns the terms of its statistics.
+SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int64_t columns) {
+  Builder &b = row->builder;
+  for (auto [kept, buffer] : llvm::zip_equal(piece.kept, keptBuffers))
+    if (kept.level == pass && kept.columns == columns)
+      row->store(row->emitVector(kept.value, kept.access), buffer, getColumnAccess(piece));
+  SmallVector<Value> terms;
+  for (const Statistic &statistic : piece.statistics) {
+    if (statistic.level != pass || statistic.columns != columns)
+      continue;
+    Value term = row->emitTerm(statistic);
+    if (statistic.kind == Statistic::ExponentialSum)
+      row->store(term, exponentialBuffers[&statistic], getColumnAccess(piece));
+    terms.push_back(term);
+  }
+  for (const Store &store : piece.stores) {
+    if (store.perRow || store.level != pass || columns != piece.getNumColumns())
+      continue;
+    Value element =
+        store.value ? row->emit(store.value, store.from)
+                    : emitConstant(
+                          b, cast<MemRefType>(outputs[store.output].getType()).getElementType(), 0);
+    if (streams(piece, store))
+      row->stream(element, outputs[store.output], store.to, isAligned, streamBytes);
+    else
+      row->store(element, outputs[store.output], store.to);
+  }
+  // A part in each pass, so that memory is never idle. Where passes are not over
+  // the same columns, the last one does it all.
+  if (!further)
+    return terms;
+  bool spreads = llvm::all_of(piece.statistics, [&](const Statistic &statistic) {
+    return statistic.columns == piece.getNumColumns();
+  });
+  // A pass that streams has memory to write to.
+  int64_t passes = piece.numPasses - llvm::any_of(piece.stores, [&](const Store &store) {
+                     return streams(piece, store);
+                   });
+  if (spreads ? pass < passes : pass == piece.numPasses - 1)
+    row->prefetchRead(piece.loops[0].front(), further, spreads ? pass : 0, spreads ? passes : 1);
+  for (const Store &store : piece.stores)
+    if (spreads && !streams(piece, store) && !store.perRow && store.to.column == 1 &&
+        pass <= store.level && store.level > 0)
+      row->prefetchWritten(outputs[store.output], store.to, pass, store.level + 1);
+  return terms;
+}
+
+void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
+  Builder &b = row->builder;
+  SmallVector<const Statistic *> statistics;
+  for (const Statistic &statistic : piece.statistics)
+    if (statistic.level == pass && statistic.columns == columns)
+      statistics.push_back(&statistic);
+  SmallVector<Value> totals(statistics.size());
+  auto addTerms = [&](ValueRange terms) {
+    for (auto [statistic, term, total] : llvm::zip_equal(statistics, terms, totals)) {
+      Reducer reducer(b, *statistic, getTypeOf(*statistic));
+      // In one order, so that sums are the same bits.
+      if (row->getOrder() == LaneOrder::EvenFirst)
+        term = emitInterleaved(b, term);
+      Value sum = reducer.reduce(term);
+      total = total ? reducer.combine(total, sum) : sum;
+    }
+  };
+  SmallVector<int64_t> bounds{0};
+  if (auto cuts = piece.cuts.find(columns); cuts != piece.cuts.end())
+    bounds.append(cuts->second);
+  bounds.push_back(columns);
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    int64_t begin = bounds[i], end = bounds[i + 1], count = end - begin;
+    int64_t width = std::min(widest, count), whole = count / width, rest = count % width;
+    int64_t tail = begin + whole * width;
+    // Columns that go on over several rows are those of a row to what is computed.
+    auto startColumns = [&](Value column, int64_t width, Operation *anchor) {
+      row->startColumns(begin, piece.columnDims.empty() ? end : piece.space.end, column, width,
+                        anchor);
+    };
+    if (whole == 1) {
+      startColumns(emitIndex(b, begin), width, nullptr);
+      addTerms(emitChunk(piece, pass, columns));
+    } else {
+      SmallVector<Value> init;
+      for (const Statistic *statistic : statistics)
+        init.push_back(Reducer(b, *statistic, getTypeOf(*statistic)).neutral(width));
+      auto loop =
+          scf::ForOp::create(b, emitIndex(b, begin), emitIndex(b, tail), emitIndex(b, width), init);
+      {
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPointToStart(loop.getBody());
+        startColumns(loop.getInductionVar(), width, loop);
+        SmallVector<Value> next;
+        for (auto [statistic, term, sum] :
+             llvm::zip_equal(statistics, emitChunk(piece, pass, columns), loop.getRegionIterArgs()))
+          next.push_back(Reducer(b, *statistic, getTypeOf(*statistic)).combine(sum, term));
+        if (!next.empty())
+          scf::YieldOp::create(b, next);
+      }
+      addTerms(loop.getResults());
+    }
+    if (rest) {
+      startColumns(emitIndex(b, tail), rest, nullptr);
+      addTerms(emitChunk(piece, pass, columns));
+    }
+  }
+  row->endColumns();
+  for (auto [statistic, total] : llvm::zip_equal(statistics, totals)) {
+    row->setStatistic(statistic->op, statistic->stage, statistic->row,
+                      finishStatistic(b, *statistic, total));
+    if (statistic->kind == Statistic::ExponentialSum)
+      row->setExponentials(statistic->op, statistic->row, exponentialBuffers[statistic]);
+  }
+}
+
+/// A block of columns of a row without statistics.
+void RowKernel::emitBlock(const RowPiece &piece, const PieceItems &items, Value block) {
+  Builder &b = row->builder;
+  int64_t columns = piece.getNumColumns();
+  int64_t whole = columns / widest * widest, rest = columns % widest;
+  Value from = arith::MulIOp::create(b, block, emitIndex(b, items.blockColumns));
+  Value to = arith::AddIOp::create(b, from, emitIndex(b, items.blockColumns));
+  to = arith::MinSIOp::create(b, to, emitIndex(b, whole));
+  auto loop = scf::ForOp::create(b, from, to, emitIndex(b, widest));
+  {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(loop.getBody());
+    row->startColumns(0, piece.space.end, loop.getInductionVar(), widest, loop);
+    emitChunk(piece, 0, columns);
+  }
+  if (!rest)
+    return;
+  Value isLast =
+      arith::CmpIOp::create(b, arith::CmpIPredicate::eq, block, emitIndex(b, items.blocks - 1));
+  auto last = scf::IfOp::create(b, isLast);
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointToStart(last.thenBlock());
+  row->startColumns(0, piece.space.end, emitIndex(b, whole), rest, last);
+  emitChunk(piece, 0, columns);
+}
+
+//===----------------------------------------------------------------------===//
+// The kernel
+//===----------------------------------------------------------------------===//
+
+std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
+  KernelRegion region = KernelRegion::of(launch);
+  RowPlanResult result = planRows(region);
+  if (!result.plan)
+    return std::nullopt;
+  RowKernel emitter(region, *result.plan, kernels.getTarget());
+  SmallVector<Type> types;
+  KernelInfo info;
+  info.bytes = 0;
+  int64_t points = 0;
+  for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
+    for (Value value : values) {
+      int64_t count = cast<RankedTensorType>(value.getType()).getNumElements();
+      types.push_back(
+          MemRefType::get({count}, getRowStorageType(getElementTypeOrSelf(value.getType()))));
+      info.bytes += bytesOf(value);
+      points = std::max(points, count);
+    }
+  info.inputs = region.inputs;
+  info.workspaceBytes = emitter.getWorkspaceBytes();
+  info.items = emitter.getNumItems();
+  bool onlyMoves = true;
+  for (Operation *op : region.ops) {
+    onlyMoves &= isMovement(op) || isa<nn::ConcatOp, dist::PadOp, nn::ReshapeOp>(op);
+    info.flops += isMovement(op) ? 0 : points;
+  }
+  info.kind = onlyMoves ? MW_RT_MOVE : MW_RT_ROWS;
+  info.flops = onlyMoves ? 0 : info.flops;
+  info.grain = chooseGrain(info.items, info.bytes, info.flops);
+  func::FuncOp kernel = begin(region.ops.front(), types, info.workspaceBytes);
+  Builder builder = getBuilder(kernel);
+  emitter.emit(builder, kernel.getArguments());
+  info.name = finish(kernel);
+  return info;
+}
+
+} // namespace meshwright::lower

@@ -1,0 +1,114 @@
+//===- Target.cpp - the processor that kernels are made for ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/Target.h"
+
+#include "llvm/ADT/StringMap.h"
+#include "llvm/MC/MCSubtargetInfo.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/SubtargetFeature.h"
+#include "llvm/TargetParser/Triple.h"
+
+#include <mutex>
+#include <unistd.h>
+
+using namespace llvm;
+
+namespace meshwright {
+
+static const llvm::Target *getRegistered(std::string &error) {
+  static std::once_flag initialized;
+  std::call_once(initialized, [] {
+    InitializeNativeTarget();
+    InitializeNativeTargetAsmPrinter();
+  });
+  Triple triple(sys::getDefaultTargetTriple());
+  return TargetRegistry::lookupTarget(triple, error);
+}
+
+static void readFeatures(Target &target, const MCSubtargetInfo &subtarget) {
+  auto has = [&](StringRef name) { return subtarget.checkFeatures(("+" + name).str()); };
+  bool isX86 = Triple(sys::getDefaultTargetTriple()).isX86();
+  if (!isX86)
+    return;
+  if (has("avx512dq")) {
+    target.vectorBytes = 64;
+    target.numVectorRegisters = 32;
+  } else if (has("avx")) {
+    target.vectorBytes = 32;
+  }
+  target.hasStreamingStores = has("sse2");
+  target.hasFma = has("fma") || has("avx512dq");
+  target.hasBf16Dot = has("avx512bf16");
+  target.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
+}
+
+/// The last cache that a core reaches, "32768K" to Linux; 0 where it does not say.
+/// (sysconf may add up those of all groups of cores.)
+static int64_t readSharedCacheBytes() {
+  auto file = MemoryBuffer::getFile("/sys/devices/system/cpu/cpu0/cache/index3/size",
+                                    /*IsText=*/true, /*RequiresNullTerminator=*/false);
+  int64_t kilobytes = 0;
+  if (!file)
+    return 0;
+  StringRef text = (*file)->getBuffer().trim();
+  return text.consume_back("K") && !text.getAsInteger(10, kilobytes) ? kilobytes << 10 : 0;
+}
+
+const Target &Target::host() {
+  static const Target host = [] {
+    Target target;
+    target.cpu = sys::getHostCPUName().str();
+    SubtargetFeatures features;
+    for (const auto &feature : sys::getHostCPUFeatures())
+      features.AddFeature(feature.first(), feature.second);
+    target.features = features.getString();
+    std::string error;
+    if (const llvm::Target *registered = getRegistered(error)) {
+      std::unique_ptr<MCSubtargetInfo> subtarget(registered->createMCSubtargetInfo(
+          Triple(sys::getDefaultTargetTriple()), target.cpu, target.features));
+      if (subtarget)
+        readFeatures(target, *subtarget);
+    }
+    if (long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE); bytes > 0)
+      target.l1Bytes = bytes;
+    if (long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0)
+      target.l2Bytes = bytes;
+    if (int64_t bytes = readSharedCacheBytes())
+      target.l3Bytes = bytes;
+    return target;
+  }();
+  return host;
+}
+
+Expected<Target> Target::get(StringRef cpu) {
+  if (cpu.empty() || cpu == "host")
+    return host();
+  std::string error;
+  const llvm::Target *registered = getRegistered(error);
+  if (!registered)
+    return createStringError("no code generator: " + error);
+  Triple triple(sys::getDefaultTargetTriple());
+  Target target;
+  target.cpu = cpu.str();
+  std::unique_ptr<MCSubtargetInfo> subtarget(
+      registered->createMCSubtargetInfo(triple, "generic", ""));
+  if (!subtarget || !subtarget->isCPUStringValid(cpu))
+    return createStringError("unknown target cpu '" + cpu.str() + "' for " + triple.str());
+  subtarget.reset(registered->createMCSubtargetInfo(triple, cpu, ""));
+  // LLVM ends the process where 64-bit code is asked for and the processor has none.
+  if (triple.isX86() && triple.isArch64Bit() && !subtarget->checkFeatures("+64bit"))
+    return createStringError("target cpu '" + cpu.str() +
+                             "' has no 64-bit code, expected one for " + triple.str());
+  readFeatures(target, *subtarget);
+  return target;
+}
+
+} // namespace meshwright

@@ -1,0 +1,737 @@
+//===- RowPlan.cpp - how a kernel goes over rows --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/RowPlan.h"
+
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+
+#include "llvm/Support/SaveAndRestore.h"
+
+#include <array>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+static int64_t product(ArrayRef<int64_t> sizes) {
+  int64_t result = 1;
+  for (int64_t size : sizes)
+    result *= size;
+  return result;
+}
+
+KernelRegion KernelRegion::of(rt::KernelOp launch) {
+  KernelRegion region;
+  for (Operation &op : launch.getOps())
+    region.add(&op);
+  for (Value argument : launch.getBlock().getArguments())
+    region.inputs.push_back(argument);
+  for (Value result : launch.getYielded())
+    region.outputs.push_back(result);
+  return region;
+}
+
+KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs) {
+  KernelRegion region;
+  SmallVector<Operation *> sorted(ops);
+  llvm::sort(sorted, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : sorted)
+    region.add(op);
+  for (Operation *op : sorted)
+    for (Value operand : op->getOperands())
+      if (!region.getDefiningOp(operand) && !llvm::is_contained(region.inputs, operand))
+        region.inputs.push_back(operand);
+  region.outputs.assign(outputs.begin(), outputs.end());
+  return region;
+}
+
+//===----------------------------------------------------------------------===//
+// Ops
+//===----------------------------------------------------------------------===//
+
+/// The number of trailing dimensions that an op reduces together, at least; 0 if it
+/// reduces others.
+static int64_t getReducedDims(Operation *op) {
+  if (isa<nn::RmsNormOp, nn::LayerNormOp>(op))
+    return shapeOf(op->getOperand(0)).empty() ? 0 : 1;
+  ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
+  int64_t rank = shape.size();
+  if (auto softmax = dyn_cast<nn::SoftmaxOp>(op))
+    return product(shape.drop_front(softmax.getDim() + 1)) == 1 ? rank - softmax.getDim() : 0;
+  auto reduce = dyn_cast<nn::ReduceOp>(op);
+  if (!reduce)
+    return 0;
+  int64_t first = rank;
+  for (int64_t dim : reduce.getDims())
+    first = shape[dim] == 1 ? first : std::min(first, dim);
+  if (first == rank)
+    return 1;
+  for (int64_t d = first; d < rank; ++d)
+    if (shape[d] != 1 && !llvm::is_contained(reduce.getDims(), d))
+      return 0;
+  return rank - first;
+}
+
+bool isRowReduction(Operation *op) {
+  return isa<nn::RmsNormOp, nn::LayerNormOp, nn::SoftmaxOp, nn::ReduceOp>(op) &&
+         getReducedDims(op) > 0;
+}
+
+int64_t getRowColumns(Operation *op) {
+  if (auto reduce = dyn_cast<nn::ReduceOp>(op)) {
+    int64_t columns = 1;
+    for (int64_t dim : reduce.getDims())
+      columns *= shapeOf(reduce.getInput())[dim];
+    return columns;
+  }
+  return product(shapeOf(op->getOperand(0)).take_back(getReducedDims(op)));
+}
+
+bool isRowOp(Operation *op) {
+  return isElementwise(op) || isRowReduction(op) ||
+         isa<nn::RotaryOp, nn::ConcatOp, nn::ReshapeOp, dist::PadOp, dist::ConstrainOp>(op);
+}
+
+SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op) {
+  int64_t features = shapeOf(op.getInput()).back(), rotated = shapeOf(op.getCos()).back();
+  SmallVector<RotaryPart> parts;
+  if (op.getInterleaved())
+    parts.push_back({RotaryPart::Pairs, 0, rotated});
+  else
+    parts = {{RotaryPart::First, 0, rotated / 2}, {RotaryPart::Second, rotated / 2, rotated}};
+  if (rotated < features)
+    parts.push_back({RotaryPart::Rest, rotated, features});
+  return parts;
+}
+
+int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind) {
+  int64_t half = shapeOf(op.getCos()).back() / 2;
+  return kind == RotaryPart::First ? half : -half;
+}
+
+std::optional<Access> getStatisticRow(Operation *op, const Access &access, const LoopSpace &space) {
+  if (isa<nn::ReduceOp>(op)) {
+    if (access.column != 0)
+      return std::nullopt;
+    int64_t columns = getRowColumns(op);
+    Access row = access;
+    for (int64_t &coefficient : row.rows)
+      coefficient *= columns;
+    row.offset *= columns;
+    return row;
+  }
+  ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  size_t kept = shape.size() - getReducedDims(op);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d >= kept) {
+      // The row is read whole, wherever in it the element is.
+      if (!(*dims)[d].isConstantInRows())
+        return std::nullopt;
+      (*dims)[d].column = (*dims)[d].offset = 0;
+    } else if ((*dims)[d].column != 0) {
+      return std::nullopt;
+    }
+  }
+  return linearize(*dims, shape, space.rows.size());
+}
+
+const Statistic *findStatistic(const RowPiece &piece, Operation *op, unsigned stage,
+                               const Access &row) {
+  for (const Statistic &statistic : piece.statistics)
+    if (statistic.op == op && statistic.stage == stage && statistic.row == row)
+      return &statistic;
+  return nullptr;
+}
+
+/// Whether the op takes many instructions for each element.
+static bool isCostly(Operation *op) {
+  return isa<nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp, nn::ErfOp, nn::SiluOp,
+             nn::TanhOp, nn::SigmoidOp, nn::GeluOp, nn::DivOp, nn::RemOp, nn::PowOp, nn::SinOp,
+             nn::CosOp, nn::SoftmaxOp>(op);
+}
+
+/// Whether the op is done element by element.
+static bool isScalar(Operation *op) {
+  if (isa<nn::SinOp, nn::CosOp, nn::RemOp, nn::PowOp>(op))
+    return true;
+  Type type = getElementTypeOrSelf(op->getResult(0).getType());
+  if (isa<nn::DivOp>(op))
+    return isa<IntegerType>(type);
+  return type.isF64() && isCostly(op) && !isa<nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp>(op);
+}
+
+//===----------------------------------------------------------------------===//
+// Reads
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Follows what a piece reads, from what it stores to the kernel's inputs.
+class Walker {
+public:
+  Walker(const KernelRegion &region, RowPlan &plan, RowPiece &piece)
+      : region(region), plan(plan), piece(piece) {}
+
+  /// Visits an element. The level is the number of passes that come before the
+  /// one that can compute it.
+  FailureOr<int64_t> walk(Value value, const Access &access, const LoopSpace &space);
+  FailureOr<int64_t> walkPass(Value value, const Access &access, int64_t columns) {
+    llvm::SaveAndRestore<int64_t> scope(this->columns, columns);
+    return walk(value, access, piece.space.withColumns(0, columns));
+  }
+  /// Chooses what is kept.
+  void chooseKept();
+  /// Whether some cut parts pairs that are exchanged within vectors.
+  bool cutsPairs() const;
+
+  std::string reason;
+
+private:
+  FailureOr<int64_t> walkNew(Value value, const Access &access, const LoopSpace &space);
+  FailureOr<int64_t> walkOperand(Operation *op, Value operand, const Access &access,
+                                 const LoopSpace &space, int64_t level = 0);
+  FailureOr<int64_t> walkParts(Operation *op, const Access &access, const LoopSpace &space);
+  FailureOr<int64_t> addStatistics(Operation *op, const Access &access, const LoopSpace &space);
+  bool isWorthKeeping(Value value, const Access &access, const LoopSpace &space);
+  LogicalResult fail(Operation *op, const Twine &text) {
+    reason = (op->getName().getStringRef() + " " + text).str();
+    return failure();
+  }
+
+  const KernelRegion &region;
+  RowPlan &plan;
+  RowPiece &piece;
+  /// Of the pass.
+  int64_t columns = 1;
+  /// Columns of interleaved pairs: of which pass, and the range.
+  SmallVector<std::array<int64_t, 3>> pairs;
+  /// Levels by the pass's columns and those looked at.
+  std::map<std::array<int64_t, 3>, NodeMap<int64_t>> levels;
+};
+
+} // namespace
+
+FailureOr<int64_t> Walker::walk(Value value, const Access &access, const LoopSpace &space) {
+  NodeMap<int64_t> &known = levels[{columns, space.begin, space.end}];
+  if (int64_t *level = known.find(value, access))
+    return *level;
+  FailureOr<int64_t> level = walkNew(value, access, space);
+  if (succeeded(level))
+    known.set(value, access, *level);
+  return level;
+}
+
+FailureOr<int64_t> Walker::walkOperand(Operation *op, Value operand, const Access &access,
+                                       const LoopSpace &space, int64_t level) {
+  std::optional<Access> read = getOperandAccess(op, operand, access, space);
+  if (!read)
+    return fail(op, "joins or splits dimensions that the kernel goes over as one");
+  FailureOr<int64_t> own = walk(operand, *read, space);
+  if (failed(own))
+    return failure();
+  return std::max(*own, level);
+}
+
+FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const LoopSpace &space) {
+  Type type = getElementTypeOrSelf(value.getType());
+  plan.widestBytes =
+      std::max<int64_t>(plan.widestBytes, getComputeType(type).getIntOrFloatBitWidth() / 8);
+  Operation *op = region.getDefiningOp(value);
+  plan.canReorder &= access.column == 0 || type.isBF16() || (op && type.isF32());
+  if (!op) {
+    piece.accesses.push_back(access);
+    plan.isScalar |= access.column != 0 && access.column != 1;
+    return 0;
+  }
+  plan.isCostly |= isCostly(op) && access.column != 0;
+  plan.isScalar |= isScalar(op) && access.column != 0;
+  if (isa<nn::ConstantOp>(op))
+    return 0;
+  if (auto iota = dyn_cast<nn::IotaOp>(op)) {
+    auto dims = delinearize(access, shapeOf(value), space);
+    if (!dims)
+      return fail(op, "counts along a dimension that the kernel goes over with others");
+    piece.accesses.push_back((*dims)[iota.getDim()]);
+    return 0;
+  }
+  if (isa<nn::RotaryOp, nn::ConcatOp>(op))
+    return walkParts(op, access, space);
+  if (isRowReduction(op))
+    return addStatistics(op, access, space);
+  if (!isElementwise(op) && !isa<nn::ReshapeOp, dist::ConstrainOp>(op))
+    return fail(op, "is not computed element by element");
+  int64_t level = 0;
+  for (Value operand : op->getOperands()) {
+    FailureOr<int64_t> next = walkOperand(op, operand, access, space, level);
+    if (failed(next))
+      return failure();
+    level = *next;
+  }
+  return level;
+}
+
+std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Access &access,
+                                                      const LoopSpace &space) {
+  Value result = op->getResult(0);
+  ArrayRef<int64_t> shape = shapeOf(result);
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  auto concat = dyn_cast<nn::ConcatOp>(op);
+  int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(shape.size()) - 1;
+  const Access &along = (*dims)[dim];
+  // One element of the dimension for each column, or one for all of them.
+  bool isPoint = along.column == 0;
+  if (!along.isConstantInRows() || (!isPoint && along.column != 1))
+    return std::nullopt;
+  SmallVector<ColumnPart> parts;
+  auto add = [&](Value operand, int64_t from, int64_t begin, int64_t end, RotaryPart::Kind kind) {
+    // Columns at which the dimension is within begin .. end.
+    int64_t first = isPoint ? space.begin : begin - along.offset;
+    int64_t last = isPoint ? space.end : end - along.offset;
+    if (isPoint && (along.offset < begin || along.offset >= end))
+      return;
+    first = std::max(first, space.begin);
+    last = std::min(last, space.end);
+    if (first < last)
+      parts.push_back({operand, kind, first, last, from, along.offset + along.column * first});
+  };
+  if (concat) {
+    int64_t at = 0;
+    for (Value operand : concat.getInputs()) {
+      int64_t size = shapeOf(operand)[dim];
+      add(operand, at, at, at + size, RotaryPart::Rest);
+      at += size;
+    }
+  } else {
+    for (const RotaryPart &part : getRotaryParts(cast<nn::RotaryOp>(op)))
+      add(op->getOperand(0), 0, part.begin, part.end, part.kind);
+  }
+  return parts;
+}
+
+std::optional<Access> getPartAccess(Operation *op, Value operand, int64_t from, int64_t shift,
+                                    const Access &access, const LoopSpace &space) {
+  ArrayRef<int64_t> shape = shapeOf(op->getResult(0)), operandShape = shapeOf(operand);
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  auto concat = dyn_cast<nn::ConcatOp>(op);
+  size_t missing = shape.size() - operandShape.size();
+  SmallVector<Access> read(dims->begin() + missing, dims->end());
+  int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(operandShape.size()) - 1;
+  read[dim].offset += shift - from;
+  return linearize(read, operandShape, space.rows.size());
+}
+
+FailureOr<int64_t> Walker::walkParts(Operation *op, const Access &access, const LoopSpace &space) {
+  auto parts = getColumnParts(op, access, space);
+  if (!parts)
+    return fail(op, "does not lie along the kernel's columns");
+  int64_t level = 0;
+  auto visit = [&](Value operand, int64_t from, int64_t shift, const LoopSpace &part) {
+    std::optional<Access> read = getPartAccess(op, operand, from, shift, access, part);
+    if (!read)
+      return LogicalResult(fail(op, "has operands that the kernel cannot go along"));
+    FailureOr<int64_t> next = walk(operand, *read, part);
+    if (failed(next))
+      return failure();
+    level = std::max(level, *next);
+    return success();
+  };
+  auto rotary = dyn_cast<nn::RotaryOp>(op);
+  for (const ColumnPart &part : *parts) {
+    for (int64_t cut : {part.begin, part.end})
+      if (auto &cuts = piece.cuts[columns];
+          cut > space.begin && cut < space.end && !llvm::is_contained(cuts, cut))
+        cuts.push_back(cut);
+    LoopSpace within = space.withColumns(part.begin, part.end);
+    if (failed(visit(part.operand, part.from, 0, within)))
+      return failure();
+    if (!rotary || part.kind == RotaryPart::Rest)
+      continue;
+    if (failed(visit(rotary.getCos(), 0, 0, within)) ||
+        failed(visit(rotary.getSin(), 0, 0, within)))
+      return failure();
+    if (part.kind == RotaryPart::Pairs) {
+      // Pairs are exchanged within vectors.
+      auto whole = getPartAccess(op, part.operand, 0, 0, access, within);
+      if (part.first % 2 != 0 || (part.end - part.begin) % 2 != 0 || !whole || whole->column != 1)
+        return fail(op, "has pairs that the kernel would part");
+      pairs.push_back({columns, part.begin, part.end});
+    } else if (failed(visit(part.operand, 0, getRotaryShift(rotary, part.kind), within))) {
+      return failure();
+    }
+  }
+  return level;
+}
+
+FailureOr<int64_t> Walker::addStatistics(Operation *op, const Access &access,
+                                         const LoopSpace &space) {
+  std::optional<Access> row = getStatisticRow(op, access, space);
+  if (!row)
+    return fail(op, "has rows that are not the kernel's");
+  int64_t columns = getRowColumns(op), level;
+  SmallVector<Statistic::Kind, 2> kinds;
+  if (isa<nn::RmsNormOp>(op))
+    kinds = {Statistic::SquareSum};
+  else if (isa<nn::LayerNormOp>(op))
+    kinds = {Statistic::Sum, Statistic::CentredSquareSum};
+  else if (isa<nn::SoftmaxOp>(op))
+    kinds = {Statistic::Max, Statistic::ExponentialSum};
+  else
+    switch (cast<nn::ReduceOp>(op).getKind()) {
+    case nn::ReduceKind::Sum:
+    case nn::ReduceKind::Mean:
+      kinds = {Statistic::Sum};
+      break;
+    case nn::ReduceKind::Max:
+      kinds = {Statistic::Max};
+      break;
+    case nn::ReduceKind::Min:
+      kinds = {Statistic::Min};
+      break;
+    }
+  if (const Statistic *known = findStatistic(piece, op, kinds.size() - 1, *row)) {
+    level = known->level + 1;
+  } else {
+    for (size_t i = 0; i < space.rows.size(); ++i)
+      if (space.rows[i] > 1 && row->rows[i] == 0)
+        return fail(op, "would be computed once for each of several rows");
+    Access first = *row;
+    first.column = 1;
+    FailureOr<int64_t> operand = walkPass(op->getOperand(0), first, columns);
+    if (failed(operand))
+      return failure();
+    level = *operand;
+    for (auto [stage, kind] : llvm::enumerate(kinds))
+      piece.statistics.push_back({kind, op, unsigned(stage), *row, columns, level++});
+  }
+  // Exponentials are kept in f32, to be read in the chunks in which they were made.
+  if (isa<nn::SoftmaxOp>(op))
+    plan.canReorder &= access.column == 1 && access.offset == row->offset &&
+                       access.rows == row->rows && columns == this->columns;
+  // What is done with the elements.
+  if (isa<nn::ReduceOp>(op))
+    return level;
+  if (!isa<nn::SoftmaxOp>(op) && failed(walk(op->getOperand(0), access, space)))
+    return failure();
+  for (Value operand : op->getOperands().drop_front()) {
+    FailureOr<int64_t> next = walkOperand(op, operand, access, space, level);
+    if (failed(next))
+      return failure();
+    level = *next;
+  }
+  return level;
+}
+
+/// Whether a row element takes more than a load and little arithmetic.
+bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &space) {
+  int64_t loads = 0, steps = 0;
+  SmallVector<Value> open{value};
+  llvm::SmallDenseSet<Value> seen;
+  while (!open.empty()) {
+    Value next = open.pop_back_val();
+    if (!seen.insert(next).second)
+      continue;
+    Operation *op = region.getDefiningOp(next);
+    if (!op) {
+      ++loads;
+      continue;
+    }
+    if (isCostly(op) || isRowReduction(op) || ++steps > 4)
+      return true;
+    open.append(op->operand_begin(), op->operand_end());
+  }
+  return loads > 1;
+}
+
+bool Walker::cutsPairs() const {
+  for (auto [columns, begin, end] : pairs)
+    if (auto cuts = piece.cuts.find(columns); cuts != piece.cuts.end())
+      for (int64_t cut : cuts->second)
+        if (cut > begin && cut < end && (cut - begin) % 2 != 0)
+          return true;
+  return false;
+}
+
+void Walker::chooseKept() {
+  for (const Statistic &statistic : piece.statistics) {
+    Value value = statistic.op->getOperand(0);
+    Access access = statistic.row;
+    access.column = 1;
+    if (statistic.stage != 0 || !region.getDefiningOp(value))
+      continue;
+    bool isStored = llvm::any_of(piece.stores, [&](const Store &store) {
+      return store.value == value && store.from == access;
+    });
+    // A sum is all that is wanted of its terms, unless there are other users.
+    bool isReadAgain = !isa<nn::ReduceOp>(statistic.op) || !value.hasOneUse();
+    bool isKnown = llvm::any_of(
+        piece.kept, [&](const Kept &kept) { return kept.value == value && kept.access == access; });
+    if (!isStored && !isKnown && isReadAgain &&
+        isWorthKeeping(value, access, piece.space.withColumns(0, statistic.columns)))
+      piece.kept.push_back({value, access, statistic.columns, statistic.level});
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Pieces
+//===----------------------------------------------------------------------===//
+
+/// The last dimensions of a shape, of so many elements, are the columns; none if
+/// no dimensions are.
+static std::optional<LoopSpace> splitShape(ArrayRef<int64_t> shape, int64_t columns) {
+  size_t split = shape.size();
+  int64_t behind = 1;
+  while (split > 0 && behind < columns)
+    behind *= shape[--split];
+  if (behind != columns)
+    return std::nullopt;
+  return LoopSpace{SmallVector<int64_t, 6>(shape.take_front(split)), 0, columns};
+}
+
+/// Elements of a dense value in order: `columns` for each row.
+static Access getDenseAccess(const LoopSpace &space, int64_t columns) {
+  Access access;
+  access.rows.resize(space.rows.size());
+  int64_t stride = columns;
+  for (size_t i = space.rows.size(); i-- > 0; stride *= space.rows[i])
+    access.rows[i] = stride;
+  access.column = space.end == columns ? 1 : 0;
+  return access;
+}
+
+/// Joins loops that all accesses go along in order.
+static void joinLoops(RowPiece &piece) {
+  ArrayRef<int64_t> rows = piece.space.rows;
+  bool hasCuts = llvm::any_of(piece.cuts, [](auto &entry) { return !entry.second.empty(); });
+  bool joinsColumns = piece.statistics.empty() && !hasCuts && piece.space.end > 1;
+  for (size_t d = rows.size(); d-- > 0;) {
+    if (rows[d] == 1)
+      continue;
+    auto follows = [&](auto coefficientBehind, int64_t size) {
+      return llvm::all_of(piece.accesses, [&](const Access &access) {
+        return access.rows[d] == coefficientBehind(access) * size;
+      });
+    };
+    if (joinsColumns &&
+        follows([](const Access &access) { return access.column; }, piece.getNumColumns())) {
+      piece.columnDims.push_back(d);
+      continue;
+    }
+    joinsColumns = false;
+    if (!piece.loops.empty()) {
+      unsigned last = piece.loops.back().front();
+      if (follows([&](const Access &access) { return access.rows[last]; },
+                  piece.getLoopSize(piece.loops.size() - 1))) {
+        piece.loops.back().push_back(d);
+        continue;
+      }
+    }
+    piece.loops.push_back({unsigned(d)});
+  }
+  std::reverse(piece.loops.begin(), piece.loops.end());
+}
+
+int64_t RowPiece::getLoopSize(size_t loop) const {
+  int64_t size = 1;
+  for (unsigned d : loops[loop])
+    size *= space.rows[d];
+  return size;
+}
+
+int64_t RowPiece::getNumRows() const {
+  int64_t rows = 1;
+  for (size_t i = 0; i < loops.size(); ++i)
+    rows *= getLoopSize(i);
+  return rows;
+}
+
+int64_t RowPiece::getNumColumns() const {
+  int64_t columns = space.end;
+  for (unsigned d : columnDims)
+    columns *= space.rows[d];
+  return columns;
+}
+
+static LogicalResult finishPiece(const KernelRegion &region, RowPlan &plan, RowPiece piece,
+                                 std::string &reason) {
+  Walker walker(region, plan, piece);
+  for (Store &store : piece.stores) {
+    piece.accesses.push_back(store.to);
+    if (!store.value)
+      continue;
+    FailureOr<int64_t> level =
+        walker.walkPass(store.value, store.from, store.perRow ? 1 : piece.space.end);
+    if (failed(level)) {
+      reason = walker.reason;
+      return failure();
+    }
+    store.level = *level;
+    piece.numPasses = std::max(piece.numPasses, *level + 1);
+  }
+  if (walker.cutsPairs()) {
+    reason = "pairs of a rotary op would be parted";
+    return failure();
+  }
+  walker.chooseKept();
+  auto isInOrder = [](const auto &stored) {
+    return stored.value && !getElementTypeOrSelf(stored.value.getType()).isBF16();
+  };
+  plan.canReorder &=
+      llvm::none_of(piece.kept, isInOrder) && llvm::none_of(piece.stores, [&](const Store &store) {
+        return !store.perRow && isInOrder(store);
+      });
+  for (auto &[columns, cuts] : piece.cuts)
+    llvm::sort(cuts);
+  joinLoops(piece);
+  plan.pieces.push_back(std::move(piece));
+  return success();
+}
+
+/// The outputs as rows of so many columns each, of a value of this shape; outputs of
+/// one element a row are written once for each.
+static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<int64_t> shape,
+                                         int64_t columns, std::string &reason) {
+  std::optional<LoopSpace> space = splitShape(shape, columns);
+  if (!space) {
+    reason = "outputs do not have the rows of its reductions";
+    return std::nullopt;
+  }
+  RowPiece piece;
+  piece.space = *space;
+  int64_t rows = product(piece.space.rows);
+  for (auto [i, output] : llvm::enumerate(region.outputs)) {
+    int64_t count = product(shapeOf(output));
+    bool perRow = count == rows;
+    if (!perRow && count != rows * columns) {
+      reason = "outputs have different shapes";
+      return std::nullopt;
+    }
+    Access access = getDenseAccess(piece.space, perRow ? 1 : columns);
+    access.column = perRow ? 0 : 1;
+    piece.stores.push_back({unsigned(i), output, access, access, perRow, 0});
+  }
+  return piece;
+}
+
+/// A concatenation or padding that is not cut along columns: a piece for each part.
+static LogicalResult makeParts(const KernelRegion &region, Operation *root, RowPlan &plan,
+                               std::string &reason) {
+  ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
+  // A part of the result, from an index on.
+  auto add = [&](Value value, ArrayRef<int64_t> sizes, ArrayRef<int64_t> starts) {
+    if (product(sizes) == 0)
+      return success();
+    RowPiece piece;
+    piece.space = *splitShape(sizes, sizes.empty() ? 1 : sizes.back());
+    int64_t columns = piece.space.end;
+    Access from = getDenseAccess(piece.space, columns);
+    from.column = 1;
+    SmallVector<Access> dims(shape.size());
+    for (auto [d, dim] : llvm::enumerate(dims)) {
+      dim.rows.assign(piece.space.rows.size(), 0);
+      dim.offset = starts[d];
+      if (d < piece.space.rows.size())
+        dim.rows[d] = 1;
+      else if (d + 1 == dims.size())
+        dim.column = 1;
+    }
+    Access to = linearize(dims, shape, piece.space.rows.size());
+    piece.stores.push_back({0, value, from, to, false, 0});
+    return finishPiece(region, plan, std::move(piece), reason);
+  };
+  SmallVector<int64_t> starts(shape.size(), 0);
+  if (auto concat = dyn_cast<nn::ConcatOp>(root)) {
+    for (Value input : concat.getInputs()) {
+      if (failed(add(input, shapeOf(input), starts)))
+        return failure();
+      starts[concat.getDim()] += shapeOf(input)[concat.getDim()];
+    }
+    return success();
+  }
+  auto pad = cast<dist::PadOp>(root);
+  ArrayRef<int64_t> own = shapeOf(pad.getInput());
+  if (failed(add(pad.getInput(), own, starts)))
+    return failure();
+  // Zeros behind dimension d, of what is not behind an earlier one.
+  SmallVector<int64_t> sizes(shape);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (own[d] == shape[d])
+      continue;
+    sizes[d] = shape[d] - own[d];
+    starts[d] = own[d];
+    if (failed(add(Value(), sizes, starts)))
+      return failure();
+    sizes[d] = own[d];
+    starts[d] = 0;
+  }
+  return success();
+}
+
+RowPlanResult planRows(const KernelRegion &region) {
+  RowPlanResult result;
+  int64_t columns = 0;
+  for (Operation *op : region.ops) {
+    if (!isRowOp(op)) {
+      result.reason = (op->getName().getStringRef() + " is not part of row kernels").str();
+      return result;
+    }
+    if (isRowReduction(op))
+      columns = std::max(columns, getRowColumns(op));
+  }
+  if (llvm::any_of(region.outputs, [](Value v) { return product(shapeOf(v)) == 0; })) {
+    result.plan.emplace();
+    return result;
+  }
+  // Rows of what is reduced; else of the last dimension, or each element its own
+  // row. The shape is that of the largest outputs.
+  int64_t most = 0;
+  for (Value output : region.outputs)
+    most = std::max(most, product(shapeOf(output)));
+  SmallVector<ArrayRef<int64_t>> shapes;
+  for (Value output : region.outputs)
+    if (product(shapeOf(output)) == most && !llvm::is_contained(shapes, shapeOf(output)))
+      shapes.push_back(shapeOf(output));
+  for (ArrayRef<int64_t> shape : shapes) {
+    SmallVector<int64_t, 3> choices;
+    if (columns > 0)
+      choices.push_back(columns);
+    if (!shape.empty())
+      choices.push_back(shape.back());
+    choices.push_back(1);
+    for (int64_t choice : choices) {
+      RowPlan plan;
+      std::string reason;
+      std::optional<RowPiece> piece = makePiece(region, shape, choice, reason);
+      if (piece && succeeded(finishPiece(region, plan, std::move(*piece), reason))) {
+        result.plan = std::move(plan);
+        return result;
+      }
+      if (result.reason.empty())
+        result.reason = reason;
+    }
+  }
+  Operation *root = region.outputs.size() == 1 ? region.getDefiningOp(region.outputs[0]) : nullptr;
+  if (isa_and_nonnull<nn::ConcatOp, dist::PadOp>(root)) {
+    RowPlan plan;
+    std::string reason;
+    if (succeeded(makeParts(region, root, plan, reason)))
+      result.plan = std::move(plan);
+  }
+  return result;
+}
+
+} // namespace meshwright::lower

@@ -1,0 +1,176 @@
+//===- Check.cpp - a plan against the program it comes from ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Facade/Assemble.h"
+#include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/passes/Pipeline.h"
+
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <cmath>
+#include <limits>
+
+using namespace meshwright;
+using mlir::failed;
+
+/// The largest difference of pairs of numbers, relative to the largest expected
+/// one; infinite where one is not a number and the other is.
+template <typename Actual, typename Expected>
+static double getDifference(int64_t count, Actual actual, Expected expected) {
+  double difference = 0, largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    double a = actual(i), e = expected(i);
+    if (std::isfinite(e))
+      largest = std::max(largest, std::abs(e));
+    if (a == e || (std::isnan(a) && std::isnan(e)))
+      continue; // equal infinities have no difference to speak of
+    if (!std::isfinite(a) || !std::isfinite(e))
+      return std::numeric_limits<double>::infinity();
+    difference = std::max(difference, std::abs(a - e));
+  }
+  return difference == 0 ? 0 : difference / std::max(largest, 1e-30);
+}
+
+static std::string formatNumber(double number) {
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.2g", number);
+  return text;
+}
+
+namespace {
+
+/// Arrays for a program's outputs.
+struct Outputs {
+  std::vector<std::vector<char>> arrays;
+  std::vector<void *> addresses;
+
+  explicit Outputs(const std::vector<rt::ProgramValue> &values) {
+    for (const rt::ProgramValue &value : values)
+      arrays.emplace_back(rt::countOf(value.shape) * rt::sizeOf(value.type));
+    for (std::vector<char> &array : arrays)
+      addresses.push_back(array.data());
+  }
+};
+
+} // namespace
+
+/// The ops with an identity, by it, in program order.
+static llvm::DenseMap<int64_t, std::vector<mlir::Operation *>>
+getOpsById(mlir::FunctionOpInterface function) {
+  llvm::DenseMap<int64_t, std::vector<mlir::Operation *>> ops;
+  function->walk([&](mlir::Operation *op) {
+    auto id = op->getAttrOfType<mlir::IntegerAttr>(nn::NnDialect::kIdAttr);
+    if (id && (op->getNumResults() == 1 || llvm::isa<nn::NnDialect>(op->getDialect())))
+      ops[id.getInt()].push_back(op);
+  });
+  return ops;
+}
+
+/// Runs both programs again with all values kept, and describes the first one in
+/// program order that differs. Leaves `result` as it is where none does.
+static mlir::LogicalResult findFirstDifference(const Plan::State &state,
+                                               const std::vector<HostArray> &inputs,
+                                               double tolerance, CheckResult &result,
+                                               std::vector<Diagnostic> &diagnostics) {
+  CompileOptions probing;
+  probing.probes = true;
+  auto plan = state.compile(PlanPhase::Spmd, probing, diagnostics);
+  auto reference = state.compile(PlanPhase::Global, probing, diagnostics);
+  if (failed(plan) || failed(reference))
+    return mlir::failure();
+  Outputs actual((*plan)->getDescription().outputs),
+      expected((*reference)->getDescription().outputs);
+  if (failed(state.run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
+      failed(state.run(**reference, inputs, expected.addresses, {}, diagnostics)))
+    return mlir::failure();
+
+  mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd));
+  auto placement = PlacementAnalysis::run(llvm::cast<mlir::func::FuncOp>(*entry));
+  if (failed(placement))
+    return mlir::failure();
+  auto ops = getOpsById(entry);
+  llvm::DenseMap<int64_t, const Executable::ProbedValue *> references;
+  for (const Executable::ProbedValue &value : (*reference)->getProbedValues())
+    references.try_emplace(value.id, &value);
+
+  llvm::DenseMap<int64_t, size_t> seen;
+  for (const Executable::ProbedValue &value : (*plan)->getProbedValues()) {
+    auto candidates = ops.find(value.id);
+    const Executable::ProbedValue *want = references.lookup(value.id);
+    size_t occurrence = seen[value.id]++;
+    if (candidates == ops.end() || occurrence >= candidates->second.size() || !want ||
+        want->values.empty() || want->type != value.type)
+      continue;
+    mlir::Operation *op = candidates->second[occurrence];
+    const dist::Layout *layout = placement->lookup(op->getResult(0));
+    // A value that a pass keeps in another shape has nothing to compare with.
+    if (!layout || layout->getGlobalShape() != llvm::ArrayRef<int64_t>(want->localShape) ||
+        layout->getLocalShape() != llvm::ArrayRef<int64_t>(value.localShape))
+      continue;
+    double allowed = tolerance < 0 ? rt::getTolerance(value.type) : tolerance;
+    for (const std::vector<double> &global :
+         assemble(*layout, placement->getMesh(), value.type, value.values)) {
+      double difference = getDifference(
+          global.size(), [&](int64_t i) { return global[i]; },
+          [&](int64_t i) { return rt::loadAsDouble(want->type, want->values.front().data(), i); });
+      if (difference <= allowed)
+        continue;
+      SourceLocation location = getSourceLocation(op->getLoc());
+      result.firstDifference += llvm::formatv(
+          "; first in program order, the result of {0}{1}, laid out as {2}, differs by {3}",
+          op->getName().getStringRef(), location.name.empty() ? "" : " '" + location.name + "'",
+          dist::toString(*layout, placement->getMesh()), formatNumber(difference));
+      result.file = location.file;
+      result.line = location.line;
+      return mlir::success();
+    }
+  }
+  return mlir::success();
+}
+
+Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance) {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  std::vector<Diagnostic> diagnostics;
+  if (!state->get(PlanPhase::Global))
+    return std::vector<Diagnostic>{makeError(
+        "the program was SPMD from the start: there is no unsharded program to compare with")};
+  CompileOptions scheduled;
+  scheduled.schedule = getScheduleOptions(state->options);
+  auto plan = state->compile(PlanPhase::Spmd, scheduled, diagnostics);
+  if (failed(plan))
+    return diagnostics;
+  auto reference = state->compile(PlanPhase::Global, {}, diagnostics);
+  if (failed(reference))
+    return diagnostics;
+  const std::vector<rt::ProgramValue> &values = (*plan)->getDescription().outputs;
+  Outputs actual(values), expected((*reference)->getDescription().outputs);
+  if (failed(state->run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
+      failed(state->run(**reference, inputs, expected.addresses, {}, diagnostics)))
+    return diagnostics;
+
+  CheckResult result;
+  for (size_t i = 0; i < values.size(); ++i) {
+    double difference = getDifference(
+        rt::countOf(values[i].shape),
+        [&](int64_t e) { return rt::loadAsDouble(values[i].type, actual.addresses[i], e); },
+        [&](int64_t e) { return rt::loadAsDouble(values[i].type, expected.addresses[i], e); });
+    double allowed = tolerance < 0 ? rt::getTolerance(values[i].type) : tolerance;
+    result.outputs.push_back({values[i].name, difference});
+    if (difference <= allowed || !result.passed)
+      continue;
+    result.passed = false;
+    result.firstDifference =
+        llvm::formatv("output '{0}' differs by {1} of its largest entry: expected at most {2}",
+                      values[i].name, formatNumber(difference), formatNumber(allowed));
+  }
+  if (!result.passed && failed(findFirstDifference(*state, inputs, tolerance, result, diagnostics)))
+    return diagnostics;
+  return {std::move(result), diagnostics};
+}

@@ -1,0 +1,317 @@
+//===- Compose.cpp - several programs as one ------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Stages run one after another in one function. Those of the loop are written out
+// once a step: their parameters are the same arguments every time, and equal
+// kernels are compiled once.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Facade/State.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/StringMap.h"
+
+using namespace meshwright;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+using mlir::Value;
+using nn::NnDialect;
+
+namespace {
+
+struct StageState {
+  std::string name;
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  mlir::func::FuncOp main;
+  bool inLoop = false;
+  /// For each argument, the stage that feeds it and which of its results; -1 for
+  /// inputs of the pipeline and parameters.
+  std::vector<std::pair<int64_t, int64_t>> sources;
+  /// Arguments of the composed function; null where only a stage feeds it.
+  std::vector<Value> arguments;
+  /// Results of its latest run.
+  std::vector<Value> results;
+};
+
+class Composer {
+public:
+  explicit Composer(mlir::MLIRContext *context) : context(context), builder(context) {}
+
+  LogicalResult addStages(const std::vector<Stage> &stages);
+  LogicalResult setLoop(const std::vector<std::string> &names, int64_t steps);
+  LogicalResult connect(const std::vector<Connection> &connections);
+  FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> build();
+
+private:
+  mlir::InFlightDiagnostic emitError() const {
+    return mlir::emitError(mlir::UnknownLoc::get(context), "compose: ");
+  }
+  /// The stages' names, for errors.
+  std::string listStages() const;
+  /// The index of a stage, or -1.
+  int64_t find(llvm::StringRef name) const;
+  LogicalResult connectOne(const Connection &connection);
+  LogicalResult copyMeshes(mlir::ModuleOp module);
+  void addArguments(mlir::func::FuncOp main);
+  void runStage(StageState &stage, bool isFirstStep);
+  /// Whether the argument's value in the first step comes from outside.
+  bool startsOutside(const StageState &stage, int64_t index, int64_t source) const {
+    return stage.inLoop && stages[source].inLoop && source >= index;
+  }
+
+  mlir::MLIRContext *context;
+  mlir::OpBuilder builder;
+  std::vector<StageState> stages;
+  int64_t steps = 1;
+};
+
+} // namespace
+
+std::string Composer::listStages() const {
+  std::string names;
+  for (const StageState &stage : stages)
+    names += (names.empty() ? "" : ", ") + stage.name;
+  return names;
+}
+
+int64_t Composer::find(llvm::StringRef name) const {
+  for (auto [i, stage] : llvm::enumerate(stages))
+    if (stage.name == name)
+      return i;
+  return -1;
+}
+
+LogicalResult Composer::addStages(const std::vector<Stage> &given) {
+  if (given.empty())
+    return emitError() << "there are no models, expected one at least";
+  for (const Stage &stage : given) {
+    if (stage.name.empty() || llvm::StringRef(stage.name).contains('.'))
+      return emitError() << "stage '" << stage.name
+                         << "' has a name that is empty or has a dot, expected a plain name";
+    if (find(stage.name) >= 0)
+      return emitError() << "two stages are named '" << stage.name << "'";
+    StageState state;
+    state.name = stage.name;
+    state.module = stage.program.getState().cloneInto(context);
+    if (!state.module)
+      return failure();
+    state.main = llvm::dyn_cast<mlir::func::FuncOp>(getEntry(*state.module).getOperation());
+    if (!state.main || !state.main.getBody().hasOneBlock())
+      return emitError() << "stage '" << stage.name << "' is no function of one block";
+    if (stage.program.isSpmd())
+      return emitError() << "stage '" << stage.name
+                         << "' is an SPMD program already, expected one for one device";
+    state.sources.assign(state.main.getNumArguments(), {-1, -1});
+    stages.push_back(std::move(state));
+  }
+  return success();
+}
+
+LogicalResult Composer::setLoop(const std::vector<std::string> &names, int64_t count) {
+  if (count < 1)
+    return emitError() << "steps is " << count << ", expected 1 or more";
+  if (names.empty() && count > 1)
+    return emitError() << "steps is " << count << " without a loop, expected stages in 'loop'";
+  steps = count;
+  for (const std::string &name : names) {
+    int64_t index = find(name);
+    if (index < 0)
+      return emitError() << "loop names stage '" << name << "', expected one of " << listStages();
+    stages[index].inLoop = true;
+  }
+  // Once left, the loop is over.
+  bool left = false;
+  for (size_t i = 0; i + 1 < stages.size(); ++i) {
+    left |= stages[i].inLoop && !stages[i + 1].inLoop;
+    if (left && stages[i + 1].inLoop)
+      return emitError() << "stage '" << stages[i].name
+                         << "' stands between stages of the loop, expected the loop's stages to "
+                            "follow one another";
+  }
+  return success();
+}
+
+LogicalResult Composer::connectOne(const Connection &connection) {
+  auto [stageName, inputName] = llvm::StringRef(connection.input).split('.');
+  int64_t to = find(stageName);
+  if (to < 0)
+    return emitError() << "connect names '" << connection.input << "': there is no stage '"
+                       << stageName << "', expected one of " << listStages();
+  StageState &target = stages[to];
+  int64_t argument = -1;
+  std::string known;
+  for (unsigned i = 0; i < target.main.getNumArguments(); ++i)
+    if (auto name = target.main.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr)) {
+      known += (known.empty() ? "" : ", ") + name.str();
+      if (name == inputName)
+        argument = i;
+    }
+  if (argument < 0)
+    return emitError() << "connect names '" << connection.input << "': stage '" << stageName
+                       << "' has no input '" << inputName << "', expected one of " << known;
+  auto [sourceName, position] = llvm::StringRef(connection.output).rsplit('.');
+  int64_t from = find(sourceName), result = 0;
+  if (from < 0 || position.getAsInteger(10, result))
+    return emitError() << "'" << connection.input << "' is connected to '" << connection.output
+                       << "', expected \"stage.position of an output\" with a stage of "
+                       << listStages();
+  int64_t count = stages[from].main.getNumResults();
+  if (result < 0 || result >= count)
+    return emitError() << "'" << connection.input << "' is connected to output " << result
+                       << " of stage '" << sourceName << "', which has " << count;
+  if (from >= to && !startsOutside(target, to, from))
+    return emitError() << "'" << connection.input << "' is connected to stage '" << sourceName
+                       << "', which does not run before it, expected an earlier stage, or both "
+                          "in the loop";
+  mlir::Type expected = target.main.getArgumentTypes()[argument];
+  mlir::Type got = stages[from].main.getResultTypes()[result];
+  if (expected != got)
+    return emitError() << "'" << connection.input << "' is " << expected << ", but '"
+                       << connection.output << "' is " << got;
+  if (target.sources[argument].first >= 0)
+    return emitError() << "'" << connection.input << "' is connected twice";
+  target.sources[argument] = {from, result};
+  return success();
+}
+
+LogicalResult Composer::connect(const std::vector<Connection> &connections) {
+  for (const Connection &connection : connections)
+    if (failed(connectOne(connection)))
+      return failure();
+  return success();
+}
+
+void Composer::addArguments(mlir::func::FuncOp main) {
+  mlir::Block &body = main.getBody().front();
+  for (auto [index, stage] : llvm::enumerate(stages)) {
+    stage.arguments.resize(stage.main.getNumArguments());
+    for (unsigned i = 0; i < stage.main.getNumArguments(); ++i) {
+      int64_t source = stage.sources[i].first;
+      if (source >= 0 && !startsOutside(stage, index, source))
+        continue;
+      mlir::BlockArgument inner = stage.main.getArgument(i);
+      stage.arguments[i] = body.addArgument(inner.getType(), inner.getLoc());
+    }
+  }
+  main.setType(
+      builder.getFunctionType(body.getArgumentTypes(), stages.back().main.getResultTypes()));
+  auto prefix = [&](const StageState &stage, mlir::StringAttr name) {
+    return builder.getStringAttr(stage.name + "." + name.str());
+  };
+  for (StageState &stage : stages)
+    for (auto [i, value] : llvm::enumerate(stage.arguments)) {
+      if (!value)
+        continue;
+      llvm::SmallVector<mlir::NamedAttribute> attrs;
+      for (mlir::NamedAttribute attr : mlir::function_interface_impl::getArgAttrs(stage.main, i)) {
+        mlir::Attribute named = attr.getValue();
+        if (attr.getName() == NnDialect::kInputAttr || attr.getName() == NnDialect::kParameterAttr)
+          named = prefix(stage, llvm::cast<mlir::StringAttr>(named));
+        if (attr.getName() == NnDialect::kAliasesAttr) {
+          llvm::SmallVector<mlir::Attribute> aliases;
+          for (auto alias : llvm::cast<mlir::ArrayAttr>(named).getAsRange<mlir::StringAttr>())
+            aliases.push_back(prefix(stage, alias));
+          named = builder.getArrayAttr(aliases);
+        }
+        attrs.push_back({attr.getName(), named});
+      }
+      main.setArgAttrs(llvm::cast<mlir::BlockArgument>(value).getArgNumber(), attrs);
+    }
+  for (unsigned i = 0; i < stages.back().main.getNumResults(); ++i)
+    main.setResultAttrs(i, stages.back().main.getResultAttrDict(i));
+}
+
+void Composer::runStage(StageState &stage, bool isFirstStep) {
+  int64_t index = &stage - stages.data();
+  mlir::IRMapping mapping;
+  for (unsigned i = 0; i < stage.main.getNumArguments(); ++i) {
+    auto [source, result] = stage.sources[i];
+    bool fromOutside = source < 0 || (isFirstStep && startsOutside(stage, index, source));
+    mapping.map(stage.main.getArgument(i),
+                fromOutside ? stage.arguments[i] : stages[source].results[result]);
+  }
+  mlir::Block &body = stage.main.getBody().front();
+  for (mlir::Operation &op : body.without_terminator()) {
+    mlir::Operation *copy = builder.clone(op, mapping);
+    // Numbers are given anew where they are needed.
+    copy->removeAttr(NnDialect::kIdAttr);
+    copy->setAttr(kStageAttr, builder.getStringAttr(stage.name));
+  }
+  stage.results.clear();
+  for (Value result : body.getTerminator()->getOperands())
+    stage.results.push_back(mapping.lookup(result));
+}
+
+LogicalResult Composer::copyMeshes(mlir::ModuleOp module) {
+  for (StageState &stage : stages)
+    for (auto mesh : stage.module->getOps<dist::MeshOp>()) {
+      auto known = module.lookupSymbol<dist::MeshOp>(mesh.getSymName());
+      if (known && known->getAttrDictionary() != mesh->getAttrDictionary())
+        return emitError() << "stage '" << stage.name << "' has another mesh @" << mesh.getSymName()
+                           << " than a stage before it";
+      if (!known)
+        builder.clone(*mesh);
+    }
+  return success();
+}
+
+FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> Composer::build() {
+  mlir::Location loc = stages.front().main.getLoc();
+  mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(loc);
+  builder.setInsertionPointToEnd(module->getBody());
+  if (failed(copyMeshes(*module)))
+    return failure();
+  auto main = mlir::func::FuncOp::create(builder, loc, "main", builder.getFunctionType({}, {}));
+  builder.setInsertionPointToEnd(main.addEntryBlock());
+  addArguments(main);
+  for (size_t i = 0; i < stages.size();) {
+    if (!stages[i].inLoop) {
+      runStage(stages[i++], /*isFirstStep=*/true);
+      continue;
+    }
+    size_t end = i;
+    while (end < stages.size() && stages[end].inLoop)
+      ++end;
+    for (int64_t step = 0; step < steps; ++step)
+      for (size_t stage = i; stage < end; ++stage)
+        runStage(stages[stage], step == 0);
+    i = end;
+  }
+  mlir::func::ReturnOp::create(builder, loc, stages.back().results);
+  return module;
+}
+
+Result<Program> Program::compose(const std::vector<Stage> &stages,
+                                 const std::vector<Connection> &connections,
+                                 const std::vector<std::string> &loop, int64_t steps) {
+  auto state = std::make_shared<State>();
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  Composer composer(state->context.get());
+  if (failed(composer.addStages(stages)) || failed(composer.setLoop(loop, steps)) ||
+      failed(composer.connect(connections)))
+    return collector.take();
+  FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> module = composer.build();
+  if (failed(module))
+    return collector.take();
+  state->module = std::move(*module);
+  FailureOr<Ports> ports = getPorts(*state->module);
+  if (failed(ports))
+    return collector.take();
+  state->ports = std::move(*ports);
+  Program program;
+  program.state = std::move(state);
+  return {std::move(program), collector.take()};
+}

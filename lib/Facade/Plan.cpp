@@ -1,0 +1,352 @@
+//===- Plan.cpp - parallel plans as users hold them -----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/lib/Execute/CompileBundle.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
+
+#include "mlir/Pass/PassManager.h"
+
+using namespace meshwright;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::ModuleOp;
+using mlir::succeeded;
+using mlir::success;
+
+/// The traffic of the plan that a report compares with: without sequence
+/// parallelism and without the rewrites of *optimise*.
+static std::optional<Traffic> planBefore(const Program::State &program,
+                                         ParallelizeOptions options) {
+  std::unique_ptr<mlir::MLIRContext> context = createContext();
+  DiagnosticCollector ignored(context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.cloneInto(context.get());
+  if (!module)
+    return std::nullopt;
+  if (!program.isSpmd) {
+    options.sequenceParallel = SequenceParallel::Off;
+    mlir::PassManager manager(context.get());
+    buildParallelizePipeline(manager, options, Phase::Partitioned);
+    if (failed(manager.run(*module)))
+      return std::nullopt;
+  }
+  FailureOr<Traffic> traffic = countTraffic(getEntry(*module));
+  if (failed(traffic))
+    return std::nullopt;
+  return *traffic;
+}
+
+//===----------------------------------------------------------------------===//
+// Planning
+//===----------------------------------------------------------------------===//
+
+Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = parseParallelizeOptions(
+      llvm::StringRef(text), [&](const llvm::Twine &message) -> LogicalResult {
+        errors.push_back(makeError(message.str()));
+        return failure();
+      });
+  if (failed(options))
+    return errors;
+
+  auto state = std::make_shared<State>();
+  state->program = program.state;
+  state->options = *options;
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  if (!module)
+    return collector.take();
+
+  auto run = [&](Phase phase) {
+    mlir::PassManager manager(state->context.get());
+    buildPhase(manager, *options, phase);
+    return succeeded(manager.run(*module));
+  };
+  auto keep = [&](PlanPhase phase) { state->phases[static_cast<size_t>(phase)] = module->clone(); };
+  if (!program.isSpmd()) {
+    keep(PlanPhase::Global);
+    if (!run(Phase::Annotated))
+      return collector.take();
+    keep(PlanPhase::Annotated);
+    if (!run(Phase::Propagated))
+      return collector.take();
+    keep(PlanPhase::Propagated);
+    if (!run(Phase::Partitioned))
+      return collector.take();
+  }
+  if (!run(Phase::Spmd))
+    return collector.take();
+  state->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
+
+  FailureOr<Report> report = buildReport(getEntry(state->get(PlanPhase::Spmd)));
+  if (failed(report))
+    return collector.take();
+  state->report = std::move(*report);
+  Plan plan;
+  plan.state = std::move(state);
+  return {std::move(plan), collector.take()};
+}
+
+std::string meshwright::toString(const Report &report, ReportFormat format) {
+  rt::PlainNumbers plain;
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (format == ReportFormat::Json)
+    printJson(report, os);
+  else
+    printText(report, os);
+  return text;
+}
+
+/// The rt program; null after an error.
+mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
+  mlir::OwningOpRef<ModuleOp> scheduled = get(PlanPhase::Spmd).clone();
+  mlir::PassManager manager(context.get());
+  buildPhase(manager, options, Phase::Rt);
+  return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
+}
+
+/// What the report says of the schedule: times, memory, and what was decided for
+/// collectives.
+static void addSchedule(Plan::State &state) {
+  dist::DistDialect::getDecisionLog(state.context.get()).clear();
+  // What cannot be scheduled says so when it is to run.
+  DiagnosticCollector ignored(state.context.get());
+  mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
+  if (!scheduled)
+    return;
+  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled));
+  if (!func)
+    return;
+  CommunicationTime time = estimateCommunication(func);
+  state.report.communication = {time.exposed, time.hidden, time.total};
+  state.report.memory = withPlan(std::move(state.report.memory), func);
+  // How kernels are formed is for those who work on that.
+  addDecisions(state.report, state.context.get(), [](const Decision &decision) {
+    return llvm::StringRef(decision.pass).ends_with("-collectives");
+  });
+}
+
+Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  if (phase == PlanPhase::Rt) {
+    DiagnosticCollector collector(state->context.get());
+    mlir::OwningOpRef<ModuleOp> scheduled = state->schedule();
+    if (!scheduled)
+      return collector.take();
+    return print(*scheduled, locations);
+  }
+  ModuleOp module = state->get(phase);
+  if (!module)
+    return std::vector<Diagnostic>{
+        makeError("the program was SPMD from the start: it has no phase before that")};
+  return print(module, locations);
+}
+
+static const Report &completeReport(Plan::State &state) {
+  if (!state.isComplete) {
+    state.isComplete = true;
+    state.report.before = planBefore(*state.program, state.options);
+    addSchedule(state);
+  }
+  return state.report;
+}
+
+std::string Plan::report(ReportFormat format) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  return toString(completeReport(*state), format);
+}
+
+int64_t Plan::getNumRanks() const { return state->report.ranks; }
+const std::vector<Port> &Plan::getInputs() const { return state->program->ports.inputs; }
+const std::vector<Port> &Plan::getParameters() const { return state->program->ports.parameters; }
+const std::vector<Port> &Plan::getOutputs() const { return state->program->ports.outputs; }
+
+//===----------------------------------------------------------------------===//
+// Running
+//===----------------------------------------------------------------------===//
+
+static rt::DType getRuntimeType(ElementType type) {
+  switch (type) {
+  case ElementType::F32:
+    return rt::DType::F32;
+  case ElementType::BF16:
+    return rt::DType::BF16;
+  case ElementType::F16:
+    return rt::DType::F16;
+  case ElementType::F64:
+    return rt::DType::F64;
+  case ElementType::I64:
+    return rt::DType::I64;
+  case ElementType::I32:
+    return rt::DType::I32;
+  case ElementType::I1:
+    return rt::DType::I1;
+  }
+  return rt::DType::F32;
+}
+
+static rt::HostTensor toHostTensor(const HostArray &array) {
+  return {getRuntimeType(array.type), array.shape, array.data};
+}
+
+static std::string describe(ElementType type, const std::vector<int64_t> &shape) {
+  return rt::describe(getRuntimeType(type), shape);
+}
+
+Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
+  for (const Port &port : getParameters()) {
+    if (port.name != name &&
+        std::find(port.aliases.begin(), port.aliases.end(), name) == port.aliases.end())
+      continue;
+    bool fits = port.type == array.type && port.shape.size() == array.shape.size();
+    for (size_t i = 0; fits && i < port.shape.size(); ++i)
+      fits = port.offsets.empty() ? port.shape[i] == array.shape[i]
+                                  : port.offsets[i] + port.shape[i] <= array.shape[i];
+    if (!fits)
+      return std::vector<Diagnostic>{makeError("parameter '" + port.name + "' is " +
+                                               describe(array.type, array.shape) + ": expected " +
+                                               describe(port.type, port.shape))};
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->parameters.insert_or_assign(port.name, array);
+    if (!state->executable)
+      continue;
+    // Another program where a rank may still read what this one has.
+    rt::Program &compiled = state->executable->getProgram();
+    std::string error;
+    if (compiled.getWorld().isStuck() ||
+        !compiled.setParameter(port.name, toHostTensor(array), error))
+      state->executable.reset();
+  }
+  return true;
+}
+
+FailureOr<std::unique_ptr<Executable>>
+Plan::State::compile(PlanPhase phase, const CompileOptions &options,
+                     std::vector<Diagnostic> &diagnostics) const {
+  ModuleOp module = get(phase);
+  DiagnosticCollector collector(module.getContext());
+  auto fail = [&](std::vector<Diagnostic> errors) -> LogicalResult {
+    diagnostics.insert(diagnostics.end(), errors.begin(), errors.end());
+    return failure();
+  };
+  FailureOr<std::unique_ptr<Executable>> executable = Executable::compile(module, options);
+  if (failed(executable))
+    return fail(collector.take());
+  rt::Program &compiled = (*executable)->getProgram();
+  std::string error;
+  for (auto &[name, array] : parameters)
+    if (!compiled.setParameter(name, toHostTensor(array), error))
+      return fail({makeError(error)});
+  if (std::vector<std::string> missing = compiled.getMissingParameters(); !missing.empty())
+    return fail({makeError("parameter '" + missing.front() + "' has no value" +
+                           (missing.size() > 1
+                                ? ", nor have " + std::to_string(missing.size() - 1) + " others"
+                                : ""))});
+  return executable;
+}
+
+LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArray> &inputs,
+                               const std::vector<void *> &outputs, const RunOptions &options,
+                               std::vector<Diagnostic> &diagnostics) const {
+  const std::vector<Port> &ports = program->ports.inputs;
+  if (inputs.size() != ports.size() ||
+      outputs.size() != executable.getDescription().outputs.size()) {
+    diagnostics.push_back(makeError(std::to_string(inputs.size()) + " inputs and " +
+                                    std::to_string(outputs.size()) + " outputs: expected " +
+                                    std::to_string(ports.size()) + " and " +
+                                    std::to_string(executable.getDescription().outputs.size())));
+    return failure();
+  }
+  std::vector<rt::HostTensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].type != ports[i].type || inputs[i].shape != ports[i].shape) {
+      diagnostics.push_back(makeError("input '" + ports[i].name + "' is " +
+                                      describe(inputs[i].type, inputs[i].shape) + ": expected " +
+                                      describe(ports[i].type, ports[i].shape)));
+      return failure();
+    }
+    tensors.push_back(toHostTensor(inputs[i]));
+  }
+  rt::RunOptions settings;
+  settings.timeout = options.timeout;
+  settings.threadsPerRank = options.threadsPerRank;
+  settings.checkFinite = options.checkFinite;
+  settings.traceFile = options.trace;
+  settings.measure = options.measure;
+  if (std::string error; !executable.getProgram().run(tensors, outputs, settings, error)) {
+    if (executable.getProgram().getWorld().isStuck())
+      stuck = true;
+    diagnostics.push_back(makeError(error));
+    return failure();
+  }
+  return success();
+}
+
+Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
+                       const RunOptions &options) {
+  std::vector<Diagnostic> diagnostics;
+  std::unique_lock<std::mutex> lock(state->mutex);
+  if (!state->executable || state->backend != options.backend ||
+      state->targetCpu != options.targetCpu) {
+    CompileOptions compiling;
+    compiling.backend = options.backend;
+    compiling.targetCpu = options.targetCpu;
+    compiling.schedule = getScheduleOptions(state->options);
+    auto executable = state->compile(PlanPhase::Spmd, compiling, diagnostics);
+    if (failed(executable))
+      return diagnostics;
+    state->executable = std::move(*executable);
+    state->backend = options.backend;
+    state->targetCpu = options.targetCpu;
+  }
+  std::shared_ptr<Executable> executable = state->executable;
+  lock.unlock();
+  if (failed(state->run(*executable, inputs, outputs, options, diagnostics)))
+    return diagnostics;
+  if (options.measure) {
+    rt::RunReport run = executable->getProgram().getRunReport();
+    lock.lock();
+    state->report.runText = run.toText();
+    state->report.runJson = run.toJson();
+  }
+  return {true, diagnostics};
+}
+
+bool Plan::isStuck() const { return state->stuck; }
+
+Result<CompileSummary> Plan::compile(std::string_view path, std::string_view targetCpu) {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  std::map<std::string, rt::HostTensor, std::less<>> parameters;
+  for (auto &[name, array] : state->parameters)
+    parameters.emplace(name, toHostTensor(array));
+  BundleOptions options;
+  options.compile.targetCpu = targetCpu;
+  options.compile.schedule = getScheduleOptions(state->options);
+  // Of the plan; runs are those of whoever has the bundle.
+  Report report = completeReport(*state);
+  report.runText.clear();
+  report.runJson.clear();
+  options.textReport = toString(report, ReportFormat::Text);
+  options.jsonReport = toString(report, ReportFormat::Json);
+  ModuleOp module = state->get(PlanPhase::Spmd);
+  DiagnosticCollector collector(module.getContext());
+  FailureOr<CompileStatistics> statistics =
+      compileBundle(module, llvm::StringRef(path), parameters, options);
+  if (failed(statistics))
+    return collector.take();
+  return {{statistics->kernels, statistics->cached, std::move(statistics->compiled),
+           statistics->entryMilliseconds},
+          collector.take()};
+}

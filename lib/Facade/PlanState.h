@@ -1,0 +1,66 @@
+//===- PlanState.h - what a plan holds --------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_FACADE_PLANSTATE_H
+#define MESHWRIGHT_LIB_FACADE_PLANSTATE_H
+
+#include "meshwright/lib/Facade/State.h"
+#include "meshwright/lib/Execute/Executable.h"
+#include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace meshwright {
+
+inline Diagnostic makeError(std::string message) {
+  return {Severity::Error, std::move(message), "", 0};
+}
+
+std::string toString(const Report &report, ReportFormat format);
+
+struct Plan::State {
+  std::shared_ptr<const Program::State> program;
+  ParallelizeOptions options;
+  std::unique_ptr<mlir::MLIRContext> context;
+  /// The module at each phase but the last, which is made when it is asked for;
+  /// null where an SPMD program entered later.
+  std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
+  Report report;
+  /// Whether what is compared, and the schedule, is in the report.
+  bool isComplete = false;
+  std::map<std::string, HostArray, std::less<>> parameters;
+  /// Compiled at the first run that needs it. A run holds on to its own: another
+  /// one may ask for another backend meanwhile.
+  std::shared_ptr<Executable> executable;
+  std::string backend, targetCpu;
+  /// Whether a rank did not come back from a run that failed.
+  mutable std::atomic<bool> stuck{false};
+  /// Held by whoever uses what is above, but not while a program runs.
+  std::mutex mutex;
+
+  mlir::ModuleOp get(PlanPhase phase) const {
+    const auto &module = phases[static_cast<size_t>(phase)];
+    return module ? module.get() : mlir::ModuleOp();
+  }
+  mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
+  /// Compiles a phase and gives it the parameters.
+  mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
+                                                       const CompileOptions &options,
+                                                       std::vector<Diagnostic> &diagnostics) const;
+  /// Runs, after a check that the inputs are what the program takes.
+  mlir::LogicalResult run(Executable &executable, const std::vector<HostArray> &inputs,
+                          const std::vector<void *> &outputs, const RunOptions &options,
+                          std::vector<Diagnostic> &diagnostics) const;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_FACADE_PLANSTATE_H

@@ -1,0 +1,255 @@
+//===- Program.cpp - models as users hold them ----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Facade/State.h"
+#include "meshwright/lib/Register/Register.h"
+
+#include "mlir/Bytecode/BytecodeWriter.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/SourceMgr.h"
+
+using namespace meshwright;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::ModuleOp;
+using nn::NnDialect;
+
+//===----------------------------------------------------------------------===//
+// Types
+//===----------------------------------------------------------------------===//
+
+std::string_view meshwright::toString(ElementType type) {
+  switch (type) {
+  case ElementType::F32:
+    return "f32";
+  case ElementType::BF16:
+    return "bf16";
+  case ElementType::F16:
+    return "f16";
+  case ElementType::F64:
+    return "f64";
+  case ElementType::I64:
+    return "i64";
+  case ElementType::I32:
+    return "i32";
+  case ElementType::I1:
+    return "i1";
+  }
+  return "";
+}
+
+size_t meshwright::getByteWidth(ElementType type) {
+  switch (type) {
+  case ElementType::F64:
+  case ElementType::I64:
+    return 8;
+  case ElementType::F32:
+  case ElementType::I32:
+    return 4;
+  case ElementType::BF16:
+  case ElementType::F16:
+    return 2;
+  case ElementType::I1:
+    return 1;
+  }
+  return 0;
+}
+
+static std::optional<ElementType> getElementType(mlir::Type type) {
+  if (type.isF32())
+    return ElementType::F32;
+  if (type.isBF16())
+    return ElementType::BF16;
+  if (type.isF16())
+    return ElementType::F16;
+  if (type.isF64())
+    return ElementType::F64;
+  if (type.isSignlessInteger(64))
+    return ElementType::I64;
+  if (type.isSignlessInteger(32))
+    return ElementType::I32;
+  if (type.isSignlessInteger(1))
+    return ElementType::I1;
+  return std::nullopt;
+}
+
+//===----------------------------------------------------------------------===//
+// Contexts
+//===----------------------------------------------------------------------===//
+
+std::unique_ptr<mlir::MLIRContext> meshwright::createContext() {
+  mlir::DialectRegistry registry;
+  registerAllDialects(registry);
+  auto context =
+      std::make_unique<mlir::MLIRContext>(registry, mlir::MLIRContext::Threading::DISABLED);
+  context->loadAllAvailableDialects();
+  context->printOpOnDiagnostic(false);
+  return context;
+}
+
+DiagnosticCollector::DiagnosticCollector(mlir::MLIRContext *context)
+    : handler(context, [this](mlir::Diagnostic &diagnostic) {
+        auto add = [this](mlir::Diagnostic &diagnostic) {
+          Severity severity = Severity::Error;
+          switch (diagnostic.getSeverity()) {
+          case mlir::DiagnosticSeverity::Note:
+            severity = Severity::Note;
+            break;
+          case mlir::DiagnosticSeverity::Remark:
+            severity = Severity::Remark;
+            break;
+          case mlir::DiagnosticSeverity::Warning:
+            severity = Severity::Warning;
+            break;
+          case mlir::DiagnosticSeverity::Error:
+            break;
+          }
+          SourceLocation location = getSourceLocation(diagnostic.getLocation());
+          diagnostics.push_back({severity, diagnostic.str(), location.file, location.line});
+        };
+        add(diagnostic);
+        for (mlir::Diagnostic &note : diagnostic.getNotes())
+          add(note);
+      }) {}
+
+//===----------------------------------------------------------------------===//
+// Ports
+//===----------------------------------------------------------------------===//
+
+mlir::FunctionOpInterface meshwright::getEntry(ModuleOp module) {
+  return module.lookupSymbol<mlir::FunctionOpInterface>("main");
+}
+
+/// A port of that type; the attribute `dist.global` states the global type of an
+/// SPMD function's.
+static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Attribute global,
+                               llvm::function_ref<mlir::InFlightDiagnostic()> emitError) {
+  if (auto attr = llvm::dyn_cast_or_null<mlir::TypeAttr>(global))
+    type = attr.getValue();
+  auto tensor = llvm::dyn_cast<mlir::RankedTensorType>(type);
+  std::optional<ElementType> element;
+  if (tensor && tensor.hasStaticShape())
+    element = getElementType(tensor.getElementType());
+  if (!element)
+    return emitError() << "has type " << type
+                       << ": expected a tensor of static shape of f32, bf16, f16, f64, i64, i32 "
+                          "or i1";
+  Port port;
+  port.name = name.str();
+  port.type = *element;
+  port.shape.assign(tensor.getShape().begin(), tensor.getShape().end());
+  return port;
+}
+
+FailureOr<Ports> meshwright::getPorts(ModuleOp module) {
+  mlir::FunctionOpInterface entry = getEntry(module);
+  if (!entry || entry.isExternal())
+    return module.emitError("expected a function 'main' with a body");
+  Ports ports;
+  llvm::StringSet<> inputs, parameters, outputs;
+  for (unsigned i = 0; i < entry.getNumArguments(); ++i) {
+    mlir::Location loc = entry.getArgument(i).getLoc();
+    auto emitError = [&] { return mlir::emitError(loc) << "argument " << i << " of 'main' "; };
+    auto input = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr);
+    auto parameter = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kParameterAttr);
+    if (!input == !parameter)
+      return emitError() << "has " << (input ? "both" : "none")
+                         << " of 'nn.input' and 'nn.parameter': expected one";
+    FailureOr<Port> port = getPort(input ? input : parameter, entry.getArgumentTypes()[i],
+                                   entry.getArgAttr(i, dist::DistDialect::kGlobalAttr), emitError);
+    if (failed(port))
+      return failure();
+    if (auto aliases = entry.getArgAttrOfType<mlir::ArrayAttr>(i, NnDialect::kAliasesAttr))
+      for (auto alias : aliases.getAsRange<mlir::StringAttr>())
+        port->aliases.push_back(alias.str());
+    if (auto offsets =
+            entry.getArgAttrOfType<mlir::DenseI64ArrayAttr>(i, NnDialect::kParameterOffsetsAttr))
+      port->offsets = offsets.asArrayRef().vec();
+    // Parts of one stored tensor share its name.
+    bool isNew = input ? inputs.insert(port->name).second
+                       : parameters.insert(port->name).second || !port->offsets.empty();
+    if (!isNew)
+      return emitError() << "is named '" << port->name << "', as one before it";
+    (input ? ports.inputs : ports.parameters).push_back(std::move(*port));
+  }
+  for (unsigned i = 0; i < entry.getNumResults(); ++i) {
+    auto emitError = [&] { return entry.emitError() << "result " << i << " of 'main' "; };
+    auto name = entry.getResultAttrOfType<mlir::StringAttr>(i, NnDialect::kOutputAttr);
+    if (!name)
+      return emitError() << "has no 'nn.output'";
+    FailureOr<Port> port =
+        getPort(name, entry.getResultTypes()[i],
+                entry.getResultAttr(i, dist::DistDialect::kGlobalAttr), emitError);
+    if (failed(port))
+      return failure();
+    if (!outputs.insert(port->name).second)
+      return emitError() << "is named '" << port->name << "', as one before it";
+    ports.outputs.push_back(std::move(*port));
+  }
+  return ports;
+}
+
+//===----------------------------------------------------------------------===//
+// Program
+//===----------------------------------------------------------------------===//
+
+std::string meshwright::print(ModuleOp module, bool locations) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  mlir::OpPrintingFlags flags;
+  if (locations)
+    flags.enableDebugInfo();
+  module.print(os, flags);
+  return text;
+}
+
+mlir::OwningOpRef<ModuleOp> Program::State::cloneInto(mlir::MLIRContext *other) const {
+  std::string bytecode;
+  llvm::raw_string_ostream os(bytecode);
+  if (failed(mlir::writeBytecodeToFile(*module, os)))
+    return nullptr;
+  // Names of files may hold anything: the buffer's own name is not one.
+  return mlir::parseSourceString<ModuleOp>(bytecode, mlir::ParserConfig(other), "<module>");
+}
+
+Result<Program> Program::parse(std::string_view text, std::string_view name) {
+  auto state = std::make_shared<State>();
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  state->module = mlir::parseSourceString<ModuleOp>(text, mlir::ParserConfig(state->context.get()),
+                                                    llvm::StringRef(name));
+  if (!state->module)
+    return collector.take();
+  FailureOr<Ports> ports = getPorts(*state->module);
+  if (failed(ports))
+    return collector.take();
+  state->ports = std::move(*ports);
+  state->isSpmd = getEntry(*state->module)->hasAttr(dist::DistDialect::kSpmdAttr);
+  Program program;
+  program.state = std::move(state);
+  return {std::move(program), collector.take()};
+}
+
+Result<Program> Program::parseFile(std::string_view path) {
+  auto buffer = llvm::MemoryBuffer::getFile(llvm::StringRef(path));
+  if (std::error_code code = buffer.getError()) {
+    Diagnostic diagnostic;
+    diagnostic.message = "cannot read '" + std::string(path) + "': " + code.message();
+    return std::vector<Diagnostic>{diagnostic};
+  }
+  llvm::StringRef text = (*buffer)->getBuffer();
+  return parse({text.data(), text.size()}, path);
+}
+
+std::string Program::str(bool locations) const { return print(*state->module, locations); }
+bool Program::isSpmd() const { return state->isSpmd; }
+const std::vector<Port> &Program::getInputs() const { return state->ports.inputs; }
+const std::vector<Port> &Program::getParameters() const { return state->ports.parameters; }
+const std::vector<Port> &Program::getOutputs() const { return state->ports.outputs; }

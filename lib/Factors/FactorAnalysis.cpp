@@ -1,0 +1,397 @@
+//===- FactorAnalysis.cpp - the factors of a program's dimensions ---------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+
+#include "llvm/Support/MathExtras.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+//===----------------------------------------------------------------------===//
+// Classes
+//===----------------------------------------------------------------------===//
+
+int FactorAnalysis::addNode(int64_t size) {
+  nodes.push_back({size});
+  return nodes.size() - 1;
+}
+
+int FactorAnalysis::find(int node) {
+  int root = node;
+  while (nodes[root].parent >= 0)
+    root = nodes[root].parent;
+  while (nodes[node].parent >= 0) {
+    int next = nodes[node].parent;
+    nodes[node].parent = root;
+    node = next;
+  }
+  return root;
+}
+
+void FactorAnalysis::expand(int node, Leaves &leaves) {
+  node = find(node);
+  if (nodes[node].upper >= 0) {
+    expand(nodes[node].upper, leaves);
+    expand(nodes[node].lower, leaves);
+  } else if (nodes[node].size != 1) {
+    leaves.push_back(node);
+  }
+}
+
+/// Ties two products of factors, from the minor side, cutting factors where the
+/// other side has a boundary. Where sizes do not divide, what is left stays
+/// untied.
+void FactorAnalysis::unify(ArrayRef<int> a, ArrayRef<int> b) {
+  Leaves left, right;
+  for (int node : a)
+    expand(node, left);
+  for (int node : b)
+    expand(node, right);
+  while (!left.empty() && !right.empty()) {
+    int x = left.pop_back_val(), y = right.pop_back_val();
+    // Tying one pair may have cut a class that occurs again.
+    Leaves xs, ys;
+    expand(x, xs);
+    expand(y, ys);
+    if (xs.size() > 1 || ys.size() > 1) {
+      left.append(xs);
+      right.append(ys);
+      continue;
+    }
+    x = xs.front();
+    y = ys.front();
+    if (x == y)
+      continue;
+    int64_t m = nodes[x].size, n = nodes[y].size;
+    if (m == n) {
+      nodes[y].parent = x;
+    } else if (m % n == 0 || n % m == 0) {
+      int larger = m > n ? x : y;
+      int64_t minor = std::min(m, n);
+      int upper = addNode(nodes[larger].size / minor), lower = addNode(minor);
+      nodes[larger].upper = upper;
+      nodes[larger].lower = lower;
+      left.push_back(x);
+      right.push_back(y);
+    } else {
+      return;
+    }
+  }
+}
+
+FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
+  FactorAnalysis analysis;
+  if (!func.getBody().hasOneBlock())
+    return func.emitOpError() << "has " << func.getBody().getBlocks().size()
+                              << " blocks, expected one";
+  Block &block = func.getBody().front();
+  auto addValue = [&](Value value) -> LogicalResult {
+    auto type = dyn_cast<RankedTensorType>(value.getType());
+    if (!type || !type.hasStaticShape())
+      return emitError(value.getLoc())
+             << "value of type " << value.getType() << ", expected a tensor of static shape";
+    // Sizes are divided by one another everywhere.
+    if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
+      return emitError(value.getLoc())
+             << "value of type " << type << ", expected at least one element";
+    SmallVector<Leaves, 4> dims;
+    for (int64_t size : type.getShape())
+      dims.push_back({analysis.addNode(size)});
+    analysis.values.try_emplace(value, std::move(dims));
+    return success();
+  };
+  for (BlockArgument arg : block.getArguments())
+    if (failed(addValue(arg)))
+      return failure();
+  for (Operation &op : block.without_terminator()) {
+    for (Value result : op.getResults())
+      if (failed(addValue(result)))
+        return failure();
+    auto factors = std::make_unique<OpFactors>();
+    if (auto constrain = dyn_cast<ConstrainOp>(op)) {
+      FactorRule &rule = factors->rule;
+      FactorRule::ValueFactors dims;
+      for (int64_t size : cast<RankedTensorType>(constrain.getType()).getShape())
+        dims.push_back({rule.addFactor(size)});
+      rule.operands = {dims};
+      rule.results = {dims};
+      rule.linearOperands = {0};
+    } else if (auto iface = dyn_cast<ShardingRuleOpInterface>(op)) {
+      factors->rule = iface.getFactorRule();
+    } else {
+      return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
+    }
+    const FactorRule &rule = factors->rule;
+    SmallVector<int, 8> ids;
+    for (const RuleFactor &factor : rule.factors)
+      ids.push_back(analysis.addNode(factor.size));
+    auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
+      ArrayRef<Leaves> own = analysis.values.find(value)->second;
+      for (auto [leaves, dim] : llvm::zip(own, dims)) {
+        if (dim.empty())
+          continue;
+        Leaves tied;
+        for (int factor : dim)
+          tied.push_back(ids[factor]);
+        analysis.unify(leaves, tied);
+      }
+    };
+    for (auto [operand, dims] : llvm::zip(op.getOperands(), rule.operands))
+      tie(operand, dims);
+    for (auto [result, dims] : llvm::zip(op.getResults(), rule.results))
+      tie(result, dims);
+    for (int id : ids)
+      factors->leaves.push_back({id});
+    analysis.ops.try_emplace(&op, std::move(factors));
+  }
+  // Everything is tied: name the leaves.
+  auto settle = [&](Leaves &leaves) {
+    Leaves result;
+    for (int node : leaves)
+      analysis.expand(node, result);
+    leaves = std::move(result);
+  };
+  for (auto &entry : analysis.values)
+    for (Leaves &dim : entry.second)
+      settle(dim);
+  for (auto &entry : analysis.ops)
+    for (Leaves &factor : entry.second->leaves)
+      settle(factor);
+  for (BlockArgument arg : block.getArguments())
+    if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
+      return failure();
+  for (Operation &op : block.without_terminator())
+    for (Value result : op.getResults())
+      if (failed(analysis.readOrders(result, getShardingAttr(result))))
+        return failure();
+  return analysis;
+}
+
+//===----------------------------------------------------------------------===//
+// Orders
+//===----------------------------------------------------------------------===//
+
+LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
+  if (!attr)
+    return success();
+  for (size_t d = 0; d < attr.getDims().size(); ++d) {
+    DimShardingAttr dim = attr.getDims()[d];
+    if (llvm::all_of(dim.getFactors(), [](FactorShardingAttr factor) {
+          return factor.getOrder() == TokenOrder::Natural;
+        }))
+      continue;
+    ArrayRef<int> rest = getLeaves(value)[d];
+    for (FactorShardingAttr factor : llvm::reverse(dim.getFactors())) {
+      SmallVector<int> own;
+      for (int64_t size = 1; size < factor.getSize() && !rest.empty(); rest = rest.drop_back()) {
+        own.push_back(rest.back());
+        size *= getSize(rest.back());
+      }
+      if (factor.getOrder() == TokenOrder::Natural)
+        continue;
+      if (own.size() > 1 || (own.size() == 1 && getSize(own[0]) != factor.getSize()))
+        return emitError(value.getLoc())
+               << "sharding gives dimension " << d << " an order, but the program takes it apart";
+      if (own.empty())
+        continue;
+      Order order{factor.getOrder(), factor.getOrderRanks()};
+      auto [it, isNew] = orders.try_emplace(own[0], order);
+      if (!isNew && !(it->second == order))
+        return emitError(value.getLoc())
+               << "sharding gives dimension " << d << " the order '" << dist::stringify(order.order)
+               << "' for " << order.ranks << " ranks, but a dimension that it is tied to has '"
+               << dist::stringify(it->second.order) << "' for " << it->second.ranks;
+    }
+  }
+  return success();
+}
+
+LayoutFactor FactorAnalysis::getFactor(int leaf, ArrayRef<Axis> axes, int64_t padded) const {
+  LayoutFactor factor;
+  factor.size = factor.padded = getSize(leaf);
+  if (axes.empty())
+    return factor;
+  Order order = getOrder(leaf);
+  factor.axes.assign(axes.begin(), axes.end());
+  factor.order = order.order;
+  factor.orderRanks = order.ranks;
+  int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
+  factor.padded = padded ? padded : llvm::alignTo(factor.size, chunks);
+  return factor;
+}
+
+//===----------------------------------------------------------------------===//
+// ValueSharding
+//===----------------------------------------------------------------------===//
+
+ValueSharding ValueSharding::getReplicated(ArrayRef<FactorAnalysis::Leaves> leaves) {
+  ValueSharding sharding;
+  for (const FactorAnalysis::Leaves &dim : leaves)
+    sharding.dims.emplace_back(dim.size());
+  return sharding;
+}
+
+AxisList ValueSharding::getAxes() const {
+  AxisList axes;
+  for (const auto &dim : dims)
+    for (const AxisList &leaf : dim)
+      axes.append(leaf.begin(), leaf.end());
+  return axes;
+}
+
+bool ValueSharding::isReplicated() const {
+  for (const auto &dim : dims)
+    for (const AxisList &leaf : dim)
+      if (!leaf.empty())
+        return false;
+  return true;
+}
+
+FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value,
+                                                  const FactorAnalysis &factors, MeshAttr mesh,
+                                                  function_ref<InFlightDiagnostic()> emitError) {
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
+  auto layout = getLayout(attr, mesh, shape, emitError);
+  if (failed(layout))
+    return failure();
+  ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
+  ValueSharding sharding = ValueSharding::getReplicated(leaves);
+  for (auto [d, dim] : llvm::enumerate(layout->dims)) {
+    if (!dim.isSharded())
+      continue;
+    SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());
+    auto reject = [&]() {
+      InFlightDiagnostic diag = emitError()
+                                << "sharding " << toString(*layout, mesh) << " cuts dimension " << d
+                                << " of size " << shape[d] << " across its factors (";
+      llvm::interleaveComma(leaves[d], diag, [&](int leaf) { diag << factors.getSize(leaf); });
+      diag << ")";
+      return failure();
+    };
+    for (int i = leaves[d].size() - 1; i >= 0; --i) {
+      int64_t size = factors.getSize(leaves[d][i]);
+      if (rest.empty())
+        return reject();
+      LayoutFactor factor = rest.pop_back_val();
+      if (factor.size == size) {
+        sharding.dims[d][i] = factor.axes;
+        continue;
+      }
+      // A coarser spelling: its chunks may be whole rows of the upper factor.
+      LayoutFactor upper, lower;
+      if (factor.size % size == 0 && !factor.isPadded() &&
+          splitFactor(factor, size, mesh, upper, lower)) {
+        sharding.dims[d][i] = lower.axes;
+        rest.push_back(upper);
+        continue;
+      }
+      // Sizes that do not divide: the padding belongs to the upper factor.
+      if (factor.size % size == 0) {
+        upper = factor;
+        upper.size = factor.size / size;
+        upper.padded = llvm::alignTo(upper.size, getNumShards(upper.axes));
+        rest.push_back(upper);
+        continue;
+      }
+      return reject();
+    }
+    // A dimension of size 1 has no leaf to shard.
+    for (const LayoutFactor &factor : rest)
+      if (!factor.axes.empty())
+        return reject();
+  }
+  return sharding;
+}
+
+ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value value,
+                                       const FactorAnalysis &factors, MeshAttr mesh,
+                                       FlatSymbolRefAttr symbol) {
+  Layout layout;
+  ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
+  for (auto [axes, dimLeaves] : llvm::zip_equal(sharding.dims, leaves)) {
+    DimLayout dim;
+    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, dimLeaves))
+      dim.factors.push_back(factors.getFactor(leaf, leafAxes));
+    if (dim.factors.empty())
+      dim.factors.emplace_back();
+    layout.dims.push_back(std::move(dim));
+  }
+  Layout canonical = layout;
+  canonicalize(canonical, mesh);
+  // Axes alone say that a dimension is padded as little as they allow; where a factor of
+  // it is padded, (4 pad 8{a}, 2), it is padded more.
+  for (auto [own, factored] : llvm::zip_equal(canonical.dims, layout.dims)) {
+    const LayoutFactor &first = own.factors.front();
+    if (own.factors.size() == 1 && first.isNatural() &&
+        first.padded != int64_t(llvm::alignTo(first.size, getNumShards(first.axes))))
+      own = factored;
+  }
+  return getSharding(canonical, symbol, mesh);
+}
+
+SmallVector<func::FuncOp> meshwright::getGlobalFunctions(ModuleOp module) {
+  SmallVector<func::FuncOp> functions;
+  for (auto func : module.getOps<func::FuncOp>())
+    if (!func.isExternal() && !func->hasAttr(DistDialect::kSpmdAttr))
+      functions.push_back(func);
+  return functions;
+}
+
+ShardingAttr meshwright::getShardingAttr(Value value) {
+  if (auto arg = dyn_cast<BlockArgument>(value)) {
+    auto func = cast<func::FuncOp>(arg.getOwner()->getParentOp());
+    return func.getArgAttrOfType<ShardingAttr>(arg.getArgNumber(), DistDialect::kShardingAttr);
+  }
+  auto result = cast<OpResult>(value);
+  if (auto constrain = dyn_cast<ConstrainOp>(result.getOwner()))
+    return constrain.getSharding();
+  Attribute attr = result.getOwner()->getAttr(DistDialect::kShardingAttr);
+  if (auto array = dyn_cast_or_null<ArrayAttr>(attr))
+    return dyn_cast<ShardingAttr>(array[result.getResultNumber()]);
+  return cast_or_null<ShardingAttr>(attr);
+}
+
+void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
+  if (auto arg = dyn_cast<BlockArgument>(value)) {
+    auto func = cast<func::FuncOp>(arg.getOwner()->getParentOp());
+    func.setArgAttr(arg.getArgNumber(), DistDialect::kShardingAttr, attr);
+    return;
+  }
+  auto result = cast<OpResult>(value);
+  Operation *op = result.getOwner();
+  if (op->getNumResults() == 1) {
+    op->setAttr(DistDialect::kShardingAttr, attr);
+    return;
+  }
+  // One for each result; until it is known, nothing is said of the others.
+  SmallVector<Attribute> all(op->getNumResults(), UnitAttr::get(op->getContext()));
+  if (auto known = op->getAttrOfType<ArrayAttr>(DistDialect::kShardingAttr))
+    all.assign(known.begin(), known.end());
+  all[result.getResultNumber()] = attr;
+  op->setAttr(DistDialect::kShardingAttr, ArrayAttr::get(op->getContext(), all));
+}
+
+void meshwright::setArgumentAttrs(func::FuncOp func, StringRef name, ArrayRef<Attribute> attrs) {
+  SmallVector<DictionaryAttr> all;
+  auto id = StringAttr::get(func.getContext(), name);
+  for (auto [i, attr] : llvm::enumerate(attrs)) {
+    DictionaryAttr own = func.getArgAttrDict(i);
+    if (attr) {
+      NamedAttrList list(own);
+      list.set(id, attr);
+      own = list.getDictionary(func.getContext());
+    } else if (!own) {
+      own = DictionaryAttr::get(func.getContext());
+    }
+    all.push_back(own);
+  }
+  func.setAllArgAttrs(all);
+}

@@ -1,0 +1,75 @@
+//===- InPlace.cpp - results over operands --------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Launches/InPlace.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+/// Whether each element of the results is computed on its own. A rotation reads
+/// two elements for each.
+static bool isElementByElement(Operation *op) {
+  if (isa<nn::SliceOp, nn::ConstantOp, nn::IotaOp, nn::ReshapeOp>(op))
+    return true;
+  auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
+  return interface && !isa<nn::RotaryOp>(op) &&
+         llvm::all_of(interface.getFactorRule().factors, [](const dist::RuleFactor &factor) {
+           return factor.kind == dist::FactorKind::Parallel;
+         });
+}
+
+/// The results that depend on an operand.
+static ResultRange getDependents(Operation *op, unsigned operand) {
+  // Log-sum-exps are merged by themselves.
+  auto merge = dyn_cast<nn::MergeAttentionOp>(op);
+  bool isAttention = merge && (op->getOperand(operand) == merge.getFirst() ||
+                               op->getOperand(operand) == merge.getSecond());
+  return isAttention ? op->getResults().take_front(1) : op->getResults();
+}
+
+/// Whether an element of the one result that depends on the operand does so on the
+/// element at the same place in memory, and on no other.
+static bool isAtSamePlace(Operation *op, unsigned operand) {
+  if (isa<nn::ReshapeOp>(op))
+    return true;
+  auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
+  if (!interface || getDependents(op, operand).size() != 1 || isa<nn::SliceOp>(op) ||
+      cast<RankedTensorType>(op->getOperand(operand).getType()).getShape() !=
+          cast<RankedTensorType>(op->getResult(0).getType()).getShape())
+    return false;
+  dist::FactorRule rule = interface.getFactorRule();
+  auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] != 1 && rule.operands[operand][d] != rule.results[0][d])
+      return false;
+  return true;
+}
+
+bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned result) {
+  if (rt::getBufferBytes(kernel.getOperand(operand).getType()) !=
+      rt::getBufferBytes(kernel.getResult(result).getType()))
+    return false;
+  for (Operation &op : kernel.getOps())
+    if (!isElementByElement(&op))
+      return false;
+  // What depends on the operand, in order.
+  llvm::SmallDenseSet<Value> dependent{kernel.getBlock().getArgument(operand)};
+  for (Operation &op : kernel.getOps())
+    for (OpOperand &use : op.getOpOperands())
+      if (dependent.contains(use.get())) {
+        if (!isAtSamePlace(&op, use.getOperandNumber()))
+          return false;
+        for (Value value : getDependents(&op, use.getOperandNumber()))
+          dependent.insert(value);
+      }
+  for (auto [i, value] : llvm::enumerate(kernel.getYielded()))
+    if (i != result && dependent.contains(value))
+      return false;
+  return true;
+}

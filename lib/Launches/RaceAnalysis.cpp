@@ -1,0 +1,271 @@
+//===- RaceAnalysis.cpp - order and places of launches --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Launches/RaceAnalysis.h"
+
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Launches/Groups.h"
+#include "meshwright/lib/Launches/InPlace.h"
+
+#include "mlir/Transforms/RegionUtils.h"
+
+#include <map>
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace {
+
+class RaceAnalysis {
+public:
+  explicit RaceAnalysis(func::FuncOp func)
+      : func(func), block(func.getBody().front()), mesh(dist::getSpmdMesh(func)) {}
+  LogicalResult run();
+
+private:
+  /// Bytes of the arena that hold a value.
+  struct Held {
+    int64_t end;
+    Value value;
+  };
+
+  LogicalResult checkWaits(rt::StartOp start);
+  LogicalResult checkStreams(rt::StartOp start);
+  void findUses();
+  void note(InFlightDiagnostic &diagnostic, Value value, int64_t position) const;
+  LogicalResult write(Operation *op, unsigned result, Value value, int64_t offset);
+  LogicalResult checkOver(Operation *op, unsigned result, int64_t begin, int64_t end,
+                          int64_t heldBegin, const Held &held);
+  LogicalResult visitPlaces(Operation *op);
+  /// The last op that needs a buffer, as its number in the block; -1 for none.
+  int64_t getLastUse(Value value) const {
+    auto it = lastUse.find(value);
+    return it == lastUse.end() ? -1 : it->second;
+  }
+
+  func::FuncOp func;
+  Block &block;
+  dist::MeshAttr mesh;
+  int64_t arena = 0;
+  DenseMap<Operation *, int64_t> positions;
+  /// By buffers: values that are no views.
+  DenseMap<Value, int64_t> lastUse;
+  /// The collective that uses a buffer last.
+  DenseMap<Value, rt::StartOp> users;
+  /// Collectives in flight.
+  SmallVector<rt::StartOp, 4> inFlight;
+  /// What is held, by offset; no two overlap.
+  std::map<int64_t, Held> held;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Order
+//===----------------------------------------------------------------------===//
+
+LogicalResult RaceAnalysis::checkWaits(rt::StartOp start) {
+  rt::WaitOp wait;
+  for (Operation *user : start.getFuture().getUsers()) {
+    auto next = dyn_cast<rt::WaitOp>(user);
+    if (!next) {
+      InFlightDiagnostic diagnostic = user->emitOpError()
+                                      << "uses a collective in flight, expected only rt.wait";
+      diagnostic.attachNote(start.getLoc()) << "it starts here";
+      return diagnostic;
+    }
+    if (wait) {
+      rt::WaitOp second = wait->isBeforeInBlock(next) ? next : wait;
+      InFlightDiagnostic diagnostic = second.emitOpError()
+                                      << "waits a second time for a collective";
+      diagnostic.attachNote(start.getLoc()) << "it starts here";
+      return diagnostic;
+    }
+    wait = next;
+  }
+  if (!wait)
+    return start.emitOpError() << "is never waited for";
+  return success();
+}
+
+LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
+  if (!mesh)
+    return success();
+  dist::AxisList axes = getGroupAxes(start.getCollective(), mesh);
+  for (rt::StartOp other : inFlight) {
+    if (other.getStream() == start.getStream())
+      continue;
+    dist::AxisList otherAxes = getGroupAxes(other.getCollective(), mesh);
+    if (!dist::anyOverlap(axes, otherAxes))
+      continue;
+    InFlightDiagnostic diagnostic =
+        start.emitOpError() << "hands a collective over " << dist::toString(axes, mesh)
+                            << " to stream " << start.getStream() << " while one over "
+                            << dist::toString(otherAxes, mesh) << " is in flight on stream "
+                            << other.getStream() << ": ranks that both join could meet them in "
+                            << "different orders";
+    diagnostic.attachNote(other.getLoc()) << "the other starts here";
+    return diagnostic;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Places
+//===----------------------------------------------------------------------===//
+
+void RaceAnalysis::findUses() {
+  for (Operation &op : block) {
+    if (rt::isView(&op))
+      continue;
+    int64_t position = positions[&op];
+    auto start = dyn_cast<rt::StartOp>(op);
+    if (start)
+      position = positions[*start.getFuture().getUsers().begin()];
+    auto use = [&](Value operand) {
+      Value buffer = rt::getBuffer(operand);
+      int64_t &last = lastUse.try_emplace(buffer, -1).first->second;
+      if (position < last)
+        return;
+      last = position;
+      if (start)
+        users[buffer] = start;
+      else
+        users.erase(buffer);
+    };
+    llvm::for_each(op.getOperands(), use);
+    // Regions of other ops may read what is outside of them.
+    visitUsedValuesDefinedAbove(op.getRegions(), [&](OpOperand *operand) { use(operand->get()); });
+  }
+}
+
+/// Says where a value is from and what needs it.
+void RaceAnalysis::note(InFlightDiagnostic &diagnostic, Value value, int64_t position) const {
+  diagnostic.attachNote(value.getLoc()) << "the value is from here";
+  if (auto start = users.lookup(value)) {
+    diagnostic.attachNote(start.getLoc()) << "a collective in flight reads it";
+    return;
+  }
+  auto last = std::next(block.begin(), position);
+  diagnostic.attachNote(last->getLoc()) << "and needed here";
+}
+
+/// An op writes begin .. end, where `held` is.
+LogicalResult RaceAnalysis::checkOver(Operation *op, unsigned result, int64_t begin, int64_t end,
+                                      int64_t heldBegin, const Held &held) {
+  auto describe = [&]() -> InFlightDiagnostic {
+    return op->emitOpError() << "writes result " << result << " to " << begin << " .. " << end;
+  };
+  if (held.value.getDefiningOp() == op)
+    return describe() << ", where another of its results lies";
+  // A future stands for what its collective writes until the wait.
+  if (auto start = held.value.getDefiningOp<rt::StartOp>()) {
+    InFlightDiagnostic diagnostic = describe();
+    diagnostic << ", where a collective in flight writes";
+    diagnostic.attachNote(start.getLoc()) << "it starts here";
+    return diagnostic;
+  }
+  int64_t position = positions.lookup(op), last = getLastUse(held.value);
+  if (last > position) {
+    InFlightDiagnostic diagnostic = describe();
+    diagnostic << ", over a value that is needed later";
+    note(diagnostic, held.value, last);
+    return diagnostic;
+  }
+  auto kernel = dyn_cast<rt::KernelOp>(op);
+  int operand = -1;
+  for (auto [i, value] : llvm::enumerate(op->getOperands()))
+    if (rt::getBuffer(value) == held.value) {
+      // The op is the last one that needs the value: it is an operand.
+      if (operand >= 0)
+        return describe() << ", over operands " << operand << " and " << i
+                          << ", which it reads both";
+      operand = i;
+    }
+  if (!kernel || heldBegin != begin || !canWriteInPlace(kernel, operand, result))
+    return describe() << ", over operand " << operand << ", which it reads at other places";
+  return success();
+}
+
+LogicalResult RaceAnalysis::write(Operation *op, unsigned result, Value value, int64_t offset) {
+  Type type = isa<rt::FutureType>(value.getType())
+                  ? cast<rt::FutureType>(value.getType()).getTypes()[result]
+                  : value.getType();
+  int64_t end = offset + rt::getBufferBytes(type);
+  if (end > arena)
+    return op->emitOpError() << "writes result " << result << " to " << offset << " .. " << end
+                             << ", outside of the arena of " << arena << " bytes";
+  if (end == offset)
+    return success();
+  auto at = held.lower_bound(offset);
+  if (at != held.begin() && std::prev(at)->second.end > offset)
+    --at;
+  int64_t position = positions.lookup(op);
+  while (at != held.end() && at->first < end) {
+    // What nobody needs any more, not even this op, is gone.
+    bool isFuture = isa<rt::FutureType>(at->second.value.getType());
+    bool isOwn = at->second.value.getDefiningOp() == op;
+    if ((isFuture || isOwn || getLastUse(at->second.value) >= position) &&
+        failed(checkOver(op, result, offset, end, at->first, at->second)))
+      return failure();
+    at = held.erase(at);
+  }
+  held[offset] = {end, value};
+  return success();
+}
+
+LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
+  if (auto wait = dyn_cast<rt::WaitOp>(op)) {
+    // From here on it is the wait's results that lie there.
+    rt::StartOp start = wait.getStart();
+    for (auto [result, offset] : llvm::zip_equal(wait.getResults(), *start.getOffsets()))
+      if (auto at = held.find(offset); at != held.end() && at->second.value == start.getFuture())
+        at->second.value = result;
+    return success();
+  }
+  auto kernel = dyn_cast<rt::KernelOp>(op);
+  auto start = dyn_cast<rt::StartOp>(op);
+  if (!kernel && !start)
+    return success();
+  std::optional<ArrayRef<int64_t>> offsets = kernel ? kernel.getOffsets() : start.getOffsets();
+  if (!offsets)
+    return op->emitOpError() << "has no offsets, expected them: the function has an arena";
+  for (auto [i, offset] : llvm::enumerate(*offsets))
+    if (failed(write(op, i, kernel ? kernel.getResult(i) : start.getFuture(), offset)))
+      return failure();
+  return success();
+}
+
+LogicalResult RaceAnalysis::run() {
+  auto bytes = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
+  arena = bytes ? bytes.getInt() : 0;
+  for (Operation &op : block)
+    positions.try_emplace(&op, positions.size());
+  for (auto start : block.getOps<rt::StartOp>())
+    if (failed(checkWaits(start)))
+      return failure();
+  if (bytes)
+    findUses();
+  for (Operation &op : block) {
+    if (auto start = dyn_cast<rt::StartOp>(op)) {
+      if (failed(checkStreams(start)))
+        return failure();
+      inFlight.push_back(start);
+    }
+    if (bytes && failed(visitPlaces(&op)))
+      return failure();
+    if (auto wait = dyn_cast<rt::WaitOp>(op))
+      llvm::erase(inFlight, wait.getStart());
+  }
+  return success();
+}
+
+LogicalResult meshwright::verifyRaces(func::FuncOp func) {
+  if (func.isExternal() || !func.getBody().hasOneBlock())
+    return success();
+  return RaceAnalysis(func).run();
+}

@@ -1,0 +1,533 @@
+//===- LayoutTransfer.cpp - layouts through an op -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/LayoutTransferDetail.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+//===----------------------------------------------------------------------===//
+// Helpers
+//===----------------------------------------------------------------------===//
+
+LogicalResult layout_transfer::report(const TransferContext &context, const Twine &message,
+                                      int operand) {
+  InFlightDiagnostic diagnostic = context.emitError() << message;
+  if (operand >= 0 && context.explain)
+    context.explain(diagnostic, operand);
+  return diagnostic;
+}
+
+LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform, Padding content) {
+  LayoutFactor factor;
+  factor.size = factor.padded = size;
+  factor.uniform = uniform;
+  factor.padding = content;
+  return factor;
+}
+
+void layout_transfer::collapse(DimLayout &dim) {
+  auto isUniform = [](const LayoutFactor &f) { return f.uniform; };
+  Pieces factors(dim.factors.begin(), dim.factors.end());
+  if (factors.size() < 2 || llvm::all_of(factors, isUniform))
+    return;
+  llvm::erase_if(factors, [](const LayoutFactor &f) { return f.padded == 1; });
+  if (factors.empty())
+    factors.push_back(makeFactor(1));
+  for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front())
+    if (factor.isPadded() || !factor.axes.empty() || !factor.isNatural())
+      return;
+  if (!factors.front().isNatural() && factors.size() > 1)
+    return;
+  LayoutFactor joined = factors.front();
+  for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front()) {
+    joined.size *= factor.size;
+    joined.padded *= factor.size;
+  }
+  joined.uniform = false;
+  dim = DimLayout(joined);
+}
+
+int layout_transfer::countPadded(const Layout &layout) {
+  int count = 0;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      count += factor.isPadded();
+  return count;
+}
+
+Padding layout_transfer::overallState(const Layout &layout) {
+  Padding state = Padding::Finite;
+  int padded = 0;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.isPadded()) {
+        state = padding::meet(state, factor.padding);
+        ++padded;
+      }
+  return padded > 1 ? padding::meet(state, layout.corner) : state;
+}
+
+AxisList layout_transfer::makeSet(ArrayRef<Axis> axes, MeshAttr mesh) {
+  AxisList set(axes.begin(), axes.end());
+  llvm::sort(set);
+  canonicalizeAxes(set, mesh);
+  return set;
+}
+
+void layout_transfer::appendPrimes(Axis axis, AxisList &primes) {
+  for (int64_t p = 2; axis.size > 1; ++p)
+    while (axis.size % p == 0) {
+      primes.push_back({axis.axis, axis.pre, p});
+      axis.pre *= p;
+      axis.size /= p;
+    }
+}
+
+bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
+  for (const Axis &axis : axes) {
+    if (axis.size == 1)
+      continue;
+    // The part of the axis that `axis` names lies in one of `from`: what is
+    // major and minor of it there stays.
+    Axis *found = llvm::find_if(from, [&](const Axis &have) {
+      return have.axis == axis.axis && axis.pre % have.pre == 0 &&
+             have.pre * have.size % (axis.pre * axis.size) == 0;
+    });
+    if (found == from.end())
+      return false;
+    Axis have = *found;
+    from.erase(found);
+    Axis major{have.axis, have.pre, axis.pre / have.pre};
+    Axis minor{have.axis, axis.pre * axis.size, have.pre * have.size / (axis.pre * axis.size)};
+    for (const Axis &rest : {major, minor})
+      if (rest.size > 1)
+        from.push_back(rest);
+  }
+  llvm::sort(from);
+  return true;
+}
+
+static bool isSingleElement(ArrayRef<LayoutFactor> list) {
+  return llvm::all_of(
+      list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1 && !f.uniform; });
+}
+
+/// Whether `coarse` is one element on each rank that stretches to `fine`: fewer
+/// elements, each on all ranks of some of the axes of `fine` (a key head that
+/// serves several query heads, on as many ranks).
+static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
+  AxisList few, many;
+  for (const LayoutFactor &f : coarse) {
+    if (f.getLocalSize() != 1 || f.isPadded() || !f.isNatural())
+      return false;
+    few.append(f.axes.begin(), f.axes.end());
+  }
+  for (const LayoutFactor &f : fine) {
+    if (f.getLocalSize() != 1 || !f.isNatural())
+      return false;
+    many.append(f.axes.begin(), f.axes.end());
+  }
+  return removeAxes(many, few) && !many.empty();
+}
+
+/// Walks both lists from their minor ends, cutting the larger of two factors to
+/// the smaller; uniform factors take whatever has their local size.
+static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
+  Pieces result, left(a.begin(), a.end()), right(b.begin(), b.end());
+  LayoutFactor upper, lower;
+  // What is left of a uniform factor after `local` of its elements.
+  auto shrink = [](Pieces &list, int64_t local) {
+    LayoutFactor &factor = list.back();
+    factor.size /= local;
+    factor.padded = factor.size;
+    if (factor.size == 1)
+      list.pop_back();
+  };
+  auto adopt = [&](Pieces &uniform, Pieces &other) {
+    int64_t want = uniform.back().size, got = other.back().getLocalSize();
+    // A chunk: the coordinate is left for what stands above.
+    if (want == got && !other.back().axes.empty() && !other.back().uniform &&
+        splitFactor(other.back(), want, mesh, upper, lower)) {
+      result.push_back(lower);
+      other.back() = upper;
+      uniform.pop_back();
+      return true;
+    }
+    if (want % got == 0) {
+      result.push_back(other.pop_back_val());
+      shrink(uniform, got);
+      return true;
+    }
+    if (got % want != 0)
+      return false;
+    if (other.back().uniform) {
+      lower = other.back();
+      lower.size = lower.padded = want;
+      result.push_back(lower);
+      shrink(other, want);
+    } else {
+      if (!splitFactor(other.back(), want, mesh, upper, lower))
+        return false;
+      result.push_back(lower);
+      other.back() = upper;
+    }
+    uniform.pop_back();
+    return true;
+  };
+  while (!left.empty() && !right.empty()) {
+    LayoutFactor &x = left.back(), &y = right.back();
+    if (x.uniform || y.uniform) {
+      if (!(x.uniform ? adopt(left, right) : adopt(right, left)))
+        return false;
+      continue;
+    }
+    if (x.sameShardingAs(y)) {
+      result.push_back(x);
+      left.pop_back();
+      right.pop_back();
+      continue;
+    }
+    if (x.size == y.size)
+      return false;
+    Pieces &larger = x.size > y.size ? left : right, &smaller = x.size > y.size ? right : left;
+    if (!splitFactor(larger.back(), smaller.back().size, mesh, upper, lower) ||
+        !lower.sameShardingAs(smaller.back()))
+      return false;
+    result.push_back(lower);
+    larger.back() = upper;
+    smaller.pop_back();
+  }
+  // Fully cut factors above a uniform one, which says nothing of them.
+  for (Pieces *rest : {&left, &right})
+    while (!rest->empty()) {
+      LayoutFactor factor = rest->pop_back_val();
+      if (factor.getLocalSize() != 1)
+        return false;
+      if (!factor.uniform)
+        result.push_back(factor);
+    }
+  if (result.empty())
+    result.push_back(makeFactor(1, /*uniform=*/true));
+  std::reverse(result.begin(), result.end());
+  a = std::move(result);
+  return true;
+}
+
+bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
+                                  bool broadcasts) {
+  if (broadcasts) {
+    if (isSingleElement(b))
+      return true;
+    if (isSingleElement(a)) {
+      a.assign(b.begin(), b.end());
+      return true;
+    }
+    if (stretches(b, a))
+      return true;
+    if (stretches(a, b)) {
+      a.assign(b.begin(), b.end());
+      return true;
+    }
+  }
+  if (a.size() == 1 && b.size() == 1) {
+    LayoutFactor &x = a.front();
+    const LayoutFactor &y = b.front();
+    if (x.uniform && x.size == y.getLocalSize()) {
+      x = y;
+      return true;
+    }
+    if ((y.uniform && y.size == x.getLocalSize()) || (!x.uniform && x.sameShardingAs(y)))
+      return true;
+  }
+  auto isUniform = [](const LayoutFactor &f) { return f.uniform; };
+  bool uniform = llvm::any_of(a, isUniform) || llvm::any_of(b, isUniform);
+  int64_t sizeA = 1, sizeB = 1;
+  for (const LayoutFactor &f : a)
+    sizeA *= f.size;
+  for (const LayoutFactor &f : b)
+    sizeB *= f.size;
+  // Without uniform factors the true sizes agree, or nothing does.
+  if (!uniform && sizeA != sizeB)
+    return false;
+  return alignPieces(a, b, mesh);
+}
+
+bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
+  if (layout.dims.size() != expected.dims.size() || layout.unreduced != expected.unreduced ||
+      !(layout.keys == expected.keys) || !(layout.missing == expected.missing) ||
+      (layout.isUnreduced() && layout.reduction != expected.reduction))
+    return false;
+  for (auto [have, want] : llvm::zip_equal(layout.dims, expected.dims)) {
+    if (have.sameShardingAs(want))
+      continue;
+    Pieces pieces(have.factors.begin(), have.factors.end());
+    if (!mergePieces(pieces, want.factors, mesh))
+      return false;
+    // What the merge adopted from `expected` must be all of it.
+    Layout merged;
+    merged.dims.emplace_back().factors.assign(pieces.begin(), pieces.end());
+    canonicalize(merged, mesh);
+    if (!merged.dims[0].sameShardingAs(want))
+      return false;
+  }
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Ops without a rule of factors
+//===----------------------------------------------------------------------===//
+
+/// A splat is the same everywhere; other constants are replicated.
+static MaybeLayouts transferConstant(nn::ConstantOp op) {
+  ArrayRef<int64_t> shape = op.getResult().getType().getShape();
+  ResultLayouts layouts;
+  std::optional<double> splat = padding::getSplat(op.getResult());
+  if (!splat) {
+    layouts.push_back(Layout::getReplicated(shape));
+    return layouts;
+  }
+  Layout &layout = layouts.emplace_back();
+  for (int64_t size : shape)
+    layout.dims.emplace_back(makeFactor(size, /*uniform=*/true, padding::ofConstant(*splat)));
+  return layouts;
+}
+
+static MaybeLayouts transferIota(nn::IotaOp op) {
+  ResultLayouts layouts(1);
+  for (auto [d, size] : llvm::enumerate(op.getResult().getType().getShape()))
+    layouts[0].dims.emplace_back(makeFactor(size, /*uniform=*/d != op.getDim()));
+  return layouts;
+}
+
+/// A dimension that is cut by element numbers: whole, its only padding at the
+/// tail.
+static LogicalResult checkIndexed(const TransferContext &context, unsigned operand, unsigned dim) {
+  DimLayout layout = context.operands[operand]->dims[dim];
+  collapse(layout);
+  if (layout.isSharded())
+    return report(context,
+                  "needs the whole of dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      ", which is sharded over " + toString(layout.getAxes(), context.mesh),
+                  operand);
+  if (llvm::any_of(layout.factors, [](const LayoutFactor &f) { return !f.isNatural(); })) {
+    Layout own;
+    own.dims.push_back(layout);
+    return report(context,
+                  "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      ", which are not in their natural order: they lie as " +
+                      toString(own, context.mesh),
+                  operand);
+  }
+  if (layout.isPadded() && layout.factors.size() > 1)
+    return report(context,
+                  "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      ", which has padding within",
+                  operand);
+  return success();
+}
+
+static MaybeLayouts transferSlice(const TransferContext &context) {
+  auto op = cast<nn::SliceOp>(context.op);
+  Layout layout = *context.operands[0];
+  ArrayRef<int64_t> from = op.getInput().getType().getShape();
+  ArrayRef<int64_t> to = op.getResult().getType().getShape();
+  for (unsigned d = 0; d < from.size(); ++d) {
+    if (from[d] == to[d])
+      continue;
+    if (failed(checkIndexed(context, 0, d)))
+      return failure();
+    DimLayout &dim = layout.dims[d];
+    collapse(dim);
+    int64_t size = dim.getGlobalSize(), start = op.getStarts()[d];
+    int64_t last = to[d] == 0 ? 0 : start + (to[d] - 1) * op.getStrides()[d] + 1;
+    if (last > size && start < size && op.getStrides()[d] == 1 && op.getLimits()[d] == from[d]) {
+      // The last chunk of the rows, with all padding there is.
+      LayoutFactor tail = dim.factors.front();
+      tail.size = size - start;
+      tail.padded = to[d];
+      dim = DimLayout(tail);
+      continue;
+    }
+    if (last > size)
+      return LogicalResult(report(context,
+                                  "reads up to row " + Twine(last) + " of dimension " + Twine(d) +
+                                      ", of which only " + Twine(size) + " are true",
+                                  0));
+    bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+    dim = DimLayout(makeFactor(to[d], uniform, dim.factors.front().padding));
+  }
+  canonicalize(layout, context.mesh);
+  return ResultLayouts{std::move(layout)};
+}
+
+static MaybeLayouts transferConcat(const TransferContext &context) {
+  auto op = cast<nn::ConcatOp>(context.op);
+  unsigned dim = op.getDim();
+  Layout layout = *context.operands[0];
+  // Unreduced: all of them over the same axes, zeros excepted.
+  int source = -1;
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (operand->isUnreduced() && source < 0)
+      source = i;
+  if (source >= 0) {
+    layout.unreduced = context.operands[source]->unreduced;
+    layout.reduction = context.operands[source]->reduction;
+    for (auto [i, operand] : llvm::enumerate(context.operands))
+      if ((operand->unreduced != layout.unreduced || operand->reduction != layout.reduction) &&
+          padding::getSplat(op->getOperand(i)) != 0.0)
+        return LogicalResult(report(context,
+                                    "joins operand " + Twine(source) + ", unreduced over " +
+                                        toString(layout.unreduced, context.mesh) +
+                                        ", with operand " + Twine(i) + ", which is not",
+                                    source));
+  }
+  int64_t size = 0, padded = 0;
+  Padding content = Padding::Zero;
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    if (failed(checkIndexed(context, i, dim)))
+      return failure();
+    if (size != padded)
+      return LogicalResult(report(
+          context, "would leave padding between its operands in dimension " + Twine(dim), i - 1));
+    for (const LayoutFactor &factor : operand->dims[dim].factors)
+      if (factor.isPadded())
+        content = factor.padding;
+    size += operand->dims[dim].getGlobalSize();
+    padded += operand->dims[dim].getLocalSize();
+    layout.corner = padding::meet(layout.corner, operand->corner);
+    for (unsigned d = 0; d < layout.dims.size(); ++d) {
+      if (d == dim || i == 0)
+        continue;
+      Pieces pieces(layout.dims[d].factors.begin(), layout.dims[d].factors.end());
+      const auto &own = operand->dims[d].factors;
+      if (!mergePieces(pieces, own, context.mesh, /*broadcasts=*/true))
+        return LogicalResult(
+            report(context,
+                   "dimension " + Twine(d) + " of operand " + Twine(i) +
+                       " lies otherwise than operand 0's: " + toString(*operand, context.mesh) +
+                       " and " + toString(*context.operands[0], context.mesh),
+                   i));
+      // The worst of what either holds in the padding.
+      for (LayoutFactor &piece : pieces)
+        for (ArrayRef<LayoutFactor> list :
+             {ArrayRef<LayoutFactor>(layout.dims[d].factors), ArrayRef<LayoutFactor>(own)})
+          for (const LayoutFactor &factor : list)
+            if ((piece.isPadded() || piece.uniform) && (factor.isPadded() || factor.uniform))
+              piece.padding = padding::meet(piece.padding, factor.padding);
+      layout.dims[d].factors = std::move(pieces);
+    }
+  }
+  LayoutFactor joined = makeFactor(size, false, content);
+  joined.padded = padded;
+  layout.dims[dim] = DimLayout(joined);
+  canonicalize(layout, context.mesh);
+  AxisList axes = layout.getShardedAxes();
+  if (anyOverlap(axes, layout.unreduced))
+    return LogicalResult(report(context, "joins values unreduced over, and sharded over, " +
+                                             toString(layout.unreduced, context.mesh)));
+  return ResultLayouts{std::move(layout)};
+}
+
+/// Arithmetic on scalars, and the element of a scalar tensor.
+static MaybeLayouts transferScalar(const TransferContext &context) {
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (operand->isUnreduced())
+      return LogicalResult(report(context,
+                                  "reads operand " + Twine(i) + ", which is unreduced over " +
+                                      toString(operand->unreduced, context.mesh),
+                                  i));
+  return ResultLayouts(context.op->getNumResults());
+}
+
+static bool isScalar(Value value) {
+  auto tensor = dyn_cast<ShapedType>(value.getType());
+  return !tensor || (tensor.hasRank() && tensor.getRank() == 0);
+}
+
+static bool isEmpty(Value value) {
+  auto tensor = dyn_cast<ShapedType>(value.getType());
+  return tensor && (!tensor.hasStaticShape() || llvm::is_contained(tensor.getShape(), 0));
+}
+
+//===----------------------------------------------------------------------===//
+// Dispatch
+//===----------------------------------------------------------------------===//
+
+MaybeLayouts meshwright::transfer(const TransferContext &context,
+                                  SmallVectorImpl<Layout> *alternatives) {
+  Operation *op = context.op;
+  for (auto values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
+    if (llvm::any_of(values, isEmpty))
+      return LogicalResult(report(context, "expected static tensors with at least one element"));
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    if (!operand->isBlockwise())
+      continue;
+    auto attention = dyn_cast<nn::AttentionOp>(op);
+    bool isBias = attention && attention.getBias() == op->getOperand(i);
+    if (!isBias && (!keepsBlocks(op) || operand->isUnreduced()))
+      return LogicalResult(report(context,
+                                  "reads operand " + Twine(i) + ", which lies in blocks as " +
+                                      toString(*operand, context.mesh) +
+                                      ": only attention's bias may",
+                                  i));
+  }
+  if (!isa<nn::MergeAttentionOp>(op))
+    for (auto [i, operand] : llvm::enumerate(context.operands))
+      if (operand->keys.isPart())
+        return LogicalResult(report(context,
+                                    "reads operand " + Twine(i) + ", attention over key chunks " +
+                                        toString(operand->keys.merged) + " of the needed " +
+                                        toString(operand->keys.needed) + " of " +
+                                        toString(operand->keys.axes, context.mesh) +
+                                        ": the others have not been merged",
+                                    i));
+  // Where attention may read them, coverKeys says.
+  auto mayMiss = [&](unsigned i) {
+    return isa<PermuteOp>(op) || (isa<nn::AttentionOp>(op) && (i == 1 || i == 2));
+  };
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (operand->missing.isAny() && !mayMiss(i))
+      return LogicalResult(report(context,
+                                  "reads operand " + Twine(i) + ", which a permute left out on " +
+                                      "ranks " + toString(operand->missing.ranks) + " of " +
+                                      toString(operand->missing.axes, context.mesh) +
+                                      ": only keys and values of attention may be",
+                                  i));
+  if (auto constant = dyn_cast<nn::ConstantOp>(op))
+    return transferConstant(constant);
+  if (auto iota = dyn_cast<nn::IotaOp>(op))
+    return transferIota(iota);
+  if (isa<nn::ReshapeOp>(op))
+    return transferReshape(context, alternatives);
+  if (isa<nn::SliceOp>(op))
+    return transferSlice(context);
+  if (isa<nn::ConcatOp>(op))
+    return transferConcat(context);
+  if (isa<ShardingRuleOpInterface>(op))
+    return transferByRule(context, alternatives);
+  if (isa<DistDialect>(op->getDialect()))
+    return transferCollective(context);
+  if (op->getNumRegions() == 0 && isMemoryEffectFree(op) &&
+      llvm::all_of(op->getOperands(), isScalar) && llvm::all_of(op->getResults(), isScalar))
+    return transferScalar(context);
+  return LogicalResult(
+      report(context, "has no factor rule: how its results lie cannot be derived"));
+}
+
+MaybeLayouts meshwright::transfer(Operation *op, ArrayRef<Layout> operands, MeshAttr mesh,
+                                  function_ref<InFlightDiagnostic()> emitError,
+                                  SmallVectorImpl<Layout> *alternatives) {
+  SmallVector<const Layout *, 4> pointers;
+  for (const Layout &layout : operands)
+    pointers.push_back(&layout);
+  return transfer(TransferContext{op, pointers, mesh, emitError}, alternatives);
+}

@@ -1,0 +1,590 @@
+//===- LayoutTransferCollective.cpp - layouts through dist ops ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The table of collectives in the layout algebra. A collective acts on a local
+// dimension as it is: concatenating chunks, or cutting into chunks, works on the
+// dimension's major-most factor that has several local elements.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/PermuteTransfer.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+#include <limits>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+static bool isUniform(const DimLayout &dim) {
+  return llvm::all_of(dim.factors,
+                      [](const LayoutFactor &f) {
+                        return f.uniform || (f.size == 1 && f.padded == 1 && f.axes.empty());
+                      }) &&
+         llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+}
+
+/// Removes `axes` (major to minor) from the minor end of `list`; leaves in
+/// `axes` what did not match.
+static void popAxes(AxisList &list, AxisList &axes) {
+  while (!list.empty() && !axes.empty()) {
+    Axis &have = list.back(), &want = axes.back();
+    if (have == want) {
+      list.pop_back();
+      axes.pop_back();
+      continue;
+    }
+    bool sameEnd = have.axis == want.axis && have.pre * have.size == want.pre * want.size;
+    if (sameEnd && want.pre > have.pre && want.pre % have.pre == 0) {
+      have.size = want.pre / have.pre;
+      axes.pop_back();
+    } else if (sameEnd && have.pre > want.pre && have.pre % want.pre == 0) {
+      want.size = have.pre / want.pre;
+      list.pop_back();
+    } else {
+      return;
+    }
+  }
+}
+
+/// The dimension without `axes`, its minor-most ones: chunks concatenated.
+static bool loseAxes(DimLayout &dim, AxisList axes) {
+  // Chunks out of place do not concatenate.
+  if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
+    return false;
+  if (isUniform(dim)) {
+    DimLayout uniform(
+        makeFactor(dim.getLocalSize() * getNumShards(axes), true, dim.factors.front().padding));
+    dim = uniform;
+    return true;
+  }
+  int last =
+      llvm::find_if(dim.factors, [](const LayoutFactor &f) { return f.getLocalSize() > 1; }) -
+      dim.factors.begin();
+  last = std::min<int>(last, dim.factors.size() - 1);
+  for (int i = last; i >= 0 && !axes.empty(); --i) {
+    if (dim.factors[i].uniform) {
+      if (llvm::any_of(ArrayRef<LayoutFactor>(dim.factors).take_front(i),
+                       [&](const LayoutFactor &f) { return anyOverlap(f.axes, axes); }))
+        continue;
+      // Equal chunks.
+      dim.factors[i].size = dim.factors[i].padded *= getNumShards(axes);
+      return true;
+    }
+    popAxes(dim.factors[i].axes, axes);
+    if (!dim.factors[i].axes.empty())
+      break;
+  }
+  return axes.empty();
+}
+
+/// The dimension with `axes` as its minor-most ones, cut into chunks of
+/// `chunk`; `padded` tells whether rows of padding had to be appended.
+static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded) {
+  int64_t shards = getNumShards(axes);
+  padded = chunk * shards > dim.getLocalSize();
+  if (isUniform(dim) && !padded) {
+    dim = DimLayout(makeFactor(chunk, true, dim.factors.front().padding));
+    return true;
+  }
+  if (padded) {
+    collapse(dim);
+    // Only behind the whole dimension is there a tail; an order depends on where it
+    // ends.
+    if (dim.isSharded() || dim.factors.size() != 1 || !dim.factors.front().isNatural())
+      return false;
+    LayoutFactor &factor = dim.factors.front();
+    factor.padding =
+        factor.isPadded() ? padding::meet(factor.padding, Padding::Zero) : Padding::Zero;
+    factor.uniform = false;
+    factor.padded = chunk * shards;
+    factor.axes = axes;
+    return true;
+  }
+  if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
+    return false;
+  auto cut = [](LayoutFactor &factor, ArrayRef<Axis> by) {
+    if (factor.uniform)
+      factor.size = factor.padded /= getNumShards(by);
+    else
+      factor.axes.append(by.begin(), by.end());
+  };
+  for (LayoutFactor &factor : dim.factors) {
+    int64_t local = factor.getLocalSize();
+    if (local == 1)
+      continue;
+    if (local % getNumShards(axes) == 0) {
+      cut(factor, axes);
+      return true;
+    }
+    // Cut this factor into single elements, go on with the next.
+    while (local > 1) {
+      if (axes.empty())
+        return false;
+      Axis &axis = axes.front();
+      if (local % axis.size == 0) {
+        cut(factor, axis);
+        local /= axis.size;
+        axes.erase(axes.begin());
+      } else if (axis.size % local == 0) {
+        cut(factor, Axis{axis.axis, axis.pre, local});
+        axis = {axis.axis, axis.pre * local, axis.size / local};
+        local = 1;
+      } else {
+        return false;
+      }
+    }
+  }
+  return axes.empty();
+}
+
+namespace {
+
+/// One transfer through a dist op.
+class CollectiveTransfer {
+public:
+  explicit CollectiveTransfer(const TransferContext &context)
+      : context(context), mesh(context.mesh) {}
+  MaybeLayouts run();
+
+private:
+  LogicalResult reduce(Layout &layout, unsigned i, ReductionKind kind);
+  LogicalResult lose(Layout &layout, unsigned i, int64_t dim);
+  LogicalResult gain(Layout &layout, unsigned i, int64_t dim);
+  LogicalResult expectReplicated(const Layout &layout, unsigned i, StringRef what);
+  LogicalResult redistribute(RedistributeOp op, Layout &layout, unsigned i);
+  LogicalResult sliceShifted(SliceOp op, Layout &layout, unsigned i);
+  LogicalResult reorder(ReorderOp op, Layout &layout);
+  LogicalResult mask(MaskPaddingOp op, Layout &layout);
+  LogicalResult pad(PadOp op, Layout &layout);
+  std::string text(ArrayRef<Axis> list) const { return toString(list, mesh); }
+  /// What keeps the value from being unreduced over the axis.
+  std::string describe(const Layout &layout, const Axis &axis) const;
+
+  const TransferContext &context;
+  MeshAttr mesh;
+  AxisList axes;
+};
+
+} // namespace
+
+std::string CollectiveTransfer::describe(const Layout &layout, const Axis &axis) const {
+  for (auto [d, dim] : llvm::enumerate(layout.dims))
+    if (anyOverlap(dim.getAxes(), axis))
+      return "shards dimension " + std::to_string(d) + " of";
+  return anyOverlap(layout.unreduced, axis) ? "leaves unreduced" : "replicates";
+}
+
+LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKind kind) {
+  for (const Axis &axis : axes) {
+    AxisList left = layout.unreduced;
+    if (removeAxes(left, axis))
+      continue;
+    std::string how = describe(layout, axis);
+    if (how == "replicates")
+      return report(context,
+                    "reduces operand " + Twine(i) + " over " + text(axis) +
+                        ", over which it is replicated: the result would be " + Twine(axis.size) +
+                        " times too large",
+                    i);
+    return report(context,
+                  "reduces operand " + Twine(i) + " over " + text(axis) + ", the wrong axis: it " +
+                      how + " it, which is unreduced over " + text(layout.unreduced),
+                  i);
+  }
+  if (layout.isUnreduced() && !axes.empty() && layout.reduction != kind)
+    return report(context,
+                  "takes a " + Twine(stringifyReductionKind(kind)) + " of operand " + Twine(i) +
+                      ", whose parts make up a " + stringifyReductionKind(layout.reduction),
+                  i);
+  removeAxes(layout.unreduced, axes);
+  return success();
+}
+
+LogicalResult CollectiveTransfer::lose(Layout &layout, unsigned i, int64_t dim) {
+  DimLayout result = layout.dims[dim];
+  if (!loseAxes(result, axes)) {
+    AxisList own = layout.dims[dim].getAxes();
+    if (!anyOverlap(own, axes))
+      return report(context,
+                    "gathers dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
+                        text(axes) + ", which " +
+                        (layout.uses(axes) ? "do not shard it" : "replicate it") +
+                        ": it is sharded over " + text(own),
+                    i);
+    return report(context,
+                  "gathers dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
+                      text(axes) + ", which are not the minor-most of " + text(own) +
+                      ": chunks would be out of order",
+                  i);
+  }
+  layout.dims[dim] = std::move(result);
+  // Equal chunks, of which each has another part of something else.
+  if (layout.uses(axes))
+    return report(context,
+                  "gathers dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
+                      text(axes) + ", which do not shard it: it lies as " + toString(layout, mesh),
+                  i);
+  return success();
+}
+
+LogicalResult CollectiveTransfer::gain(Layout &layout, unsigned i, int64_t dim) {
+  auto type = cast<RankedTensorType>(context.op->getResult(i).getType());
+  bool padded = false;
+  int others = countPadded(layout);
+  for (const LayoutFactor &factor : layout.dims[dim].factors)
+    others -= factor.isPadded();
+  if (!gainAxes(layout.dims[dim], axes, type.getDimSize(dim), padded))
+    return report(context,
+                  "cannot cut dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
+                      text(axes) + ": it lies as " + toString(layout, mesh) +
+                      (padded ? " and would have padding within" : ""),
+                  i);
+  if (padded)
+    layout.corner = others > 1 ? padding::meet(layout.corner, Padding::Zero) : Padding::Zero;
+  return success();
+}
+
+LogicalResult CollectiveTransfer::expectReplicated(const Layout &layout, unsigned i,
+                                                   StringRef what) {
+  for (const Axis &axis : axes)
+    if (layout.uses(axis)) {
+      bool unreduced = anyOverlap(layout.unreduced, axis);
+      return report(context,
+                    what + " operand " + Twine(i) + " over " + text(axis) + ", over which it is " +
+                        (unreduced ? "unreduced" : "sharded") + ": expected a replicated value",
+                    i);
+    }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Redistribute
+//===----------------------------------------------------------------------===//
+
+/// Writes an axis of one mesh with the axes of another over the same ranks;
+/// false where those cut the ranks otherwise.
+static bool translate(const Axis &axis, MeshAttr from, MeshAttr to, AxisList &result) {
+  int64_t stride = 1;
+  for (MeshAxisAttr minor : from.getAxes().drop_front(axis.axis + 1))
+    stride *= minor.getSize();
+  stride *= from.getAxes()[axis.axis].getSize() / (axis.pre * axis.size);
+  int64_t begin = stride, end = stride * axis.size, covered = 1, low = 1;
+  AxisList reversed;
+  for (int i = to.getAxes().size() - 1; i >= 0; --i) {
+    int64_t size = to.getAxes()[i].getSize(), high = low * size;
+    int64_t first = std::max(begin, low), last = std::min(end, high);
+    if (first < last) {
+      if (last % first != 0 || high % last != 0 || first % low != 0)
+        return false;
+      reversed.push_back({i, high / last, last / first});
+      covered *= last / first;
+    }
+    low = high;
+  }
+  result.append(reversed.rbegin(), reversed.rend());
+  return covered == axis.size;
+}
+
+static bool translate(Layout &layout, MeshAttr from, MeshAttr to) {
+  auto translateList = [&](AxisList &list) {
+    AxisList result;
+    for (const Axis &axis : list)
+      if (!translate(axis, from, to, result))
+        return false;
+    list = result;
+    return true;
+  };
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      if (!translateList(factor.axes))
+        return false;
+  canonicalize(layout, to);
+  return true;
+}
+
+LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout, unsigned i) {
+  SmallVector<int64_t> global = layout.getGlobalShape();
+  for (auto [d, dim] : llvm::enumerate(layout.dims)) {
+    if (llvm::none_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; }))
+      continue;
+    // It has the size that the shardings give it; a whole dimension has no
+    // padding.
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (auto [list, value] : {std::pair<ArrayAttr, Value>(op.getFrom(), op.getOperand(i)),
+                               std::pair<ArrayAttr, Value>(op.getTo(), op.getResult(i))}) {
+      auto sharding = cast<ShardingAttr>(list[i]);
+      MeshAttr own = lookupMesh(op, sharding.getMesh());
+      int64_t size = cast<RankedTensorType>(value.getType()).getDimSize(d);
+      if (own)
+        for (FactorShardingAttr factor : sharding.getDims()[d].getFactors())
+          for (AxisRefAttr axis : factor.getAxes())
+            size *= getAxis(axis, own).size;
+      least = std::min(least, size);
+    }
+    global[d] = least;
+  }
+  auto read = [&](ArrayAttr list, Value value, StringRef name) -> FailureOr<Layout> {
+    auto sharding = cast<ShardingAttr>(list[i]);
+    MeshAttr own = lookupMesh(op, sharding.getMesh());
+    if (!own || own.getNumRanks() != mesh.getNumRanks())
+      return LogicalResult(
+          report(context, "'" + name + "' names another number of ranks than the function's mesh"));
+    auto emit = [&] { return context.emitError() << "'" << name << "': "; };
+    auto shape = cast<RankedTensorType>(value.getType()).getShape();
+    FailureOr<Layout> result = getLayout(sharding, own, global, shape, Padding::Zero, emit);
+    if (failed(result))
+      return failure();
+    if (own != mesh && !translate(*result, own, mesh))
+      return LogicalResult(report(context, "'" + name +
+                                               "' cannot be written with the axes of the "
+                                               "function's mesh"));
+    return result;
+  };
+  FailureOr<Layout> from = read(op.getFrom(), op.getOperand(i), "from");
+  if (failed(from))
+    return failure();
+  if (!isLayout(layout, *from, mesh))
+    return report(context,
+                  "expects operand " + Twine(i) + " as " + toString(*from, mesh) +
+                      ", but it lies as " + toString(layout, mesh),
+                  i);
+  FailureOr<Layout> to = read(op.getTo(), op.getResult(i), "to");
+  if (failed(to))
+    return failure();
+  // Padding is moved, or made anew with zeros.
+  Padding state = Padding::Zero;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.isPadded())
+        state = padding::meet(state, factor.padding);
+  state = padding::meet(state, layout.corner);
+  for (DimLayout &dim : to->dims)
+    for (LayoutFactor &factor : dim.factors)
+      factor.padding = state;
+  to->corner = state;
+  layout = std::move(*to);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Padding
+//===----------------------------------------------------------------------===//
+
+LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
+  int64_t d = op.getDim(), size = op.getSize();
+  double value = op.getValue().convertToDouble();
+  DimLayout &dim = layout.dims[d];
+  collapse(dim);
+  if (layout.isUnreduced() && value != 0)
+    return report(context,
+                  "writes padding other than zero into every part of operand 0, which is "
+                  "unreduced over " +
+                      text(layout.unreduced),
+                  0);
+  int others = countPadded(layout);
+  for (const LayoutFactor &factor : dim.factors)
+    others -= factor.isPadded();
+  if (isUniform(dim)) {
+    if (layout.uses(axes))
+      return report(context,
+                    "masks dimension " + Twine(d) + " along " + text(axes) +
+                        ", which operand 0 uses otherwise",
+                    0);
+    LayoutFactor factor = makeFactor(size);
+    factor.padded = dim.getLocalSize() * getNumShards(axes);
+    factor.axes = axes;
+    dim = DimLayout(factor);
+  }
+  LayoutFactor &factor = dim.factors.front();
+  if (dim.factors.size() != 1 || factor.axes != axes || factor.shift != 0)
+    return report(context,
+                  "masks dimension " + Twine(d) + " along " + text(axes) + ", but it lies as " +
+                      toString(layout, mesh),
+                  0);
+  if (factor.size != size)
+    return report(context,
+                  "masks behind row " + Twine(size) + " of dimension " + Twine(d) + ", which has " +
+                      Twine(factor.size) + " true rows",
+                  0);
+  if (!factor.isPadded())
+    return success();
+  Padding state = padding::ofConstant(value);
+  if (op.getInput().getType().getElementType().isIntOrIndex() && state != Padding::Zero)
+    state = Padding::Finite;
+  factor.padding = state;
+  layout.corner = others > 1 ? padding::meet(layout.corner, state) : state;
+  return success();
+}
+
+LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
+  auto type = cast<RankedTensorType>(op.getResult().getType());
+  for (int64_t d : op.getDims()) {
+    DimLayout &dim = layout.dims[d];
+    int others = countPadded(layout);
+    collapse(dim);
+    if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()) ||
+        !dim.factors.front().isNatural())
+      return report(context,
+                    "pads dimension " + Twine(d) + " of operand 0, which lies as " +
+                        toString(layout, mesh) + ": padding would be within it",
+                    0);
+    LayoutFactor factor = makeFactor(dim.getGlobalSize());
+    Padding old = dim.isPadded() ? dim.factors.front().padding : Padding::Zero;
+    others -= dim.isPadded();
+    factor.padding = padding::meet(old, Padding::Zero);
+    factor.padded = type.getDimSize(d);
+    dim = DimLayout(factor);
+    layout.corner = others > 1 ? padding::meet(layout.corner, Padding::Zero) : factor.padding;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Orders
+//===----------------------------------------------------------------------===//
+
+/// A slice, and where the chunks of it went.
+LogicalResult CollectiveTransfer::sliceShifted(SliceOp op, Layout &layout, unsigned i) {
+  int64_t dim = op.getDims()[i];
+  if (failed(gain(layout, i, dim)))
+    return failure();
+  int64_t chunks = getNumShards(axes), shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  if (shift == 0 || isUniform(layout.dims[dim]))
+    return success();
+  for (LayoutFactor &factor : layout.dims[dim].factors)
+    if (factor.axes == axes) {
+      factor.shift = shift;
+      return success();
+    }
+  return report(context,
+                "shifts chunks of dimension " + Twine(dim) + " of operand " + Twine(i) + " along " +
+                    text(axes) + ", which shard more than one factor of it",
+                i);
+}
+
+LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
+  DimLayout &dim = layout.dims[op.getDim()];
+  if (isUniform(dim))
+    return success();
+  LayoutFactor from = getFactor(op.getFrom(), mesh), to = getFactor(op.getTo(), mesh);
+  collapse(dim);
+  if (dim.factors.size() != 1 || !dim.factors.front().sameShardingAs(from)) {
+    Layout expected;
+    expected.dims.emplace_back(from);
+    return report(context,
+                  "expects dimension " + Twine(op.getDim()) + " of operand 0 as " +
+                      toString(expected, mesh) + " of true size " + Twine(from.size) +
+                      ", but it lies as " + toString(layout, mesh),
+                  0);
+  }
+  dim.factors.front().order = to.order;
+  dim.factors.front().orderRanks = to.orderRanks;
+  return success();
+}
+
+static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
+  ResultLayouts layouts(1);
+  LayoutFactor factor = getFactor(op.getFactor(), mesh);
+  int64_t chunks = getNumShards(factor.axes);
+  factor.shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  factor.padding = Padding::Finite;
+  layouts[0].dims.emplace_back(std::move(factor));
+  canonicalize(layouts[0], mesh);
+  return layouts;
+}
+
+//===----------------------------------------------------------------------===//
+// Dispatch
+//===----------------------------------------------------------------------===//
+
+MaybeLayouts CollectiveTransfer::run() {
+  Operation *op = context.op;
+  if (isa<AxisIndexOp>(op))
+    return ResultLayouts(1);
+  if (auto positions = dyn_cast<PositionsOp>(op))
+    return transferPositions(positions, mesh);
+  if (isa<ConstrainOp>(op))
+    return LogicalResult(report(context, "belongs to a global program"));
+  if (auto list = op->getAttrOfType<ArrayAttr>("axes")) {
+    axes = dist::getAxes(list, mesh);
+    canonicalizeAxes(axes, mesh);
+  }
+  ResultLayouts layouts;
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    Layout layout = *operand;
+    unsigned n = i;
+    LogicalResult result =
+        llvm::TypeSwitch<Operation *, LogicalResult>(op)
+            .Case<AllReduceOp>(
+                [&](AllReduceOp all) { return reduce(layout, n, all.getReduction()); })
+            .Case<ReduceScatterOp>([&](ReduceScatterOp scatter) -> LogicalResult {
+              if (failed(reduce(layout, n, scatter.getReduction())))
+                return failure();
+              return gain(layout, n, scatter.getDims()[n]);
+            })
+            .Case<AllGatherOp>(
+                [&](AllGatherOp gather) { return lose(layout, n, gather.getDims()[n]); })
+            .Case<AllToAllOp>([&](AllToAllOp all) -> LogicalResult {
+              if (failed(lose(layout, n, all.getFrom()[n])))
+                return failure();
+              return gain(layout, n, all.getTo()[n]);
+            })
+            .Case<SliceOp>([&](SliceOp slice) -> LogicalResult {
+              // The bias of queries that are sharded goes with the keys of each step.
+              bool blocks = layout.dims.size() >= 2 &&
+                            slice.getDims()[n] + 1 == int64_t(layout.dims.size()) &&
+                            layout.dims[layout.dims.size() - 2].getAxes() == axes;
+              if (!blocks && failed(expectReplicated(layout, n, "slices")))
+                return failure();
+              return sliceShifted(slice, layout, n);
+            })
+            .Case<PartialOp>([&](PartialOp) -> LogicalResult {
+              if (failed(expectReplicated(layout, n, "makes a partial sum of")))
+                return failure();
+              if (layout.isUnreduced() && layout.reduction != ReductionKind::Sum)
+                return report(context, "makes a partial sum of a maximum", n);
+              layout.reduction = ReductionKind::Sum;
+              layout.unreduced.append(axes.begin(), axes.end());
+              return success();
+            })
+            .Case<PermuteOp>([&](PermuteOp permute) -> LogicalResult {
+              if (succeeded(transferPermute(permute, axes, mesh, layout)))
+                return success();
+              if (auto leftOut = getLeftOut(permute, getNumShards(axes)); leftOut.any())
+                return report(context,
+                              "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
+                                  ": expected chunks of operand " + Twine(n) +
+                                  " that all go equally far along the axes that shard it, but it "
+                                  "lies as " +
+                                  toString(layout, mesh),
+                              n);
+              return report(context,
+                            "leaves the chunks of operand " + Twine(n) + ", which lies as " +
+                                toString(layout, mesh) + ", in an order that fits no layout",
+                            n);
+            })
+            .Case<RedistributeOp>(
+                [&](RedistributeOp move) { return redistribute(move, layout, n); })
+            .Case<ReorderOp>([&](ReorderOp r) { return reorder(r, layout); })
+            .Case<MaskPaddingOp>([&](MaskPaddingOp m) { return mask(m, layout); })
+            .Case<PadOp>([&](PadOp p) { return pad(p, layout); })
+            .Default([&](Operation *) {
+              return report(context, "has no rule for how its results lie");
+            });
+    if (failed(result))
+      return failure();
+    canonicalize(layout, mesh);
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+MaybeLayouts layout_transfer::transferCollective(const TransferContext &context) {
+  return CollectiveTransfer(context).run();
+}

@@ -1,0 +1,336 @@
+//===- LayoutTransferReshape.cpp - layouts through a reshape --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A reshape keeps the sequence of factors and draws the boundaries of dimensions
+// anew, by local sizes. Where a factor is cut into single elements (local size
+// 1) a boundary may pass on either side of it, and where the result has
+// dimensions of local size 1 it may be one of them.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/LayoutTransferDetail.h"
+
+#include <algorithm>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+namespace {
+
+/// More readings than this are not looked at: axes and dimensions of size 1
+/// multiply them.
+constexpr size_t kMaxReadings = 48;
+
+struct Piece {
+  LayoutFactor factor;
+  /// Where it came from.
+  unsigned from;
+  /// The result dimension it is in; -1 as long as that is open.
+  int to = -1;
+};
+
+class Reshape {
+public:
+  Reshape(const Layout &input, ArrayRef<int64_t> shape, MeshAttr mesh)
+      : input(input), shape(shape), mesh(mesh) {}
+
+  /// Finds the result dimension of each piece that has more than one element.
+  /// With `join`, neighbours that every rank has whole count as one: boundaries
+  /// may pass anywhere in them.
+  bool cut(bool join);
+  /// All readings, the likeliest first.
+  void enumerate(SmallVectorImpl<Layout> &readings);
+
+private:
+  using Choice = SmallVector<int, 4>;
+  void joinWhole();
+  void openHeads();
+  void splitDigits();
+  Choice getChoices(size_t i);
+  void expand(size_t i, int least, SmallVectorImpl<Layout> &readings);
+  Layout build() const;
+
+  const Layout &input;
+  ArrayRef<int64_t> shape;
+  MeshAttr mesh;
+  SmallVector<Piece, 8> pieces;
+  /// The pieces with coordinates taken apart into digits, in each way to do so.
+  SmallVector<SmallVector<Piece, 8>, 1> ways;
+};
+
+} // namespace
+
+void Reshape::joinWhole() {
+  auto isWhole = [](const Piece &p) {
+    return p.factor.axes.empty() && !p.factor.isPadded() && p.factor.size > 1;
+  };
+  SmallVector<Piece, 8> joined;
+  for (const Piece &piece : pieces) {
+    if (joined.empty() || !isWhole(joined.back()) || !isWhole(piece)) {
+      joined.push_back(piece);
+      continue;
+    }
+    LayoutFactor &upper = joined.back().factor;
+    upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform,
+                       padding::meet(upper.padding, piece.factor.padding));
+  }
+  pieces = std::move(joined);
+}
+
+bool Reshape::cut(bool join) {
+  pieces.clear();
+  for (auto [d, dim] : llvm::enumerate(input.dims))
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.padded > 1 || factor.uniform)
+        pieces.push_back({factor, static_cast<unsigned>(d)});
+  if (join)
+    joinWhole();
+  SmallVector<Piece, 8> reversed;
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    int64_t need = shape[d];
+    while (need > 1) {
+      if (pieces.empty())
+        return false;
+      Piece piece = pieces.pop_back_val();
+      int64_t local = piece.factor.getLocalSize();
+      if (local == 1) {
+        reversed.push_back(piece);
+        continue;
+      }
+      if (need % local == 0) {
+        piece.to = d;
+        need /= local;
+        reversed.push_back(piece);
+        continue;
+      }
+      LayoutFactor upper, lower;
+      if (local % need != 0)
+        return false;
+      if (piece.factor.uniform) {
+        upper = lower = piece.factor;
+        lower.size = lower.padded = need;
+        upper.size = upper.padded = local / need;
+      } else if (!splitFactor(piece.factor, need, mesh, upper, lower)) {
+        return false;
+      }
+      pieces.push_back({upper, piece.from});
+      piece.factor = lower;
+      piece.to = d;
+      reversed.push_back(piece);
+      need = 1;
+    }
+  }
+  while (!pieces.empty()) {
+    if (pieces.back().factor.getLocalSize() != 1)
+      return false;
+    reversed.push_back(pieces.pop_back_val());
+  }
+  pieces.assign(reversed.rbegin(), reversed.rend());
+
+  openHeads();
+  splitDigits();
+  return true;
+}
+
+/// A chunk at the head of a dimension may be taken apart where a dimension was
+/// cut, or where one of size 1 is before it: the coordinate belongs to those, or
+/// is the major factor of the chunk's.
+void Reshape::openHeads() {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Piece &piece = pieces[i];
+    bool first = piece.to >= 0 && (i == 0 || (pieces[i - 1].to != piece.to));
+    if (!first || piece.factor.axes.empty())
+      continue;
+    bool slot = piece.to > 0 && shape[piece.to - 1] == 1;
+    bool cutHere = i > 0 && pieces[i - 1].from == piece.from;
+    LayoutFactor upper, lower;
+    if ((!slot && !cutHere) ||
+        !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
+      continue;
+    Piece head{upper, piece.from};
+    piece.factor = lower;
+    pieces.insert(pieces.begin() + i, head);
+    ++i;
+  }
+}
+
+/// The digits of an axis in every order of their bases: 6 is 2 by 3 and 3 by 2.
+static void appendOrders(Axis axis, SmallVectorImpl<AxisList> &digits) {
+  AxisList primes;
+  appendPrimes(axis, primes);
+  SmallVector<int64_t> bases;
+  for (const Axis &prime : primes)
+    bases.push_back(prime.size);
+  SmallVector<AxisList> longer;
+  do {
+    for (const AxisList &list : digits) {
+      longer.push_back(list);
+      int64_t pre = axis.pre;
+      for (int64_t base : bases) {
+        longer.back().push_back({axis.axis, pre, base});
+        pre *= base;
+      }
+    }
+  } while (std::next_permutation(bases.begin(), bases.end()));
+  digits.assign(longer.begin(), longer.end());
+}
+
+/// A coordinate along several axes, or along a composite one, may be several
+/// dimensions.
+void Reshape::splitDigits() {
+  ways.assign(1, {});
+  for (const Piece &piece : pieces) {
+    SmallVector<AxisList> orders(1);
+    for (const Axis &axis : piece.factor.axes)
+      appendOrders(axis, orders);
+    if (piece.to >= 0 || piece.factor.isPadded() || !piece.factor.isNatural() ||
+        orders.front().size() < 2) {
+      for (auto &way : ways)
+        way.push_back(piece);
+      continue;
+    }
+    SmallVector<SmallVector<Piece, 8>, 1> longer;
+    for (const AxisList &digits : orders)
+      for (const auto &way : ways) {
+        if (longer.size() == kMaxReadings)
+          break;
+        longer.push_back(way);
+        for (const Axis &digit : digits) {
+          Piece part = piece;
+          part.factor.size = part.factor.padded = digit.size;
+          part.factor.axes = {digit};
+          longer.back().push_back(part);
+        }
+      }
+    ways = std::move(longer);
+  }
+}
+
+/// Result dimensions in which the piece `i`, of local size 1, may be.
+Reshape::Choice Reshape::getChoices(size_t i) {
+  int before = -1, after = -1;
+  // Whether what is before was of the same dimension, of which a cut may pass behind this.
+  bool wasBehind = false;
+  for (size_t j = 0; j < i; ++j)
+    if (pieces[j].factor.getLocalSize() > 1) {
+      before = pieces[j].to;
+      wasBehind = pieces[j].from == pieces[i].from;
+    }
+  for (size_t j = i + 1; j < pieces.size() && after < 0; ++j)
+    after = pieces[j].to;
+  Choice choices;
+  if (before >= 0 && before == after)
+    return {before};
+  int end = after < 0 ? shape.size() : after;
+  // A dimension of size 1 stays one of size 1.
+  bool wasDim = input.dims[pieces[i].from].getLocalSize() == 1;
+  Choice slots;
+  for (int d = before + 1; d < end; ++d)
+    slots.push_back(d);
+  if (wasDim) {
+    // The same dimension as before, counted from the right, or from the left;
+    // else the last.
+    int from = pieces[i].from, shift = shape.size() - input.dims.size();
+    for (int d : {from + shift, from})
+      if (llvm::is_contained(slots, d))
+        choices.push_back(d);
+    choices.append(slots.rbegin(), slots.rend());
+  }
+  if (after >= 0)
+    choices.push_back(after);
+  if (!wasDim)
+    choices.append(slots.rbegin(), slots.rend());
+  if (before >= 0 && (wasDim || wasBehind || slots.empty()))
+    choices.push_back(before);
+  return choices;
+}
+
+Layout Reshape::build() const {
+  Layout layout;
+  layout.dims.resize(shape.size());
+  for (const Piece &piece : pieces)
+    layout.dims[piece.to].factors.push_back(piece.factor);
+  for (DimLayout &dim : layout.dims)
+    if (dim.factors.empty())
+      dim.factors.push_back(makeFactor(1));
+  layout.unreduced = input.unreduced;
+  layout.reduction = input.reduction;
+  layout.corner = input.corner;
+  canonicalize(layout, mesh);
+  return layout;
+}
+
+void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &readings) {
+  if (readings.size() >= kMaxReadings)
+    return;
+  if (i == pieces.size()) {
+    Layout layout = build();
+    if (llvm::none_of(readings, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+      readings.push_back(std::move(layout));
+    return;
+  }
+  if (pieces[i].to >= 0) {
+    expand(i + 1, pieces[i].to, readings);
+    return;
+  }
+  for (int choice : getChoices(i)) {
+    if (choice < least)
+      continue;
+    pieces[i].to = choice;
+    expand(i + 1, choice, readings);
+    pieces[i].to = -1;
+  }
+}
+
+void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
+  if (shape.empty()) {
+    // A scalar: any sharded factor of one element would be lost.
+    if (llvm::all_of(pieces, [](const Piece &p) { return p.factor.uniform; }))
+      pieces.clear();
+    if (!pieces.empty())
+      return;
+    ways.assign(1, {});
+  }
+  for (auto &way : ways) {
+    pieces = way;
+    expand(0, 0, readings);
+  }
+}
+
+MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
+                                              SmallVectorImpl<Layout> *alternatives) {
+  auto op = cast<nn::ReshapeOp>(context.op);
+  const Layout &input = *context.operands[0];
+  Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);
+  SmallVector<Layout, 1> readings;
+  bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
+    return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
+  });
+  if (uniform && !input.dims.empty()) {
+    // The same everywhere, in every shape.
+    Layout &layout = readings.emplace_back();
+    for (int64_t size : op.getResult().getType().getShape())
+      layout.dims.emplace_back(
+          makeFactor(size, /*uniform=*/true, input.dims[0].factors[0].padding));
+    layout.unreduced = input.unreduced;
+    layout.reduction = input.reduction;
+  } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
+    reshape.enumerate(readings);
+  if (readings.empty())
+    return LogicalResult(report(context,
+                                "does not keep the factors of its operand, which lies as " +
+                                    toString(input, context.mesh),
+                                0));
+  if (alternatives)
+    for (Layout &reading : MutableArrayRef<Layout>(readings).drop_front())
+      alternatives->push_back(std::move(reading));
+  readings.truncate(1);
+  return ResultLayouts(std::move(readings));
+}

@@ -1,0 +1,617 @@
+//===- LayoutTransferRule.cpp - layouts by an op's factor rule ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Axes: each factor of the rule gathers the pieces (layout factors) that the
+// operands give it; they must agree. Unreduced axes: by linearity. Padding: see
+// LayoutTransferPadding.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Placement/RingSteps.h"
+#include "meshwright/lib/Placement/RuleTransfer.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+MaybeLayouts layout_transfer::transferByRule(const TransferContext &context,
+                                             SmallVectorImpl<Layout> *alternatives) {
+  return RuleTransfer(context).run(alternatives);
+}
+
+RuleTransfer::RuleTransfer(const TransferContext &context)
+    : context(context), op(context.op), operands(context.operands), mesh(context.mesh),
+      rule(cast<ShardingRuleOpInterface>(context.op).getFactorRule()) {
+  pieces.resize(rule.factors.size());
+  owners.assign(rule.factors.size(), -1);
+}
+
+/// Whether a dimension of size 1 of the operand may stretch.
+static bool mayBroadcast(Operation *op, unsigned operand, unsigned dim) {
+  return llvm::TypeSwitch<Operation *, bool>(op)
+      .Case<nn::LinearOp, nn::EmbeddingOp, nn::RmsNormOp, nn::LayerNormOp, nn::GatherOp,
+            nn::TakeAlongOp>([](auto) { return false; })
+      .Case<nn::MatmulOp>([&](auto) {
+        auto type = cast<RankedTensorType>(op->getOperand(operand).getType());
+        return dim + 2 < type.getRank();
+      })
+      .Case<nn::AttentionOp>(
+          [&](nn::AttentionOp attention) { return op->getOperand(operand) == attention.getBias(); })
+      .Default(true);
+}
+
+LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
+                                     unsigned dim) {
+  DimLayout have, got;
+  have.factors = pieces[factor];
+  got.factors.assign(list.begin(), list.end());
+  Layout a, b;
+  a.dims.push_back(std::move(have));
+  b.dims.push_back(std::move(got));
+  return report(context,
+                "dimension " + Twine(dim) + " of operand " + Twine(operand) + " lies as " +
+                    toString(b, mesh) + " of true size " + Twine(b.dims[0].getGlobalSize()) +
+                    ", expected " + toString(a, mesh) + " of " + Twine(a.dims[0].getGlobalSize()) +
+                    " as in operand " + Twine(owners[factor]),
+                operand);
+}
+
+LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
+                                  unsigned dim) {
+  if (owners[factor] < 0) {
+    pieces[factor].assign(list.begin(), list.end());
+    owners[factor] = operand;
+    return success();
+  }
+  if (!mergePieces(pieces[factor], list, mesh, mayBroadcast(op, operand, dim)))
+    return mismatch(factor, list, operand, dim);
+  return success();
+}
+
+/// A dimension of several rule factors: those known already say where its pieces
+/// are cut, the others by their local sizes.
+LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout &layout,
+                                         unsigned operand, unsigned dim) {
+  bool uniform = llvm::all_of(layout.factors, [](const LayoutFactor &f) {
+    return f.uniform || (f.size == 1 && f.padded == 1);
+  });
+  if (uniform) {
+    // A single element, of which there is one in all, is not one of a chunk.
+    bool any = llvm::any_of(layout.factors, [](const LayoutFactor &f) { return f.uniform; });
+    for (int factor : factors) {
+      LayoutFactor piece =
+          makeFactor(rule.factors[factor].size, any, layout.factors.front().padding);
+      if (failed(unify(factor, piece, operand, dim)))
+        return failure();
+    }
+    return success();
+  }
+
+  Pieces rest(layout.factors.begin(), layout.factors.end());
+  llvm::erase_if(rest, [](const LayoutFactor &f) { return f.uniform && f.padded == 1; });
+  auto cannotSplit = [&] {
+    return report(context,
+                  "dimension " + Twine(dim) + " of operand " + Twine(operand) +
+                      " does not split into the factors that the op reads",
+                  operand);
+  };
+  for (int factor : factors.drop_back()) {
+    Pieces taken;
+    LayoutFactor upper, lower;
+    if (owners[factor] >= 0 &&
+        llvm::none_of(pieces[factor], [](const LayoutFactor &f) { return f.uniform; })) {
+      for (const LayoutFactor &want : pieces[factor]) {
+        if (want.size == 1 && want.padded == 1)
+          continue;
+        if (rest.empty())
+          return cannotSplit();
+        LayoutFactor &head = rest.front();
+        if (head.sameShardingAs(want)) {
+          taken.push_back(head);
+          rest.erase(rest.begin());
+        } else if (head.size % want.size == 0 && head.size > want.size &&
+                   splitFactor(head, head.size / want.size, mesh, upper, lower) &&
+                   upper.sameShardingAs(want)) {
+          taken.push_back(upper);
+          head = lower;
+        } else {
+          return cannotSplit();
+        }
+      }
+    } else {
+      int64_t need = rule.factors[factor].size;
+      while (need > 1 && !rest.empty()) {
+        LayoutFactor &head = rest.front();
+        int64_t local = head.getLocalSize();
+        if (need % local == 0) {
+          need /= local;
+          taken.push_back(head);
+          rest.erase(rest.begin());
+        } else if (local % need == 0 && splitFactor(head, local / need, mesh, upper, lower)) {
+          taken.push_back(upper);
+          head = lower;
+          need = 1;
+        } else {
+          return cannotSplit();
+        }
+      }
+    }
+    if (taken.empty())
+      taken.push_back(makeFactor(1));
+    if (failed(unify(factor, taken, operand, dim)))
+      return failure();
+  }
+  int64_t local = 1;
+  for (const LayoutFactor &piece : rest)
+    local *= piece.getLocalSize();
+  if (rest.empty())
+    rest.push_back(makeFactor(1));
+  if (local != rule.factors[factors.back()].size)
+    return cannotSplit();
+  return unify(factors.back(), rest, operand, dim);
+}
+
+LogicalResult RuleTransfer::collect() {
+  bool products = false;
+  for (auto [i, dims] : llvm::enumerate(rule.operands)) {
+    for (auto [d, factors] : llvm::enumerate(dims)) {
+      const DimLayout &layout = operands[i]->dims[d];
+      products |= factors.size() > 1;
+      if (factors.size() == 1 && failed(unify(factors[0], layout.factors, i, d)))
+        return failure();
+      if (factors.empty() && layout.isSharded())
+        return report(context,
+                      "stretches dimension " + Twine(d) + " of operand " + Twine(i) +
+                          ", which is sharded over " + toString(layout.getAxes(), mesh),
+                      i);
+    }
+  }
+  if (products)
+    for (auto [i, dims] : llvm::enumerate(rule.operands))
+      for (auto [d, factors] : llvm::enumerate(dims))
+        if (factors.size() > 1 && failed(unifyProduct(factors, operands[i]->dims[d], i, d)))
+          return failure();
+  // What only the result has is the same everywhere.
+  for (auto [f, list] : llvm::enumerate(pieces))
+    if (owners[f] < 0)
+      list.push_back(makeFactor(rule.factors[f].size, /*uniform=*/true));
+  // One element that stretches to a chunk of one.
+  if (isa<nn::BroadcastOp>(op))
+    for (Pieces &list : pieces)
+      if (list.size() == 1 && list.front().padded == 1)
+        list.front().uniform = true;
+  return success();
+}
+
+AxisList RuleTransfer::getAxes(int factor) const {
+  AxisList axes;
+  for (const LayoutFactor &piece : pieces[factor])
+    axes.append(piece.axes.begin(), piece.axes.end());
+  return axes;
+}
+
+static bool isMaximum(Operation *op) {
+  auto reduce = dyn_cast<nn::ReduceOp>(op);
+  return reduce && reduce.getKind() == nn::ReduceKind::Max;
+}
+
+LogicalResult RuleTransfer::checkAxes() {
+  AxisList all;
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    // What is read whole depends on how much of it there is.
+    if (factor.kind == FactorKind::Special)
+      for (LayoutFactor &piece : pieces[f])
+        piece.uniform = false;
+    AxisList axes = getAxes(f);
+    // Sharded keys may share axes with the queries: see coverKeys.
+    if (axes.empty() || (attention && static_cast<int>(f) == rule.operands[1][2].front()))
+      continue;
+    if (anyOverlap(all, axes) && !keepsBlocks(op))
+      return report(context, "axes " + toString(axes, mesh) +
+                                 " shard two dimensions that the op does not tie: each rank would "
+                                 "have a part of the result that no layout describes");
+    all.append(axes.begin(), axes.end());
+    bool isMax = isMaximum(op);
+    if (factor.kind == FactorKind::Special && !isMax)
+      return report(context,
+                    "needs the whole of a dimension of operand " + Twine(owners[f]) +
+                        " that is sharded over " + toString(axes, mesh),
+                    owners[f]);
+    if (factor.kind == FactorKind::Parallel)
+      continue;
+    contracted.append(axes.begin(), axes.end());
+    reduction = isMax ? ReductionKind::Max : ReductionKind::Sum;
+  }
+  if (contracted.empty())
+    return success();
+  contracted = makeSet(contracted, mesh);
+  if (auto linear = dyn_cast<nn::LinearOp>(op); linear && linear.getBias())
+    return report(context, "adds its bias on every rank of " + toString(contracted, mesh) +
+                               ", over which the product is unreduced");
+  return success();
+}
+
+LogicalResult RuleTransfer::checkOrder() {
+  bool counts = isa<nn::CumsumOp, nn::GatherOp, nn::TakeAlongOp, nn::RotaryOp>(op);
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  bool positional =
+      attention && (attention.getKvLength() ||
+                    (!attention.getQPositions() && MaskShape::of(attention).isPositional()));
+  if (!counts && !positional)
+    return success();
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    bool isKeys = attention && static_cast<int>(f) == rule.operands[1][2].front();
+    if (factor.kind != FactorKind::Special && !isKeys)
+      continue;
+    if (llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.isNatural(); }))
+      continue;
+    Layout own;
+    own.dims.emplace_back().factors = pieces[f];
+    return report(context,
+                  "counts elements of a dimension of operand " + Twine(owners[f]) +
+                      ", which are not in their natural order: they lie as " + toString(own, mesh) +
+                      (attention ? "; expected positions that follow the order" : ""),
+                  owners[f]);
+  }
+  return success();
+}
+
+static bool isPositions(Value value) {
+  return bool(rt::getSource(value).getDefiningOp<PositionsOp>());
+}
+
+/// The value before it went around the ring.
+static Value getRingSource(Value value) {
+  for (;;) {
+    value = rt::getSource(value);
+    auto permute = value.getDefiningOp<PermuteOp>();
+    if (!permute)
+      return value;
+    value = permute.getInputs()[cast<OpResult>(value).getResultNumber()];
+  }
+}
+
+/// A part over hidden keys is the same whatever they are.
+LogicalResult RuleTransfer::checkMissing(nn::AttentionOp attention, const LayoutFactor *sharded,
+                                         ArrayRef<llvm::SmallBitVector> needing) {
+  for (unsigned i : {1u, 2u}) {
+    const MissingChunks &missing = operands[i]->missing;
+    if (!missing.isAny())
+      continue;
+    auto fails = [&](const llvm::SmallBitVector &ranks, const Twine &why) {
+      return report(context,
+                    "reads operand " + Twine(i) + " on ranks " + toString(ranks) + " of " +
+                        toString(missing.axes, mesh) + ", which a permute left out: " + why,
+                    i);
+    };
+    if (!sharded || sharded->axes != missing.axes)
+      return fails(missing.ranks, "the keys are not sharded over these axes");
+    if (!attention.getKvPositions() || !isPositions(attention.getKvPositions()))
+      return fails(missing.ranks, "expected the keys' positions as an operand, to hide them");
+    llvm::SmallBitVector read = missing.ranks;
+    read &= needing[sharded->shift];
+    if (read.any())
+      return fails(read, "the mask needs them there");
+  }
+  return success();
+}
+
+LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
+  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
+  LayoutFactor *sharded = nullptr;
+  for (LayoutFactor &piece : pieces[keyFactor]) {
+    if (piece.axes.empty())
+      continue;
+    if (sharded)
+      return report(context,
+                    "has keys of which two factors are sharded, over " +
+                        toString(getAxes(keyFactor), mesh),
+                    1);
+    sharded = &piece;
+  }
+  if (!sharded)
+    return checkMissing(attention, nullptr, {});
+  AxisList queryAxes = getAxes(queryFactor);
+  // The heads and the batch are sharded over other axes.
+  for (auto [f, list] : llvm::enumerate(pieces))
+    if (static_cast<int>(f) != keyFactor && static_cast<int>(f) != queryFactor &&
+        anyOverlap(getAxes(f), sharded->axes))
+      return report(context, "axes " + toString(sharded->axes, mesh) +
+                                 " shard the keys and another dimension than the queries'");
+  if (!queryAxes.empty() && anyOverlap(queryAxes, sharded->axes) && queryAxes != sharded->axes)
+    return report(context,
+                  "has keys sharded over " + toString(sharded->axes, mesh) + " and queries over " +
+                      toString(queryAxes, mesh) + ", expected the same axes",
+                  1);
+  MaskShape mask = MaskShape::of(attention);
+  if (mask.isPositional() && !attention.getQPositions())
+    return report(context,
+                  "compares positions of keys that are sharded over " +
+                      toString(sharded->axes, mesh) + ", expected the positions as operands",
+                  1);
+  if (attention.getKvLength())
+    return report(context,
+                  "counts the keys that it sees, but they are sharded over " +
+                      toString(sharded->axes, mesh),
+                  1);
+  // What the queries' positions are is known where the rank's chunk is.
+  const LayoutFactor *queries = nullptr;
+  bool known = pieces[queryFactor].size() == 1 &&
+               (queryAxes.empty() || queryAxes == sharded->axes) && pieces[keyFactor].size() == 1;
+  if (known && mask.isPositional() && isPositions(attention.getQPositions()) &&
+      isPositions(attention.getKvPositions()))
+    queries = &pieces[queryFactor].front();
+  keys.axes = sharded->axes;
+  RanksOfSteps needing = getNeedingRanks(mask, queries, *sharded);
+  if (failed(checkMissing(attention, sharded, needing)))
+    return failure();
+  keys.needed = getNeededSteps(needing);
+  keys.merged.resize(keys.needed.size());
+  keys.merged.set(sharded->shift);
+  Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
+  // Which chunk a mask, a bias or positions go with is in their layouts.
+  auto getPlaces = [](Value positions) -> const void * {
+    auto op = getPositions(positions);
+    return op ? op.getFactor().getAsOpaquePointer() : nullptr;
+  };
+  keys.source = llvm::hash_combine(
+      rt::getSource(attention.getQuery()).getAsOpaquePointer(), key.getAsOpaquePointer(),
+      value.getAsOpaquePointer(), mask.causal, mask.windowLeft.value_or(-1),
+      mask.windowRight.value_or(-1), attention.getScaleAttr().getAsOpaquePointer(),
+      attention.getSoftCapAttr().getAsOpaquePointer(), bool(attention.getKeyPadding()),
+      bool(attention.getBias()), getPlaces(attention.getQPositions()),
+      getPlaces(attention.getKvPositions()));
+  if (!keys.needed.test(keys.merged)) {
+    keys = KeyCover();
+    return success();
+  }
+  if (!attention.getLse())
+    return report(context,
+                  "sees a chunk of the keys, which are sharded over " +
+                      toString(sharded->axes, mesh) +
+                      ", and has no log-sum-exp by which to merge the others",
+                  1);
+  return success();
+}
+
+LogicalResult RuleTransfer::mergeKeys(nn::MergeAttentionOp merge) {
+  for (unsigned part : {0u, 2u})
+    if (!(operands[part]->keys == operands[part + 1]->keys))
+      return report(context,
+                    "operand " + Twine(part + 1) + " is not the log-sum-exp of operand " +
+                        Twine(part) + ": they are over other chunks of the keys",
+                    part + 1);
+  const KeyCover &first = operands[0]->keys, &second = operands[2]->keys;
+  if (!first.isPart() && !second.isPart())
+    return success();
+  if (first.isPart() != second.isPart()) {
+    unsigned whole = first.isPart() ? 2 : 0;
+    return report(context,
+                  "merges a part into operand " + Twine(whole) +
+                      ", which is attention over all keys already",
+                  whole);
+  }
+  if (first.axes != second.axes || first.needed != second.needed || first.source != second.source)
+    return report(context, "merges parts of different attentions", 2);
+  if (first.merged.anyCommon(second.merged)) {
+    llvm::SmallBitVector twice = first.merged;
+    twice &= second.merged;
+    return report(context,
+                  "merges chunk " + Twine(twice.find_first()) + " of the keys along " +
+                      toString(first.axes, mesh) + " twice",
+                  2);
+  }
+  keys = first;
+  keys.merged |= second.merged;
+  if (!keys.needed.test(keys.merged))
+    keys = KeyCover();
+  return success();
+}
+
+/// With an offset the table is a chunk of the rows; it must say which.
+LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
+  const DimLayout &rows = operands[1]->dims[0];
+  AxisList axes = rows.getAxes();
+  Value offset = embedding.getOffset();
+  if (!offset) {
+    if (axes.empty())
+      return success();
+    return report(context,
+                  "reads a table whose rows are sharded over " + toString(axes, mesh) +
+                      " without an offset",
+                  1);
+  }
+  if (auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>()) {
+    AxisList own = dist::getAxes(index.getAxes(), mesh);
+    canonicalizeAxes(own, mesh);
+    if (own != axes)
+      return report(context,
+                    "has an offset along " + toString(own, mesh) +
+                        ", expected the axes of the table's rows, " + toString(axes, mesh),
+                    2);
+    if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+      return report(context, "counts rows of a table whose rows are not in their natural order", 1);
+    int64_t chunk = index.getChunk();
+    if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
+      return report(context,
+                    "has an offset of " + Twine(chunk) + " rows a rank, expected " +
+                        Twine(rows.getLocalSize()),
+                    2);
+    int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(embedding).value_or(size);
+    if (stated != size)
+      return report(context,
+                    "has an offset in a table of " + Twine(stated) + " rows, expected " +
+                        Twine(size),
+                    1);
+    return success();
+  }
+  if (!axes.empty())
+    return report(context, "expected the offset of a sharded table to be a dist.axis_index", 2);
+  return success();
+}
+
+/// Ops that only move elements pass on any reduction.
+static bool movesOnly(Operation *op) {
+  return isa<nn::TransposeOp, nn::BroadcastOp, nn::GatherOp, nn::TakeAlongOp>(op);
+}
+
+LogicalResult RuleTransfer::checkUnreduced() {
+  int source = -1;
+  for (auto [i, layout] : llvm::enumerate(operands))
+    if (layout->isUnreduced()) {
+      source = i;
+      break;
+    }
+  if (source < 0)
+    return success();
+  unreduced = operands[source]->unreduced;
+  std::string axes = toString(unreduced, mesh);
+  if (!contracted.empty() && reduction != ReductionKind::Sum)
+    return report(context,
+                  "takes a maximum of parts of operand " + Twine(source) +
+                      ", which is unreduced over " + axes,
+                  source);
+  reduction = operands[source]->reduction;
+  if (!llvm::is_contained(rule.linearOperands, source)) {
+    if (auto linear = dyn_cast<nn::LinearOp>(op))
+      return report(context,
+                    "adds its bias to a product that is unreduced over " + axes + ", on every rank",
+                    source);
+    return report(context,
+                  "is not linear in operand " + Twine(source) + ", which is unreduced over " + axes,
+                  source);
+  }
+  if (reduction != ReductionKind::Sum && !movesOnly(op))
+    return report(context,
+                  "reads operand " + Twine(source) + ", a maximum over " + axes +
+                      " that is not yet taken",
+                  source);
+  for (auto [i, layout] : llvm::enumerate(operands)) {
+    if (static_cast<int>(i) == source)
+      continue;
+    bool joint = rule.jointlyLinear && llvm::is_contained(rule.linearOperands, i);
+    if (joint) {
+      if (layout->unreduced == unreduced && layout->reduction == reduction)
+        continue;
+      if (padding::getSplat(op->getOperand(i)) == 0.0)
+        continue;
+      if (!layout->isUnreduced())
+        return report(context,
+                      "adds an unreduced value to a replicated one: operand " + Twine(source) +
+                          " is unreduced over " + axes + ", operand " + Twine(i) + " is not",
+                      source);
+      return report(context,
+                    "adds values unreduced over different axes: operand " + Twine(source) +
+                        " over " + axes + ", operand " + Twine(i) + " over " +
+                        toString(layout->unreduced, mesh),
+                    i);
+    }
+    if (layout->isUnreduced())
+      return report(context,
+                    "multiplies two unreduced values: operand " + Twine(source) + " over " + axes +
+                        ", operand " + Twine(i) + " over " + toString(layout->unreduced, mesh),
+                    i);
+    if (layout->uses(unreduced))
+      return report(context,
+                    "operand " + Twine(i) + " differs between the ranks of " + axes +
+                        ", over which operand " + Twine(source) + " is unreduced",
+                    i);
+  }
+  return success();
+}
+
+bool RuleTransfer::contractsUniform() const {
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    bool contracts = factor.kind == FactorKind::Contracted ||
+                     (factor.kind == FactorKind::Special && isMaximum(op));
+    if (contracts && llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
+      return true;
+  }
+  return false;
+}
+
+void RuleTransfer::addPartReadings(const Layout &layout,
+                                   SmallVectorImpl<Layout> &alternatives) const {
+  AxisList free;
+  for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
+    Axis whole{static_cast<int>(i), 1, axis.getSize()};
+    if (whole.size > 1 && !layout.uses(whole))
+      free.push_back(whole);
+  }
+  // Meshes have few axes: all sets of the first four.
+  for (size_t mask = 1, e = size_t(1) << std::min<size_t>(free.size(), 4); mask < e; ++mask) {
+    Layout other = layout;
+    other.reduction = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
+    for (size_t i = 0; i < free.size(); ++i)
+      if (mask >> i & 1)
+        other.unreduced.push_back(free[i]);
+    canonicalize(other, mesh);
+    alternatives.push_back(std::move(other));
+  }
+}
+
+MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
+  if (rule.operands.size() != operands.size() || rule.results.size() != op->getNumResults())
+    return LogicalResult(
+        report(context, "has a factor rule that does not fit its operands and results"));
+  if (failed(collect()))
+    return failure();
+  bool hasPartReadings = alternatives && contractsUniform();
+  if (failed(checkAxes()))
+    return failure();
+  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
+      embedding && failed(checkEmbedding(embedding)))
+    return failure();
+  if (failed(checkOrder()) || failed(checkUnreduced()))
+    return failure();
+  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && failed(coverKeys(attention)))
+    return failure();
+  if (auto merge = dyn_cast<nn::MergeAttentionOp>(op); merge && failed(mergeKeys(merge)))
+    return failure();
+  if (failed(derivePadding()))
+    return failure();
+
+  AxisList all = unreduced;
+  all.append(contracted.begin(), contracted.end());
+  all = makeSet(all, mesh);
+  ResultLayouts layouts;
+  for (const FactorRule::ValueFactors &dims : rule.results) {
+    Layout &layout = layouts.emplace_back();
+    for (const FactorRule::DimFactors &factors : dims) {
+      DimLayout &dim = layout.dims.emplace_back();
+      for (int factor : factors)
+        dim.factors.append(pieces[factor].begin(), pieces[factor].end());
+      if (dim.factors.empty())
+        dim.factors.push_back(makeFactor(1));
+    }
+    layout.unreduced = all;
+    layout.reduction = reduction;
+    layout.corner = corner;
+    layout.keys = keys;
+    // A log-sum-exp is minus infinity where a query sees no key.
+    if (layouts.size() == 2 && isa<nn::AttentionOp, nn::MergeAttentionOp>(op)) {
+      auto ofLse = [](Padding result) {
+        return padding::isFinite(result) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
+      };
+      layout.corner = ofLse(layout.corner);
+      for (DimLayout &dim : layout.dims)
+        for (LayoutFactor &factor : dim.factors)
+          factor.padding = ofLse(factor.padding);
+    }
+    canonicalize(layout, mesh);
+  }
+  ReductionKind kind = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
+  if (hasPartReadings && (!layouts[0].isUnreduced() || layouts[0].reduction == kind))
+    addPartReadings(layouts[0], *alternatives);
+  return layouts;
+}

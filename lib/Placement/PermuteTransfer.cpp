@@ -1,0 +1,192 @@
+//===- PermuteTransfer.cpp - layouts through a permute --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A rank's coordinate over the permuted axes is a number with digits of prime
+// base. A permute gives a layout where each digit that the layout uses is, on
+// the receiving rank, one digit again: then axes are renamed.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/PermuteTransfer.h"
+
+#include "llvm/ADT/BitVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+struct Digit {
+  Axis axis;
+  int64_t stride;
+};
+
+} // namespace
+
+llvm::SmallBitVector layout_transfer::getLeftOut(PermuteOp op, int64_t size) {
+  llvm::SmallBitVector leftOut(size, /*t=*/bool(op.getPairs()));
+  ArrayRef<int64_t> pairs = op.getPairs().value_or(ArrayRef<int64_t>());
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    leftOut.reset(pairs[i + 1]);
+  return leftOut;
+}
+
+/// By how much the coordinates grow on the way, where all go as far.
+static std::optional<int64_t> getDistance(PermuteOp op, int64_t size) {
+  auto wrap = [&](int64_t distance) { return (distance % size + size) % size; };
+  if (std::optional<int64_t> shift = op.getShift())
+    return wrap(*shift);
+  ArrayRef<int64_t> pairs = *op.getPairs();
+  std::optional<int64_t> distance;
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    int64_t own = wrap(pairs[i + 1] - pairs[i]);
+    if (distance.value_or(own) != own)
+      return std::nullopt;
+    distance = own;
+  }
+  return distance;
+}
+
+/// Chunks of one factor move on, all of them or all but those to `leftOut`.
+static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
+                                 const llvm::SmallBitVector &leftOut, Layout &layout) {
+  LayoutFactor *moved = nullptr;
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors) {
+      if (!anyOverlap(factor.axes, axes))
+        continue;
+      if (moved || factor.axes != AxisList(axes.begin(), axes.end()))
+        return failure();
+      moved = &factor;
+    }
+  if (!moved || anyOverlap(layout.unreduced, axes))
+    return failure();
+  int64_t size = leftOut.size();
+  llvm::SmallBitVector missing = leftOut;
+  if (layout.missing.isAny())
+    for (unsigned rank : layout.missing.ranks.set_bits())
+      missing.set((rank + distance) % size);
+  moved->shift = (moved->shift + distance) % size;
+  layout.missing = {};
+  if (missing.any())
+    layout.missing = {AxisList(axes.begin(), axes.end()), std::move(missing)};
+  return success();
+}
+
+LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
+                                               Layout &layout) {
+  int64_t size = getNumShards(axes);
+  llvm::SmallBitVector leftOut = getLeftOut(op, size);
+  if (leftOut.any() || layout.missing.isAny()) {
+    // What is missing is known along one list of axes.
+    std::optional<int64_t> distance = getDistance(op, size);
+    if (!distance || (layout.missing.isAny() && layout.missing.axes != axes))
+      return failure();
+    return shiftChunks(axes, *distance, leftOut, layout);
+  }
+  if (!layout.uses(axes))
+    return success();
+  if (op.getShift()) {
+    int64_t distance = *getDistance(op, size);
+    if (distance == 0)
+      return success();
+    // Shifted parts have the same sum.
+    AxisList left = layout.unreduced;
+    if (removeAxes(left, axes))
+      return success();
+    return shiftChunks(axes, distance, leftOut, layout);
+  }
+
+  SmallVector<int64_t> source(size, 0);
+  ArrayRef<int64_t> pairs = *op.getPairs();
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    source[pairs[i + 1]] = pairs[i];
+
+  AxisList primes;
+  for (const Axis &axis : axes)
+    appendPrimes(axis, primes);
+  SmallVector<Digit> digits(primes.size());
+  int64_t stride = 1;
+  for (int i = primes.size() - 1; i >= 0; --i) {
+    digits[i] = {primes[i], stride};
+    stride *= primes[i].size;
+  }
+  auto read = [](int64_t coordinate, const Digit &digit) {
+    return coordinate / digit.stride % digit.axis.size;
+  };
+  // The digit of the receiver that equals the sender's `digit`.
+  auto follow = [&](const Digit &digit) -> const Digit * {
+    for (const Digit &candidate : digits) {
+      if (candidate.axis.size != digit.axis.size)
+        continue;
+      bool same = true;
+      for (int64_t rank = 0; rank < size && same; ++rank)
+        same = read(source[rank], digit) == read(rank, candidate);
+      if (same)
+        return &candidate;
+    }
+    return nullptr;
+  };
+  auto rename = [&](AxisList &list) {
+    AxisList result;
+    for (const Axis &axis : list) {
+      if (!anyOverlap(axes, axis)) {
+        result.push_back(axis);
+        continue;
+      }
+      AxisList parts;
+      appendPrimes(axis, parts);
+      for (const Axis &part : parts) {
+        const Digit *digit = llvm::find_if(digits, [&](const Digit &d) { return d.axis == part; });
+        if (digit == digits.end()) {
+          if (anyOverlap(axes, part))
+            return false;
+          result.push_back(part);
+          continue;
+        }
+        const Digit *renamed = follow(*digit);
+        if (!renamed)
+          return false;
+        result.push_back(renamed->axis);
+      }
+    }
+    list = result;
+    return true;
+  };
+
+  Layout result = layout;
+  for (DimLayout &dim : result.dims)
+    for (LayoutFactor &factor : dim.factors)
+      if (!rename(factor.axes))
+        return failure();
+  if (!rename(result.unreduced)) {
+    // Parts may change places among the ranks that sum them.
+    SmallVector<Digit> summed;
+    for (const Digit &digit : digits)
+      if (anyOverlap(layout.unreduced, digit.axis))
+        summed.push_back(digit);
+    llvm::BitVector seen(size);
+    for (int64_t rank = 0; rank < size; ++rank) {
+      // The group of the receiver, and which part it gets.
+      int64_t base = rank, part = 0;
+      for (const Digit &digit : summed) {
+        base -= read(rank, digit) * digit.stride;
+        part += read(source[rank], digit) * digit.stride;
+      }
+      if (seen.test(base + part))
+        return failure();
+      seen.set(base + part);
+    }
+    result.unreduced = layout.unreduced;
+    if (anyOverlap(result.getShardedAxes(), result.unreduced))
+      return failure();
+  }
+  canonicalize(result, mesh);
+  layout = std::move(result);
+  return success();
+}

@@ -1,0 +1,29 @@
+//===- PermuteTransfer.h - layouts through a permute ------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Private to LayoutTransferCollective.cpp and PermuteTransfer.cpp.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_PLACEMENT_PERMUTETRANSFER_H
+#define MESHWRIGHT_LIB_PLACEMENT_PERMUTETRANSFER_H
+
+#include "meshwright/lib/Placement/LayoutTransferDetail.h"
+
+namespace meshwright::layout_transfer {
+
+/// The ranks, by coordinate over the axes, to which the permute sends nothing.
+llvm::SmallBitVector getLeftOut(dist::PermuteOp op, int64_t size);
+
+/// Replaces `layout` by what it is after the permute over `axes`; fails, leaving
+/// it, where no layout describes that.
+mlir::LogicalResult transferPermute(dist::PermuteOp op, mlir::ArrayRef<dist::Axis> axes,
+                                    dist::MeshAttr mesh, dist::Layout &layout);
+
+} // namespace meshwright::layout_transfer
+
+#endif // MESHWRIGHT_LIB_PLACEMENT_PERMUTETRANSFER_H

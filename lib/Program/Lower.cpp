@@ -1,0 +1,379 @@
+//===- Lower.cpp - programs to LLVM ---------------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A planned rt program becomes a list of steps, each a call of the runtime that
+// launches a kernel, moves data between ranks or performs an op. Where values lie
+// is known: in the arena where their launches say, or with the arguments, the
+// packed parameters or the constants.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Program/Lower.h"
+
+#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Program/Step.h"
+
+#include "meshwright/lib/Launches/RaceAnalysis.h"
+
+#include "mlir/IR/DialectResourceBlobManager.h"
+#include "mlir/Pass/PassManager.h"
+
+using namespace mlir;
+
+namespace meshwright {
+namespace lower {
+
+namespace {
+
+class ProgramLowering {
+public:
+  ProgramLowering(func::FuncOp main, const LowerOptions &options) : main(main), options(options) {}
+
+  FailureOr<LoweredProgram> run();
+
+private:
+  LogicalResult addArguments();
+  LogicalResult addConstant(nn::ConstantOp op);
+  LogicalResult addPrepared(rt::PrepareOp op);
+  LogicalResult addKernel(rt::KernelOp launch);
+  LogicalResult addStart(rt::StartOp start);
+  void addWait(rt::WaitOp wait);
+  LogicalResult addOp(Operation *op);
+  /// Hands a result to whoever watches the run, where it has an identity.
+  void addProbe(Value result, Value yielded);
+  /// The places of a launch's results, also as the region knows them.
+  LogicalResult placeResults(Operation *launch, std::optional<ArrayRef<int64_t>> offsets,
+                             ValueRange results, ValueRange yielded);
+  LogicalResult checkPlaced(const Step &step) const;
+
+  /// The value whose buffer a value is: through views and regions.
+  static Value resolve(Value value, int64_t *offset = nullptr) {
+    int64_t bytes = 0, more;
+    for (Value last; last != value; bytes += more) {
+      last = value;
+      value = rt::getBuffer(rt::getOuterValue(value), &more);
+    }
+    if (offset)
+      *offset = bytes;
+    return value;
+  }
+  Place getPlace(Value value) const {
+    int64_t offset;
+    Place place = places.lookup(resolve(value, &offset));
+    place.offset = offset;
+    return place;
+  }
+
+  func::FuncOp main;
+  LowerOptions options;
+  LoweredProgram program;
+  std::optional<KernelBuilder> kernels;
+  std::vector<Step> steps;
+  llvm::DenseMap<Value, Place> places;
+  /// The starts whose waits are still to come, by their tickets.
+  llvm::DenseMap<Operation *, int64_t> tickets;
+  int64_t numTickets = 0;
+};
+
+} // namespace
+
+static int64_t countOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getNumElements();
+}
+
+/// The op that a launch is named by: the one that costs most, or the last.
+static Operation *getNamedOp(rt::KernelOp launch) {
+  for (Operation &op : launch.getOps())
+    if (isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp>(op))
+      return &op;
+  return launch.getYielded().front().getDefiningOp();
+}
+
+/// Whether -inf is a number like others there: a query that sees no key has it.
+static bool isLogSumExp(Value value) {
+  auto result = cast<OpResult>(value);
+  return isa<nn::AttentionOp, nn::MergeAttentionOp>(result.getOwner()) &&
+         result.getResultNumber() == 1;
+}
+
+/// Additions, multiplications and the like.
+static int64_t countFlops(rt::KernelOp launch) {
+  int64_t flops = 0;
+  for (Operation &op : launch.getOps()) {
+    if (auto linear = dyn_cast<nn::LinearOp>(op)) {
+      auto input = cast<RankedTensorType>(linear.getInput().getType());
+      flops += 2 * countOf(linear.getResult()) * input.getShape().back();
+    } else if (auto matmul = dyn_cast<nn::MatmulOp>(op)) {
+      auto shape = cast<RankedTensorType>(matmul.getLhs().getType()).getShape();
+      flops += 2 * countOf(matmul.getResult()) *
+               shape[shape.size() - (matmul.getTransposeLhs() ? 2 : 1)];
+    } else if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+      auto query = cast<RankedTensorType>(attention.getQuery().getType()).getShape();
+      auto value = cast<RankedTensorType>(attention.getValue().getType()).getShape();
+      flops += 2 * query[0] * query[1] * query[2] * value[2] * (query[3] + value[3]);
+    } else if (!isMovement(&op) && !isFree(&op) && !isa<nn::ReshapeOp>(op)) {
+      int64_t most = 0;
+      for (Value operand : op.getOperands())
+        most = std::max(most, countOf(operand));
+      flops += std::max(most, countOf(op.getResult(0)));
+    }
+  }
+  return flops;
+}
+
+//===----------------------------------------------------------------------===//
+// Values that are there
+//===----------------------------------------------------------------------===//
+
+LogicalResult ProgramLowering::addArguments() {
+  for (auto [i, type] : llvm::enumerate(main.getArgumentTypes())) {
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
+      return emitError(main.getLoc(), "argument ")
+             << i << " of '" << main.getName() << "' is of type " << type
+             << ", expected a tensor of static shape";
+    places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
+    program.isRead.push_back(rt::isReadAsItLies(main.getArgument(i)));
+  }
+  return success();
+}
+
+/// The elements of a constant as they lie in memory.
+LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
+  auto type = cast<RankedTensorType>(op.getResult().getType());
+  int64_t bytes = rt::getBufferBytes(type);
+  std::vector<char> data;
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(op.getValue())) {
+    AsmResourceBlob *blob = resource.getRawHandle().getBlob();
+    if (!blob)
+      return op.emitOpError("has a value whose data is not in the module");
+    data.assign(blob->getData().begin(), blob->getData().end());
+  } else if (auto elements = dyn_cast<DenseElementsAttr>(op.getValue())) {
+    if (type.getElementType().isInteger(1))
+      for (bool value : elements.getValues<bool>())
+        data.push_back(value);
+    else
+      data.assign(elements.getRawData().begin(), elements.getRawData().end());
+    int64_t size = data.size();
+    if (elements.isSplat() && size > 0 && size < bytes)
+      for (int64_t i = size; i < bytes; ++i)
+        data.push_back(data[i - size]);
+  } else {
+    return op.emitOpError("has a value of a kind that cannot be compiled");
+  }
+  if (int64_t(data.size()) != bytes)
+    return op.emitOpError("has ") << data.size() << " bytes of data, expected " << bytes;
+  places[op.getResult()] = {Place::Constant, int64_t(program.constants.size())};
+  program.constants.push_back(std::move(data));
+  return success();
+}
+
+LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
+  int64_t offset;
+  auto argument = cast<BlockArgument>(rt::getBuffer(op.getParameter(), &offset));
+  rt::PackingAttr packing = op.getPacking();
+  places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
+  program.prepared.push_back(
+      {argument.getArgNumber(),
+       offset,
+       {getTypeCode(getElementTypeOrSelf(argument.getType())), packing.getK(), packing.getN(),
+        packing.getTransposed(), packing.getPanel(), packing.getGroup()}});
+  return success();
+}
+
+LogicalResult ProgramLowering::placeResults(Operation *launch,
+                                            std::optional<ArrayRef<int64_t>> offsets,
+                                            ValueRange results, ValueRange yielded) {
+  if (!offsets)
+    return launch->emitOpError(
+        "has no offsets in the arena: expected '--plan-buffers' to have run");
+  for (auto [result, inside, offset] : llvm::zip_equal(results, yielded, *offsets)) {
+    if (getTypeCode(getElementTypeOrSelf(result.getType())) < 0)
+      return inside.getDefiningOp()->emitOpError("has a result of type ")
+             << result.getType() << ", which cannot be compiled";
+    // One by one: an insertion moves what was inserted before.
+    Place place{Place::Arena, offset};
+    places[result] = place;
+    places[inside] = place;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Steps
+//===----------------------------------------------------------------------===//
+
+LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
+  for (const auto *values : {&step.inputs, &step.outputs})
+    for (Value value : *values)
+      if (value && !places.contains(resolve(value)))
+        return step.op->emitOpError("cannot be compiled for execution with the ops around it");
+  return success();
+}
+
+void ProgramLowering::addProbe(Value result, Value yielded) {
+  Operation *op = yielded.getDefiningOp();
+  auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
+  // Of several results of an op that computes, the first is what it is named for.
+  if (!options.probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
+      (op->getNumResults() != 1 && !isa<nn::NnDialect>(op->getDialect())))
+    return;
+  auto type = cast<RankedTensorType>(result.getType());
+  Step probe(op, "mw_rt_run_probe");
+  probe.inputs = {result};
+  probe.numbers = {int64_t(program.probes.size())};
+  program.probes.push_back({id.getInt(), describeOp(op), getTypeCode(type.getElementType()),
+                            std::vector<int64_t>(type.getShape())});
+  steps.push_back(std::move(probe));
+}
+
+LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
+  if (failed(placeResults(launch, launch.getOffsets(), launch.getResults(), launch.getYielded())))
+    return failure();
+  Operation *op = getNamedOp(launch);
+  std::optional<KernelInfo> info = kernels->build(launch);
+  if (info) {
+    Step step(op, "mw_rt_run_kernel");
+    step.passing = Step::Kernel;
+    step.kernel = info->name;
+    step.inputs = info->inputs;
+    step.outputs.assign(launch->result_begin(), launch->result_end());
+    if (info->flops == 0)
+      info->flops = countFlops(launch);
+    if (info->bytes < 0) {
+      info->bytes = 0;
+      for (TypeRange types :
+           {TypeRange(launch->getOperandTypes()), TypeRange(launch->getResultTypes())})
+        for (Type type : types)
+          info->bytes += rt::getBufferBytes(type);
+    }
+    program.workspaceBytes = std::max(program.workspaceBytes, info->workspaceBytes);
+    step.descriptor = {info->kind,
+                       info->items,
+                       info->grain,
+                       info->workspaceBytes,
+                       info->flops,
+                       info->bytes,
+                       int64_t(step.inputs.size()),
+                       int64_t(step.outputs.size())};
+    for (auto [output, yielded] : llvm::zip_equal(step.outputs, launch.getYielded()))
+      step.descriptor.append({getTypeCode(getElementTypeOrSelf(output.getType())),
+                              isLogSumExp(yielded) ? 0 : countOf(output)});
+    steps.push_back(std::move(step));
+  } else {
+    // What is left is for the runtime, one op at a time.
+    auto ops = launch.getOps();
+    if (std::distance(ops.begin(), ops.end()) != 1 || !isRuntimeCall(op))
+      return op->emitOpError("cannot be compiled for execution");
+    FailureOr<Step> step = getRuntimeCall(op);
+    if (failed(step))
+      return failure();
+    for (Value input : step->inputs)
+      if (input && isa_and_nonnull<rt::PrepareOp>(resolve(input).getDefiningOp()))
+        return op->emitOpError("reads a packed parameter, and no kernel for that is known");
+    steps.push_back(std::move(*step));
+  }
+  if (failed(checkPlaced(steps.back())))
+    return failure();
+  for (auto [result, yielded] : llvm::zip_equal(launch.getResults(), launch.getYielded()))
+    addProbe(result, yielded);
+  return success();
+}
+
+LogicalResult ProgramLowering::addStart(rt::StartOp start) {
+  auto wait = dyn_cast<rt::WaitOp>(*start.getFuture().getUsers().begin());
+  if (failed(placeResults(start, start.getOffsets(), wait.getResults(), start.getYielded())))
+    return failure();
+  FailureOr<Step> step = getRuntimeCall(start.getCollective());
+  if (failed(step))
+    return failure();
+  // Nothing to overlap with, and nothing in flight that must come first: the
+  // compute stream does it itself.
+  if (!tickets.empty() || start->getNextNode() != wait) {
+    step->callee = "mw_rt_start";
+    step->numbers = {int64_t(start.getStream()), numTickets};
+    tickets[start] = numTickets++;
+  }
+  steps.push_back(std::move(*step));
+  return checkPlaced(steps.back());
+}
+
+void ProgramLowering::addWait(rt::WaitOp wait) {
+  rt::StartOp start = wait.getStart();
+  if (auto ticket = tickets.find(start); ticket != tickets.end()) {
+    Step step(start.getCollective(), "mw_rt_wait");
+    step.numbers = {ticket->second};
+    tickets.erase(ticket);
+    steps.push_back(std::move(step));
+  }
+  for (auto [result, yielded] : llvm::zip_equal(wait.getResults(), start.getYielded()))
+    addProbe(result, yielded);
+}
+
+LogicalResult ProgramLowering::addOp(Operation *op) {
+  if (rt::isView(op))
+    return success();
+  if (auto constant = dyn_cast<nn::ConstantOp>(op))
+    return addConstant(constant);
+  if (auto prepare = dyn_cast<rt::PrepareOp>(op))
+    return addPrepared(prepare);
+  if (auto kernel = dyn_cast<rt::KernelOp>(op))
+    return addKernel(kernel);
+  if (auto start = dyn_cast<rt::StartOp>(op))
+    return addStart(start);
+  if (auto wait = dyn_cast<rt::WaitOp>(op)) {
+    addWait(wait);
+    return success();
+  }
+  return op->emitOpError("is not in a launch: expected '--form-kernels' to have run");
+}
+
+FailureOr<LoweredProgram> ProgramLowering::run() {
+  program.module = ModuleOp::create(main.getLoc());
+  kernels.emplace(main.getContext(), options.target);
+  program.arenaBytes = main->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
+  if (failed(addArguments()))
+    return failure();
+  Block &body = main.getBody().front();
+  for (Operation &op : body.without_terminator())
+    if (failed(addOp(&op)))
+      return failure();
+  program.kernels = kernels->takeSources();
+  emitEntry(program, steps, body.getTerminator()->getOperands(),
+            [&](Value value) { return getPlace(value); });
+  return std::move(program);
+}
+
+} // namespace lower
+
+FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &options) {
+  if (main.isExternal())
+    return emitError(main.getLoc(), "'main' has no body");
+  loadKernelDialects(*main.getContext());
+  if (isPlanned(main)) {
+    if (failed(verifyRaces(main)))
+      return failure();
+    return lower::ProgramLowering(main, options).run();
+  }
+  // On a copy: the caller's program stays as it is.
+  OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
+  for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
+    if (other.getName() != main.getName())
+      other.erase();
+  PassManager manager(main.getContext(), ModuleOp::getOperationName());
+  ScheduleOptions schedule = options.schedule;
+  schedule.keepProbed |= options.probes;
+  // What is looked at is kept, which is more than the program that runs needs.
+  if (options.probes)
+    module->lookupSymbol(main.getName())->removeAttr(rt::RtDialect::kCeilingAttr);
+  buildSchedule(manager, schedule);
+  if (failed(manager.run(*module)))
+    return failure();
+  return lower::ProgramLowering(module->lookupSymbol<func::FuncOp>(main.getName()), options).run();
+}
+
+} // namespace meshwright
