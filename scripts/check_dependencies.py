@@ -5,13 +5,18 @@
 
 Arrows point one way:
 
-    lib/Support <- dialects <- lib/{Analysis,CostModel,Report,Reshard} <- passes
-                <- lib/{Register,Execute,CAPI} <- tools, python
+    lib/Support <- dialects <- lib/{Factors, Stages, Placement, Launches, CostModel, Reshard,
+                                    Codegen, Report}
+                <- passes <- lib/{Program, Register, Execute, Facade} <- tools, python
 
-The runtime and include/ know nothing of MLIR or LLVM, and the runtime nothing of
-our other folders but include/. What is compiled shares the C ABI with it; who starts
-runs (lib/Execute, lib/CAPI, tools) may also use runtime/include, nobody runtime/src. Includes
-between our folders are spelt meshwright/<folder>/..., so that this script sees them.
+EDGES lists, for each folder of lib and each phase of passes, the neighbours of the same level that
+it may include. The check fails if these edges form a cycle. A phase includes no other phase; only
+the files directly in passes/ include several.
+
+The runtime and include/ know nothing of MLIR or LLVM, and the runtime nothing of our other folders
+but include/. The compiler shares the C ABI header with it. Folders that start runs (lib/Execute,
+lib/Facade, tools) may also use runtime/include; none may use runtime/src. Includes between our
+folders are spelt meshwright/<folder>/..., so that this script sees them.
 """
 
 import argparse
@@ -19,21 +24,44 @@ import pathlib
 import re
 import sys
 
-# A folder may include itself, its equals and folders of a lower level.
+# A folder may include itself, folders of a lower level, and its EDGES.
 LEVELS = [
     ["include"],
     ["lib/Support"],
     ["dialects"],
-    ["lib/Analysis", "lib/CostModel", "lib/Report", "lib/Reshard"],
+    [
+        "lib/Factors",
+        "lib/Stages",
+        "lib/Placement",
+        "lib/Launches",
+        "lib/CostModel",
+        "lib/Reshard",
+        "lib/Codegen",
+        "lib/Report",
+    ],
     ["passes"],
-    ["lib/Register", "lib/Execute", "lib/CAPI"],
+    ["lib/Program", "lib/Register", "lib/Execute", "lib/Facade"],
     ["tools", "python", "test", "bench", "examples"],
 ]
 LEVEL = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
+# Allowed edges within a level. Folders of the last level are not restricted.
+EDGES = {
+    "lib/Factors": {"lib/Stages"},
+    "lib/Placement": {"lib/Stages"},
+    "lib/Launches": {"lib/Placement"},
+    "lib/Reshard": {"lib/CostModel"},
+    "lib/Report": {"lib/CostModel", "lib/Placement", "lib/Stages"},
+    "lib/Execute": {"lib/Program"},
+    "lib/Facade": {"lib/Execute", "lib/Program", "lib/Register"},
+    # Phases that still include one another.
+    "passes/annotate": {"passes/optimise", "passes/partition", "passes/propagate", "passes/schedule"},
+    "passes/report": {"passes/schedule"},
+    "passes/schedule": {"passes/optimise", "passes/verify"},
+}
 # Free of MLIR and LLVM, and of all other folders of ours but include/.
 STANDALONE = {"runtime", "include"}
-# Who starts runs, or tests them.
-RUNS = {"lib/CAPI", "lib/Execute", "tools", "test", "bench"}
+# Folders that start runs, or test them.
+RUNS = {"lib/Facade", "lib/Execute", "tools", "test", "bench"}
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".c", ".inc", ".td"}
 
 INCLUDE = re.compile(r'^\s*#?\s*include\s*["<]([^">]+)[">]')
@@ -43,6 +71,46 @@ def folder_of(path: str) -> str:
     """The folder that the levels name: lib/<x>, else the first component."""
     parts = path.split("/")
     return "/".join(parts[:2]) if parts[0] == "lib" and len(parts) > 1 else parts[0]
+
+
+def node_of(path: str) -> str:
+    """The folder that EDGES names: lib/<x>, passes/<phase>, else the first component."""
+    parts = path.split("/")
+    if parts[0] in ("lib", "passes") and len(parts) > 2:
+        return "/".join(parts[:2])
+    return parts[0]
+
+
+def cycle_of(edges) -> list[str] | None:
+    """A cycle of the graph as a path that ends where it begins, None if there is none."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        for target in sorted(edges.get(node, ())):
+            if found := visit(target):
+                return found
+        done.add(path.pop())
+        return None
+
+    for node in sorted(edges):
+        if found := visit(node):
+            return found
+    return None
+
+
+def neighbour_error(source: str, spelling: str, where: str):
+    """The error of an include between folders of one level that EDGES does not allow."""
+    node, target = node_of(source), node_of(spelling.removeprefix("meshwright/"))
+    if node == target or node == "passes" or "/" not in node or "/" not in target:
+        return None
+    if target in EDGES.get(node, ()):
+        return None
+    return f"{where}: {node} includes {spelling} of {target}, which is not among its edges"
 
 
 def target_of(root: pathlib.Path, source: pathlib.Path, spelling: str) -> str | None:
@@ -75,7 +143,12 @@ def errors_of(root: pathlib.Path, source: pathlib.Path):
             elif target not in (None, folder, "include"):
                 yield f"{where}: {folder} may include only include/, not {target}"
             continue
-        if target is None or target == folder:
+        if target is None:
+            continue
+        if target == folder or LEVEL.get(target, -1) == LEVEL.get(folder, -2):
+            path = source.relative_to(root).as_posix()
+            if error := neighbour_error(path, spelling, where):
+                yield error
             continue
         if target not in LEVEL:
             public = spelling.startswith("meshwright/runtime/include/")
@@ -100,6 +173,8 @@ def main() -> int:
         if path.suffix in SUFFIXES and path.is_file()
     )
     errors = [error for source in sources for error in errors_of(root, source)]
+    if cycle := cycle_of(EDGES):
+        errors.append("allowed edges form a cycle: " + " -> ".join(cycle))
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     print(f"{len(sources)} sources, {len(errors)} includes against the arrows")
