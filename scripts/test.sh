@@ -101,7 +101,13 @@ from meshwright import _core
 print("1 passed: the installed package is imported")
 PY
 }
-checks_stage() { "$PYTHON" scripts/check_dependencies.py; }
+checks_stage() {
+  local status=0
+  "$PYTHON" scripts/check_dependencies.py || status=1
+  "$PYTHON" scripts/check_words.py || status=1
+  "$PYTHON" scripts/check_sizes.py --report || status=1
+  return $status
+}
 
 for stage in "${stages[@]}"; do
   case $stage in
