@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
     if (!module)
       return 1;
     mlir::PassManager manager(context.get());
-    manager.addNestedPass<mlir::func::FuncOp>(createFormKernels());
+    manager.addNestedPass<mlir::func::FuncOp>(createFormKernelsPass());
     if (failed(manager.run(*module)))
       return 1;
     std::vector<rt::KernelOp> launches;

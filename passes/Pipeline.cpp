@@ -110,13 +110,13 @@ static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) 
   if (options.sequenceParallel != SequenceParallel::Off) {
     // What was annotated is scattered already; this is for programs that come
     // with their all-reduces written out.
-    DecomposeAllReduceOptions decompose;
+    DecomposeAllReducePassOptions decompose;
     decompose.when = options.sequenceParallel == SequenceParallel::On ? "always" : "auto";
-    pm.addNestedPass<func::FuncOp>(createDecomposeAllReduce(decompose));
-    pm.addNestedPass<func::FuncOp>(createSinkAllGather());
+    pm.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
+    pm.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
   }
-  pm.addNestedPass<func::FuncOp>(createHoistSlices());
-  pm.addNestedPass<func::FuncOp>(createCombineCollectives());
+  pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
+  pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
 }
 
 ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) {
@@ -139,9 +139,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     return;
   case Phase::Spmd:
     buildOptimise(pm, options);
-    pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     if (options.overlap != Overlap::Auto || options.memoryCeiling)
-      pm.addPass(createRequestSchedule(
+      pm.addPass(createRequestSchedulePass(
           {stringify(options.overlap).str(), options.memoryCeiling.value_or(0)}));
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));

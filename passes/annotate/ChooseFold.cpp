@@ -128,12 +128,12 @@ static Planned plan(StringRef bytecode, MLIRContext *from, const FoldEncoderPass
   manager.addPass(createPropagateShardingsPass());
   manager.addPass(createPartitionPass());
   if (options.sequenceParallel != "off") {
-    DecomposeAllReduceOptions decompose;
+    DecomposeAllReducePassOptions decompose;
     decompose.when = options.sequenceParallel == "on" ? "always" : "auto";
-    manager.addNestedPass<func::FuncOp>(createDecomposeAllReduce(decompose));
-    manager.addNestedPass<func::FuncOp>(createSinkAllGather());
+    manager.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
+    manager.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
   }
-  manager.addNestedPass<func::FuncOp>(createCombineCollectives());
+  manager.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
   if (failed(manager.run(*module))) {
     planned.note = error.empty() ? "cannot be planned" : error;
     return planned;

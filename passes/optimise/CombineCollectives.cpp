@@ -13,7 +13,7 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_COMBINECOLLECTIVES
+#define GEN_PASS_DEF_COMBINECOLLECTIVESPASS
 #include "meshwright/passes/optimise/Passes.h.inc"
 } // namespace meshwright
 
@@ -245,7 +245,8 @@ void Combiner::joinLaunches() {
     join(group);
 }
 
-struct CombineCollectivesPass : meshwright::impl::CombineCollectivesBase<CombineCollectivesPass> {
+struct CombineCollectivesPass
+    : meshwright::impl::CombineCollectivesPassBase<CombineCollectivesPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
     if (!getSpmdMeshSymbol(func) || func.isDeclaration())

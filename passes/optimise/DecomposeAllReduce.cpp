@@ -11,7 +11,7 @@
 #include "meshwright/passes/optimise/Passes.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_DECOMPOSEALLREDUCE
+#define GEN_PASS_DEF_DECOMPOSEALLREDUCEPASS
 #include "meshwright/passes/optimise/Passes.h.inc"
 } // namespace meshwright
 
@@ -23,8 +23,9 @@ namespace {
 
 constexpr llvm::StringLiteral kPass = "decompose-all-reduce";
 
-struct DecomposeAllReducePass : meshwright::impl::DecomposeAllReduceBase<DecomposeAllReducePass> {
-  using DecomposeAllReduceBase::DecomposeAllReduceBase;
+struct DecomposeAllReducePass
+    : meshwright::impl::DecomposeAllReducePassBase<DecomposeAllReducePass> {
+  using DecomposeAllReducePassBase::DecomposeAllReducePassBase;
 
   LogicalResult initialize(MLIRContext *context) override {
     if (when != "auto" && when != "always")

@@ -21,7 +21,7 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_HOISTSLICES
+#define GEN_PASS_DEF_HOISTSLICESPASS
 #include "meshwright/passes/optimise/Passes.h.inc"
 } // namespace meshwright
 
@@ -263,7 +263,7 @@ bool Hoister::run() {
 
 namespace {
 
-struct HoistSlicesPass : meshwright::impl::HoistSlicesBase<HoistSlicesPass> {
+struct HoistSlicesPass : meshwright::impl::HoistSlicesPassBase<HoistSlicesPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
     if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||

@@ -10,7 +10,7 @@
 
 include "mlir/Pass/PassBase.td"
 
-def DecomposeAllReduce : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
+def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results.
@@ -41,7 +41,7 @@ def DecomposeAllReduce : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
-def SinkAllGather : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
+def SinkAllGatherPass : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
   let summary = "moves all-gathers down to where the whole value is needed";
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results.
@@ -79,7 +79,7 @@ def SinkAllGather : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
-def HoistSlices : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
+def HoistSlicesPass : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
   let summary = "moves slices up to the small values that large ones are computed from";
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results, padding
@@ -104,7 +104,7 @@ def HoistSlices : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
-def CombineCollectives : Pass<"combine-collectives", "::mlir::func::FuncOp"> {
+def CombineCollectivesPass : Pass<"combine-collectives", "::mlir::func::FuncOp"> {
   let summary = "drops redundant collectives and joins independent ones into one launch";
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results.

@@ -18,7 +18,7 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_SINKALLGATHER
+#define GEN_PASS_DEF_SINKALLGATHERPASS
 #include "meshwright/passes/optimise/Passes.h.inc"
 } // namespace meshwright
 
@@ -204,7 +204,7 @@ bool Sinker::run() {
   return true;
 }
 
-struct SinkAllGatherPass : meshwright::impl::SinkAllGatherBase<SinkAllGatherPass> {
+struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGatherPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
     if (!getSpmdMeshSymbol(func) || func.isDeclaration())

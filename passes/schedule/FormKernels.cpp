@@ -22,7 +22,7 @@
 #include "llvm/ADT/SetVector.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_FORMKERNELS
+#define GEN_PASS_DEF_FORMKERNELSPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -273,8 +273,8 @@ LogicalResult Former::run() {
 
 namespace {
 
-struct FormKernelsPass : meshwright::impl::FormKernelsBase<FormKernelsPass> {
-  using FormKernelsBase::FormKernelsBase;
+struct FormKernelsPass : meshwright::impl::FormKernelsPassBase<FormKernelsPass> {
+  using FormKernelsPassBase::FormKernelsPassBase;
 
   void runOnOperation() override {
     func::FuncOp func = getOperation();

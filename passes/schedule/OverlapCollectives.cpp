@@ -12,7 +12,7 @@
 #include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_OVERLAPCOLLECTIVES
+#define GEN_PASS_DEF_OVERLAPCOLLECTIVESPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -81,8 +81,9 @@ void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
 
 namespace {
 
-struct OverlapCollectivesPass : meshwright::impl::OverlapCollectivesBase<OverlapCollectivesPass> {
-  using OverlapCollectivesBase::OverlapCollectivesBase;
+struct OverlapCollectivesPass
+    : meshwright::impl::OverlapCollectivesPassBase<OverlapCollectivesPass> {
+  using OverlapCollectivesPassBase::OverlapCollectivesPassBase;
 
   LogicalResult initialize(MLIRContext *context) override {
     if (when != "auto" && when != "always" && when != "never")

@@ -11,7 +11,7 @@
 #include "meshwright/passes/schedule/Passes.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_PACKWEIGHTS
+#define GEN_PASS_DEF_PACKWEIGHTSPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -19,8 +19,8 @@ using namespace mlir;
 using namespace meshwright;
 
 namespace {
-struct PackWeights : meshwright::impl::PackWeightsBase<PackWeights> {
-  using PackWeightsBase::PackWeightsBase;
+struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> {
+  using PackWeightsPassBase::PackWeightsPassBase;
 
   void runOnOperation() override {
     func::FuncOp func = getOperation();

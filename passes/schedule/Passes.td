@@ -10,7 +10,7 @@
 
 include "mlir/Pass/PassBase.td"
 
-def RequestSchedule : Pass<"request-schedule", "::mlir::ModuleOp"> {
+def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
   let summary = "notes on SPMD functions how they are to be scheduled";
   let description = [{
     The schedule is made when a program is compiled; what its user asked for
@@ -35,7 +35,7 @@ def RequestSchedule : Pass<"request-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 
-def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
+def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let summary = "cuts collectives and the products around them into chunks that overlap";
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results
@@ -85,7 +85,7 @@ def SplitCollectives : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
-def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
+def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
   let summary = "groups the ops of a program into launches";
   let description = [{
     Takes an SPMD function or a global one without collectives, ops of `nn` and
@@ -164,7 +164,7 @@ def FormKernels : Pass<"form-kernels", "::mlir::func::FuncOp"> {
                            "::meshwright::dist::DistDialect"];
 }
 
-def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
+def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
   let summary = "orders launches so that collectives run beside kernels";
   let description = [{
     Takes a function of launches; guarantees the same results. A collective starts
@@ -217,7 +217,7 @@ def OverlapCollectives : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::dist::DistDialect"];
 }
 
-def PackWeights : Pass<"pack-weights", "::mlir::func::FuncOp"> {
+def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
   let summary = "has the weights of matrix products packed at load";
   let description = [{
     Takes a function of launches. Where a launch is a product that a kernel is
@@ -248,7 +248,7 @@ def PackWeights : Pass<"pack-weights", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 
-def PlanBuffers : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
+def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
   let summary = "gives every result of a launch its place in the arena";
   let description = [{
     Takes a function of launches, planned or not. Guarantees that buffers that

@@ -24,7 +24,7 @@
 #include <numeric>
 
 namespace meshwright {
-#define GEN_PASS_DEF_PLANBUFFERS
+#define GEN_PASS_DEF_PLANBUFFERSPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -198,7 +198,7 @@ std::vector<int64_t> meshwright::getLiveBytes(func::FuncOp func) { return Planne
 
 namespace {
 
-struct PlanBuffersPass : meshwright::impl::PlanBuffersBase<PlanBuffersPass> {
+struct PlanBuffersPass : meshwright::impl::PlanBuffersPassBase<PlanBuffersPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
     if (func.isExternal())

@@ -13,7 +13,7 @@
 #include <limits>
 
 namespace meshwright {
-#define GEN_PASS_DEF_REQUESTSCHEDULE
+#define GEN_PASS_DEF_REQUESTSCHEDULEPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -22,8 +22,8 @@ using namespace meshwright;
 
 namespace {
 
-struct RequestSchedulePass : meshwright::impl::RequestScheduleBase<RequestSchedulePass> {
-  using RequestScheduleBase::RequestScheduleBase;
+struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSchedulePass> {
+  using RequestSchedulePassBase::RequestSchedulePassBase;
 
   LogicalResult initialize(MLIRContext *context) override {
     if (overlap != "on" && overlap != "off" && overlap != "auto")

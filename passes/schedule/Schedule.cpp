@@ -19,19 +19,19 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   // Values that somebody looks at stay whole; and only what is the placement of a
   // global program can be cut by what its values are.
   if (!options.keepProbed && options.verifyPlacement)
-    pm.addNestedPass<func::FuncOp>(createSplitCollectives());
-  FormKernelsOptions kernels;
+    pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
+  FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
   kernels.targetCpu = options.targetCpu;
-  pm.addNestedPass<func::FuncOp>(createFormKernels(kernels));
+  pm.addNestedPass<func::FuncOp>(createFormKernelsPass(kernels));
   // Before an order is chosen under a memory ceiling: what is packed takes memory.
-  PackWeightsOptions weights;
+  PackWeightsPassOptions weights;
   weights.targetCpu = options.targetCpu;
-  pm.addNestedPass<func::FuncOp>(createPackWeights(weights));
-  pm.addNestedPass<func::FuncOp>(createOverlapCollectives());
-  pm.addNestedPass<func::FuncOp>(createPlanBuffers());
+  pm.addNestedPass<func::FuncOp>(createPackWeightsPass(weights));
+  pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
+  pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
   if (options.verifyPlacement)
-    pm.addNestedPass<func::FuncOp>(createVerifyPlacement());
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
 }
 
 CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {

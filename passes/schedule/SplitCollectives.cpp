@@ -14,7 +14,7 @@
 #include "llvm/ADT/MapVector.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_SPLITCOLLECTIVES
+#define GEN_PASS_DEF_SPLITCOLLECTIVESPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
@@ -383,8 +383,8 @@ void Splitter::run() {
 // The pass
 //===----------------------------------------------------------------------===//
 
-struct SplitCollectivesPass : meshwright::impl::SplitCollectivesBase<SplitCollectivesPass> {
-  using SplitCollectivesBase::SplitCollectivesBase;
+struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCollectivesPass> {
+  using SplitCollectivesPassBase::SplitCollectivesPassBase;
 
   LogicalResult initialize(MLIRContext *context) override {
     if (when != "auto" && when != "always")

@@ -10,7 +10,7 @@
 
 include "mlir/Pass/PassBase.td"
 
-def VerifyPlacement : Pass<"verify-placement", "::mlir::func::FuncOp"> {
+def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
   let summary = "proves that a program's data lies where its ops need it, when they need it";
   let description = [{
     Derives how every value lies from the layouts of the arguments and reports

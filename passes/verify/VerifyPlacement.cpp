@@ -10,7 +10,7 @@
 #include "meshwright/passes/verify/Passes.h"
 
 namespace meshwright {
-#define GEN_PASS_DEF_VERIFYPLACEMENT
+#define GEN_PASS_DEF_VERIFYPLACEMENTPASS
 #include "meshwright/passes/verify/Passes.h.inc"
 } // namespace meshwright
 
@@ -19,7 +19,7 @@ using namespace meshwright;
 
 namespace {
 
-struct VerifyPlacementPass : meshwright::impl::VerifyPlacementBase<VerifyPlacementPass> {
+struct VerifyPlacementPass : meshwright::impl::VerifyPlacementPassBase<VerifyPlacementPass> {
   void runOnOperation() override {
     markAllAnalysesPreserved();
     func::FuncOp func = getOperation();

@@ -97,7 +97,7 @@ void RowTest::compare(const char *inputs, const char *body, const char *results,
   auto module = mlir::parseSourceString<mlir::ModuleOp>(text, context.get());
   ASSERT_TRUE(module);
   mlir::PassManager manager(context.get());
-  manager.addNestedPass<mlir::func::FuncOp>(createFormKernels());
+  manager.addNestedPass<mlir::func::FuncOp>(createFormKernelsPass());
   ASSERT_TRUE(succeeded(manager.run(*module)));
   std::vector<rt::KernelOp> launches;
   module->walk([&](rt::KernelOp launch) { launches.push_back(launch); });
