@@ -8,7 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/passes/optimise/MergeReductions.h"
 #include "meshwright/passes/optimise/Passes.h"
-#include "meshwright/passes/optimise/TokenSharding.h"
+#include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 

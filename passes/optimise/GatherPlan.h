@@ -14,7 +14,7 @@
 #ifndef MESHWRIGHT_PASSES_OPTIMISE_GATHERPLAN_H
 #define MESHWRIGHT_PASSES_OPTIMISE_GATHERPLAN_H
 
-#include "meshwright/passes/optimise/TokenSharding.h"
+#include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "llvm/ADT/MapVector.h"
 

@@ -8,7 +8,7 @@
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/passes/optimise/TokenSharding.h"
+#include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "llvm/ADT/SetVector.h"
 

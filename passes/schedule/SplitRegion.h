@@ -14,7 +14,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_SPLITREGION_H
 #define MESHWRIGHT_PASSES_SCHEDULE_SPLITREGION_H
 
-#include "meshwright/passes/optimise/TokenSharding.h"
+#include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "llvm/ADT/DenseSet.h"
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/passes/optimise/TokenSharding.h"
+#include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 

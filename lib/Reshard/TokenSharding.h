@@ -10,8 +10,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
-#define MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
+#ifndef MESHWRIGHT_LIB_RESHARD_TOKENSHARDING_H
+#define MESHWRIGHT_LIB_RESHARD_TOKENSHARDING_H
 
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
@@ -108,4 +108,4 @@ std::optional<TokenDim> chooseTokens(mlir::RankedTensorType type, dist::AxisList
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_PASSES_OPTIMISE_TOKENSHARDING_H
+#endif // MESHWRIGHT_LIB_RESHARD_TOKENSHARDING_H
