@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Layout.h"
-#include "meshwright/dialects/Dist/StagesAttr.h"
 
 using namespace mlir;
 using namespace meshwright::dist;
@@ -144,8 +143,9 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     }
     return success();
   }
-  // What policies chose for attention over a sharded sequence, while they run.
-  if (attr.getName() == "dist.context_parallel") {
+  if (attr.getName() == kContextParallelAttr) {
+    if (!isa<ModuleOp>(op))
+      return op->emitOpError() << "'dist.context_parallel': expected a module";
     auto choice = dyn_cast<DictionaryAttr>(attr.getValue());
     for (StringRef key : {"ulysses", "ring", "order"})
       if (!choice || !choice.getAs<StringAttr>(key))

@@ -33,6 +33,13 @@ def Dist_Dialect : Dialect {
     static constexpr llvm::StringLiteral kGlobalAttr = "dist.global";
     /// On a function: the mesh it is an SPMD program for.
     static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
+    /// On the `dist.mesh` of a composed program: for each stage the mesh, over the
+    /// same ranks, that the stage's policies use (dictionary of meshes).
+    static constexpr llvm::StringLiteral kStageMeshesAttr = "dist.stages";
+    /// On a module, while policies run: the axes for `ulysses` and `ring` and the
+    /// `order` of the sequence that choose-context-parallel chose (dictionary of
+    /// strings).
+    static constexpr llvm::StringLiteral kContextParallelAttr = "dist.context_parallel";
 
     /// What passes decided in this context, and why.
     ::meshwright::DecisionLog &getDecisionLog() { return *decisionLog; }

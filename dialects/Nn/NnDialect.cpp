@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/dialects/Nn/TableRows.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -56,7 +55,28 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, StringR
   return success();
 }
 
+/// Attributes of an op. Checks that
+///  - nn.id is an i64 integer and nn.stage a string that is not empty, both on an
+///    operation inside a function;
+///  - nn.table_rows is an i64 integer from 1 on, on an nn.embedding;
+///  - nn.whole_keys is a unit attribute on an nn.attention;
+///  - attributes of arguments and results stand on none;
+///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
+  if ((attribute.getName() == kIdAttr || attribute.getName() == kStageAttr) &&
+      isa<SymbolOpInterface>(op))
+    return op->emitOpError() << "expected " << attribute.getName().strref()
+                             << " on an operation inside a function";
+  if (attribute.getName() == kStageAttr)
+    return verifyName(op, attribute, "an operation");
+  if (attribute.getName() == kWholeKeysAttr) {
+    if (!isa<AttentionOp>(op))
+      return op->emitOpError("expected nn.whole_keys on an nn.attention");
+    if (!isa<UnitAttr>(attribute.getValue()))
+      return op->emitOpError() << "expected nn.whole_keys to be a unit attribute, got "
+                               << attribute.getValue();
+    return success();
+  }
   if (attribute.getName() == kIdAttr) {
     auto id = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!id || !id.getType().isInteger(64))
@@ -79,7 +99,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
       return op->emitOpError()
              << "expected " << misplaced
              << " on an argument or a result of a function, got it on an operation";
-  return success();
+  return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
+                           << "': expected nn.id, nn.stage, nn.table_rows or nn.whole_keys";
 }
 
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,

@@ -462,7 +462,7 @@ LogicalResult LinearOp::verify() {
 std::optional<int64_t> nn::getTableRows(EmbeddingOp embedding) {
   if (!embedding.getOffset())
     return shapeOf(embedding.getTable()).front();
-  if (auto rows = embedding->getAttrOfType<IntegerAttr>(kTableRowsAttr))
+  if (auto rows = embedding->getAttrOfType<IntegerAttr>(NnDialect::kTableRowsAttr))
     return rows.getInt();
   return std::nullopt;
 }

@@ -12,12 +12,8 @@
 
 namespace meshwright::nn {
 
-/// On an embedding with an offset: the rows of the whole table, without padding. Ids from
-/// there on are no row of any part, and an error.
-constexpr llvm::StringLiteral kTableRowsAttr = "nn.table_rows";
-
-/// The rows of the table that an embedding reads, or reads a part of; none where that
-/// is not known.
+/// The rows of the table that an embedding reads, or reads a part of (`nn.table_rows`).
+/// None where that is not known.
 std::optional<int64_t> getTableRows(EmbeddingOp embedding);
 
 } // namespace meshwright::nn

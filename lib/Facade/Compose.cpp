@@ -247,7 +247,7 @@ void Composer::runStage(StageState &stage, bool isFirstStep) {
     mlir::Operation *copy = builder.clone(op, mapping);
     // Numbers are given anew where they are needed.
     copy->removeAttr(NnDialect::kIdAttr);
-    copy->setAttr(kStageAttr, builder.getStringAttr(stage.name));
+    copy->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage.name));
   }
   stage.results.clear();
   for (Value result : body.getTerminator()->getOperands())

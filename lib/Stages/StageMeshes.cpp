@@ -18,7 +18,7 @@ using namespace meshwright::dist;
 
 SmallVector<StageMesh> meshwright::getStageMeshes(MeshOp meshOp) {
   SmallVector<StageMesh> stages;
-  if (auto views = meshOp->getAttrOfType<DictionaryAttr>(kStageMeshesAttr)) {
+  if (auto views = meshOp->getAttrOfType<DictionaryAttr>(DistDialect::kStageMeshesAttr)) {
     for (NamedAttribute view : views)
       if (auto mesh = dyn_cast<MeshAttr>(view.getValue()))
         stages.push_back({view.getName().getValue(), mesh});

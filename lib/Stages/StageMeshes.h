@@ -17,7 +17,6 @@
 #define MESHWRIGHT_LIB_STAGES_STAGEMESHES_H
 
 #include "meshwright/dialects/Dist/Layout.h"
-#include "meshwright/dialects/Dist/StagesAttr.h"
 #include "meshwright/lib/Stages/Stages.h"
 
 namespace meshwright {
@@ -39,7 +38,9 @@ struct StageMesh {
 
 /// The meshes of a program's stages, or the one that it has.
 llvm::SmallVector<StageMesh> getStageMeshes(dist::MeshOp meshOp);
-inline bool hasStageMeshes(dist::MeshOp meshOp) { return meshOp->hasAttr(kStageMeshesAttr); }
+inline bool hasStageMeshes(dist::MeshOp meshOp) {
+  return meshOp->hasAttr(dist::DistDialect::kStageMeshesAttr);
+}
 
 /// A stage's axis as a part of the mesh's; none where the stage has no axis of the
 /// name. Of an axis of size 1 the size is all that counts.

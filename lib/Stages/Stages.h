@@ -13,16 +13,16 @@
 #ifndef MESHWRIGHT_LIB_STAGES_STAGES_H
 #define MESHWRIGHT_LIB_STAGES_STAGES_H
 
+#include "meshwright/dialects/Nn/Nn.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringSet.h"
 
 namespace meshwright {
 
-inline constexpr llvm::StringLiteral kStageAttr = "nn.stage";
-
 /// The stage of an op; empty in a program that is one model.
 inline llvm::StringRef getStage(mlir::Operation *op) {
-  auto stage = op->getAttrOfType<mlir::StringAttr>(kStageAttr);
+  auto stage = op->getAttrOfType<mlir::StringAttr>(nn::NnDialect::kStageAttr);
   return stage ? stage.getValue() : llvm::StringRef();
 }
 

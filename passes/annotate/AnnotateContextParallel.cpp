@@ -9,7 +9,6 @@
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ChooseContextParallel.h"
-#include "meshwright/passes/annotate/JointAttention.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -92,7 +91,7 @@ void ContextParallelPolicy::findTokens() {
       auto isKnown = [&](int leaf) {
         return isToken(leaf) || (!takesForeign && foreign.contains(leaf));
       };
-      if (!stages.contains(op) || (!takesShorter && op->hasAttr(kWholeKeysAttr)) ||
+      if (!stages.contains(op) || (!takesShorter && op->hasAttr(nn::NnDialect::kWholeKeysAttr)) ||
           queries.empty() || llvm::any_of(queries, isKnown) || llvm::any_of(keys, isKnown) ||
           !isWanted(op))
         return;
@@ -337,7 +336,7 @@ Value ContextParallelPolicy::constrain(OpBuilder &builder, Value value,
   auto op = ConstrainOp::create(builder, value.getLoc(), value,
                                 writeSharding(sharding, value, factors, mesh, symbol));
   if (!stage.empty())
-    op->setAttr(kStageAttr, builder.getStringAttr(stage));
+    op->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage));
   return op;
 }
 
@@ -445,7 +444,7 @@ struct AnnotateContextParallelPass
     FailureOr<std::string> chosenOrder = getChosen(module, "order", order);
     if (failed(chosenUlysses) || failed(chosenRing) || failed(chosenOrder))
       return signalPassFailure();
-    module->removeAttr(kContextParallelAttr);
+    module->removeAttr(DistDialect::kContextParallelAttr);
     if (!chosenRing->empty() && *chosenRing == *chosenUlysses) {
       emitError(module.getLoc()) << "annotate-context-parallel: ulysses and ring are both '"
                                  << *chosenRing << "': expected two axes";

@@ -102,7 +102,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
       MeshAttr own = meshes.front().getMesh();
       ArrayRef<MeshAxisAttr> axes = attr.getAxes();
       bool same = meshes.size() == 1 && own.getAxes().size() == axes.size() &&
-                  meshes.front()->getAttr(kStageMeshesAttr) == views;
+                  meshes.front()->getAttr(DistDialect::kStageMeshesAttr) == views;
       for (size_t i = 0; same && i < axes.size(); ++i)
         same = own.getAxes()[i].getName() == axes[i].getName() &&
                own.getAxes()[i].getSize() == axes[i].getSize();
@@ -116,7 +116,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
     auto meshOp = MeshOp::create(builder, module.getLoc(), "mesh", attr);
     if (!views)
       return;
-    meshOp->setAttr(kStageMeshesAttr, views);
+    meshOp->setAttr(DistDialect::kStageMeshesAttr, views);
     for (func::FuncOp func : getGlobalFunctions(module))
       if (failed(checkStageMeshes(func, meshOp)))
         return signalPassFailure();
@@ -266,7 +266,7 @@ void DataParallel::constrainCrossings() {
       return;
     Value moved = ConstrainOp::create(builder, value.getLoc(), value,
                                       writeSharding(split(value), value, factors, mesh, symbol));
-    moved.getDefiningOp()->setAttr(kStageAttr, builder.getStringAttr(stage));
+    moved.getDefiningOp()->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage));
     value.replaceUsesWithIf(moved, [&](OpOperand &use) {
       return isOwn(use) && use.getOwner() != moved.getDefiningOp();
     });

@@ -38,7 +38,7 @@ static constexpr double kLeastSavingOfOrder = 0.1;
 FailureOr<std::string> meshwright::getChosen(ModuleOp module, StringRef key, StringRef given) {
   if (given != "auto")
     return given.str();
-  if (auto chosen = module->getAttrOfType<DictionaryAttr>(kContextParallelAttr))
+  if (auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr))
     return chosen.getAs<StringAttr>(key).str();
   if (key == "order")
     return given.str();
@@ -337,7 +337,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
     };
     StringRef chosenOrder =
         choice.order == TokenOrder::Natural ? "contiguous" : stringify(choice.order);
-    module->setAttr(kContextParallelAttr,
+    module->setAttr(DistDialect::kContextParallelAttr,
                     builder.getDictionaryAttr(
                         {builder.getNamedAttr("ulysses", name(choice.ulysses)),
                          builder.getNamedAttr("ring", name(choice.ring)),

@@ -14,9 +14,6 @@
 
 namespace meshwright {
 
-/// Of a module, while policies run: ulysses, ring and order, as they were chosen.
-inline constexpr llvm::StringLiteral kContextParallelAttr = "dist.context_parallel";
-
 /// An option's value: as given, or where it is auto what `choose-context-parallel` chose
 /// for `key` and left on the module (`dist.context_parallel`). Fails,
 /// with an error, where an axis is auto and nothing was chosen; an order stays auto.

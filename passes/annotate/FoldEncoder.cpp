@@ -298,7 +298,7 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
       ValueSharding whole = ValueSharding::getReplicated(factors.getLeaves(result));
       Value constrained = ConstrainOp::create(builder, op.getLoc(), result,
                                               writeSharding(whole, result, factors, mesh, symbol));
-      constrained.getDefiningOp()->setAttr(kStageAttr, builder.getStringAttr(stage));
+      constrained.getDefiningOp()->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage));
       result.replaceUsesWithIf(constrained, [&](OpOperand &use) {
         return isOther(use) && use.getOwner() != constrained.getDefiningOp();
       });

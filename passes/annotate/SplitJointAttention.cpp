@@ -7,7 +7,6 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/passes/annotate/JointAttention.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -43,8 +42,8 @@ private:
   void replace(Value whole, const Parts &parts, int64_t dim);
   /// Gives an op what says which stage it belongs to.
   template <typename Op> Op adopt(Op made) {
-    if (Attribute stage = op->getAttr(kStageAttr))
-      made->setAttr(kStageAttr, stage);
+    if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
+      made->setAttr(nn::NnDialect::kStageAttr, stage);
     return made;
   }
 
@@ -152,7 +151,7 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
         builder, loc, type, lseType, query, key, value, padding, bias, Value(), Value(),
         op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr, op.getSoftCapAttr()));
     if (columns < longest)
-      part->setAttr(kWholeKeysAttr, builder.getUnitAttr());
+      part->setAttr(nn::NnDialect::kWholeKeysAttr, builder.getUnitAttr());
     column += columns;
     if (!out) {
       out = part.getResult();

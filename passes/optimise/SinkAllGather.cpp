@@ -199,8 +199,8 @@ bool Sinker::run() {
       op.erase();
   // A value that is computed whole and on shards keeps its identity once.
   for (Operation &op : block)
-    if (Attribute name = op.getAttr("nn.id"); name && !names.insert(name).second)
-      op.removeAttr("nn.id");
+    if (Attribute name = op.getAttr(nn::NnDialect::kIdAttr); name && !names.insert(name).second)
+      op.removeAttr(nn::NnDialect::kIdAttr);
   return true;
 }
 
@@ -227,7 +227,8 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
         continue;
       // A weight that is gathered before its use stays one.
       if (isa<BlockArgument>(op.getInputs()[0]) &&
-          func.getArgAttr(cast<BlockArgument>(op.getInputs()[0]).getArgNumber(), "nn.parameter"))
+          func.getArgAttr(cast<BlockArgument>(op.getInputs()[0]).getArgNumber(),
+                          nn::NnDialect::kParameterAttr))
         continue;
       TokenDim token;
       token.dim = op.getDims()[0];

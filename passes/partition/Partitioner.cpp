@@ -620,7 +620,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   Operation *local = emit(op, operands, types);
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty())
     if (std::optional<int64_t> rows = nn::getTableRows(embedding))
-      local->setAttr(nn::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
+      local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [value, own, sharding] :
        llvm::zip_equal(op->getResults(), local->getResults(), shardings))
     if (failed(define(value, {own, sharding, unreduced}, rest)))

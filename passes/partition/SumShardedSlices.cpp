@@ -52,8 +52,8 @@ private:
   /// Writes an op of the same stage, laid out so.
   template <typename Op, typename... Args> Value create(const Dims &dims, Args &&...args) {
     auto made = Op::create(builder, op->getLoc(), std::forward<Args>(args)...);
-    if (Attribute stage = op->getAttr(kStageAttr))
-      made->setAttr(kStageAttr, stage);
+    if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
+      made->setAttr(nn::NnDialect::kStageAttr, stage);
     setShardingAttr(made->getResult(0),
                     ShardingAttr::get(op->getContext(), symbol, dims, {}, ReductionKind::Sum));
     return made->getResult(0);

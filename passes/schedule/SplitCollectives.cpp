@@ -273,7 +273,7 @@ void Splitter::write(const ChunkOp &how, unsigned chunk) {
     return setResults(operands[0]);
   Operation *op = builder.clone(*how.op);
   op->setOperands(operands);
-  op->removeAttr("nn.id");
+  op->removeAttr(nn::NnDialect::kIdAttr);
   for (auto [result, type] : llvm::zip_equal(op->getResults(), types))
     result.setType(type);
   // The ops that spell sizes of dimensions.
@@ -302,8 +302,8 @@ void Splitter::join(Value value, const TokenDim &place) {
   Value whole = nn::ConcatOp::create(builder, value.getLoc(), type.clone(shape), parts,
                                      builder.getI64IntegerAttr(dim));
   whole = hideRanks(value, whole, place);
-  if (Attribute id = value.getDefiningOp()->getAttr("nn.id"))
-    whole.getDefiningOp()->setAttr("nn.id", id);
+  if (Attribute id = value.getDefiningOp()->getAttr(nn::NnDialect::kIdAttr))
+    whole.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   value.replaceUsesWithIf(whole, readsWhole);
 }
 
@@ -468,7 +468,7 @@ void SplitCollectivesPass::runOnOperation() {
   // Values that follow from parameters alone are no rows of what flows through.
   DenseSet<Value> flowing;
   for (BlockArgument argument : func.getArguments())
-    if (!func.getArgAttr(argument.getArgNumber(), "nn.parameter"))
+    if (!func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
       flowing.insert(argument);
   SmallVector<Operation *, 0> order;
   DenseMap<Operation *, unsigned> positions;

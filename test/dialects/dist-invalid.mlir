@@ -673,3 +673,24 @@ func.func @main() attributes {dist.spmd = @mesh} {
   %0 = dist.positions <16{"tp", "tp"}> : tensor<4xi64>
   return
 }
+
+// -----
+
+// expected-error@+1 {{'dist.context_parallel': expected a dictionary with a string 'ring'}}
+module attributes {dist.context_parallel = {ulysses = "sp", order = "contiguous"}} {
+}
+
+// -----
+
+// expected-error@+1 {{'dist.context_parallel': expected a module}}
+func.func @main() attributes {dist.context_parallel = {ulysses = "sp", ring = "", order = "contiguous"}} { return }
+
+// -----
+
+// expected-error@+1 {{'dist.stages': expected a table of meshes on a dist.mesh}}
+func.func @main() attributes {dist.stages = {}} { return }
+
+// -----
+
+// expected-error@+1 {{'dist.stages': stage 'draft' has #dist.mesh<["dp"=3]>, expected a mesh of 2 ranks}}
+dist.mesh @mesh = <["tp"=2]> {dist.stages = {draft = #dist.mesh<["dp"=3]>}}

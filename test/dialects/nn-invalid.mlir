@@ -1095,3 +1095,40 @@ func.func @misplaced(%x: tensor<2xf32>) {
   %0 = nn.neg %x {nn.output = "y"} : tensor<2xf32>
   return
 }
+
+// -----
+
+func.func @unknown(%x: tensor<2xf32>) {
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.id, nn.stage, nn.table_rows or nn.whole_keys}}
+  %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
+  return
+}
+
+// -----
+
+func.func @stage(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.stage on an operation to be a string that is not empty, got ""}}
+  %0 = nn.neg %x {nn.stage = ""} : tensor<2xf32>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected nn.stage on an operation inside a function}}
+func.func @stage_of_function(%x: tensor<2xf32>) attributes {nn.stage = "encoder"} { return }
+
+// -----
+
+func.func @whole_keys(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.whole_keys on an nn.attention}}
+  %0 = nn.neg %x {nn.whole_keys} : tensor<2xf32>
+  return
+}
+
+// -----
+
+func.func @whole_keys_value(%q: tensor<1x2x4x8xf32>) {
+  // expected-error@+1 {{expected nn.whole_keys to be a unit attribute, got true}}
+  %0 = nn.attention %q, %q, %q scale 0.5 {nn.whole_keys = true} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  return
+}
