@@ -105,6 +105,7 @@ checks_stage() {
   local status=0
   "$PYTHON" scripts/check_dependencies.py || status=1
   "$PYTHON" scripts/check_words.py || status=1
+  "$PYTHON" scripts/check_docs.py || status=1
   "$PYTHON" scripts/check_sizes.py --report || status=1
   return $status
 }
