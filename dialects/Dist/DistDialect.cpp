@@ -24,8 +24,15 @@ void DistDialect::initialize() {
 MeshAttr meshwright::dist::lookupMesh(Operation *from, FlatSymbolRefAttr symbol) {
   if (!symbol)
     return {};
-  auto mesh = SymbolTable::lookupNearestSymbolFrom<MeshOp>(from, symbol);
-  return mesh ? mesh.getMesh() : MeshAttr();
+  // Every verifier asks this of every op. A general look-up searches the attributes of
+  // every op in the table for a name; this compares names of meshes only.
+  Operation *table = SymbolTable::getNearestSymbolTable(from);
+  if (!table)
+    return {};
+  for (MeshOp mesh : table->getRegion(0).getOps<MeshOp>())
+    if (mesh.getSymNameAttr() == symbol.getAttr())
+      return mesh.getMesh();
+  return {};
 }
 
 FailureOr<MeshOp> meshwright::dist::getOnlyMesh(ModuleOp module) {

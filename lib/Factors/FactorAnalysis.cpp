@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 
+#include "meshwright/lib/Support/OpSignature.h"
+
 #include "llvm/Support/MathExtras.h"
 
 #include <numeric>
@@ -87,83 +89,102 @@ void FactorAnalysis::unify(ArrayRef<int> a, ArrayRef<int> b) {
   }
 }
 
+LogicalResult FactorAnalysis::addValue(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  if (!type || !type.hasStaticShape())
+    return emitError(value.getLoc())
+           << "value of type " << value.getType() << ", expected a tensor of static shape";
+  // Sizes are divided by one another everywhere.
+  if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
+    return emitError(value.getLoc())
+           << "value of type " << type << ", expected at least one element";
+  SmallVector<Leaves, 4> &dims = values[value];
+  for (int64_t size : type.getShape())
+    dims.push_back({addNode(size)});
+  return success();
+}
+
+static FactorRule getConstrainRule(ConstrainOp op) {
+  FactorRule rule;
+  FactorRule::ValueFactors dims;
+  for (int64_t size : cast<RankedTensorType>(op.getType()).getShape())
+    dims.push_back({rule.addFactor(size)});
+  rule.operands = {dims};
+  rule.results = {dims};
+  rule.linearOperands = {0};
+  return rule;
+}
+
+void FactorAnalysis::addOp(Operation *op, const FactorRule &rule) {
+  SmallVector<int, 8> ids;
+  for (const RuleFactor &factor : rule.factors)
+    ids.push_back(addNode(factor.size));
+  auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
+    ArrayRef<Leaves> own = values.find(value)->second;
+    Leaves tied;
+    for (auto [leaves, dim] : llvm::zip(own, dims)) {
+      if (dim.empty())
+        continue;
+      tied.clear();
+      for (int factor : dim)
+        tied.push_back(ids[factor]);
+      unify(leaves, tied);
+    }
+  };
+  for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands))
+    tie(operand, dims);
+  for (auto [result, dims] : llvm::zip(op->getResults(), rule.results))
+    tie(result, dims);
+  ops.try_emplace(op, opFactors.size());
+  OpFactors &factors = opFactors.emplace_back(OpFactors{rule, {}});
+  for (int id : ids)
+    factors.leaves.push_back({id});
+}
+
 FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
   FactorAnalysis analysis;
+  analysis.memo = std::make_unique<Memo>();
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "has " << func.getBody().getBlocks().size()
                               << " blocks, expected one";
   Block &block = func.getBody().front();
-  auto addValue = [&](Value value) -> LogicalResult {
-    auto type = dyn_cast<RankedTensorType>(value.getType());
-    if (!type || !type.hasStaticShape())
-      return emitError(value.getLoc())
-             << "value of type " << value.getType() << ", expected a tensor of static shape";
-    // Sizes are divided by one another everywhere.
-    if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
-      return emitError(value.getLoc())
-             << "value of type " << type << ", expected at least one element";
-    SmallVector<Leaves, 4> dims;
-    for (int64_t size : type.getShape())
-      dims.push_back({analysis.addNode(size)});
-    analysis.values.try_emplace(value, std::move(dims));
-    return success();
-  };
+  size_t numOps = block.getOperations().size();
+  analysis.values.reserve(block.getNumArguments() + numOps);
+  analysis.ops.reserve(numOps);
+  analysis.opFactors.reserve(numOps);
   for (BlockArgument arg : block.getArguments())
-    if (failed(addValue(arg)))
+    if (failed(analysis.addValue(arg)))
       return failure();
+  DenseMap<Operation *, const FactorRule *, OpSignature> rules;
   for (Operation &op : block.without_terminator()) {
     for (Value result : op.getResults())
-      if (failed(addValue(result)))
+      if (failed(analysis.addValue(result)))
         return failure();
-    auto factors = std::make_unique<OpFactors>();
-    if (auto constrain = dyn_cast<ConstrainOp>(op)) {
-      FactorRule &rule = factors->rule;
-      FactorRule::ValueFactors dims;
-      for (int64_t size : cast<RankedTensorType>(constrain.getType()).getShape())
-        dims.push_back({rule.addFactor(size)});
-      rule.operands = {dims};
-      rule.results = {dims};
-      rule.linearOperands = {0};
-    } else if (auto iface = dyn_cast<ShardingRuleOpInterface>(op)) {
-      factors->rule = iface.getFactorRule();
-    } else {
-      return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
+    const FactorRule *&rule = rules[&op];
+    if (!rule) {
+      if (auto constrain = dyn_cast<ConstrainOp>(op))
+        analysis.rules.push_back(getConstrainRule(constrain));
+      else if (auto iface = dyn_cast<ShardingRuleOpInterface>(op))
+        analysis.rules.push_back(iface.getFactorRule());
+      else
+        return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
+      rule = &analysis.rules.back();
     }
-    const FactorRule &rule = factors->rule;
-    SmallVector<int, 8> ids;
-    for (const RuleFactor &factor : rule.factors)
-      ids.push_back(analysis.addNode(factor.size));
-    auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
-      ArrayRef<Leaves> own = analysis.values.find(value)->second;
-      for (auto [leaves, dim] : llvm::zip(own, dims)) {
-        if (dim.empty())
-          continue;
-        Leaves tied;
-        for (int factor : dim)
-          tied.push_back(ids[factor]);
-        analysis.unify(leaves, tied);
-      }
-    };
-    for (auto [operand, dims] : llvm::zip(op.getOperands(), rule.operands))
-      tie(operand, dims);
-    for (auto [result, dims] : llvm::zip(op.getResults(), rule.results))
-      tie(result, dims);
-    for (int id : ids)
-      factors->leaves.push_back({id});
-    analysis.ops.try_emplace(&op, std::move(factors));
+    analysis.addOp(&op, *rule);
   }
   // Everything is tied: name the leaves.
+  Leaves result;
   auto settle = [&](Leaves &leaves) {
-    Leaves result;
+    result.clear();
     for (int node : leaves)
       analysis.expand(node, result);
-    leaves = std::move(result);
+    leaves = result;
   };
   for (auto &entry : analysis.values)
     for (Leaves &dim : entry.second)
       settle(dim);
-  for (auto &entry : analysis.ops)
-    for (Leaves &factor : entry.second->leaves)
+  for (OpFactors &factors : analysis.opFactors)
+    for (Leaves &factor : factors.leaves)
       settle(factor);
   for (BlockArgument arg : block.getArguments())
     if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
@@ -255,9 +276,9 @@ bool ValueSharding::isReplicated() const {
   return true;
 }
 
-FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value,
-                                                  const FactorAnalysis &factors, MeshAttr mesh,
-                                                  function_ref<InFlightDiagnostic()> emitError) {
+static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
+                                                const FactorAnalysis &factors, MeshAttr mesh,
+                                                function_ref<InFlightDiagnostic()> emitError) {
   ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
   auto layout = getLayout(attr, mesh, shape, emitError);
   if (failed(layout))
@@ -311,9 +332,9 @@ FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value
   return sharding;
 }
 
-ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value value,
-                                       const FactorAnalysis &factors, MeshAttr mesh,
-                                       FlatSymbolRefAttr symbol) {
+static ShardingAttr spellSharding(const ValueSharding &sharding, Value value,
+                                  const FactorAnalysis &factors, MeshAttr mesh,
+                                  FlatSymbolRefAttr symbol) {
   Layout layout;
   ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
   for (auto [axes, dimLeaves] : llvm::zip_equal(sharding.dims, leaves)) {
@@ -335,6 +356,76 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
       own = factored;
   }
   return getSharding(canonical, symbol, mesh);
+}
+
+namespace {
+
+/// The bytes of numbers and pointers, as a key.
+class KeyBuilder {
+public:
+  void add(int64_t number) { words.push_back(number); }
+  void add(const void *pointer) { words.push_back(reinterpret_cast<intptr_t>(pointer)); }
+  StringRef get() const {
+    return {reinterpret_cast<const char *>(words.data()), words.size() * sizeof(int64_t)};
+  }
+
+private:
+  SmallVector<int64_t, 64> words;
+};
+
+} // namespace
+
+FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value,
+                                                  const FactorAnalysis &factors, MeshAttr mesh,
+                                                  function_ref<InFlightDiagnostic()> emitError) {
+  KeyBuilder key;
+  key.add(attr.getAsOpaquePointer());
+  key.add(mesh.getAsOpaquePointer());
+  key.add(value.getType().getAsOpaquePointer());
+  for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value)) {
+    key.add(dim.size());
+    for (int leaf : dim)
+      key.add(factors.getSize(leaf));
+  }
+  auto [it, isNew] = factors.memo->read.try_emplace(key.get());
+  if (isNew) {
+    auto sharding = computeSharding(attr, value, factors, mesh, emitError);
+    if (failed(sharding)) {
+      factors.memo->read.erase(it);
+      return failure();
+    }
+    it->second = std::move(*sharding);
+  }
+  return it->second;
+}
+
+ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value value,
+                                       const FactorAnalysis &factors, MeshAttr mesh,
+                                       FlatSymbolRefAttr symbol) {
+  KeyBuilder key;
+  key.add(mesh.getAsOpaquePointer());
+  key.add(symbol.getAsOpaquePointer());
+  for (auto [axes, leaves] : llvm::zip_equal(sharding.dims, factors.getLeaves(value))) {
+    key.add(leaves.size());
+    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, leaves)) {
+      key.add(factors.getSize(leaf));
+      key.add(leafAxes.size());
+      if (leafAxes.empty())
+        continue;
+      FactorAnalysis::Order order = factors.getOrder(leaf);
+      key.add(static_cast<int64_t>(order.order));
+      key.add(order.ranks);
+      for (const Axis &axis : leafAxes) {
+        key.add(axis.axis);
+        key.add(axis.pre);
+        key.add(axis.size);
+      }
+    }
+  }
+  ShardingAttr &attr = factors.memo->written[key.get()];
+  if (!attr)
+    attr = spellSharding(sharding, value, factors, mesh, symbol);
+  return attr;
 }
 
 SmallVector<func::FuncOp> meshwright::getGlobalFunctions(ModuleOp module) {

@@ -20,17 +20,37 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringMap.h"
+
+#include <deque>
+#include <memory>
 
 namespace meshwright {
 
-/// Classes of tied factors, identified by small integers.
+/// Leaf factors, major to minor. Factors of size 1 are left out.
+using FactorLeaves = mlir::SmallVector<int, 2>;
+
+/// Axes for each leaf of each dimension of a value.
+struct ValueSharding {
+  mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 4> dims;
+
+  /// No axes, for a value with these leaves.
+  static ValueSharding getReplicated(mlir::ArrayRef<FactorLeaves> leaves);
+
+  dist::AxisList getAxes() const;
+  bool isReplicated() const;
+  bool operator==(const ValueSharding &other) const { return dims == other.dims; }
+};
+
+/// Classes of tied factors, identified by small integers. Not safe for use from several
+/// threads: it remembers the shardings that it has read and written.
 class FactorAnalysis {
 public:
-  /// Leaf factors, major to minor. Factors of size 1 are left out.
-  using Leaves = mlir::SmallVector<int, 2>;
+  using Leaves = FactorLeaves;
 
   struct OpFactors {
-    dist::FactorRule rule;
+    /// Shared by all ops of the same signature.
+    const dist::FactorRule &rule;
     /// For each factor of the rule its leaves.
     mlir::SmallVector<Leaves, 8> leaves;
   };
@@ -41,7 +61,9 @@ public:
 
   /// The leaves of each dimension of a value.
   mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
-  const OpFactors &getFactors(mlir::Operation *op) const { return *ops.find(op)->second; }
+  const OpFactors &getFactors(mlir::Operation *op) const {
+    return opFactors[ops.find(op)->second];
+  }
   int64_t getSize(int leaf) const { return nodes[leaf].size; }
   /// The order of a leaf's elements where it is sharded, and for how many ranks.
   /// Read from shardings that spell one; a policy may set it before it writes some.
@@ -68,6 +90,20 @@ private:
     int upper = -1, lower = -1;
   };
 
+  /// Shardings read and written so far, by the bytes of all that they depend on.
+  struct Memo {
+    llvm::StringMap<ValueSharding> read;
+    llvm::StringMap<dist::ShardingAttr> written;
+  };
+  friend mlir::FailureOr<ValueSharding>
+  readSharding(dist::ShardingAttr, mlir::Value, const FactorAnalysis &, dist::MeshAttr,
+               mlir::function_ref<mlir::InFlightDiagnostic()>);
+  friend dist::ShardingAttr writeSharding(const ValueSharding &, mlir::Value,
+                                          const FactorAnalysis &, dist::MeshAttr,
+                                          mlir::FlatSymbolRefAttr);
+
+  mlir::LogicalResult addValue(mlir::Value value);
+  void addOp(mlir::Operation *op, const dist::FactorRule &rule);
   int addNode(int64_t size);
   int find(int node);
   void expand(int node, Leaves &leaves);
@@ -76,8 +112,12 @@ private:
 
   std::vector<Node> nodes;
   llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
-  llvm::DenseMap<mlir::Operation *, std::unique_ptr<OpFactors>> ops;
+  std::deque<dist::FactorRule> rules;
+  std::vector<OpFactors> opFactors;
+  /// Indices in `opFactors`.
+  llvm::DenseMap<mlir::Operation *, unsigned> ops;
   llvm::SmallDenseMap<int, Order> orders;
+  std::unique_ptr<Memo> memo;
 };
 
 /// The analysis as passes share it. It holds as long as only attributes change:
@@ -86,18 +126,6 @@ struct SharedFactorAnalysis {
   explicit SharedFactorAnalysis(mlir::Operation *func)
       : factors(FactorAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
   mlir::FailureOr<FactorAnalysis> factors;
-};
-
-/// Axes for each leaf of each dimension of a value.
-struct ValueSharding {
-  mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 4> dims;
-
-  /// No axes, for a value with these leaves.
-  static ValueSharding getReplicated(mlir::ArrayRef<FactorAnalysis::Leaves> leaves);
-
-  dist::AxisList getAxes() const;
-  bool isReplicated() const;
-  bool operator==(const ValueSharding &other) const { return dims == other.dims; }
 };
 
 /// Reads a sharding attribute in terms of a value's leaves.

@@ -39,14 +39,15 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
 
 /// For every leaf of every factor that may be sharded, the places where it
 /// occurs in the op.
-ArrayRef<ShardingPropagation::Group> ShardingPropagation::getGroups(Operation *op,
-                                                                    const FactorAnalysis &factors) {
+const ShardingPropagation::OpGroups &
+ShardingPropagation::getGroups(Operation *op, const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
+  OpGroups &result = it->second;
   if (!inserted)
-    return it->second;
-  // How a stage lays out what another made says nothing of the other.
+    return result;
+  // The layout in which a stage reads a value of another stage says nothing of the other.
   if (auto constrain = dyn_cast<ConstrainOp>(op); constrain && isCrossing(constrain))
-    return it->second;
+    return result;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   SmallVector<int, 8> first;
   int count = 0;
@@ -54,110 +55,136 @@ ArrayRef<ShardingPropagation::Group> ShardingPropagation::getGroups(Operation *o
     first.push_back(count);
     count += leaves.size();
   }
-  std::vector<Group> all(count);
-  auto add = [&](Value value, const FactorRule::ValueFactors &dims) {
+  SmallVector<SmallVector<Place, 3>, 8> all(count);
+  size_t size = 0;
+  auto add = [&](Value value, const FactorRule::ValueFactors &dims, bool isResult) {
+    State &state = getState(value);
     for (auto [d, dim] : llvm::enumerate(dims)) {
       int leaf = 0;
-      int leaves = factors.getLeaves(value)[d].size();
+      int leaves = state.sharding.dims[d].size();
       for (int factor : dim)
         for (size_t j = 0; j < opFactors.leaves[factor].size() && leaf < leaves; ++j, ++leaf)
-          if (opFactors.rule.factors[factor].kind != FactorKind::Special)
-            all[first[factor] + j].push_back({value, int(d), leaf});
+          if (opFactors.rule.factors[factor].kind != FactorKind::Special) {
+            all[first[factor] + j].push_back({&state, value, int(d), leaf, isResult});
+            ++size;
+          }
     }
   };
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands))
-    add(operand, dims);
-  for (auto [result, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
-    add(result, dims);
-  llvm::erase_if(all, [](const Group &group) { return group.size() < 2; });
-  it->second = std::move(all);
-  return it->second;
+    add(operand, dims, /*isResult=*/false);
+  for (auto [value, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
+    add(value, dims, /*isResult=*/true);
+  result.places.reserve(size);
+  for (ArrayRef<Place> group : all)
+    if (group.size() > 1) {
+      result.places.insert(result.places.end(), group.begin(), group.end());
+      result.ends.push_back(result.places.size());
+    }
+  return result;
 }
 
-void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
-                                bool report, llvm::function_ref<void(Value)> changed) {
-  AxisList contracted = getContractedAxes(op, factors);
-  for (const Group &group : getGroups(op, factors)) {
+/// Records the pairs of annotations that disagree about a leaf of the op.
+void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &factors) {
+  const OpGroups &opGroups = getGroups(op, factors);
+  unsigned begin = 0;
+  for (unsigned end : opGroups.ends) {
     const Place *source = nullptr;
-    for (const Place &place : group) {
-      const State &state = getState(place.value);
-      const AxisList &axes = state.sharding.dims[place.dim][place.leaf];
-      if (axes.empty() || state.round > round)
+    for (const Place &place : Group(opGroups.places).slice(begin, end - begin)) {
+      const AxisList &axes = place.getAxes();
+      if (axes.empty())
         continue;
       if (!source) {
         source = &place;
         continue;
       }
-      const State &other = getState(source->value);
-      const AxisList &otherAxes = other.sharding.dims[source->dim][source->leaf];
-      if (report && axes != otherAxes && state.origin && other.origin)
-        conflicts.push_back(
-            {op, source->value, place.value, *other.origin, *state.origin, otherAxes, axes});
+      if (axes != source->getAxes() && place.state->origin && source->state->origin)
+        conflicts.push_back({op, source->value, place.value, *source->state->origin,
+                             *place.state->origin, source->getAxes(), axes});
     }
-    if (!source || report)
-      continue;
-    // Copies: the map may not be touched below, but the lists are.
-    AxisList axes = getState(source->value).sharding.dims[source->dim][source->leaf];
-    std::optional<Location> origin = getState(source->value).origin;
-    bool isBackward = source->value.getDefiningOp() == op;
-    // The op works on partial sums over these axes: what its result makes of
-    // them says nothing of its operands.
-    if (isBackward && anyOverlap(contracted, axes))
+    begin = end;
+  }
+}
+
+void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
+                                llvm::function_ref<void(Value)> changed) {
+  const OpGroups &opGroups = getGroups(op, factors);
+  // As they are before this visit changes any; most visits change none and need none.
+  std::optional<AxisList> contracted;
+  unsigned begin = 0;
+  for (unsigned end : opGroups.ends) {
+    Group group = Group(opGroups.places).slice(begin, end - begin);
+    begin = end;
+    const Place *source = llvm::find_if(group, [&](const Place &place) {
+      return !place.getAxes().empty() && place.state->round <= round;
+    });
+    if (source == group.end())
       continue;
     for (const Place &place : group) {
-      State &state = getState(place.value);
-      AxisList &own = state.sharding.dims[place.dim][place.leaf];
+      State &state = *place.state;
+      AxisList &own = place.getAxes();
       if (!own.empty() || (state.annotated && !state.open[place.dim]))
         continue;
-      // A value that others read too is cut where it is wanted: that is free, to
+      if (!contracted)
+        contracted = getContractedAxes(op, factors);
+      const AxisList &axes = source->getAxes();
+      // The op works on partial sums over these axes: the layout of its result says
+      // nothing of its operands.
+      if (source->isResult && anyOverlap(*contracted, axes))
+        break;
+      // A value that other ops read too is cut where it is wanted: that is free, to
       // gather it for them is not.
-      if (place.value.getDefiningOp() != op && round == Interior && !place.value.hasOneUse())
+      if (!place.isResult && round == Interior && !place.value.hasOneUse())
         continue;
-      // An axis shards one factor of a value: what came first stays.
+      // An axis shards one factor of a value: the first one stays.
       if (anyOverlap(state.sharding.getAxes(), axes))
         continue;
       own = axes;
       state.round = std::min(state.round, round);
       if (!state.origin)
-        state.origin = origin;
+        state.origin = source->state->origin;
       changed(place.value);
     }
   }
+}
+
+LogicalResult ShardingPropagation::addValue(Value value, int round, const FactorAnalysis &factors,
+                                            MeshAttr mesh) {
+  stateIndices.try_emplace(value, states.size());
+  State &state = states.emplace_back();
+  ShardingAttr attr = getShardingAttr(value);
+  if (!attr) {
+    state.sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+    state.round = NumRounds;
+    return success();
+  }
+  auto sharding =
+      readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
+  if (failed(sharding))
+    return failure();
+  state.sharding = std::move(*sharding);
+  state.annotated = true;
+  for (DimShardingAttr dim : attr.getDims())
+    state.open.push_back(dim.getIsOpen());
+  state.round = round;
+  state.origin = value.getLoc();
+  return success();
 }
 
 FailureOr<ShardingPropagation>
 ShardingPropagation::run(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh) {
   ShardingPropagation result;
   Block &block = func.getBody().front();
-  auto addValue = [&](Value value, int round) -> LogicalResult {
-    State state;
-    ShardingAttr attr = getShardingAttr(value);
-    if (attr) {
-      auto sharding =
-          readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
-      if (failed(sharding))
-        return failure();
-      state.sharding = std::move(*sharding);
-      state.annotated = true;
-      for (DimShardingAttr dim : attr.getDims())
-        state.open.push_back(dim.getIsOpen());
-      state.round = round;
-      state.origin = value.getLoc();
-    } else {
-      state.sharding = ValueSharding::getReplicated(factors.getLeaves(value));
-      state.round = NumRounds;
-    }
-    result.addState(value, std::move(state));
-    return success();
-  };
+  size_t numOps = block.getOperations().size();
+  result.stateIndices.reserve(block.getNumArguments() + numOps);
+  result.groups.reserve(numOps);
   for (BlockArgument arg : block.getArguments()) {
     bool isParameter = bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
-    if (failed(addValue(arg, isParameter ? Parameters : Inputs)))
+    if (failed(result.addValue(arg, isParameter ? Parameters : Inputs, factors, mesh)))
       return failure();
   }
   for (Operation &op : block.without_terminator())
     for (Value value : op.getResults())
-      if (failed(addValue(value, Interior)))
+      if (failed(result.addValue(value, Interior, factors, mesh)))
         return failure();
 
   // A round visits every op once in program order, then those around changed
@@ -172,11 +199,11 @@ ShardingPropagation::run(func::FuncOp func, const FactorAnalysis &factors, MeshA
           worklist.insert(user);
     };
     for (Operation &op : block.without_terminator())
-      result.visit(&op, factors, round, /*report=*/false, changed);
+      result.visit(&op, factors, round, changed);
     while (!worklist.empty())
-      result.visit(worklist.pop_back_val(), factors, round, /*report=*/false, changed);
+      result.visit(worklist.pop_back_val(), factors, round, changed);
   }
   for (Operation &op : block.without_terminator())
-    result.visit(&op, factors, NumRounds, /*report=*/true, [](Value) {});
+    result.reportConflicts(&op, factors);
   return result;
 }

@@ -51,27 +51,38 @@ private:
   };
   /// One leaf of one dimension of an operand or result of an op.
   struct Place {
+    State *state;
     mlir::Value value;
     int dim, leaf;
+    /// Whether the value is a result of the op.
+    bool isResult;
+
+    dist::AxisList &getAxes() const { return state->sharding.dims[dim][leaf]; }
   };
-  using Group = mlir::SmallVector<Place, 3>;
+  /// The places of an op that share a leaf; two at least.
+  using Group = llvm::ArrayRef<Place>;
+  /// The groups of one op, as ranges of a list of places.
+  struct OpGroups {
+    std::vector<Place> places;
+    llvm::SmallVector<unsigned, 8> ends;
+  };
 
   dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;
   State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
   const State &getState(mlir::Value value) const {
     return states[stateIndices.find(value)->second];
   }
-  void addState(mlir::Value value, State state) {
-    stateIndices.try_emplace(value, states.size());
-    states.push_back(std::move(state));
-  }
-  mlir::ArrayRef<Group> getGroups(mlir::Operation *op, const FactorAnalysis &factors);
-  void visit(mlir::Operation *op, const FactorAnalysis &factors, int round, bool report,
+  mlir::LogicalResult addValue(mlir::Value value, int round, const FactorAnalysis &factors,
+                               dist::MeshAttr mesh);
+  const OpGroups &getGroups(mlir::Operation *op, const FactorAnalysis &factors);
+  void reportConflicts(mlir::Operation *op, const FactorAnalysis &factors);
+  void visit(mlir::Operation *op, const FactorAnalysis &factors, int round,
              llvm::function_ref<void(mlir::Value)> changed);
 
+  /// Addresses of states hold.
   std::deque<State> states;
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
-  llvm::DenseMap<mlir::Operation *, std::vector<Group>> groups;
+  llvm::DenseMap<mlir::Operation *, OpGroups> groups;
   std::vector<Conflict> conflicts;
 };
 

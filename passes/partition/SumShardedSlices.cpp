@@ -31,15 +31,15 @@ using Dims = SmallVector<DimShardingAttr>;
 RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 /// An op that takes elements of one dimension by their positions.
-class Picker {
+class SliceSum {
 public:
-  Picker(Operation *op, MeshAttr mesh, FlatSymbolRefAttr symbol)
+  SliceSum(Operation *op, MeshAttr mesh, FlatSymbolRefAttr symbol)
       : op(op), mesh(mesh), symbol(symbol), builder(op), data(op->getOperand(0)),
         whole(DimShardingAttr::get(op->getContext(), {}, false)) {}
 
-  /// Replaces the op by a sum where that moves less than gathering the dimension.
-  /// What is left of a slice then, of other dimensions, goes to `rest`.
-  void run(SmallVectorImpl<Operation *> &rest);
+  /// Replaces the op by a sum where that moves less than gathering the dimension, and
+  /// returns whether it did. A slice of other dimensions that remains goes to `rest`.
+  bool run(SmallVectorImpl<Operation *> &rest);
 
 private:
   LogicalResult findDim();
@@ -77,7 +77,7 @@ private:
 
 } // namespace
 
-AxisList Picker::getAxes(DimShardingAttr dim) const {
+AxisList SliceSum::getAxes(DimShardingAttr dim) const {
   AxisList axes;
   for (FactorShardingAttr factor : dim.getFactors())
     for (AxisRefAttr axis : factor.getAxes())
@@ -86,13 +86,13 @@ AxisList Picker::getAxes(DimShardingAttr dim) const {
 }
 
 /// Whether a sharding of a dimension uses axes that the data have.
-bool Picker::overlaps(DimShardingAttr dim) const {
+bool SliceSum::overlaps(DimShardingAttr dim) const {
   return llvm::any_of(getDims(data),
                       [&](DimShardingAttr own) { return anyOverlap(getAxes(own), getAxes(dim)); });
 }
 
 /// The first sharded dimension that the op takes elements of.
-LogicalResult Picker::findDim() {
+LogicalResult SliceSum::findDim() {
   Dims dims = getDims(data);
   auto isSharded = [&](int64_t d) { return !getAxes(dims[d]).empty(); };
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
@@ -116,7 +116,7 @@ LogicalResult Picker::findDim() {
 
 /// What each element's position is compared with: broadcasts against the result, in
 /// which the whole dimension follows those that count.
-Value Picker::getPositions() {
+Value SliceSum::getPositions() {
   RankedTensorType type = typeOf(data);
   int64_t behind = type.getRank() - dim - 1;
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
@@ -150,7 +150,7 @@ Value Picker::getPositions() {
 }
 
 /// The data, with what a slice takes of other dimensions.
-Value Picker::cutOthers(SmallVectorImpl<Operation *> &rest) {
+Value SliceSum::cutOthers(SmallVectorImpl<Operation *> &rest) {
   auto slice = dyn_cast<nn::SliceOp>(op);
   if (!slice)
     return data;
@@ -172,9 +172,9 @@ Value Picker::cutOthers(SmallVectorImpl<Operation *> &rest) {
   return cut;
 }
 
-void Picker::run(SmallVectorImpl<Operation *> &rest) {
+bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
   if (failed(findDim()))
-    return;
+    return false;
   Value result = op->getResult(0);
   AxisList axes = getAxes(getDims(data)[dim]);
   int64_t ranks = getNumShards(axes), size = typeOf(data).getDimSize(dim);
@@ -201,8 +201,10 @@ void Picker::run(SmallVectorImpl<Operation *> &rest) {
              {"bytes summed", double(summed)},
              {"bytes gathered", double(gathered)}});
   };
-  if (summed >= gathered || picks > ranks)
-    return decide(Outcome::Declined, "gathered");
+  if (summed >= gathered || picks > ranks) {
+    decide(Outcome::Declined, "gathered");
+    return false;
+  }
   decide(Outcome::Applied, "summed");
 
   Value x = cutOthers(rest);
@@ -260,6 +262,7 @@ void Picker::run(SmallVectorImpl<Operation *> &rest) {
     sum.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   result.replaceAllUsesWith(sum);
   op->erase();
+  return true;
 }
 
 namespace {
@@ -270,6 +273,7 @@ struct SumShardedSlicesPass : meshwright::impl::SumShardedSlicesPassBase<SumShar
     if (failed(meshOp))
       return signalPassFailure();
     auto symbol = FlatSymbolRefAttr::get(*meshOp);
+    bool changed = false;
     for (func::FuncOp func : getGlobalFunctions(module)) {
       SmallVector<Operation *> open;
       func.walk([&](Operation *op) {
@@ -280,9 +284,12 @@ struct SumShardedSlicesPass : meshwright::impl::SumShardedSlicesPassBase<SumShar
       for (size_t i = 0; i < open.size(); ++i) {
         auto isLaid = [](Value value) { return bool(getShardingAttr(value)); };
         if (llvm::all_of(open[i]->getOperands(), isLaid) && isLaid(open[i]->getResult(0)))
-          Picker(open[i], meshOp->getMesh(), symbol).run(open);
+          changed |= SliceSum(open[i], meshOp->getMesh(), symbol).run(open);
       }
     }
+    // The partitioner needs the factors of the same ops next.
+    if (!changed)
+      markAllAnalysesPreserved();
   }
 };
 } // namespace
