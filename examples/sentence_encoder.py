@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 SENTENCES = [
     "A man is playing a guitar on stage.",
-    "Somebody performs music with a stringed instrument in front of an audience.",
+    "A musician plays a stringed instrument in front of an audience.",
     "The new bridge across the river, which took four years to build and cost twice what was "
     "planned, finally opens to traffic on Monday.",
     "Traffic will flow over the river crossing from next week.",
