@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How much larger than the largest live set is the arena?
+"""How much larger is the arena than the largest live set?
 
 Plans transformers on several meshes, with overlap off, auto and on, and reads `rt.arena` and
-`rt.live` of the schedule. Models of real sizes, and of a few features: these have more values of
-similar sizes for each byte. Nothing runs; weights are on the meta device.
+`rt.live` from the schedule. Some models have real sizes. The others have a few features: they have
+more values of similar sizes per byte. Nothing runs; the weights are on the meta device.
 
     PYTHONPATH=build/python python bench/arena.py [--json FILE]
 """

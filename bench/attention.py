@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How fast is attention, beside PyTorch's and beside the machine?
+"""How fast is attention, beside PyTorch and the machine's peak?
 
-Causal attention of one head of 128 features over 1,024 and 4,096 tokens, and a step of decoding
-with grouped queries (32 heads, 8 key heads, 4,096 keys), on one thread pinned to one core. Ours and
-PyTorch's scaled_dot_product_attention (is_causal) take turns; the processor's peak, for f32 fused
-multiply-adds or bf16 dot products, is taken by `bench-gemm` in every round. Medians over the rounds,
-of ratios within a round. Operations are the useful ones, of keys that a query sees. Ours is the time
-of the kernel as the trace of a run has it, PyTorch's that of the call.
+Measures causal attention of one head of 128 features over 1,024 and 4,096 tokens, and a step of
+decoding with grouped queries (32 heads, 8 kv heads, 4,096 keys), on one thread pinned to one core.
+Our kernel and PyTorch's scaled_dot_product_attention (is_causal) take turns. In each round
+`bench-gemm` measures the peak of the processor, for f32 fused multiply-adds or bf16 dot products.
+The results are medians over the rounds, of ratios within a round. Only operations on visible keys
+count. Our time is the time of the kernel in the trace of a run; PyTorch's is the time of the call.
 
     ninja -C build bench-gemm
     PYTHONPATH=build/python python bench/attention.py [--rounds 15] [--core 0] [--json FILE]

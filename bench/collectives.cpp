@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What bench/collectives.py runs: "collectives RANKS BYTES" prints, for each kind
-// of collective, the microseconds that it takes and those of a memcpy that moves as
-// many bytes, on as many threads at once, alternating. BYTES are those of the larger
-// side of a rank's tensor.
+// bench/collectives.py runs this program. "collectives RANKS BYTES" prints, for each
+// kind of collective, its microseconds and those of a memcpy of as many bytes on as
+// many threads at once. The two alternate. BYTES is the size of the larger of a
+// rank's input and output.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,11 +30,11 @@ struct Case {
   int64_t kind, dtype;
   /// Elements of a rank's tensor before and after, of the dimension acted on.
   int64_t in, out;
-  /// Bytes read and written by a rank, halved: what a memcpy of that many does.
+  /// Half of the bytes that a rank reads and writes: the size of a memcpy with the same traffic.
   int64_t copied;
 };
 
-/// A descriptor and, behind it, the table of a permute.
+/// A descriptor, followed by the table of a permute.
 struct Descriptor {
   mw_rt_collective what = {};
   int64_t table[64] = {};
@@ -87,7 +87,7 @@ int32_t runRank(mw_rt_context *context, char *, const void *const *arguments, co
   return 0;
 }
 
-/// Of the slowest rank's, the median.
+/// The median of the slowest rank's times.
 double medianOf(const std::vector<std::vector<double>> &ranks) {
   std::vector<double> slowest;
   for (size_t i = 0; i < ranks[0].size(); ++i) {

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How fast do collectives of the local backend move memory, beside memcpy?
 
-For each kind and size: the microseconds of a collective on 2 and 4 ranks, those of a memcpy on
-every rank at once that reads and writes as many bytes together, measured in turns in the same
-run, and the ratio (1: at memcpy's speed). Medians of the slowest rank. Small sizes show the cost
-of meeting; with more ranks than cores that is the scheduler's.
+For each kind and size, prints the microseconds of a collective on 2 and 4 ranks, the microseconds
+of a memcpy on all ranks at once that reads and writes as many bytes, and their ratio (1: as fast as
+memcpy). Both are measured in turns in one run. The figures are medians of the slowest rank. Small
+sizes show the cost of meeting; with more ranks than cores this is the cost of the scheduler.
 
     ninja -C build bench-collectives && python bench/collectives.py [--ranks 2 4] [--json FILE]
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How long does compiling take a kernel, and does it grow with a model's layers?
+"""How long does compiling a kernel take, and does it grow with the layers of a model?
 
-Llamas of few and of many layers are compiled to bundles for 2 ranks: with no kernel on disk, with
-those of the first model there, and again with all there. A kernel's time is that of one thread,
-from its text to object code; the best of several runs counts.
+Compiles Llamas with few and with many layers to bundles for 2 ranks: with an empty cache, with the
+kernels of the first model in the cache, and with all kernels in the cache. The time of a kernel is
+the time of one thread, from its text to object code, as the best of several runs.
 
     PYTHONPATH=build/python python bench/compile.py [--layers 2 80] [--runs 3] [--json FILE]
 """

@@ -3,16 +3,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How long does a Llama's forward pass take, beside PyTorch, and on two ranks beside one?
 
-A Llama of transformers with random weights (hidden 2048, 8 layers, 32 heads, 4 kv heads, inner
+Runs a Llama of transformers with random weights (hidden 2048, 8 layers, 32 heads, 4 kv heads, inner
 5632, vocabulary 32000) over 512 tokens and over one, in f32 and bf16:
 
 - one rank with two threads, beside PyTorch eager and `torch.compile` with two threads;
-- 512 tokens on tp = 2, a thread a rank, with and without sequence parallelism, beside one rank on
-  one thread; and two times 512 on dp = 2, ranks that have nothing to tell each other: what two
-  cores that share caches and memory can give on this machine.
+- 512 tokens on tp = 2, one thread per rank, with and without sequence parallelism, beside one rank
+  on one thread; and two times 512 tokens on dp = 2, without communication, which shows the most
+  that two cores with shared caches and memory can give on this machine.
 
-Runs of a group take turns. Shown are medians of the times, and of the ratios within a turn; above
-1: ours is faster.
+The runs of a group take turns. The results are medians of the times, and of the ratios within a
+turn. A ratio above 1 means that ours is faster.
 
     PYTHONPATH=build/python python bench/forward.py [--layers 8] [--repeats 9] [--no-compile]
         [--only threads|ranks] [--dtypes f32,bf16] [--json FILE]

@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What bench/gemm.py runs: measures on one core, in turns, and prints JSON. Times
-// are those that the thread ran, so that other processes disturb less.
+// bench/gemm.py runs this program. It measures on one core, in turns, and prints
+// JSON. It counts the time during which its thread ran, so that other processes
+// disturb it less.
 //
 //   bench-gemm ROUNDS TARGET M,N,K,TYPE ...
 //
@@ -40,7 +41,7 @@ using test::Kernel;
 
 namespace {
 
-/// Memory in large pages, all of it there.
+/// Memory in large pages, touched in advance.
 class Buffer {
 public:
   explicit Buffer(int64_t bytes) : bytes((bytes + (2 << 20)) >> 21 << 21) {
@@ -68,7 +69,7 @@ double now() {
   return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/// Seconds of a call, several in a row if one is short.
+/// Returns the seconds of a call, measured over several calls if one is short.
 template <typename F> double measure(F call, double least) {
   int64_t count = 0;
   double begin = now(), end;
@@ -115,7 +116,7 @@ std::unique_ptr<Kernel> buildLoop(mlir::MLIRContext *context, const Target &targ
       });
 }
 
-/// The machine's ceilings.
+/// The peak of the arithmetic and the bandwidth of the memory.
 class Machine {
 public:
   Machine(mlir::MLIRContext *context, const Target &target, int64_t bytes)
@@ -170,7 +171,7 @@ public:
 
   double getFlops() const { return rate(*fma, flops); }
   double getDotFlops() const { return dot ? rate(*dot, 2 * flops) : 0; }
-  /// Bytes a second, of memory that caches do not hold.
+  /// Bytes a second, read from memory that no cache holds.
   double getReadBandwidth() const {
     double best = 0;
     int64_t count = memory.bytes / readBytes - 64;
@@ -196,7 +197,7 @@ private:
   int64_t readBytes;
 };
 
-/// A product as the library computes it, its weights in the layout it chooses.
+/// A product by oneDNN, with the weights in the layout that it chooses.
 class Library {
 public:
   Library(int64_t m, int64_t n, int64_t k, bool isBf16, const Buffer &a, const Buffer &b, Buffer &c,
@@ -252,7 +253,7 @@ public:
     plan = planGemm(spec, packing.panel, target);
     workspace = std::make_unique<Buffer>(plan.workspaceBytes);
     int64_t size = isBf16 ? 2 : 4;
-    // The second time all that is made once is there.
+    // The first call allocates; only later calls are measured.
     for (int i = 0; i < 2; ++i)
       kernel = Kernel::build({mlir::MemRefType::get({m, k}, type),
                               mlir::MemRefType::get({rt::sizeOfPacked(packing) / size}, type),
@@ -342,7 +343,7 @@ int main(int count, char **arguments) {
     Buffer a(m * k * size), b(k * n * size), c(m * n * size), d(m * n * size);
     fill(a, isBf16);
     fill(b, isBf16);
-    // Weights of few rows come from memory.
+    // Products of few rows read their weights from memory.
     bool isStreamed = m <= 16;
     int64_t copies = isStreamed ? std::max<int64_t>(1, (256 << 20) / (k * n * size)) : 1;
     Generated ours(context.get(), target, m, n, k, isBf16, a, b, c, copies);

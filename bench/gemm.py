@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How fast are generated matrix products, beside oneDNN and beside the machine?
+"""How fast are generated matrix products, beside oneDNN and the machine?
 
-`bench-gemm` (built from bench/gemm.cpp) takes turns on one core: the processor's peak, the
-bandwidth of reading memory, our kernel, oneDNN's with weights in the layout it chooses. Products
-of at most 16 rows read weights that caches do not hold. Shown are medians over the rounds, of
-ratios within a round. `of bandwidth` counts the weights alone.
+`bench-gemm` (built from bench/gemm.cpp) measures in turns on one core: the peak of the processor,
+the bandwidth of reading memory, our kernel, and oneDNN with weights in the layout that it chooses.
+Products of at most 16 rows read weights that no cache holds. The results are medians over the
+rounds, of ratios within a round. `of bandwidth` counts the weights alone.
 
     ninja -C build bench-gemm && python bench/gemm.py [--rounds 15] [--target CPU] [--json FILE] [M,N,K,TYPE ...]
 """

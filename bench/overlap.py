@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How much of communication hides behind arithmetic on slow links?
+"""How much communication hides behind arithmetic on slow links?
 
-Two ranks, one core each, whose links are slowed down so that communication takes a quarter of the
-compute time: the time to compute is measured first, at full speed and with collectives that block;
-the bandwidth of the links follows from it and the bytes that a rank sends. The cost model gets the
-same numbers. Then the model runs on slow links as it is and with overlap=auto (an order that hides
-collectives; with products, in chunks).
+Uses two ranks, one core each, on links so slow that communication takes a quarter of the compute
+time:
 
---case tp: a Llama, tensor-parallel, with and without sequence parallelism. --case ring: one layer
-of attention (its projections too) whose sequence is sharded around a ring, without a mask, and with
-a causal one in zigzag order. --case ulysses: the same layer, all-to-alls between sequence and heads.
+1. Measure the compute time at full speed, with collectives that block.
+2. Compute the bandwidth of the links from it and from the bytes that a rank sends. The cost model
+   gets the same numbers.
+3. Run the model on slow links with blocking collectives, and with overlap=auto (an order that hides
+   collectives; with products, in chunks).
 
-What shows is what the slow links add to the time of the same plan at full speed; hidden is the
-rest of what they add to the plan that blocks. All is measured from outside, run by run in turn: the
-plans in pairs, at full speed and on slow links right after it. Each pair gives what was added, and
-the medians of these count, with their quartiles: what a machine does over minutes is in both runs
-of a pair.
+--case tp: a tensor-parallel Llama, with and without sequence parallelism. --case ring: a layer of
+attention with its projections, whose sequence is sharded around a ring, without a mask, and with a
+causal one in zigzag order. --case ulysses: the same layer with all-to-alls between sequence and
+heads.
+
+The exposed time of a plan is the time that slow links add to it. The hidden time is the exposed
+time of the blocking plan minus that of the overlapping plan. Plans run in turn, each at full speed
+and directly afterwards on slow links. The difference within such a pair is what counts, because
+slow changes of the machine affect both runs of a pair. The results are medians and quartiles.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/overlap.py
         [--case tp|ring|ulysses] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
@@ -80,7 +83,7 @@ def build(options):
 
 
 def count_flops(options):
-    """Of a rank's products."""
+    """The floating-point operations of a rank's products."""
     if options.case != "tp":
         pairs = options.tokens / (2 if options.causal else 1)
         flops = 4 * options.tokens * options.hidden * (2 * options.hidden + pairs)
@@ -132,7 +135,7 @@ def measure(options, jobs):
 
 
 def subtract(slow, fast):
-    """What the links add, pair by pair: the median and the quartiles."""
+    """The time that slow links add, pair by pair: the median and the quartiles."""
     low, median, high = statistics.quantiles([s - f for s, f in zip(slow, fast)], n=4)
     return median, (low, high)
 
@@ -172,7 +175,7 @@ def main():
         [own], sent = measure(options, [plain])
         compute = statistics.median(own)
         bandwidth = sent / (options.share * compute)
-        # What a rank does of its products in a second, for the cost model.
+        # The operations per second of a rank's products, for the cost model.
         flops = count_flops(options) / compute
         hides = {**how, "overlap": "auto",
                  "device": f"cpu flops_f32={flops:.4g} link_bandwidth={bandwidth:.6g} "

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""How long do our passes take, beside LLVM's own, and how does that grow?
+"""How long do our passes take, beside LLVM's own, and how does the time grow?
 
-MLPs of more and more layers go through `sharding-opt --parallelize` (annotate, propagate,
-partition, optimise, every placement proved) and through a stock mlir-opt's sharding-propagation,
-cse, shard-partition, canonicalize, cse. The clock is MLIR's (--mlir-timing) in both; parsing and
-printing are left out. The best of several runs counts.
+Sends MLPs with more and more layers through `sharding-opt --parallelize` (annotate, propagate,
+partition, optimise, with every placement proved) and through a stock mlir-opt's
+sharding-propagation, cse, shard-partition, canonicalize, cse. Both times come from --mlir-timing,
+without parsing and printing, as the best of several runs.
 
     PATH=build/bin:$PATH python bench/pass_time.py [--layers 100 400 1600] [--json FILE]
 """

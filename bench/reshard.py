@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What does it cost to move a value between layouts, beside gathering all of it?
+"""How much does it cost to move a value between layouts, beside gathering all of it?
 
-A value of 16 x 16 x 16 f32 goes from one layout to another through `sharding-opt --partition`; the
-table shows the collectives that are written, the bytes that a rank sends (links without latency)
-and those of gathering whatever differs and cutting it up again. With --all every pair of layouts
-on a 2 x 2 x 2 mesh is planned, for the distribution.
+Moves a value of 16 x 16 x 16 f32 from one layout to another by `sharding-opt --partition`. The table
+shows the collectives, the bytes that a rank sends (on links without latency), and the bytes of
+gathering all dimensions that differ and slicing the result. With --all it plans every pair of
+layouts on a 2 x 2 x 2 mesh and shows the distribution.
 
     PATH=build/bin:$PATH python bench/reshard.py [--all] [--json FILE]
 """

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What does attention around a ring cost, beside attention on one rank?
+"""How much does attention around a ring cost, beside attention on one rank?
 
-Steps: one rank's queries against the keys of one rank, half of a sequence each, with positions as a
-ring has them, on one thread pinned to one core: how long a step takes beside one that sees every
-key, and what share of the pairs its mask leaves. A causal step should take as long as it has pairs.
-And the merge of two parts, beside the steps that it joins. All take turns; the times are those of
-kernels, as the trace of a run has them.
+Steps: the queries of one rank against the keys of one rank, half of a sequence each, with the
+positions of a ring, on one thread pinned to one core. Prints the time of a step over the time of a
+step that sees every key, beside the share of the pairs that its mask leaves; a causal step should
+take this share of the time. Also prints the time of merging two parts, beside the steps that it
+joins. All take turns. The times are those of kernels in the trace of a run.
 
-Layer: an attention layer with its projections, on a ring of two ranks on two cores, a thread each,
-beside one rank on one core, in turn; the processor time of both beside one's, which other work on
-the machine changes less; what part of the ring's kernels is merging.
+Layer: an attention layer with its projections, on a ring of two ranks on two cores with one thread
+each, in turn with one rank on one core. Prints the ratio of the times, the processor time of both
+ranks over that of one (which other work on the machine changes less), and the share of merging in
+the kernels of the ring.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/ring.py [--only steps|layer]
         [--tokens 8192] [--heads 4] [--dtypes f32,bf16] [--rounds 7] [--core 0] [--json FILE]

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// For rows.py: compiles the one kernel of each module given, and prints for each
-// the milliseconds to compile it, and the useful bytes and medians of its and of a
-// plain copy's runs, which take turns.
+// bench/rows.py runs this program. It compiles the kernel of each module given. It
+// prints the milliseconds to compile it, its useful bytes, and the medians of its
+// runs and of a plain copy's runs, which take turns.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,14 +32,14 @@
 
 using namespace meshwright;
 
-/// Of this thread, so that what else the machine does counts less.
+/// The time of this thread, which other work on the machine affects less.
 static double seconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/// Memory in huge pages, as the arena's.
+/// Memory in huge pages, like the arena.
 static char *allocate(int64_t bytes) {
   constexpr int64_t page = 2 << 20;
   bytes = (std::max<int64_t>(bytes, 1) + page - 1) / page * page;
@@ -66,7 +66,7 @@ static char *allocate(mlir::RankedTensorType type) {
   return memory;
 }
 
-/// A copy with plain vector stores: what a kernel that does nothing would do.
+/// A copy with plain vector stores, as a kernel without arithmetic would do it.
 __attribute__((noinline)) static void copy(const char *from, char *to, int64_t bytes) {
   typedef float Vector __attribute__((vector_size(64), aligned(64)));
   auto *source = reinterpret_cast<const Vector *>(from);
@@ -74,7 +74,7 @@ __attribute__((noinline)) static void copy(const char *from, char *to, int64_t b
 #pragma GCC unroll 4
   for (int64_t i = 0; i < bytes / 64; ++i) {
     target[i] = source[i];
-    // Not a call of memcpy, which chooses its stores by size.
+    // memcpy would choose its stores by size.
     asm volatile("" ::: "memory");
   }
 }

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How fast do row kernels go over memory, beside a plain copy?
 
-For norms, gated activation and softmax over 2048 rows of 4096: gigabytes per second of useful bytes
-(inputs and results once each), and the ratio to a copy with plain vector stores of 32 MiB that takes
-turns with it, on one thread pinned to one core; medians. Milliseconds to compile the kernel are from
-its MLIR to object code.
+For norms, gated activation and softmax over 2048 rows of 4096, prints gigabytes per second of useful
+bytes (inputs and results once each), and the ratio to a copy of 32 MiB with plain vector stores.
+Both take turns on one thread pinned to one core; the figures are medians. The compile time goes from
+the MLIR of a kernel to its object code.
 
     ninja -C build bench-rows && python bench/rows.py [--repeats 15] [--rounds 3] [--json FILE]
 """

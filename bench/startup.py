@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How long does a process take that runs a bundle once, beyond the run itself?
 
-Llamas of few and of many layers, compiled for one token on 2 ranks, run by `sharding-run`; beside
-it the time of the tool alone (--help) and of the program in a process that has run before. What
-is left is reading the manifest, loading code, mapping weights, starting ranks, and reading the
-weights' pages for the first time. Medians.
+Runs bundles of Llamas with few and with many layers, compiled for one token on 2 ranks, by
+`sharding-run`. Also measures the tool alone (--help), and the program in a process that has run
+before. The rest of the time is spent on reading the manifest, loading code, mapping weights,
+starting ranks, and reading the pages of the weights for the first time. The figures are medians.
 
     PYTHONPATH=build/python PATH=build/bin:$PATH python bench/startup.py [--layers 2 80] [--json FILE]
 """

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """How long does partitioning a Llama take, beside XLA?
 
-The same layers (width 4096, inner width 14336, 32 heads, 8 kv heads, 8192 tokens, f32) on 8 ranks
-of tensor parallelism. Ours: the model of transformers, imported on the meta device, from
-annotation to SPMD IR whose placement is proved (MLIR's --mlir-timing, parsing and printing left
-out). XLA's: Shardy's propagation and the SPMD partitioner on JAX's CPU backend with 8 devices, by
-XLA's own pass timers, read from its log. The best of several runs counts.
+Both partition the same layers (width 4096, inner width 14336, 32 heads, 8 kv heads, 8192 tokens,
+f32) by tensor parallelism on 8 ranks. Our time goes from the annotation of the transformers model,
+imported on the meta device, to SPMD IR with a proved placement (--mlir-timing, without parsing and
+printing). XLA's time is Shardy's propagation and the SPMD partitioner on JAX's CPU backend with 8
+devices, by XLA's own pass timers, read from its log. Each is the best of several runs.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/xla_partitioner.py \\
         --jax-python VENV/bin/python [--layers 32 128] [--json FILE]
@@ -111,7 +111,7 @@ def run_xla(python, layers):
         for what, name in PASSES.items():
             if match[1] == name:
                 found[what] = found.get(what, 0.0) + float(match[2]) * units[match[3]]
-        # What comes behind partitioning is not the question, and takes long.
+        # The passes behind the partitioner take long and are not measured.
         if "partitioning" in found:
             process.kill()
             break

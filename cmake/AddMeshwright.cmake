@@ -12,13 +12,13 @@ foreach(folder dialects passes lib runtime)
     "${MESHWRIGHT_INCLUDE_DIR}/meshwright/${folder}" SYMBOLIC)
 endforeach()
 
-# Where headers are found in the build tree: the links, what mlir-tblgen wrote,
-# and the public facade (meshwright/, meshwright-c/).
+# The include folders of the build tree: the links, the output of mlir-tblgen, and
+# the public facade (meshwright/, meshwright-c/).
 set(MESHWRIGHT_BUILD_INCLUDES "${MESHWRIGHT_INCLUDE_DIR}" "${MESHWRIGHT_GENERATED_DIR}"
   "${PROJECT_SOURCE_DIR}/include")
 
-# Installed, a library finds its neighbours beside it, a tool in ../lib, and both
-# the pinned LLVM, which the dynamic linker does not search by itself.
+# The run path of installed files: a library finds its neighbours beside it, a tool
+# in ../lib. Both find the pinned LLVM, which the dynamic linker does not search.
 set(MESHWRIGHT_LIBRARY_RPATH "$ORIGIN" "${LLVM_LIBRARY_DIR}")
 set(MESHWRIGHT_TOOL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" "${LLVM_LIBRARY_DIR}")
 
@@ -52,9 +52,9 @@ function(meshwright_tablegen td)
   add_dependencies(meshwright-headers tablegen-${id})
 endfunction()
 
-# Nearly every component reads these headers, which take longer than the rest of
-# most files: they are parsed once. Each file includes what it needs all the same:
-# a build with CMAKE_DISABLE_PRECOMPILE_HEADERS has to work.
+# Nearly all components include these headers, and parsing them takes longer than the
+# rest of most files. So they are precompiled. Each file still includes all headers
+# that it needs: a build with CMAKE_DISABLE_PRECOMPILE_HEADERS has to work.
 set(MESHWRIGHT_PRECOMPILED_HEADERS
   <llvm/ADT/MapVector.h> <llvm/ADT/StringExtras.h> <llvm/ADT/TypeSwitch.h>
   <llvm/Support/FormatVariadic.h>
@@ -73,7 +73,7 @@ function(meshwright_add_component name)
   target_include_directories(${name} SYSTEM PRIVATE ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
   target_compile_options(${name} PRIVATE -fno-exceptions -Wall -Wno-unused-parameter)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # Times would keep ccache from knowing it again.
+    # With times in the precompiled header ccache would never find it again.
     target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
   endif()
   get_property(components GLOBAL PROPERTY MESHWRIGHT_COMPONENTS)
@@ -90,7 +90,7 @@ function(meshwright_add_component name)
   set_property(GLOBAL APPEND PROPERTY MESHWRIGHT_COMPONENTS ${name})
 endfunction()
 
-# The one shared library, of all components.
+# The shared library of all components.
 function(meshwright_link_library)
   get_property(components GLOBAL PROPERTY MESHWRIGHT_COMPONENTS)
   get_property(libraries GLOBAL PROPERTY MESHWRIGHT_LIBRARIES)
@@ -108,7 +108,7 @@ function(meshwright_link_library)
   target_include_directories(Meshwright SYSTEM PUBLIC
     ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
   target_compile_features(Meshwright PUBLIC cxx_std_17)
-  # Compiled kernels are kept on disk by it.
+  # The build ID is part of the names of cached kernels.
   target_link_options(Meshwright PRIVATE "LINKER:--build-id=sha1")
   meshwright_install_library(Meshwright)
 endfunction()

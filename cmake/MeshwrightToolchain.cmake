@@ -1,6 +1,6 @@
 # Prefers the compiler and the linker of the LLVM that llvm-version.txt pins,
-# and ccache, where they are installed and nobody has said otherwise. Included
-# before project(), which is where CMake fixes the compilers.
+# and ccache, if they are installed and the user has not chosen others. Included
+# before project(), because project() fixes the compilers.
 
 file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/llvm-version.txt" MESHWRIGHT_LLVM_VERSION LIMIT_COUNT 1)
 string(REGEX MATCH "^[0-9]+" MESHWRIGHT_LLVM_MAJOR "${MESHWRIGHT_LLVM_VERSION}")
@@ -20,15 +20,15 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(MESHWRIGHT_CCACHE ccache)
   mark_as_advanced(MESHWRIGHT_CCACHE)
   if(MESHWRIGHT_CCACHE)
-    # Without these it takes no file that uses precompiled headers.
+    # Without these settings ccache skips files that use precompiled headers.
     set(launcher "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${MESHWRIGHT_CCACHE}")
     set(CMAKE_C_COMPILER_LAUNCHER "${launcher}" CACHE STRING "")
     set(CMAKE_CXX_COMPILER_LAUNCHER "${launcher}" CACHE STRING "")
   endif()
 endif()
 
-# lld links libMeshwright.so in a second where GNU ld takes ten. Clang finds the
-# lld that stands beside it; gcc has to be told where.
+# lld links libMeshwright.so in a second; GNU ld takes ten. Clang finds the lld
+# beside it; gcc needs its path.
 find_program(MESHWRIGHT_LLD ld.lld HINTS "/usr/lib/llvm-${MESHWRIGHT_LLVM_MAJOR}/bin")
 mark_as_advanced(MESHWRIGHT_LLD)
 if(MESHWRIGHT_LLD AND NOT CMAKE_SHARED_LINKER_FLAGS MATCHES "-fuse-ld")

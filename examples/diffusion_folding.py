@@ -4,8 +4,8 @@
 """A text encoder folded onto the axes of a diffusion transformer.
 
 Composes a T5 encoder of transformers and Wan's transformer of diffusers (small, random weights)
-into one program: the encoder once, the denoiser in a loop. The denoiser's sequence is sharded; the
-encoder lies on the same ranks in each of the modes of `fold`. The latents are compared with
+into one program: the encoder once, the denoiser in a loop. The denoiser's sequence is sharded. The
+encoder is folded onto the same ranks, in each of the modes of `fold`. The latents are compared with
 PyTorch's in f64.
 
     python examples/diffusion_folding.py [--mesh ring=1,ulysses=4] [--steps 3] [--why]

@@ -13,10 +13,11 @@ EDGES lists, for each folder of lib and each phase of passes, the neighbours of 
 it may include. The check fails if these edges form a cycle. A phase includes no other phase; only
 the files directly in passes/ include several.
 
-The runtime and include/ know nothing of MLIR or LLVM, and the runtime nothing of our other folders
-but include/. The compiler shares the C ABI header with it. Folders that start runs (lib/Execute,
-lib/Facade, tools) may also use runtime/include; none may use runtime/src. Includes between our
-folders are spelt meshwright/<folder>/..., so that this script sees them.
+The runtime and include/ include no header of MLIR or LLVM. The runtime includes no other folder of
+ours except include/, which has the C ABI header that it shares with the compiler. Folders that
+start runs (lib/Execute, lib/Facade, tools) may also use runtime/include. No folder may use
+runtime/src. Includes between our folders are spelt meshwright/<folder>/..., so that this script
+sees them.
 """
 
 import argparse
@@ -58,9 +59,9 @@ EDGES = {
     "passes/report": {"passes/schedule"},
     "passes/schedule": {"passes/verify"},
 }
-# Free of MLIR and LLVM, and of all other folders of ours but include/.
+# These include neither MLIR nor LLVM, and no other folder of ours except include/.
 STANDALONE = {"runtime", "include"}
-# Folders that start runs, or test them.
+# Folders that start runs or test them.
 RUNS = {"lib/Facade", "lib/Execute", "tools", "test", "bench"}
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".c", ".inc", ".td"}
 

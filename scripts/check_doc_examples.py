@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Runs the examples of docs/dialects: every ```mlir block is a module that must
-parse, verify and round-trip, and every op of the dialect must occur in one.
+"""Runs the examples of docs/dialects.
+
+Each ```mlir block is a module that must parse, verify and round-trip. Each op of a dialect must
+occur in a block of the dialect's page.
 
 usage: check_doc_examples.py [--sharding-opt PATH] [DOC.md ...]
 """

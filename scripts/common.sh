@@ -1,7 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Shared by the scripts beside it; sourced, not run.
+# Functions and settings that the scripts beside it share. Source it, do not run it.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,19 +10,19 @@ LLVM_VERSION=$(head -n1 llvm-version.txt)
 LLVM_MAJOR=${LLVM_VERSION%%.*}
 BUILD=${MESHWRIGHT_BUILD_DIR:-$ROOT/build}
 
-# With paths relative to the checkout, ccache finds what another build folder or
-# another checkout has compiled.
+# With paths relative to the checkout, ccache finds the objects that another build
+# folder or another checkout has compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$ROOT} CCACHE_NOHASHDIR=1
 
-# What the Python side needs. torch comes first: what depends on it must not
-# pull in another one.
+# The Python packages. torch is installed first, so that packages which depend on
+# it do not install another version.
 PYTHON_TORCH="torch==2.13.0"
 PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# Prints nothing and succeeds if this interpreter can import all we need.
+# Succeeds if this interpreter can import all packages; prints nothing.
 python_has_packages() {
   "$1" - <<'PY' 2>/dev/null
 import importlib.util, sys
@@ -36,7 +36,7 @@ PY
 }
 
 # Sets PYTHON: the active virtual environment, else .venv, else a python3 that
-# already has every package. Empty where set-up still has to make .venv.
+# already has all packages. Empty if set-up has to make .venv first.
 find_python() {
   PYTHON=
   if [[ -n ${VIRTUAL_ENV:-} && -x $VIRTUAL_ENV/bin/python ]]; then
@@ -44,7 +44,7 @@ find_python() {
   elif [[ -x $ROOT/.venv/bin/python ]]; then
     PYTHON=$ROOT/.venv/bin/python
   elif python3 -c '' 2>/dev/null && python_has_packages python3; then
-    # The interpreter itself, not a launcher that picks one by directory.
+    # The interpreter itself; python3 may be a launcher that picks one by directory.
     PYTHON=$(python3 -c 'import sys; print(sys.executable)')
   fi
 }

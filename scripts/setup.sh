@@ -2,12 +2,11 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# Installs what a fresh Debian 12 lacks to build, test and run Meshwright: apt
-# packages (as root or by sudo) and Python packages, the latter into the active
-# virtual environment or else into .venv. Does nothing, quickly, where all of it
-# is there.
+# Installs the packages that a fresh Debian 12 lacks to build, test and run
+# Meshwright: apt packages (as root or by sudo), and Python packages, into the
+# active virtual environment or else into .venv. Does nothing if all are there.
 #
-#   scripts/setup.sh [--sanitizers]   also what the asan and tsan presets need
+#   scripts/setup.sh [--sanitizers]   also the packages for the presets asan and tsan
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,8 +22,8 @@ for option in "$@"; do
 done
 
 find_python
-# Debian's own Python can neither be installed into nor make an environment by
-# itself; another one (3.11 or 3.12) found first on the path can do the latter.
+# Debian's Python refuses installed packages, and makes environments only with the
+# package python3-venv. Another Python (3.11 or 3.12) on the path makes them by itself.
 base_python=python3
 if [[ -z $PYTHON ]]; then
   if ! { "$base_python" -c 'import sys, ensurepip, venv
@@ -55,7 +54,7 @@ fi
 
 if [[ -z $PYTHON ]]; then
   say "making .venv"
-  # A torch of the right version is shared: it is by far the largest part.
+  # Share an installed torch of the right version: it is by far the largest package.
   if "$base_python" -c 'import importlib.metadata as m, sys
 sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null; then
     "$base_python" -m venv --system-site-packages "$ROOT/.venv"
@@ -66,8 +65,8 @@ sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null; then
 fi
 if ! python_has_packages "$PYTHON"; then
   say "installing Python packages for $PYTHON"
-  # The CPU build is a tenth of the size of the default one; where its index
-  # cannot be reached the default one serves as well.
+  # The CPU build is a tenth of the size of the default one. If its index cannot be
+  # reached, the default one works, too.
   "$PYTHON" -c 'import importlib.metadata as m, sys
 sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null ||
     "$PYTHON" -m pip install -q --retries 1 --timeout 20 \
@@ -76,7 +75,7 @@ sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null ||
   "$PYTHON" -m pip install -q "${PYTHON_PACKAGES[@]}"
   python_has_packages "$PYTHON" || die "$PYTHON still lacks packages; it must be Python 3.11 or 3.12"
 fi
-# Only makes the tests faster: scripts/test.sh does without where it is not to be had.
+# Makes the tests faster; scripts/test.sh works without it.
 "$PYTHON" -c 'import xdist' 2>/dev/null ||
   "$PYTHON" -m pip install -q --retries 1 --timeout 20 pytest-xdist 2>/dev/null ||
   echo "pytest-xdist cannot be installed: Python's tests will run in one process"

@@ -51,12 +51,12 @@ build_seconds=$((SECONDS - build_started))
 
 export PYTHONPATH=$BUILD/python${PYTHONPATH:+:$PYTHONPATH}
 export PATH=$BUILD/bin:$PATH
-# Tests build models from configurations: nothing is fetched.
+# Tests build models from configurations and download nothing.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 summary=()
 failed=0
-# run NAME COMMAND...: one line in the summary, the rest goes on if it fails.
+# run NAME COMMAND...: adds a line to the summary; later stages run even if this one fails.
 run() {
   local name=$1 log="$BUILD/test-$1.log" begin=$SECONDS verdict=passed; shift
   say "$name"
@@ -67,22 +67,22 @@ run() {
 }
 
 lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$BUILD/test")
-# Quick ones first: what runs whole programs or builds another project is slow.
+# Tests that run whole programs or build another project are slow; they run last.
 slow='(exec|package|pipelines)/'
 pytest=("$PYTHON" -m pytest -q -p no:cacheprovider test)
-# A process per processor, where set-up could install what starts them.
+# One process per processor, if pytest-xdist is installed.
 "$PYTHON" -c 'import xdist' 2>/dev/null &&
   pytest+=(-n "${MESHWRIGHT_JOBS:-$(nproc)}" --dist worksteal)
 [[ -n $filter ]] && pytest+=(-k "$filter")
 
-# pytest says 5 where no test was selected.
+# pytest exits with 5 if no test was selected.
 pytest_stage() { local status=0; "${pytest[@]}" "$@" || status=$?; ((status == 0 || status == 5)); }
 lit_stage() {
   if [[ $1 == slow ]]; then "${lit[@]}" --filter="$slow.*$filter"
   else "${lit[@]}" --filter-out="$slow" --filter="$filter"; fi
 }
-# `pip install .`, into a folder. It takes the compiler that Python was built with,
-# which is gcc where Python is Debian's: the tree is built by both.
+# Runs `pip install .` into a folder. It uses the compiler that built Python, which is
+# gcc for Debian's Python. So the tree is built by both compilers.
 wheel_stage() {
   local dir=$BUILD/wheel
   rm -rf "$dir" && mkdir -p "$dir/site" "$dir/elsewhere"
