@@ -21,12 +21,33 @@ using namespace meshwright::dist;
 // Classes
 //===----------------------------------------------------------------------===//
 
-int FactorAnalysis::addNode(int64_t size) {
-  nodes.push_back({size});
-  return nodes.size() - 1;
-}
+/// Classes of tied factors while they form: a union-find structure whose roots may be
+/// cut into two.
+class FactorAnalysis::Classes {
+public:
+  int add(int64_t size) {
+    nodes.push_back({size});
+    return nodes.size() - 1;
+  }
+  int64_t getSize(int node) const { return nodes[node].size; }
+  size_t size() const { return nodes.size(); }
+  void reserve(size_t count) { nodes.reserve(count); }
+  /// Appends the leaves that a node is made of.
+  void expand(int node, Leaves &leaves);
+  void unify(ArrayRef<int> a, ArrayRef<int> b);
 
-int FactorAnalysis::find(int node) {
+private:
+  struct Node {
+    int64_t size;
+    int parent = -1;
+    int upper = -1, lower = -1;
+  };
+  int find(int node);
+
+  std::vector<Node> nodes;
+};
+
+int FactorAnalysis::Classes::find(int node) {
   int root = node;
   while (nodes[root].parent >= 0)
     root = nodes[root].parent;
@@ -38,7 +59,7 @@ int FactorAnalysis::find(int node) {
   return root;
 }
 
-void FactorAnalysis::expand(int node, Leaves &leaves) {
+void FactorAnalysis::Classes::expand(int node, Leaves &leaves) {
   node = find(node);
   if (nodes[node].upper >= 0) {
     expand(nodes[node].upper, leaves);
@@ -51,7 +72,7 @@ void FactorAnalysis::expand(int node, Leaves &leaves) {
 /// Ties two products of factors, from the minor side, cutting factors where the
 /// other side has a boundary. Where sizes do not divide, what is left stays
 /// untied.
-void FactorAnalysis::unify(ArrayRef<int> a, ArrayRef<int> b) {
+void FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
   Leaves left, right;
   for (int node : a)
     expand(node, left);
@@ -78,7 +99,7 @@ void FactorAnalysis::unify(ArrayRef<int> a, ArrayRef<int> b) {
     } else if (m % n == 0 || n % m == 0) {
       int larger = m > n ? x : y;
       int64_t minor = std::min(m, n);
-      int upper = addNode(nodes[larger].size / minor), lower = addNode(minor);
+      int upper = add(nodes[larger].size / minor), lower = add(minor);
       nodes[larger].upper = upper;
       nodes[larger].lower = lower;
       left.push_back(x);
@@ -89,7 +110,7 @@ void FactorAnalysis::unify(ArrayRef<int> a, ArrayRef<int> b) {
   }
 }
 
-LogicalResult FactorAnalysis::addValue(Value value) {
+LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   if (!type || !type.hasStaticShape())
     return emitError(value.getLoc())
@@ -100,7 +121,7 @@ LogicalResult FactorAnalysis::addValue(Value value) {
            << "value of type " << type << ", expected at least one element";
   SmallVector<Leaves, 4> &dims = values[value];
   for (int64_t size : type.getShape())
-    dims.push_back({addNode(size)});
+    dims.push_back({classes.add(size)});
   return success();
 }
 
@@ -115,10 +136,10 @@ static FactorRule getConstrainRule(ConstrainOp op) {
   return rule;
 }
 
-void FactorAnalysis::addOp(Operation *op, const FactorRule &rule) {
+void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Classes &classes) {
   SmallVector<int, 8> ids;
   for (const RuleFactor &factor : rule.factors)
-    ids.push_back(addNode(factor.size));
+    ids.push_back(classes.add(factor.size));
   auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
     ArrayRef<Leaves> own = values.find(value)->second;
     Leaves tied;
@@ -128,7 +149,7 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule) {
       tied.clear();
       for (int factor : dim)
         tied.push_back(ids[factor]);
-      unify(leaves, tied);
+      classes.unify(leaves, tied);
     }
   };
   for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands))
@@ -139,6 +160,39 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule) {
   OpFactors &factors = opFactors.emplace_back(OpFactors{rule, {}});
   for (int id : ids)
     factors.leaves.push_back({id});
+}
+
+/// Once everything is tied, names the leaves of all values and ops, in the order of the
+/// nodes.
+void FactorAnalysis::numberLeaves(Classes &classes) {
+  Leaves result;
+  std::vector<int> numbers(classes.size(), -1);
+  auto expand = [&](Leaves &leaves) {
+    result.clear();
+    for (int node : leaves)
+      classes.expand(node, result);
+    leaves = result;
+    for (int node : leaves)
+      numbers[node] = 0;
+  };
+  auto forEach = [&](auto visit) {
+    for (auto &entry : values)
+      for (Leaves &dim : entry.second)
+        visit(dim);
+    for (OpFactors &factors : opFactors)
+      for (Leaves &factor : factors.leaves)
+        visit(factor);
+  };
+  forEach(expand);
+  for (auto [node, number] : llvm::enumerate(numbers))
+    if (number == 0) {
+      number = sizes.size();
+      sizes.push_back(classes.getSize(node));
+    }
+  forEach([&](Leaves &leaves) {
+    for (int &leaf : leaves)
+      leaf = numbers[leaf];
+  });
 }
 
 FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
@@ -152,13 +206,14 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
   analysis.values.reserve(block.getNumArguments() + numOps);
   analysis.ops.reserve(numOps);
   analysis.opFactors.reserve(numOps);
+  Classes classes;
   for (BlockArgument arg : block.getArguments())
-    if (failed(analysis.addValue(arg)))
+    if (failed(analysis.addValue(arg, classes)))
       return failure();
   DenseMap<Operation *, const FactorRule *, OpSignature> rules;
   for (Operation &op : block.without_terminator()) {
     for (Value result : op.getResults())
-      if (failed(analysis.addValue(result)))
+      if (failed(analysis.addValue(result, classes)))
         return failure();
     const FactorRule *&rule = rules[&op];
     if (!rule) {
@@ -170,22 +225,9 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
         return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
       rule = &analysis.rules.back();
     }
-    analysis.addOp(&op, *rule);
+    analysis.addOp(&op, *rule, classes);
   }
-  // Everything is tied: name the leaves.
-  Leaves result;
-  auto settle = [&](Leaves &leaves) {
-    result.clear();
-    for (int node : leaves)
-      analysis.expand(node, result);
-    leaves = result;
-  };
-  for (auto &entry : analysis.values)
-    for (Leaves &dim : entry.second)
-      settle(dim);
-  for (OpFactors &factors : analysis.opFactors)
-    for (Leaves &factor : factors.leaves)
-      settle(factor);
+  analysis.numberLeaves(classes);
   for (BlockArgument arg : block.getArguments())
     if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
       return failure();
@@ -285,7 +327,8 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
     return failure();
   ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
   ValueSharding sharding = ValueSharding::getReplicated(leaves);
-  for (auto [d, dim] : llvm::enumerate(layout->dims)) {
+  for (size_t d = 0; d < layout->dims.size(); ++d) {
+    const DimLayout &dim = layout->dims[d];
     if (!dim.isSharded())
       continue;
     SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());

@@ -64,7 +64,7 @@ public:
   const OpFactors &getFactors(mlir::Operation *op) const {
     return opFactors[ops.find(op)->second];
   }
-  int64_t getSize(int leaf) const { return nodes[leaf].size; }
+  int64_t getSize(int leaf) const { return sizes[leaf]; }
   /// The order of a leaf's elements where it is sharded, and for how many ranks.
   /// Read from shardings that spell one; a policy may set it before it writes some.
   struct Order {
@@ -81,15 +81,9 @@ public:
   dist::LayoutFactor getFactor(int leaf, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
 
   /// Classes are numbered below this.
-  int getNumClasses() const { return nodes.size(); }
+  int getNumClasses() const { return sizes.size(); }
 
 private:
-  struct Node {
-    int64_t size;
-    int parent = -1;
-    int upper = -1, lower = -1;
-  };
-
   /// Shardings read and written so far, by the bytes of all that they depend on.
   struct Memo {
     llvm::StringMap<ValueSharding> read;
@@ -102,15 +96,14 @@ private:
                                           const FactorAnalysis &, dist::MeshAttr,
                                           mlir::FlatSymbolRefAttr);
 
-  mlir::LogicalResult addValue(mlir::Value value);
-  void addOp(mlir::Operation *op, const dist::FactorRule &rule);
-  int addNode(int64_t size);
-  int find(int node);
-  void expand(int node, Leaves &leaves);
-  void unify(mlir::ArrayRef<int> a, mlir::ArrayRef<int> b);
+  class Classes;
+  mlir::LogicalResult addValue(mlir::Value value, Classes &classes);
+  void addOp(mlir::Operation *op, const dist::FactorRule &rule, Classes &classes);
+  void numberLeaves(Classes &classes);
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
-  std::vector<Node> nodes;
+  /// By leaf.
+  std::vector<int64_t> sizes;
   llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
   std::deque<dist::FactorRule> rules;
   std::vector<OpFactors> opFactors;

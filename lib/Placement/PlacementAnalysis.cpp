@@ -12,6 +12,7 @@
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 #include "meshwright/lib/Placement/ReadingSearch.h"
+#include "meshwright/lib/Support/OpSignature.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -50,7 +51,18 @@ public:
   LogicalResult run();
 
 private:
+  /// Layouts that an op gives its results, and those of the other readings of its one
+  /// result.
+  struct Outcome {
+    SmallVector<Reading, 1> results, alternatives;
+  };
+
   Reading intern(const Layout &layout);
+  FailureOr<Outcome> transferOnce(Operation *op, ArrayRef<Reading> operands,
+                                  function_ref<InFlightDiagnostic()> emitError,
+                                  function_ref<void(InFlightDiagnostic &, unsigned)> note);
+  /// Null for an op without a rule.
+  const FactorRule *getRule(Operation *op);
   FailureOr<Layout> getBoundary(DictionaryAttr attributes, Type type, StringRef what, unsigned i);
   LogicalResult addArguments();
   LogicalResult visitBlock(Block &block);
@@ -80,6 +92,10 @@ private:
   PlacementAnalysis &analysis;
   MeshAttr mesh;
   DenseMap<size_t, SmallVector<Reading, 1>> interned;
+  /// Transfers so far, for each signature by the operands' layouts, and factor rules.
+  DenseMap<Operation *, SmallVector<std::pair<SmallVector<Reading, 4>, Outcome>, 1>, OpSignature>
+      outcomes;
+  DenseMap<Operation *, std::optional<FactorRule>, OpSignature> rules;
   /// Values with several readings, and the ops they pass through, in order.
   DenseMap<Value, Readings> ambiguous;
   SmallVector<ReadingLink> links;
@@ -103,6 +119,57 @@ Reading PlacementDerivation::intern(const Layout &layout) {
   analysis.storage.push_back(layout);
   bucket.push_back(&analysis.storage.back());
   return bucket.back();
+}
+
+const FactorRule *PlacementDerivation::getRule(Operation *op) {
+  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
+  if (!interface)
+    return nullptr;
+  std::optional<FactorRule> &rule = rules[op];
+  if (!rule)
+    rule = interface.getFactorRule();
+  return &*rule;
+}
+
+/// Whether a transfer through the op depends on its signature and the layouts of its
+/// operands alone. It depends on more where it looks at the ops that define operands:
+/// - constants, of which it reads the value,
+/// - positions, indices and offsets, which are integers.
+static bool dependsOnLayoutsOnly(Operation *op) {
+  return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), [](Value operand) {
+           auto type = dyn_cast<RankedTensorType>(operand.getType());
+           return type && isa<FloatType>(type.getElementType()) &&
+                  !rt::getSource(operand).getDefiningOp<nn::ConstantOp>();
+         });
+}
+
+/// Transfers layouts through the op, or recalls what an equal op gave for the same ones.
+/// Errors are not remembered: each names its op.
+FailureOr<PlacementDerivation::Outcome> PlacementDerivation::transferOnce(
+    Operation *op, ArrayRef<Reading> operands, function_ref<InFlightDiagnostic()> emitError,
+    function_ref<void(InFlightDiagnostic &, unsigned)> note) {
+  bool isShared = dependsOnLayoutsOnly(op);
+  if (isShared)
+    if (auto it = outcomes.find(op); it != outcomes.end())
+      for (const auto &[known, outcome] : it->second)
+        if (known == operands)
+          return outcome;
+  SmallVector<Layout, 1> alternatives;
+  FailureOr<ResultLayouts> results =
+      transfer({op, operands, mesh, emitError, note}, &alternatives);
+  if (failed(results))
+    return failure();
+  Outcome outcome;
+  for (const Layout &layout : *results) {
+    // Parts of attention name the values that they are parts of.
+    isShared &= !layout.keys.isPart();
+    outcome.results.push_back(intern(layout));
+  }
+  for (const Layout &layout : alternatives)
+    outcome.alternatives.push_back(intern(layout));
+  if (isShared)
+    outcomes[op].push_back({SmallVector<Reading, 4>(operands), outcome});
+  return outcome;
 }
 
 //===----------------------------------------------------------------------===//
@@ -374,17 +441,15 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   }
   if (several)
     return visitReadings(op);
-  SmallVector<Layout, 1> alternatives;
-  FailureOr<ResultLayouts> results =
-      transfer({op, operands, mesh, [&] { return op->emitOpError(); },
-                [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }},
-               &alternatives);
-  if (failed(results))
+  FailureOr<Outcome> outcome = transferOnce(
+      op, operands, [&] { return op->emitOpError(); },
+      [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); });
+  if (failed(outcome))
     return failure();
-  if (!alternatives.empty())
+  if (!outcome->alternatives.empty())
     return visitReadings(op);
-  for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
-    set(result, intern(layout));
+  for (auto [result, reading] : llvm::zip_equal(op->getResults(), outcome->results))
+    set(result, reading);
   return success();
 }
 
@@ -392,10 +457,12 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
 /// lie in blocks that it cannot take.
 Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Readings readings = getReadings(op->getOperand(operand));
-  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
-  if (readings.size() < 2 || !interface || isa<nn::ReshapeOp, nn::ReduceOp>(op))
+  if (readings.size() < 2 || isa<nn::ReshapeOp, nn::ReduceOp>(op))
     return readings;
-  FactorRule rule = interface.getFactorRule();
+  const FactorRule *known = getRule(op);
+  if (!known)
+    return readings;
+  const FactorRule &rule = *known;
   // Keys may be sharded around a ring.
   auto attention = dyn_cast<nn::AttentionOp>(op);
   int keys = attention ? rule.operands[1][2].front() : -1;
@@ -416,9 +483,7 @@ Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
 /// Readings of all operands. Those come first that agree on how a factor of the
 /// op's rule is sharded: there may be too many to look at all.
 SmallVector<SmallVector<Reading, 4>> PlacementDerivation::combineReadings(Operation *op) {
-  FactorRule rule;
-  if (auto interface = dyn_cast<ShardingRuleOpInterface>(op); interface && !isa<nn::ReshapeOp>(op))
-    rule = interface.getFactorRule();
+  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : getRule(op);
   // Values that are moved together mostly lie alike.
   bool isMove = isa<DistDialect>(op->getDialect());
   auto agrees = [&](ArrayRef<Reading> prefix, Reading reading) {
@@ -426,11 +491,11 @@ SmallVector<SmallVector<Reading, 4>> PlacementDerivation::combineReadings(Operat
       return llvm::equal(
           prefix.front()->dims, reading->dims,
           [](const DimLayout &a, const DimLayout &b) { return a.getAxes() == b.getAxes(); });
-    if (rule.operands.empty())
+    if (!rule || rule->operands.empty())
       return true;
     llvm::SmallDenseMap<int, AxisList> known;
     auto add = [&](unsigned operand, Reading own) {
-      for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], own->dims))
+      for (auto [factors, dim] : llvm::zip_equal(rule->operands[operand], own->dims))
         if (factors.size() == 1) {
           auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
           if (!isNew && it->second != dim.getAxes())
@@ -478,22 +543,15 @@ LogicalResult PlacementDerivation::visitReadings(Operation *op) {
       if (single)
         explain(diagnostic, op, i);
     };
-    SmallVector<Layout, 1> alternatives;
-    FailureOr<ResultLayouts> results = transfer({op, operands, mesh, emit, note}, &alternatives);
-    if (failed(results)) {
+    FailureOr<Outcome> outcome = transferOnce(op, operands, emit, note);
+    if (failed(outcome)) {
       if (single)
         return failure();
       continue;
     }
-    auto add = [&](ArrayRef<Layout> layouts) {
-      SmallVector<Reading, 1> own;
-      for (const Layout &layout : layouts)
-        own.push_back(intern(layout));
-      link.combinations.push_back({operands, own});
-    };
-    add(*results);
-    for (const Layout &alternative : alternatives)
-      add(alternative);
+    link.combinations.push_back({operands, outcome->results});
+    for (Reading alternative : outcome->alternatives)
+      link.combinations.push_back({operands, {alternative}});
   }
   // Operands that are read as sharded over the same axes in different dimensions
   // give blocks: seldom what is meant, and the more of them the fewer others are

@@ -22,7 +22,8 @@ namespace meshwright {
 ///   and locations do not count.
 /// - Keys have no regions, and must outlive the map.
 struct OpSignature : llvm::DenseMapInfo<mlir::Operation *> {
-  static unsigned getHashValue(mlir::Operation *op) {
+  static unsigned getHashValue(const mlir::Operation *key) {
+    auto *op = const_cast<mlir::Operation *>(key);
     llvm::hash_code hash =
         llvm::hash_combine(op->getName().getAsOpaquePointer(), op->hashProperties());
     for (mlir::Type type : op->getOperandTypes())
@@ -31,12 +32,13 @@ struct OpSignature : llvm::DenseMapInfo<mlir::Operation *> {
       hash = llvm::hash_combine(hash, type.getAsOpaquePointer());
     return hash;
   }
-  static bool isEqual(mlir::Operation *a, mlir::Operation *b) {
-    if (a == b)
+  static bool isEqual(const mlir::Operation *left, const mlir::Operation *right) {
+    if (left == right)
       return true;
-    for (mlir::Operation *special : {getEmptyKey(), getTombstoneKey()})
-      if (a == special || b == special)
+    for (const mlir::Operation *special : {getEmptyKey(), getTombstoneKey()})
+      if (left == special || right == special)
         return false;
+    auto *a = const_cast<mlir::Operation *>(left), *b = const_cast<mlir::Operation *>(right);
     return a->getName() == b->getName() && a->getOperandTypes() == b->getOperandTypes() &&
            a->getResultTypes() == b->getResultTypes() &&
            a->getName().compareOpProperties(a->getPropertiesStorage(), b->getPropertiesStorage());

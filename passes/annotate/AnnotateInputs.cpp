@@ -315,8 +315,9 @@ struct AnnotateDataParallelPass
         for (DataParallel &stage : stages)
           stage.constrainCrossings();
     }
+    // Changes attributes only then, which propagation reads and verifies.
     if (!hasStages)
-      markAnalysesPreserved<SharedFactorAnalysis>();
+      markAllAnalysesPreserved();
   }
 };
 

@@ -270,7 +270,8 @@ struct AnnotateScatterModesPass
     : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
   using AnnotateScatterModesPassBase::AnnotateScatterModesPassBase;
   void runOnOperation() override {
-    markAnalysesPreserved<SharedFactorAnalysis>();
+    // Changes attributes only, which propagation reads and verifies.
+    markAllAnalysesPreserved();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))

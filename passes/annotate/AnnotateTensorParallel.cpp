@@ -385,8 +385,9 @@ struct AnnotateTensorParallelPass
         if (failed(annotate(func, *meshOp, axes, stages, rewritten)))
           return signalPassFailure();
       }
+    // Changes attributes only then, which propagation reads and verifies.
     if (!rewritten)
-      markAnalysesPreserved<SharedFactorAnalysis>();
+      markAllAnalysesPreserved();
   }
 
 private:

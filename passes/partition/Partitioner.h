@@ -50,7 +50,7 @@ private:
     /// Global values still to be added; only of a deferred one.
     mlir::SmallVector<mlir::Value, 2> rest;
     /// Copies in other shardings.
-    mlir::SmallVector<std::pair<ValueSharding, mlir::Value>, 2> copies;
+    std::vector<std::pair<ValueSharding, mlir::Value>> copies;
   };
 
   State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
