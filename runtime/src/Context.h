@@ -9,9 +9,9 @@
 #define MESHWRIGHT_RUNTIME_SRC_CONTEXT_H
 
 #include "Fault.h"
-#include "Gemm.h"
-#include "Streams.h"
-#include "Workers.h"
+#include "cpu/Gemm.h"
+#include "cpu/Streams.h"
+#include "cpu/Workers.h"
 
 #include "meshwright/runtime/include/Trace.h"
 #include "meshwright/runtime/include/World.h"

@@ -14,7 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Moves.h"
-#include "Reduce.h"
+#include "cpu/Reduce.h"
 #include "Signal.h"
 
 #include "meshwright/runtime/include/Backend.h"

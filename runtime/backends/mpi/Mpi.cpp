@@ -14,7 +14,7 @@
 
 #include "Moves.h"
 #include "Process.h"
-#include "Reduce.h"
+#include "cpu/Reduce.h"
 
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"

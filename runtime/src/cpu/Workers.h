@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_WORKERS_H
-#define MESHWRIGHT_RUNTIME_SRC_WORKERS_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_WORKERS_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_WORKERS_H
 
 #include "Signal.h"
 
@@ -87,4 +87,4 @@ void wakePromptly();
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_WORKERS_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_WORKERS_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_GEMM_H
-#define MESHWRIGHT_RUNTIME_SRC_GEMM_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_GEMM_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_GEMM_H
 
 #include "meshwright/runtime/include/Types.h"
 
@@ -45,4 +45,4 @@ void setThreadsOfLibraries(int count);
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_GEMM_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_GEMM_H

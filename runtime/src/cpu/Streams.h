@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_STREAMS_H
-#define MESHWRIGHT_RUNTIME_SRC_STREAMS_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
 
 #include "Signal.h"
 
@@ -89,4 +89,4 @@ private:
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_STREAMS_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H

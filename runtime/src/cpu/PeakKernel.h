@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_PEAKKERNEL_H
-#define MESHWRIGHT_RUNTIME_SRC_PEAKKERNEL_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_PEAKKERNEL_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_PEAKKERNEL_H
 
 #include <cstdint>
 
@@ -22,4 +22,4 @@ double peakAvx512(int64_t rounds, float *sink);
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_PEAKKERNEL_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_PEAKKERNEL_H

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_REDUCE_H
-#define MESHWRIGHT_RUNTIME_SRC_REDUCE_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_REDUCE_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_REDUCE_H
 
 #include "Moves.h"
 #include "meshwright/runtime/include/Types.h"
@@ -35,4 +35,4 @@ void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &a
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_REDUCE_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_REDUCE_H

@@ -11,8 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_REDUCEKERNEL_H
-#define MESHWRIGHT_RUNTIME_SRC_REDUCEKERNEL_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_REDUCEKERNEL_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_REDUCEKERNEL_H
 
 #include "meshwright-c/Runtime.h"
 
@@ -31,4 +31,4 @@ void reduceAvx512(int64_t dtype, int64_t kind, const void *const *sources, int64
 
 } // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_SRC_REDUCEKERNEL_H
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_REDUCEKERNEL_H
