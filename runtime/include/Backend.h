@@ -14,7 +14,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H
 
-#include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Device.h"
 
 #include <cstdint>
 #include <memory>
@@ -24,14 +24,6 @@
 namespace meshwright::rt {
 
 class World;
-
-/// Who asks for a collective: one rank's stream, 0 for its compute stream.
-struct Caller {
-  int64_t rank;
-  int64_t stream;
-  /// For errors.
-  int64_t op;
-};
 
 class Backend {
 public:
@@ -47,12 +39,9 @@ public:
   /// other processes, whose ranks end with the same error.
   virtual void fail(const std::string &message) = 0;
 
-  /// Performs a collective that communicates, and returns when the caller's
-  /// outputs are written and its inputs may change; false after `World::fail`.
-  /// Calls from one stream come in order; streams of a rank call at once, each
-  /// from its own thread.
-  virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
-                   void *const *outputs) = 0;
+  /// Makes the device of a rank of this process. Returns null, with an error, if the rank
+  /// can have none. Called once for each rank, in order.
+  virtual std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &error) = 0;
 
   /// Whether a rank of another process has come to the end of the current run. Asked
   /// where those of this process have not.

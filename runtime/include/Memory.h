@@ -30,6 +30,9 @@ using Memory = std::unique_ptr<char, FreeMemory>;
 /// small ones, which are read at half the rate. Null where there is none.
 Memory allocate(int64_t bytes);
 
+/// Bytes of memory that this process can still get, or -1 if unknown.
+int64_t availableMemory();
+
 /// "1.5 GiB".
 std::string formatBytes(int64_t bytes);
 

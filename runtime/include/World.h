@@ -25,11 +25,10 @@
 namespace meshwright::rt {
 
 class Backend;
+class Device;
 struct Fault;
-class GemmCache;
-class Streams;
+struct Link;
 class Trace;
-class Workers;
 class World;
 
 /// More than there is any use for: who asks for that many has made a mistake, and
@@ -103,6 +102,8 @@ public:
   /// Those that this process hosts.
   const std::vector<int64_t> &getLocalRanks() const { return localRanks; }
   Backend &getBackend() { return *backend; }
+  /// The device of a rank of this process.
+  Device &getDevice(int64_t rank);
 
   /// For backends and the ranks' threads.
   /// Of the current run.
@@ -116,6 +117,8 @@ public:
   /// Backends whose ranks are in several processes see to it that all have the same.
   void setBundle(std::string id) { bundle = std::move(id); }
   const std::string &getBundle() const { return bundle; }
+  /// The link of MESHWRIGHT_LINK, to which CPU devices slow collectives down, or null.
+  const Link *getLink() const { return link.get(); }
   /// The op that a rank of this process is at, or was last; -1 before the first.
   int64_t getPosition(int64_t rank) const;
   /// How long threads look before they sleep, in nanoseconds: those of streams,
@@ -153,6 +156,7 @@ private:
   std::map<int64_t, std::string> fused;
   std::string bundle;
   std::unique_ptr<Fault> fault;
+  std::unique_ptr<Link> link;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;
   double timeout = 30;
   int64_t threadsPerRank = 1;
@@ -177,31 +181,6 @@ private:
   /// Goes first: until it is gone it may tell of failures and ask where ranks are.
   std::unique_ptr<Backend> backend;
 };
-
-/// The default time a rank may wait in one collective: 30 seconds, or
-/// MESHWRIGHT_TIMEOUT.
-double defaultTimeout();
-
-/// The default number of threads that a rank computes with: 1, or
-/// MESHWRIGHT_THREADS.
-int64_t defaultThreads();
-
-/// How often a program does each run: 1, or MESHWRIGHT_RUNS.
-int64_t defaultRuns();
-
-/// Whether this process speaks for all that a launcher such as mpirun has started:
-/// the first of them, or the only one.
-bool isFirstProcess();
-
-/// Bytes of memory that this process can still get, or -1 if unknown.
-int64_t availableMemory();
-
-/// The ranks of a group, by linear coordinate over its axes; `self` is the
-/// coordinate of `rank`.
-std::vector<int64_t> groupOf(const mw_rt_axes &axes, int64_t rank, int64_t &self);
-/// The rank's linear coordinate over the axes, and their product.
-int64_t coordinateOf(const mw_rt_axes &axes, int64_t rank);
-int64_t sizeOfGroup(const mw_rt_axes &axes);
 
 } // namespace meshwright::rt
 

@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <sys/prctl.h>
 #include <thread>
@@ -75,42 +74,36 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class ThrottledBackend : public Backend {
+class ThrottledCollectives : public HostCollectives {
 public:
-  ThrottledBackend(World &world, std::unique_ptr<Backend> backend, Link link)
-      : world(world), backend(std::move(backend)), link(link) {}
+  ThrottledCollectives(World &world, HostCollectives &collectives, Link link)
+      : world(world), collectives(collectives), link(link) {}
 
-  std::vector<int64_t> getLocalRanks() const override { return backend->getLocalRanks(); }
-  bool reset(std::string &error) override { return backend->reset(error); }
-  void fail(const std::string &message) override { backend->fail(message); }
-  bool agree(int64_t &least, std::string &error) override { return backend->agree(least, error); }
-  bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override {
-    return backend->broadcast(from, data, bytes, error);
-  }
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
            void *const *outputs) override {
     // The ranks wait before they meet: the last to come is a whole delay ahead of
     // the end, as if its data were under way for that long.
-    return sleepUntil(reserve(caller.rank, trafficOf(what, caller.rank))) &&
-           backend->run(caller, what, inputs, outputs);
+    return sleepUntil(reserve(trafficOf(what, caller.rank))) &&
+           collectives.run(caller, what, inputs, outputs);
   }
 
 private:
-  Clock::time_point reserve(int64_t rank, Traffic traffic);
+  Clock::time_point reserve(Traffic traffic);
   bool sleepUntil(Clock::time_point end) const;
 
   World &world;
-  std::unique_ptr<Backend> backend;
+  HostCollectives &collectives;
   Link link;
+  /// The rank's streams share its link.
   std::mutex mutex;
-  /// When the link of a rank has sent what it was given.
-  std::map<int64_t, Clock::time_point> busy;
+  /// When the link has sent all that it was given.
+  Clock::time_point sent;
 };
 
 } // namespace
 
 /// When a collective that starts now has come through.
-Clock::time_point ThrottledBackend::reserve(int64_t rank, Traffic traffic) {
+Clock::time_point ThrottledCollectives::reserve(Traffic traffic) {
   // More than decades do not fit into a clock.
   constexpr double most = 1e9;
   auto inTicks = [most](double seconds) {
@@ -119,7 +112,6 @@ Clock::time_point ThrottledBackend::reserve(int64_t rank, Traffic traffic) {
   };
   std::lock_guard<std::mutex> lock(mutex);
   Clock::time_point now = Clock::now();
-  Clock::time_point &sent = busy[rank];
   sent = std::max(sent, now);
   if (link.bandwidth > 0)
     sent = std::min(sent + inTicks(traffic.bytes / link.bandwidth), now + inTicks(most));
@@ -127,7 +119,7 @@ Clock::time_point ThrottledBackend::reserve(int64_t rank, Traffic traffic) {
 }
 
 /// False after a failure, which ends the sleep soon.
-bool ThrottledBackend::sleepUntil(Clock::time_point end) const {
+bool ThrottledCollectives::sleepUntil(Clock::time_point end) const {
   // The kernel may else be 50 us late.
   prctl(PR_SET_TIMERSLACK, 1000);
   constexpr auto slice = std::chrono::milliseconds(20);
@@ -139,8 +131,8 @@ bool ThrottledBackend::sleepUntil(Clock::time_point end) const {
   return !world.hasFailed();
 }
 
-std::unique_ptr<Backend> throttle(World &world, std::unique_ptr<Backend> backend, Link link) {
-  return std::make_unique<ThrottledBackend>(world, std::move(backend), link);
+std::unique_ptr<HostCollectives> throttle(World &world, HostCollectives &collectives, Link link) {
+  return std::make_unique<ThrottledCollectives>(world, collectives, link);
 }
 
 } // namespace meshwright::rt

@@ -8,13 +8,15 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_LINK_H
 #define MESHWRIGHT_RUNTIME_SRC_LINK_H
 
-#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/Device.h"
 
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace meshwright::rt {
+
+class World;
 
 /// A link to slow collectives down to. The rank's link carries one collective's
 /// bytes at a time.
@@ -28,10 +30,11 @@ struct Link {
 /// Reads "latency=20us,bandwidth=2GB/s", either part or both.
 std::optional<Link> parseLink(const std::string &text, std::string &error);
 
-/// The backend with every collective that communicates taking at least
-/// latency x steps + bytes / bandwidth more than it does, by the cost model's
-/// steps and bytes of its kind. Who waits sleeps: the processor is free.
-std::unique_ptr<Backend> throttle(World &world, std::unique_ptr<Backend> backend, Link link);
+/// Slows down the collectives of one rank: each that communicates takes at least latency x
+/// steps + bytes / bandwidth more than without, by the cost model's steps and bytes of its
+/// kind. A rank that waits for its link sleeps, which leaves the processor free.
+/// `collectives` must outlive the result.
+std::unique_ptr<HostCollectives> throttle(World &world, HostCollectives &collectives, Link link);
 
 } // namespace meshwright::rt
 

@@ -7,6 +7,7 @@
 
 #include "Manifest.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Bundle.h"
 
 #include <algorithm>

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <sys/mman.h>
 
 namespace meshwright::rt {
@@ -52,6 +54,32 @@ Memory allocate(int64_t bytes) {
     return map(bytes);
   bytes = roundUp(std::max<int64_t>(bytes, 1), kAlignment);
   return Memory(static_cast<char *>(std::aligned_alloc(kAlignment, bytes)));
+}
+
+int64_t availableMemory() {
+  int64_t available = -1;
+  std::ifstream meminfo("/proc/meminfo");
+  std::string word;
+  while (meminfo >> word)
+    if (word == "MemAvailable:") {
+      int64_t kilobytes = 0;
+      if (meminfo >> kilobytes)
+        available = kilobytes * 1024;
+      break;
+    }
+  // A container may have less than the machine. What it holds of files is given up
+  // where memory is needed.
+  std::ifstream maxFile("/sys/fs/cgroup/memory.max"), usedFile("/sys/fs/cgroup/memory.current"),
+      statistics("/sys/fs/cgroup/memory.stat");
+  int64_t most = 0, used = 0, bytes = 0;
+  if (!(maxFile >> most && usedFile >> used))
+    return available;
+  while (statistics >> word >> bytes)
+    if (word == "inactive_file" || word == "active_file")
+      used -= bytes;
+  if (available < 0 || most - used < available)
+    available = std::max<int64_t>(most - used, 0);
+  return available;
 }
 
 std::string formatBytes(int64_t bytes) {

@@ -7,8 +7,8 @@
 
 #include "Moves.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Types.h"
-#include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
 #include <set>

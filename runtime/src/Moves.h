@@ -45,6 +45,11 @@ struct Arrivals {
 /// member of the group and all of one shape.
 Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
 
+/// Returns false for the kinds that only cut a rank's own value: slices and partial sums.
+inline bool communicates(const mw_rt_collective &what) {
+  return what.kind != MW_RT_SLICE && what.kind != MW_RT_PARTIAL;
+}
+
 /// For each member of a permute's group the one whose value it receives, or -1.
 const int64_t *sourcesOf(const mw_rt_collective &what);
 /// Whether a member of a permute's group sends to another or receives from one: the

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Environment.h"
 
 #include "meshwright/runtime/include/Backend.h"
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Sharding.h"
+#include "meshwright/runtime/include/Axes.h"
 
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/World.h"

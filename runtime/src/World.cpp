@@ -10,15 +10,15 @@
 #include "BackendLoader.h"
 #include "Context.h"
 #include "Link.h"
+#include "Signal.h"
+#include "cpu/Workers.h"
 
 #include "meshwright/runtime/include/Backend.h"
-#include "meshwright/runtime/include/PlainNumbers.h"
+#include "meshwright/runtime/include/Environment.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <system_error>
 
@@ -29,8 +29,6 @@ static constexpr int64_t kSpinNanoseconds = 50'000;
 /// After a failure ranks come back as soon as their kernels end; one that takes
 /// longer is stuck.
 static constexpr double kGraceSeconds = 5;
-/// About 30 years: as good as no limit, and its nanoseconds fit into 64 bits.
-static constexpr double kLongestTimeout = 1e9;
 
 //===----------------------------------------------------------------------===//
 // Beginning and end
@@ -54,12 +52,16 @@ WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector
     std::optional<Link> link = parseLink(text, error);
     if (!link)
       return nullptr;
-    world->backend = throttle(*world, std::move(world->backend), *link);
+    world->link = std::make_unique<Link>(*link);
   }
   world->localRanks = world->backend->getLocalRanks();
   for (int64_t rank : world->localRanks) {
-    world->contexts.push_back(std::make_unique<mw_rt_context>(*world, *world->backend, rank));
-    world->contexts.back()->fault = world->fault.get();
+    auto context = std::make_unique<mw_rt_context>(*world, rank);
+    context->fault = world->fault.get();
+    context->device = world->backend->createDevice(*context, error);
+    if (!context->device)
+      return nullptr;
+    world->contexts.push_back(std::move(context));
   }
   return world;
 }
@@ -73,9 +75,9 @@ World::~World() {
   for (std::unique_ptr<mw_rt_context> &context : contexts)
     if (context->thread.joinable())
       context->thread.join();
-  // What is on its way ends while the backend is still there.
+  // The devices finish their collectives while the backend is still there.
   for (std::unique_ptr<mw_rt_context> &context : contexts)
-    context->streams.stop();
+    context->device.reset();
 }
 
 void WorldDeleter::operator()(World *world) const {
@@ -102,6 +104,8 @@ mw_rt_context *World::findRank(int64_t rank) const {
   return found != localRanks.end() && *found == rank ? contexts[found - localRanks.begin()].get()
                                                      : nullptr;
 }
+
+Device &World::getDevice(int64_t rank) { return *findRank(rank)->device; }
 
 int64_t World::getPosition(int64_t rank) const {
   mw_rt_context *context = findRank(rank);
@@ -144,7 +148,7 @@ void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) 
 /// A rank's compute stream.
 void World::hostRank(mw_rt_context &context, size_t index) {
   nameThread("mw rank " + std::to_string(context.rank));
-  setThreadsOfLibraries(1);
+  context.device->enterThread();
   std::unique_lock<std::mutex> lock(runMutex);
   for (int64_t seen = 0;;) {
     runBegins.wait(lock, [&] { return stopping || runCount != seen; });
@@ -162,7 +166,11 @@ void World::hostRank(mw_rt_context &context, size_t index) {
     }
     if (status != 0)
       fail(context.rank, -1, "the program failed without an error");
-    context.streams.drain();
+    // A device that is not idle in time fails the run. Its memory must stay nevertheless, so
+    // this thread goes on waiting, and `awaitRanks` finds the rank stuck.
+    while (!context.device->synchronize(deadlineIn(timeout + kGraceSeconds)))
+      fail(context.rank, context.position.load(std::memory_order_relaxed),
+           "its device is still busy after the end of the program");
     lock.lock();
     context.running = false;
     --unfinished;
@@ -181,17 +189,14 @@ bool World::prepareThreads(std::string &error) {
   int64_t ranks = std::max<int64_t>(ranksOnMachine, localRanks.size());
   int64_t streams = 1;
   for (std::unique_ptr<mw_rt_context> &context : contexts)
-    streams = std::max(streams, context->streams.getCount());
+    streams = std::max(streams, context->device->getNumStreamThreads());
   int64_t cores = availableCores();
   computeSpin = ranks * threadsPerRank <= cores ? kSpinNanoseconds : 0;
   streamSpin = ranks * (threadsPerRank + streams) <= cores ? kSpinNanoseconds : 0;
   for (size_t index = 0; index < contexts.size(); ++index) {
     mw_rt_context &context = *contexts[index];
     try {
-      if (!context.workers || context.workers->getCount() != threadsPerRank) {
-        context.workers.reset();
-        context.workers = std::make_unique<Workers>(context.rank, threadsPerRank);
-      }
+      context.device->prepare({threadsPerRank, computeSpin, streamSpin});
       // Also a single rank gets a thread of its own: the libraries' settings are
       // per thread, and the caller's are not ours to change.
       if (!context.thread.joinable())
@@ -200,8 +205,6 @@ bool World::prepareThreads(std::string &error) {
       error = "rank " + std::to_string(context.rank) + ": no thread: " + failure.what();
       return false;
     }
-    context.workers->setSpin(computeSpin);
-    context.streams.setSpin(streamSpin);
   }
   return true;
 }
@@ -323,102 +326,4 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   return notFiniteOp < 0 && !failed;
 }
 
-/// The number in an environment variable, if it is one above 0; else warns.
-static double readPositive(const char *name, double otherwise, const char *what) {
-  const char *text = std::getenv(name);
-  if (!text)
-    return otherwise;
-  PlainNumbers plain;
-  char *end = nullptr;
-  double value = std::strtod(text, &end);
-  if (end != text && *end == '\0' && value > 0)
-    return value;
-  std::fprintf(stderr, "warning: %s is '%s', expected a number of %s; using %g\n", name, text, what,
-               otherwise);
-  return otherwise;
-}
-
-double defaultTimeout() {
-  return std::min(readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"), kLongestTimeout);
-}
-
-static int64_t readCount(const char *name, const char *what) {
-  return int64_t(std::clamp(readPositive(name, 1, what), 1.0, 1e9));
-}
-
-int64_t defaultThreads() { return readCount("MESHWRIGHT_THREADS", "threads"); }
-
-int64_t defaultRuns() { return readCount("MESHWRIGHT_RUNS", "runs"); }
-
-bool isFirstProcess() {
-  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char *text = std::getenv(name))
-      return std::strcmp(text, "0") == 0;
-  return true;
-}
-
-int64_t availableMemory() {
-  int64_t available = -1;
-  std::ifstream meminfo("/proc/meminfo");
-  std::string word;
-  while (meminfo >> word)
-    if (word == "MemAvailable:") {
-      int64_t kilobytes = 0;
-      if (meminfo >> kilobytes)
-        available = kilobytes * 1024;
-      break;
-    }
-  // A container may have less than the machine. What it holds of files is given up
-  // where memory is needed.
-  std::ifstream maxFile("/sys/fs/cgroup/memory.max"), usedFile("/sys/fs/cgroup/memory.current"),
-      statistics("/sys/fs/cgroup/memory.stat");
-  int64_t most = 0, used = 0, bytes = 0;
-  if (!(maxFile >> most && usedFile >> used))
-    return available;
-  while (statistics >> word >> bytes)
-    if (word == "inactive_file" || word == "active_file")
-      used -= bytes;
-  if (available < 0 || most - used < available)
-    available = std::max<int64_t>(most - used, 0);
-  return available;
-}
-
-int64_t sizeOfGroup(const mw_rt_axes &axes) {
-  int64_t size = 1;
-  for (int64_t i = 0; i < axes.count; ++i)
-    size *= axes.axes[i].size;
-  return size;
-}
-
-int64_t coordinateOf(const mw_rt_axes &axes, int64_t rank) {
-  int64_t coordinate = 0;
-  for (int64_t i = 0; i < axes.count; ++i)
-    coordinate = coordinate * axes.axes[i].size + rank / axes.axes[i].stride % axes.axes[i].size;
-  return coordinate;
-}
-
-std::vector<int64_t> groupOf(const mw_rt_axes &axes, int64_t rank, int64_t &self) {
-  self = coordinateOf(axes, rank);
-  int64_t base = rank;
-  for (int64_t i = 0; i < axes.count; ++i)
-    base -= rank / axes.axes[i].stride % axes.axes[i].size * axes.axes[i].stride;
-  std::vector<int64_t> ranks{base};
-  for (int64_t i = 0; i < axes.count; ++i) {
-    std::vector<int64_t> finer;
-    for (int64_t major : ranks)
-      for (int64_t c = 0; c < axes.axes[i].size; ++c)
-        finer.push_back(major + c * axes.axes[i].stride);
-    ranks = std::move(finer);
-  }
-  return ranks;
-}
-
 } // namespace meshwright::rt
-
-int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value) {
-  return meshwright::rt::call(context, op, [&] {
-    if (const auto &watch = context->world->getProbe())
-      watch(context->rank, probe, value);
-    return 0;
-  });
-}

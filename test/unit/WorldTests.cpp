@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Types.h"
 #include "meshwright/runtime/include/World.h"
 

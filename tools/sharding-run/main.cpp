@@ -10,6 +10,7 @@
 #include "Model.h"
 #include "Options.h"
 
+#include "meshwright/runtime/include/Environment.h"
 #include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Progress.h"
 #include "meshwright/runtime/include/WholeFile.h"

@@ -14,9 +14,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Moves.h"
-#include "cpu/Reduce.h"
 #include "Signal.h"
+#include "cpu/Reduce.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Types.h"
@@ -96,7 +97,7 @@ struct Meeting {
   }
 };
 
-class LocalBackend : public Backend {
+class LocalBackend : public Backend, public HostCollectives {
 public:
   explicit LocalBackend(World &world) : world(world), members(world.getNumRanks()) {}
 
@@ -105,6 +106,10 @@ public:
     for (size_t i = 0; i < ranks.size(); ++i)
       ranks[i] = i;
     return ranks;
+  }
+
+  std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &) override {
+    return createCpuDevice(rank, *this);
   }
 
   bool agree(int64_t &, std::string &) override { return true; }

@@ -16,6 +16,7 @@
 #include "Process.h"
 #include "cpu/Reduce.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Memory.h"
@@ -81,7 +82,7 @@ bool isContiguous(const std::vector<int64_t> &shape, const std::vector<int64_t> 
   return contiguous;
 }
 
-class MpiBackend : public Backend {
+class MpiBackend : public Backend, public HostCollectives {
 public:
   MpiBackend(Process &process, World &world, bool deterministic)
       : process(process), world(world), deterministic(deterministic) {
@@ -94,6 +95,9 @@ public:
   }
 
   std::vector<int64_t> getLocalRanks() const override { return {process.getRank()}; }
+  std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &) override {
+    return createCpuDevice(rank, *this);
+  }
   bool reset(std::string &error) override;
   void fail(const std::string &message) override { process.publish(message); }
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,

@@ -7,6 +7,7 @@
 
 #include "Process.h"
 
+#include "meshwright/runtime/include/Environment.h"
 #include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 

@@ -5,18 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Context.h"
+#include "CpuDevice.h"
 
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace meshwright::rt {
 
 /// The first element whose exponent is all ones, or -1.
-template <typename Bits>
-static int64_t findNotFinite(const void *data, int64_t count, Bits exponent) {
+template <typename Bits> static int64_t findFirst(const void *data, int64_t count, Bits exponent) {
   auto *bits = static_cast<const Bits *>(data);
   constexpr int64_t block = 1024;
   for (int64_t begin = 0; begin < count; begin += block) {
@@ -32,39 +30,29 @@ static int64_t findNotFinite(const void *data, int64_t count, Bits exponent) {
   return -1;
 }
 
-void checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
-                 const void *data, int64_t count) {
-  if (!context.checkFinite || !data)
-    return;
+int64_t CpuDevice::findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) {
   int64_t found = -1;
   switch (DType(dtype)) {
   case DType::F32:
-    found = findNotFinite<uint32_t>(data, count, 0x7f800000);
+    found = findFirst<uint32_t>(data, count, 0x7f800000);
     break;
   case DType::BF16:
-    found = findNotFinite<uint16_t>(data, count, 0x7f80);
+    found = findFirst<uint16_t>(data, count, 0x7f80);
     break;
   case DType::F16:
-    found = findNotFinite<uint16_t>(data, count, 0x7c00);
+    found = findFirst<uint16_t>(data, count, 0x7c00);
     break;
   case DType::F64:
-    found = findNotFinite<uint64_t>(data, count, 0x7ff0000000000000);
+    found = findFirst<uint64_t>(data, count, 0x7ff0000000000000);
     break;
   case DType::I64:
   case DType::I32:
   case DType::I1:
     break;
   }
-  if (found < 0)
-    return;
-  double value = loadAsDouble(DType(dtype), data, found);
-  context.world->noteNotFinite(context.rank, op,
-                               std::string("is ") +
-                                   (std::isnan(value) ? "NaN"
-                                    : value < 0       ? "-infinity"
-                                                      : "infinity") +
-                                   " at element " + std::to_string(found) + " of result " +
-                                   std::to_string(result));
+  if (found >= 0)
+    value = loadAsDouble(DType(dtype), data, found);
+  return found;
 }
 
 } // namespace meshwright::rt

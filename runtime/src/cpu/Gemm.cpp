@@ -5,12 +5,17 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Context.h"
+#include "Gemm.h"
+
+#include "GemmShape.h"
+
+#include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
+#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 
 // Of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
@@ -23,10 +28,22 @@ void setThreadsOfLibraries(int count) { omp_set_num_threads(count); }
 using Key = std::array<int64_t, 11>;
 
 namespace {
+
+/// C[i] = A[i] B[i] (+ bias) for a batch of dense row-major matrices that follow one
+/// another. With `sharedA` or `sharedB` all products read the same matrix. `in` is f32,
+/// bf16 or f64; `out` is the same, or f32.
+struct Product {
+  DType in, out;
+  int64_t m, n, k, batch;
+  bool transposeA, transposeB, sharedA, sharedB, bias;
+};
+
+/// A product's primitive and the types of its operands.
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, bias, c, scratchpad;
 };
+
 } // namespace
 
 static dnnl::engine &getEngine() {
@@ -38,17 +55,24 @@ static dnnl::memory::data_type libraryType(DType type) {
   return type == DType::BF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-struct GemmCache::State {
+struct Gemm::State {
   dnnl::stream stream{getEngine()};
   std::map<Key, Prepared> prepared;
   std::vector<char> scratchpad;
+  /// Operands and the result in f32, where the library does not take their type.
+  std::vector<char> wide[4];
+  /// Whether the library multiplies bf16 on this processor; -1 if not yet known.
   int bf16 = -1;
 
   static bool prepare(const Product &p, Prepared &result, bool mayFail);
+  bool hasBf16();
+  float *getWide(int slot, int64_t count);
+  bool multiply(const Product &product, const void *a, const void *b, const void *bias, void *c,
+                std::string &error);
 };
 
 /// Builds the primitive; false if the library has none and `mayFail`.
-bool GemmCache::State::prepare(const Product &p, Prepared &result, bool mayFail) {
+bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
   using Dims = dnnl::memory::dims;
   auto describe = [](DType type, Dims dims, bool transposed) {
     int64_t rows = dims[1], columns = dims[2];
@@ -79,8 +103,8 @@ bool GemmCache::State::prepare(const Product &p, Prepared &result, bool mayFail)
   return true;
 }
 
-GemmCache::GemmCache() = default;
-GemmCache::~GemmCache() = default;
+Gemm::Gemm() = default;
+Gemm::~Gemm() = default;
 
 /// The reference type: plain loops.
 static void multiplyDouble(const Product &p, const double *a, const double *b, const double *bias,
@@ -111,20 +135,23 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
   }
 }
 
-bool GemmCache::hasBf16() {
-  if (!state)
-    state = std::make_unique<State>();
-  if (state->bf16 < 0) {
+bool Gemm::State::hasBf16() {
+  if (bf16 < 0) {
     Prepared probe;
-    state->bf16 =
-        State::prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false, false, false},
-                       probe, /*mayFail=*/true);
+    bf16 = prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false, false, false},
+                   probe, /*mayFail=*/true);
   }
-  return state->bf16;
+  return bf16;
 }
 
-bool GemmCache::multiply(const Product &p, const void *a, const void *b, const void *bias, void *c,
-                         std::string &error) {
+float *Gemm::State::getWide(int slot, int64_t count) {
+  if (int64_t(wide[slot].size()) < count * 4)
+    wide[slot].resize(count * 4);
+  return reinterpret_cast<float *>(wide[slot].data());
+}
+
+bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const void *bias,
+                           void *c, std::string &error) {
   int64_t results = p.batch * p.m * p.n;
   if (results == 0)
     return true;
@@ -138,36 +165,34 @@ bool GemmCache::multiply(const Product &p, const void *a, const void *b, const v
     return true;
   }
   try {
-    if (!state)
-      state = std::make_unique<State>();
     Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,   p.batch,
             p.transposeA,  p.transposeB,   p.sharedA, p.sharedB, p.bias};
-    auto found = state->prepared.find(key);
-    if (found == state->prepared.end()) {
-      found = state->prepared.emplace(key, Prepared()).first;
-      State::prepare(p, found->second, /*mayFail=*/false);
+    auto found = prepared.find(key);
+    if (found == prepared.end()) {
+      found = prepared.emplace(key, Prepared()).first;
+      prepare(p, found->second, /*mayFail=*/false);
     }
-    Prepared &prepared = found->second;
-    size_t scratch = prepared.scratchpad.get_size();
-    if (state->scratchpad.size() < scratch + 64)
-      state->scratchpad.resize(scratch + 64);
-    char *aligned = state->scratchpad.data();
+    Prepared &known = found->second;
+    size_t scratch = known.scratchpad.get_size();
+    if (scratchpad.size() < scratch + 64)
+      scratchpad.resize(scratch + 64);
+    char *aligned = scratchpad.data();
     aligned += (64 - reinterpret_cast<uintptr_t>(aligned) % 64) % 64;
     auto wrap = [](const dnnl::memory::desc &type, const void *data) {
       return dnnl::memory(type, getEngine(), const_cast<void *>(data));
     };
     std::unordered_map<int, dnnl::memory> arguments{
-        {DNNL_ARG_SRC, wrap(prepared.a, a)},
-        {DNNL_ARG_WEIGHTS, wrap(prepared.b, b)},
-        {DNNL_ARG_DST, wrap(prepared.c, c)},
-        {DNNL_ARG_SCRATCHPAD, wrap(prepared.scratchpad, aligned)}};
+        {DNNL_ARG_SRC, wrap(known.a, a)},
+        {DNNL_ARG_WEIGHTS, wrap(known.b, b)},
+        {DNNL_ARG_DST, wrap(known.c, c)},
+        {DNNL_ARG_SCRATCHPAD, wrap(known.scratchpad, aligned)}};
     if (p.bias)
-      arguments.emplace(DNNL_ARG_BIAS, wrap(prepared.bias, bias));
-    prepared.primitive.execute(state->stream, arguments);
-    state->stream.wait();
+      arguments.emplace(DNNL_ARG_BIAS, wrap(known.bias, bias));
+    known.primitive.execute(stream, arguments);
+    stream.wait();
     return true;
   } catch (const dnnl::error &failure) {
-    state->prepared.clear();
+    prepared.clear();
     error = std::string("oneDNN: ") + failure.what();
   } catch (const std::bad_alloc &) {
     error = "out of memory in a matrix product";
@@ -175,37 +200,9 @@ bool GemmCache::multiply(const Product &p, const void *a, const void *b, const v
   return false;
 }
 
-} // namespace meshwright::rt
-
-using namespace meshwright::rt;
-
-namespace {
-
-/// Operands of a product, widened to f32 where the library does not take
-/// their type.
-class WideOperands {
-public:
-  WideOperands(mw_rt_context &context, DType type)
-      : context(context), type(type),
-        wide(type == DType::F16 || (type == DType::BF16 && !context.gemms.hasBf16())) {}
-
-  DType getType() const { return wide ? DType::F32 : type; }
-  bool isWide() const { return wide; }
-  const void *widenTo(int slot, const void *data, int64_t count) {
-    if (!wide || !data)
-      return data;
-    auto *to = reinterpret_cast<float *>(context.getScratch(slot, count * 4));
-    widen(type, data, to, count);
-    return to;
-  }
-
-private:
-  mw_rt_context &context;
-  DType type;
-  bool wide;
-};
-
-} // namespace
+//===----------------------------------------------------------------------===//
+// Products of programs
+//===----------------------------------------------------------------------===//
 
 /// Steps by which a batch index, row-major over all dimensions, advances an
 /// operand: 1, or 0 for a matrix that all share. -1 if it is neither.
@@ -222,93 +219,73 @@ static int64_t uniformStride(const mw_rt_gemm &what, const int64_t *strides) {
   return dense ? 1 : shared ? 0 : -1;
 }
 
-static int64_t matricesOf(const mw_rt_gemm &what, const int64_t *strides) {
-  int64_t last = 0;
-  for (int64_t d = 0; d < what.batch_rank; ++d)
-    last += (what.batch[d] - 1) * strides[d];
-  return last + 1;
-}
-
-static int64_t batchOf(const mw_rt_gemm &what) {
-  int64_t batch = 1;
-  for (int64_t d = 0; d < what.batch_rank; ++d)
-    batch *= what.batch[d];
-  return batch;
-}
-
-static int32_t multiply(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
-                        const void *b, const void *bias, void *c) {
-  DType type = DType(what->dtype);
-  int64_t batch = batchOf(*what);
-  WideOperands operands(*context, type);
-  a = operands.widenTo(0, a, matricesOf(*what, what->stride_a) * what->m * what->k);
-  b = operands.widenTo(1, b, matricesOf(*what, what->stride_b) * what->k * what->n);
-  bias = operands.widenTo(2, bias, what->n);
-  int64_t results = batch * what->m * what->n;
+bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
+                    std::string &error) {
+  if (!state)
+    state = std::make_unique<State>();
+  DType type = DType(what.dtype);
+  bool isWide = type == DType::F16 || (type == DType::BF16 && !state->hasBf16());
+  auto widenTo = [&](int slot, const void *data, int64_t count) -> const void * {
+    if (!isWide || !data)
+      return data;
+    float *to = state->getWide(slot, count);
+    widen(type, data, to, count);
+    return to;
+  };
+  int64_t batch = batchOf(what), results = batch * what.m * what.n;
+  a = widenTo(0, a, matricesOf(what, what.stride_a) * what.m * what.k);
+  b = widenTo(1, b, matricesOf(what, what.stride_b) * what.k * what.n);
+  bias = widenTo(2, bias, what.n);
   char *to = static_cast<char *>(c);
-  if (operands.isWide())
-    to = context->getScratch(3, results * 4);
+  if (isWide)
+    to = reinterpret_cast<char *>(state->getWide(3, results));
 
-  DType in = operands.getType();
+  DType in = isWide ? DType::F32 : type;
   Product product{in,
                   in,
-                  what->m,
-                  what->n,
-                  what->k,
+                  what.m,
+                  what.n,
+                  what.k,
                   1,
-                  what->transpose_a != 0,
-                  what->transpose_b != 0,
+                  what.transpose_a != 0,
+                  what.transpose_b != 0,
                   false,
                   false,
-                  what->has_bias != 0};
-  std::string error;
-  int64_t stepA = uniformStride(*what, what->stride_a);
-  int64_t stepB = uniformStride(*what, what->stride_b);
+                  what.has_bias != 0};
+  int64_t stepA = uniformStride(what, what.stride_a), stepB = uniformStride(what, what.stride_b);
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.
     product.m *= batch;
-    if (!context->gemms.multiply(product, a, b, bias, to, error))
-      return context->fail(op, error);
+    if (!state->multiply(product, a, b, bias, to, error))
+      return false;
   } else if (stepA >= 0 && stepB >= 0) {
     product.batch = batch;
     product.sharedA = stepA == 0 && batch > 1;
     product.sharedB = stepB == 0 && batch > 1;
-    if (!context->gemms.multiply(product, a, b, bias, to, error))
-      return context->fail(op, error);
+    if (!state->multiply(product, a, b, bias, to, error))
+      return false;
   } else {
     int64_t index[MW_RT_MAX_RANK] = {}, size = sizeOf(in);
     for (int64_t i = 0; i < batch; ++i) {
       int64_t matrixA = 0, matrixB = 0;
-      for (int64_t d = 0; d < what->batch_rank; ++d) {
-        matrixA += index[d] * what->stride_a[d];
-        matrixB += index[d] * what->stride_b[d];
+      for (int64_t d = 0; d < what.batch_rank; ++d) {
+        matrixA += index[d] * what.stride_a[d];
+        matrixB += index[d] * what.stride_b[d];
       }
-      if (!context->gemms.multiply(
-              product, static_cast<const char *>(a) + matrixA * what->m * what->k * size,
-              static_cast<const char *>(b) + matrixB * what->k * what->n * size, bias,
-              to + i * what->m * what->n * size, error))
-        return context->fail(op, error);
-      for (int64_t d = what->batch_rank; d-- > 0;) {
-        if (++index[d] < what->batch[d])
+      if (!state->multiply(product, static_cast<const char *>(a) + matrixA * what.m * what.k * size,
+                           static_cast<const char *>(b) + matrixB * what.k * what.n * size, bias,
+                           to + i * what.m * what.n * size, error))
+        return false;
+      for (int64_t d = what.batch_rank; d-- > 0;) {
+        if (++index[d] < what.batch[d])
           break;
         index[d] = 0;
       }
     }
   }
-  if (operands.isWide())
+  if (isWide)
     narrow(type, reinterpret_cast<float *>(to), c, results);
-  return 0;
+  return true;
 }
 
-int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
-                       const void *b, const void *bias, void *c) {
-  int64_t batch = batchOf(*what), results = batch * what->m * what->n;
-  int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
-                     matricesOf(*what, what->stride_b) * what->k * what->n + results;
-  return call(context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k,
-              elements * sizeOf(DType(what->dtype)), [&] {
-                int32_t status = multiply(context, op, what, a, b, bias, c);
-                checkFinite(*context, op, 0, what->dtype, c, status ? 0 : results);
-                return status;
-              });
-}
+} // namespace meshwright::rt

@@ -5,77 +5,59 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Context.h"
+#include "CpuDevice.h"
 
 #include "meshwright/runtime/include/Types.h"
 
 #include <cstring>
 
-using namespace meshwright::rt;
+namespace meshwright::rt {
 
 static int64_t loadIndex(int64_t type, const void *data, int64_t position) {
   return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[position]
                                    : static_cast<const int64_t *>(data)[position];
 }
 
-static std::string outOfRange(int64_t index, int64_t position, int64_t size) {
-  return "index " + std::to_string(index) + " at position " + std::to_string(position) +
-         " is out of range, expected 0 to " + std::to_string(size - 1);
+/// Returns false.
+static bool setOutOfRange(int64_t index, int64_t position, int64_t size, std::string &error) {
+  error = "index " + std::to_string(index) + " at position " + std::to_string(position) +
+          " is out of range, expected 0 to " + std::to_string(size - 1);
+  return false;
 }
 
-static int32_t gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                      const void *data, const void *indices, const void *offset, void *result) {
-  int64_t row = what->inner * sizeOf(DType(what->dtype));
-  int64_t first = what->has_offset ? loadIndex(what->offset_dtype, offset, 0) : 0;
-  for (int64_t o = 0; o < what->outer; ++o)
-    for (int64_t i = 0; i < what->count; ++i) {
-      int64_t index = loadIndex(what->index_dtype, indices, i), here = index - first;
-      char *to = static_cast<char *>(result) + (o * what->count + i) * row;
-      if (index < 0 || index >= what->total)
-        return context->fail(op, outOfRange(index, i, what->total));
-      if (here >= 0 && here < what->size)
-        std::memcpy(to, static_cast<const char *>(data) + (o * what->size + here) * row, row);
+bool CpuDevice::gather(const mw_rt_gather &what, const void *data, const void *indices,
+                       const void *offset, void *result, std::string &error) {
+  int64_t row = what.inner * sizeOf(DType(what.dtype));
+  int64_t first = what.has_offset ? loadIndex(what.offset_dtype, offset, 0) : 0;
+  for (int64_t o = 0; o < what.outer; ++o)
+    for (int64_t i = 0; i < what.count; ++i) {
+      int64_t index = loadIndex(what.index_dtype, indices, i), here = index - first;
+      char *to = static_cast<char *>(result) + (o * what.count + i) * row;
+      if (index < 0 || index >= what.total)
+        return setOutOfRange(index, i, what.total, error);
+      if (here >= 0 && here < what.size)
+        std::memcpy(to, static_cast<const char *>(data) + (o * what.size + here) * row, row);
       else
         std::memset(to, 0, row);
     }
-  return 0;
+  return true;
 }
 
-static int32_t takeAlong(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
-                         const void *data, const void *indices, void *result) {
-  int64_t size = sizeOf(DType(what->dtype)), inner = what->inner;
-  for (int64_t o = 0; o < what->outer; ++o)
-    for (int64_t i = 0; i < what->count; ++i)
+bool CpuDevice::takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
+                          void *result, std::string &error) {
+  int64_t size = sizeOf(DType(what.dtype)), inner = what.inner;
+  for (int64_t o = 0; o < what.outer; ++o)
+    for (int64_t i = 0; i < what.count; ++i)
       for (int64_t j = 0; j < inner; ++j) {
-        int64_t position = (o * what->count + i) * inner + j;
-        int64_t index = loadIndex(what->index_dtype, indices, position);
-        if (index < 0 || index >= what->size)
-          return context->fail(op, outOfRange(index, position, what->size));
+        int64_t position = (o * what.count + i) * inner + j;
+        int64_t index = loadIndex(what.index_dtype, indices, position);
+        if (index < 0 || index >= what.size)
+          return setOutOfRange(index, position, what.size, error);
         std::memcpy(static_cast<char *>(result) + position * size,
-                    static_cast<const char *>(data) + ((o * what->size + index) * inner + j) * size,
+                    static_cast<const char *>(data) + ((o * what.size + index) * inner + j) * size,
                     size);
       }
-  return 0;
+  return true;
 }
 
-int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                         const void *data, const void *indices, const void *offset, void *result) {
-  int64_t count = what->outer * what->count * what->inner;
-  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(context, op, TraceKind::Move, what->dtype, 0, bytes, [&] {
-    int32_t status = gather(context, op, what, data, indices, offset, result);
-    checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
-    return status;
-  });
-}
-
-int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
-                             const void *data, const void *indices, void *result) {
-  int64_t count = what->outer * what->count * what->inner;
-  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(context, op, TraceKind::Move, what->dtype, 0, bytes, [&] {
-    int32_t status = takeAlong(context, op, what, data, indices, result);
-    checkFinite(*context, op, 0, what->dtype, result, status ? 0 : count);
-    return status;
-  });
-}
+} // namespace meshwright::rt

@@ -44,7 +44,7 @@ void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   stream.current = &ticket;
   ticket.state = Ticket::Running;
   lock.unlock();
-  bool succeeded = performCollective(context, stream.index, ticket.op, *ticket.what,
+  bool succeeded = performCollective(context, {context.rank, stream.index, ticket.op}, *ticket.what,
                                      ticket.inputs.data(), ticket.outputs.data()) == 0;
   lock.lock();
   ticket.succeeded = succeeded;
@@ -53,15 +53,18 @@ void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   stream.done.raise();
 }
 
-void Streams::advance(Stream &stream, std::unique_lock<std::mutex> &lock) {
+bool Streams::advance(Stream &stream, std::unique_lock<std::mutex> &lock, Time deadline) {
   const Ticket &next = stream.current ? *stream.current : *stream.queue.front();
   context.goTo(next.op);
-  if (!stream.current)
-    return performFirst(stream, lock);
+  if (!stream.current) {
+    performFirst(stream, lock);
+    return true;
+  }
   uint32_t done = stream.done.get();
   lock.unlock();
-  stream.done.wait(done, spin.load(std::memory_order_relaxed));
+  bool inTime = stream.done.wait(done, spin.load(std::memory_order_relaxed), deadline);
   lock.lock();
+  return inTime;
 }
 
 void Streams::work(Stream &stream) {
@@ -126,13 +129,15 @@ bool Streams::wait(int64_t number, std::string &error) {
   return succeeded;
 }
 
-void Streams::drain() {
+bool Streams::drain(Time deadline) {
   for (auto &[index, stream] : streams) {
     std::unique_lock<std::mutex> lock(stream->mutex);
     while (stream->current || !stream->queue.empty())
-      advance(*stream, lock);
+      if (!advance(*stream, lock, deadline))
+        return false;
   }
   tickets.clear();
+  return true;
 }
 
 } // namespace meshwright::rt

@@ -54,10 +54,9 @@ public:
   bool start(int64_t op, const mw_rt_collective &what, int64_t stream, int64_t ticket,
              const void *const *inputs, void *const *outputs, std::string &error);
   bool wait(int64_t ticket, std::string &error);
-  /// Returns when nothing is on its way; forgets all tickets.
-  void drain();
-  /// Ends the threads.
-  void stop();
+  /// Waits until no collective is queued or running, and forgets all tickets. Returns false
+  /// if the deadline passes first.
+  bool drain(Time deadline);
 
 private:
   struct Stream {
@@ -72,12 +71,14 @@ private:
     Signal added, done;
     std::thread thread;
   };
+  void stop();
   void work(Stream &stream);
   /// Performs the queue's first item, and lets go of the lock meanwhile.
   void performFirst(Stream &stream, std::unique_lock<std::mutex> &lock);
   /// On the rank's thread: gets the stream on by an item of its queue, or until
-  /// somebody else has done so. Meanwhile the rank is at that item's op.
-  void advance(Stream &stream, std::unique_lock<std::mutex> &lock);
+  /// the stream's thread has done so. Meanwhile the rank is at that item's op. Returns
+  /// false if the deadline passes first.
+  bool advance(Stream &stream, std::unique_lock<std::mutex> &lock, Time deadline = Time::max());
   Stream &getStream(int64_t index);
 
   mw_rt_context &context;

@@ -1,0 +1,146 @@
+//===- Device.h - the processor that a rank computes on ---------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The entry of a compiled program calls the runtime (meshwright-c/Runtime.h), and the
+// runtime calls the device of the rank. Programs do not know which device that is.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_DEVICE_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_DEVICE_H
+
+#include "meshwright-c/Runtime.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace meshwright::rt {
+
+/// A point in the program of one rank: an op on one of the rank's streams.
+struct Caller {
+  int64_t rank;
+  /// 0 for the compute stream.
+  int64_t stream;
+  /// For errors.
+  int64_t op;
+};
+
+/// Memory of a device. The last owner frees it.
+using DeviceMemory = std::shared_ptr<char>;
+
+/// How a rank uses threads of the host during a run.
+struct HostThreads {
+  /// Threads that compute, the rank's own included.
+  int64_t count = 1;
+  /// How long a thread polls before it sleeps, in nanoseconds: threads that compute, and
+  /// threads of communication streams.
+  int64_t computeSpin = 0, streamSpin = 0;
+};
+
+/// The processor of one rank, with its memory and its streams.
+///
+/// - A device has one compute stream (stream 0) and communication streams (1, 2, ...).
+///   Each stream performs its work in the order of the calls.
+/// - A call may return before its work is done, except `wait`, `copyIn`, `copyOut`,
+///   `findNotFinite` and `synchronize`. The CPU device does the work of stream 0 in
+///   the call itself.
+/// - Only the rank's thread calls a device during a run.
+/// - A call that returns bool returns false after a failure. It sets `error`, or it leaves
+///   `error` empty because `World::fail` knows the failure already. A call may also throw
+///   a std::exception, which the runtime turns into the rank's failure.
+/// - The runtime calls each function once per op, never once per element.
+class Device {
+public:
+  virtual ~Device() = default;
+
+  //===--------------------------------------------------------------------===//
+  // Memory
+  //===--------------------------------------------------------------------===//
+
+  /// Returns true if the host can read and write the device's memory by its address.
+  /// Ranks then share equal values, and `copyIn` and `copyOut` are not needed.
+  virtual bool sharesHostMemory() const = 0;
+  /// Allocates memory that is aligned to `kAlignment`. Returns null if there is none.
+  virtual DeviceMemory allocate(int64_t bytes) = 0;
+  /// Copy from the host to the device and back. Any thread may call them between runs.
+  virtual bool copyIn(void *device, const void *host, int64_t bytes, std::string &error) = 0;
+  virtual bool copyOut(void *host, const void *device, int64_t bytes, std::string &error) = 0;
+
+  //===--------------------------------------------------------------------===//
+  // Runs
+  //===--------------------------------------------------------------------===//
+
+  /// Threads of the host that serve communication streams: as many as the runs so far needed.
+  virtual int64_t getNumStreamThreads() const { return 0; }
+  /// Prepares a run. Throws std::system_error if a thread cannot start.
+  virtual void prepare(const HostThreads &threads) = 0;
+  /// Prepares the rank's thread, which calls this once before its first run.
+  virtual void enterThread() {}
+  /// Waits until all streams are idle and forgets all tickets. Returns false if the
+  /// deadline passes first; the caller may try again.
+  virtual bool synchronize(std::chrono::steady_clock::time_point deadline) = 0;
+
+  //===--------------------------------------------------------------------===//
+  // Work on the compute stream
+  //===--------------------------------------------------------------------===//
+
+  virtual bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
+                      std::string &error) = 0;
+  virtual bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
+                        void *c, std::string &error) = 0;
+  virtual bool gather(const mw_rt_gather &what, const void *data, const void *indices,
+                      const void *offset, void *result, std::string &error) = 0;
+  virtual bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
+                         void *result, std::string &error) = 0;
+  virtual bool mask(const mw_rt_mask &what, const void *input, void *result,
+                    std::string &error) = 0;
+  virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;
+  virtual bool reorder(const mw_rt_reorder &what, const void *input, void *result,
+                       std::string &error) = 0;
+  virtual bool writePositions(const mw_rt_positions &what, void *result, std::string &error) = 0;
+  /// Finds the first element that is NaN or infinite, and its value. Returns -1 if all
+  /// elements are finite.
+  virtual int64_t findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) = 0;
+
+  //===--------------------------------------------------------------------===//
+  // Collectives
+  //===--------------------------------------------------------------------===//
+
+  /// Performs a collective in the order of the caller's stream.
+  virtual bool runCollective(const Caller &caller, const mw_rt_collective &what,
+                             const void *const *inputs, void *const *outputs,
+                             std::string &error) = 0;
+  /// Starts a collective on communication stream `caller.stream`, behind the work that
+  /// the compute stream has been given so far. Copies the arrays of pointers.
+  virtual bool start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
+                     const void *const *inputs, void *const *outputs, std::string &error) = 0;
+  /// Makes the compute stream wait for the collective that was started as `ticket`.
+  virtual bool wait(int64_t ticket, std::string &error) = 0;
+};
+
+/// Collectives between buffers in host memory. A backend whose ranks compute on the CPU
+/// device implements this interface.
+class HostCollectives {
+public:
+  virtual ~HostCollectives() = default;
+
+  /// Performs a collective that communicates. Returns when the caller's outputs are written
+  /// and its inputs may change. Returns false after `World::fail`. The calls of one stream
+  /// come in order. Different streams of a rank call at the same time, each from its own
+  /// thread.
+  virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+                   void *const *outputs) = 0;
+};
+
+/// Makes the CPU device of a rank. `collectives` must outlive it.
+std::unique_ptr<Device> createCpuDevice(mw_rt_context &rank, HostCollectives &collectives);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_DEVICE_H

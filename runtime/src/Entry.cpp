@@ -1,0 +1,205 @@
+//===- Entry.cpp - the calls of compiled programs -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each function of meshwright-c/Runtime.h that a program calls. A call notes the op that
+// the rank is at, records an event of the trace, asks the rank's device to do the work, and
+// looks for values that are not finite where the run asks for that.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Context.h"
+#include "GemmShape.h"
+#include "Moves.h"
+
+#include "meshwright/runtime/include/Types.h"
+
+#include <cmath>
+
+namespace meshwright::rt {
+
+/// Performs one op of the compute stream.
+template <typename Body> static int32_t call(mw_rt_context &context, int64_t op, Body body) {
+  context.goTo(op);
+  return guard(context, op, body);
+}
+
+/// The same as an event of the trace. The results of the op are of type `dtype`.
+template <typename Body>
+static int32_t call(mw_rt_context &context, int64_t op, TraceKind kind, int64_t dtype,
+                    int64_t flops, int64_t bytes, Body body) {
+  return call(context, op, [&](std::string &error) {
+    TraceScope scope(context.row, {0, 0, kind, op, flops, bytes, dtype});
+    return body(error);
+  });
+}
+
+/// Tells the world if a result of the op is not finite.
+static void checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
+                        const void *data, int64_t count) {
+  if (!context.checkFinite || !data)
+    return;
+  double value = 0;
+  int64_t found = context.device->findNotFinite(dtype, data, count, value);
+  if (found < 0)
+    return;
+  const char *name = std::isnan(value) ? "NaN" : value < 0 ? "-infinity" : "infinity";
+  context.world->noteNotFinite(context.rank, op,
+                               std::string("is ") + name + " at element " + std::to_string(found) +
+                                   " of result " + std::to_string(result));
+}
+
+int32_t performCollective(mw_rt_context &context, const Caller &caller,
+                          const mw_rt_collective &what, const void *const *inputs,
+                          void *const *outputs) {
+  Trace::Row *row = context.trace && caller.stream
+                        ? &context.trace->getRow(context.rank, caller.stream)
+                        : context.row;
+  TraceKind kind = communicates(what) ? TraceKind::Collective : TraceKind::Move;
+  return guard(context, caller.op, [&](std::string &error) {
+    {
+      TraceScope scope(
+          row, {0, 0, kind, caller.op, 0, row ? trafficOf(what, context.rank).bytes : 0, -1});
+      if (!context.device->runCollective(caller, what, inputs, outputs, error))
+        return false;
+    }
+    for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i) {
+      const mw_rt_moved_tensor &moved = what.tensors[i];
+      checkFinite(context, caller.op, i, moved.dtype, outputs[i], countAfter(moved));
+    }
+    return true;
+  });
+}
+
+} // namespace meshwright::rt
+
+using namespace meshwright::rt;
+
+//===----------------------------------------------------------------------===//
+// Kernels and products
+//===----------------------------------------------------------------------===//
+
+int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
+                         mw_rt_kernel kernel, void *const *buffers) {
+  int64_t dtype = what->num_outputs > 0 ? what->outputs[0].dtype : -1;
+  return call(*context, op, TraceKind(what->kind), dtype, what->flops, what->bytes,
+              [&](std::string &error) {
+                if (!context->device->launch(*what, kernel, buffers, error))
+                  return false;
+                for (int64_t i = 0; context->checkFinite && i < what->num_outputs; ++i)
+                  checkFinite(*context, op, i, what->outputs[i].dtype,
+                              buffers[what->num_inputs + i], what->outputs[i].count);
+                return true;
+              });
+}
+
+int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
+                       const void *b, const void *bias, void *c) {
+  int64_t batch = batchOf(*what), results = batch * what->m * what->n;
+  int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
+                     matricesOf(*what, what->stride_b) * what->k * what->n + results;
+  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k,
+              elements * sizeOf(DType(what->dtype)), [&](std::string &error) {
+                if (!context->device->multiply(*what, a, b, bias, c, error))
+                  return false;
+                checkFinite(*context, op, 0, what->dtype, c, results);
+                return true;
+              });
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                             const void *const *inputs, void *const *outputs) {
+  context->goTo(op);
+  return performCollective(*context, {context->rank, 0, op}, *what, inputs, outputs);
+}
+
+int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
+                    int64_t stream, int64_t ticket, const void *const *inputs,
+                    void *const *outputs) {
+  return call(*context, op, [&](std::string &error) {
+    return context->device->start({context->rank, stream, op}, *what, ticket, inputs, outputs,
+                                  error);
+  });
+}
+
+int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket) {
+  return call(*context, op, TraceKind::Wait, -1, 0, 0,
+              [&](std::string &error) { return context->device->wait(ticket, error); });
+}
+
+//===----------------------------------------------------------------------===//
+// Moves
+//===----------------------------------------------------------------------===//
+
+int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
+                         const void *data, const void *indices, const void *offset, void *result) {
+  int64_t count = what->outer * what->count * what->inner;
+  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    if (!context->device->gather(*what, data, indices, offset, result, error))
+      return false;
+    checkFinite(*context, op, 0, what->dtype, result, count);
+    return true;
+  });
+}
+
+int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
+                             const void *data, const void *indices, void *result) {
+  int64_t count = what->outer * what->count * what->inner;
+  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    if (!context->device->takeAlong(*what, data, indices, result, error))
+      return false;
+    checkFinite(*context, op, 0, what->dtype, result, count);
+    return true;
+  });
+}
+
+int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
+                       const void *input, void *result) {
+  int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&](std::string &error) {
+    return context->device->mask(*what, input, result, error);
+  });
+}
+
+int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
+                          const void *input, void *result) {
+  int64_t bytes = what->outer * what->padded * what->inner * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&](std::string &error) {
+    return context->device->reorder(*what, input, result, error);
+  });
+}
+
+int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,
+                             void *result) {
+  return call(*context, op, [&](std::string &error) {
+    return context->device->writeAxisIndex(*what, result, error);
+  });
+}
+
+int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
+                            void *result) {
+  return call(*context, op, [&](std::string &error) {
+    return context->device->writePositions(*what, result, error);
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Probes
+//===----------------------------------------------------------------------===//
+
+int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value) {
+  return call(*context, op, [&](std::string &) {
+    if (const World::Probe &watch = context->world->getProbe())
+      watch(context->rank, probe, value);
+    return true;
+  });
+}

@@ -1,0 +1,53 @@
+//===- Environment.cpp - settings of runs from the environment ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Environment.h"
+
+#include "meshwright/runtime/include/PlainNumbers.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace meshwright::rt {
+
+/// The number in an environment variable, if it is one above 0; else warns.
+static double readPositive(const char *name, double otherwise, const char *what) {
+  const char *text = std::getenv(name);
+  if (!text)
+    return otherwise;
+  PlainNumbers plain;
+  char *end = nullptr;
+  double value = std::strtod(text, &end);
+  if (end != text && *end == '\0' && value > 0)
+    return value;
+  std::fprintf(stderr, "warning: %s is '%s', expected a number of %s; using %g\n", name, text, what,
+               otherwise);
+  return otherwise;
+}
+
+double defaultTimeout() {
+  return std::min(readPositive("MESHWRIGHT_TIMEOUT", 30, "seconds"), kLongestTimeout);
+}
+
+static int64_t readCount(const char *name, const char *what) {
+  return int64_t(std::clamp(readPositive(name, 1, what), 1.0, 1e9));
+}
+
+int64_t defaultThreads() { return readCount("MESHWRIGHT_THREADS", "threads"); }
+
+int64_t defaultRuns() { return readCount("MESHWRIGHT_RUNS", "runs"); }
+
+bool isFirstProcess() {
+  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char *text = std::getenv(name))
+      return std::strcmp(text, "0") == 0;
+  return true;
+}
+
+} // namespace meshwright::rt

@@ -1,0 +1,127 @@
+//===- CpuDevice.cpp - the processor of the host as a device --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "CpuDevice.h"
+
+#include "Context.h"
+#include "Link.h"
+#include "Moves.h"
+
+#include "meshwright/runtime/include/Memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshwright::rt {
+
+std::unique_ptr<Device> createCpuDevice(mw_rt_context &rank, HostCollectives &collectives) {
+  return std::make_unique<CpuDevice>(rank, collectives);
+}
+
+CpuDevice::CpuDevice(mw_rt_context &rank, HostCollectives &given)
+    : context(rank), collectives(&given), streams(rank) {
+  if (const Link *link = rank.world->getLink()) {
+    throttled = throttle(*rank.world, given, *link);
+    collectives = throttled.get();
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+DeviceMemory CpuDevice::allocate(int64_t bytes) { return rt::allocate(bytes); }
+
+bool CpuDevice::copyIn(void *device, const void *host, int64_t bytes, std::string &) {
+  std::memcpy(device, host, bytes);
+  return true;
+}
+
+bool CpuDevice::copyOut(void *host, const void *device, int64_t bytes, std::string &) {
+  std::memcpy(host, device, bytes);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+void CpuDevice::prepare(const HostThreads &threads) {
+  if (!workers || workers->getCount() != threads.count) {
+    workers.reset();
+    workers = std::make_unique<Workers>(context.rank, threads.count);
+  }
+  workers->setSpin(threads.computeSpin);
+  streams.setSpin(threads.streamSpin);
+}
+
+void CpuDevice::enterThread() {
+  // The workers are this rank's threads; those of libraries would compete with them.
+  setThreadsOfLibraries(1);
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels and products
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+struct Launch {
+  mw_rt_kernel kernel;
+  void *const *buffers;
+  int64_t items;
+  Workers *workers;
+};
+
+} // namespace
+
+/// Does part `index` of `count` equal, contiguous parts of the items. The parts depend on
+/// `count` alone, never on which thread is fast.
+static void runPart(void *state, int64_t index, int64_t count) {
+  const Launch &launch = *static_cast<const Launch *>(state);
+  int64_t begin = launch.items * index / count, end = launch.items * (index + 1) / count;
+  launch.kernel(launch.buffers, begin, end, launch.workers->getWorkspace(index).get(0));
+}
+
+bool CpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
+                       std::string &) {
+  if (what.items == 0)
+    return true;
+  Launch launch{kernel, buffers, what.items, workers.get()};
+  int64_t shares = what.items / std::max<int64_t>(what.grain, 1);
+  int64_t count = std::clamp<int64_t>(shares, 1, workers->getCount());
+  for (int64_t i = 0; i < count; ++i)
+    workers->getWorkspace(i).get(what.workspace);
+  workers->run(count, runPart, &launch);
+  return true;
+}
+
+bool CpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
+                         void *c, std::string &error) {
+  return gemm.multiply(what, a, b, bias, c, error);
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+bool CpuDevice::runCollective(const Caller &caller, const mw_rt_collective &what,
+                              const void *const *inputs, void *const *outputs, std::string &) {
+  if (communicates(what))
+    return collectives->run(caller, what, inputs, outputs);
+  cut(what, inputs, outputs);
+  return true;
+}
+
+bool CpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
+                      const void *const *inputs, void *const *outputs, std::string &error) {
+  return streams.start(caller.op, what, caller.stream, ticket, inputs, outputs, error);
+}
+
+bool CpuDevice::wait(int64_t ticket, std::string &error) { return streams.wait(ticket, error); }
+
+} // namespace meshwright::rt

@@ -1,0 +1,149 @@
+//===- Shards.cpp - a rank's own part of a sharded dimension --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "CpuDevice.h"
+
+#include "Context.h"
+#include "Moves.h"
+
+#include "meshwright/TokenOrder.h"
+#include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/Types.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshwright::rt {
+
+/// A chunk of a replicated value, with zeros behind its end.
+static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t chunk, const void *input,
+                        void *output) {
+  std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);
+  std::vector<int64_t> out(moved.out_shape, moved.out_shape + moved.rank);
+  std::vector<int64_t> offset(moved.rank, 0), origin(moved.rank, 0), extents = out;
+  int64_t size = sizeOf(DType(moved.dtype));
+  offset[moved.dim] = chunk * out[moved.dim];
+  extents[moved.dim] = std::clamp<int64_t>(in[moved.dim] - offset[moved.dim], 0, out[moved.dim]);
+  if (extents[moved.dim] < out[moved.dim])
+    std::memset(output, 0, countOf(out) * size);
+  if (extents[moved.dim] > 0)
+    copyBox(input, in, offset, output, out, origin, extents, size);
+}
+
+void CpuDevice::cut(const mw_rt_collective &what, const void *const *inputs,
+                    void *const *outputs) const {
+  int64_t coordinate = coordinateOf(what.group, context.rank);
+  for (int64_t i = 0; i < what.num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what.tensors[i];
+    if (what.kind == MW_RT_SLICE) {
+      int64_t chunks = sizeOfGroup(what.group);
+      int64_t chunk = (coordinate - moved.to_dim % chunks + chunks) % chunks;
+      sliceTensor(moved, chunk, inputs[i], outputs[i]);
+      continue;
+    }
+    int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
+    if (coordinate == 0)
+      std::memcpy(outputs[i], inputs[i], bytes);
+    else
+      std::memset(outputs[i], 0, bytes);
+  }
+}
+
+/// Writes a value of type double as an element.
+static void storeElement(DType type, double value, char *to) {
+  switch (type) {
+  case DType::F32: {
+    float single = float(value);
+    std::memcpy(to, &single, 4);
+    return;
+  }
+  case DType::BF16:
+  case DType::F16: {
+    float single = float(value);
+    narrow(type, &single, to, 1);
+    return;
+  }
+  case DType::F64:
+    std::memcpy(to, &value, 8);
+    return;
+  case DType::I64: {
+    int64_t integer = int64_t(value);
+    std::memcpy(to, &integer, 8);
+    return;
+  }
+  case DType::I32: {
+    int32_t integer = int32_t(value);
+    std::memcpy(to, &integer, 4);
+    return;
+  }
+  case DType::I1:
+    *to = value != 0;
+    return;
+  }
+}
+
+bool CpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, std::string &) {
+  DType type = DType(what.dtype);
+  int64_t size = sizeOf(type);
+  std::memcpy(result, input, what.outer * what.rows * what.inner * size);
+  int64_t first = what.size - coordinateOf(what.axes, context.rank) * what.rows;
+  first = std::clamp<int64_t>(first, 0, what.rows);
+  double value;
+  std::memcpy(&value, &what.value, 8);
+  char element[8];
+  storeElement(type, value, element);
+  for (int64_t o = 0; o < what.outer; ++o) {
+    char *to = static_cast<char *>(result) + (o * what.rows + first) * what.inner * size;
+    for (int64_t i = 0; i < (what.rows - first) * what.inner; ++i)
+      std::memcpy(to + i * size, element, size);
+  }
+  return true;
+}
+
+bool CpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &) {
+  int64_t value = coordinateOf(what.axes, context.rank) * what.chunk;
+  if (DType(what.dtype) == DType::I32) {
+    int32_t narrow = int32_t(value);
+    std::memcpy(result, &narrow, 4);
+  } else {
+    std::memcpy(result, &value, 8);
+  }
+  return true;
+}
+
+bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *result, std::string &) {
+  int64_t row = what.inner * sizeOf(DType(what.dtype));
+  // Where each true element is.
+  std::vector<int64_t> slots(what.size);
+  for (int64_t slot = 0; slot < what.size; ++slot)
+    slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,
+                         slot)] = slot;
+  for (int64_t outer = 0; outer < what.outer; ++outer) {
+    const char *from = static_cast<const char *>(input) + outer * what.padded * row;
+    char *to = static_cast<char *>(result) + outer * what.padded * row;
+    for (int64_t slot = 0; slot < what.size; ++slot) {
+      int64_t token =
+          getTokenInSlot(TokenOrder(what.to_order), what.to_ranks, what.size, what.padded, slot);
+      std::memcpy(to + slot * row, from + slots[token] * row, row);
+    }
+    std::memcpy(to + what.size * row, from + what.size * row, (what.padded - what.size) * row);
+  }
+  return true;
+}
+
+bool CpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
+  int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
+  int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;
+  for (int64_t i = 0; i < count; ++i)
+    static_cast<int64_t *>(result)[i] = getTokenInSlot(TokenOrder(what.order), what.order_ranks,
+                                                       what.size, what.padded, chunk * count + i);
+  return true;
+}
+
+} // namespace meshwright::rt
