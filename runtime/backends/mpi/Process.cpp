@@ -6,22 +6,20 @@
 //===----------------------------------------------------------------------===//
 
 #include "Process.h"
+#include "Termination.h"
 
 #include "meshwright/runtime/include/Environment.h"
-#include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -32,25 +30,11 @@ namespace meshwright::rt::mpi {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kNewsTag = 1;
 /// Tags of hand-shakes before a communicator is made, and of making it: one a
 /// stream.
 constexpr int kHandshakeTag = 16, kMakingTag = 4096;
-/// Bytes of a failure's text, its end included.
-constexpr int kErrorBytes = sizeof(Table::error);
-/// How often a process looks after the others.
-constexpr int kWatchMilliseconds = 20;
-/// How long others have, after a failure, to tell it before this process ends.
-constexpr auto kWitnessTime = std::chrono::milliseconds(2000);
 
 constexpr char kNoSignOfLife[] = ": its process has given no sign of life for ";
-
-int64_t monotonicNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
 
 /// How many processes the launcher has started, or -1 if there is none that says.
 int64_t launchedProcesses() {
@@ -110,45 +94,6 @@ private:
   bool isOver = false;
   std::thread thread;
 };
-
-//===----------------------------------------------------------------------===//
-// SIGTERM
-//===----------------------------------------------------------------------===//
-
-// mpirun ends the other processes so when one has died, and kills them a second
-// later: time to say who died. Outside a run the signal does what it did before.
-std::atomic<int> activeRuns{0};
-std::atomic<bool> terminated{false};
-int signalWakeUp = -1;
-struct sigaction previousTermination = {};
-
-void terminate() {
-  sigaction(SIGTERM, &previousTermination, nullptr);
-  kill(getpid(), SIGTERM);
-}
-
-void handleTermination(int) {
-  if (activeRuns.load() == 0)
-    return terminate();
-  int saved = errno;
-  terminated.store(true);
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = write(signalWakeUp, &one, sizeof(one));
-  errno = saved;
-}
-
-void watchForTermination(int wakeUp) {
-  signalWakeUp = wakeUp;
-  struct sigaction &current = previousTermination;
-  if (sigaction(SIGTERM, nullptr, &current) != 0 ||
-      (current.sa_handler != SIG_DFL && !Temporary::isRemoval(current)))
-    return;
-  struct sigaction ours = {};
-  ours.sa_handler = handleTermination;
-  sigemptyset(&ours.sa_mask);
-  ours.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &ours, nullptr);
-}
 
 } // namespace
 
@@ -343,186 +288,6 @@ void Process::finish(bool endsMpi) {
     MPI_Comm_free(copy);
   if (endsMpi)
     MPI_Finalize();
-}
-
-//===----------------------------------------------------------------------===//
-// Failures
-//===----------------------------------------------------------------------===//
-
-void Process::enter(World &world) {
-  std::lock_guard<std::mutex> lock(worldsMutex);
-  worlds.insert(&world);
-}
-
-void Process::leave(World &world) {
-  endRun(world);
-  std::lock_guard<std::mutex> lock(worldsMutex);
-  worlds.erase(&world);
-}
-
-void Process::beginRun(World &world) {
-  std::lock_guard<std::mutex> lock(worldsMutex);
-  ++seat->runs;
-  activeWorlds.insert(&world);
-  activeRuns = int(activeWorlds.size());
-}
-
-void Process::endRun(World &world) {
-  std::lock_guard<std::mutex> lock(worldsMutex);
-  activeWorlds.erase(&world);
-  activeRuns = int(activeWorlds.size());
-}
-
-bool Process::haveOthersEnded() const {
-  for (size_t place = 0; place < machine.size(); ++place)
-    if (&table->seats[place] != seat && table->seats[place].ends >= seat->runs)
-      return true;
-  return false;
-}
-
-void Process::publish(const std::string &error) {
-  int32_t fine = Table::Fine;
-  if (!table->state.compare_exchange_strong(fine, Table::Writing))
-    return;
-  std::snprintf(table->error, sizeof(table->error), "%s", error.c_str());
-  table->state.store(Table::Failed, std::memory_order_release);
-  // The watching thread does the rest.
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
-}
-
-/// Tells the processes of other machines, once. What they have told goes to nobody: a
-/// message to the one that has died may end this process, before it has said why.
-void Process::spread() {
-  if (hasSpread.exchange(true) || int64_t(machine.size()) == size || table->isNews)
-    return;
-  for (int64_t peer = 0; peer < size; ++peer)
-    if (!findSeat(peer)) {
-      newsRequests.emplace_back();
-      MPI_Isend(table->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
-                &newsRequests.back());
-    }
-}
-
-/// Those of other machines tell us.
-void Process::readMessages() {
-  if (int64_t(machine.size()) == size)
-    return;
-  int arrived = 0;
-  MPI_Status status;
-  if (MPI_Iprobe(MPI_ANY_SOURCE, kNewsTag, news, &arrived, &status) != MPI_SUCCESS || !arrived)
-    return;
-  std::vector<char> text(kErrorBytes);
-  if (MPI_Recv(text.data(), kErrorBytes, MPI_CHAR, status.MPI_SOURCE, kNewsTag, news,
-               MPI_STATUS_IGNORE) != MPI_SUCCESS)
-    return;
-  text.back() = '\0';
-  if (!hasFailed())
-    table->isNews = 1;
-  publish(text.data());
-}
-
-Seat *Process::findSeat(int64_t peer) const {
-  auto found = std::find(machine.begin(), machine.end(), peer);
-  return found == machine.end() ? nullptr : &table->seats[found - machine.begin()];
-}
-
-/// Fails where a process of this machine, which may be gone, will not come to our
-/// run.
-void Process::lookAtPeer(size_t place, bool isGone) {
-  const Seat &other = table->seats[place];
-  if (other.hasSeenFailure || hasFailed() || (!isGone && !other.hasLeft))
-    return;
-  std::string where = "rank " + std::to_string(machine[place]) + ": ", what = "has died";
-  std::lock_guard<std::mutex> lock(worldsMutex);
-  if (other.hasLeft) {
-    // It may have ended as soon as our common run was over.
-    if (activeWorlds.empty() || other.runs >= seat->runs)
-      return;
-    what = "has ended before the run";
-  } else if (!activeWorlds.empty()) {
-    World &world = **activeWorlds.begin();
-    if (int64_t op = other.lastOp; op >= 0)
-      where += world.getOpName(op) + ": ";
-    else if (int64_t mine = world.getPosition(rank); mine >= 0)
-      what += ", rank " + std::to_string(rank) + " being at " + world.getOpName(mine);
-  }
-  publish(where + "its process (" + std::to_string(other.pid) + ") " + what);
-}
-
-void Process::lookAtPeers() {
-  std::vector<pollfd> files;
-  for (int peer : peers)
-    files.push_back({peer, POLLIN, 0});
-  poll(files.data(), files.size(), 0);
-  for (size_t place = 0; place < files.size(); ++place) {
-    if (&table->seats[place] == seat)
-      continue;
-    bool isGone = peers[place] >= 0 && (files[place].revents & POLLIN);
-    lookAtPeer(place, isGone);
-    if (isGone) {
-      close(peers[place]);
-      peers[place] = -1;
-    }
-  }
-}
-
-void Process::watch() {
-  pthread_setname_np(pthread_self(), "mw mpi watch");
-  Clock::time_point endBegins;
-  while (!stopping) {
-    pollfd wake = {wakeUp, POLLIN, 0};
-    poll(&wake, 1, kWatchMilliseconds);
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = read(wakeUp, &count, sizeof(count));
-    seat->heartbeat.store(monotonicNanoseconds(), std::memory_order_relaxed);
-    {
-      std::lock_guard<std::mutex> lock(worldsMutex);
-      for (World *world : activeWorlds)
-        notePosition(*world);
-    }
-    lookAtPeers();
-    readMessages();
-    if (terminated && hasFailed() && endBegins == Clock::time_point())
-      endBegins = Clock::now();
-    if (endBegins != Clock::time_point() && Clock::now() - endBegins > kWitnessTime) {
-      // Time enough to say what happened.
-      terminate();
-    }
-    if (terminated && !hasFailed()) {
-      // Somebody's death may be the reason, and take a moment to show.
-      for (int i = 0; i < 10 && !hasFailed(); ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        lookAtPeers();
-      }
-      publish("rank " + std::to_string(rank) + ": ended by SIGTERM");
-    }
-    if (!hasFailed() || seat->hasSeenFailure)
-      continue;
-    spread();
-    seat->hasSeenFailure = 1;
-    // Under the lock, so that none of them goes meanwhile: what World::fail calls, does
-    // not take it.
-    std::lock_guard<std::mutex> lock(worldsMutex);
-    for (World *world : worlds)
-      world->fail(getError());
-  }
-}
-
-void Process::awaitWitnesses() {
-  seat->hasTold = 1;
-  auto end = Clock::now() + kWitnessTime;
-  auto isDone = [&](size_t place) {
-    const Seat &seat = table->seats[place];
-    if (seat.hasTold || seat.hasLeft)
-      return true;
-    return kill(seat.pid, 0) != 0 && errno == ESRCH;
-  };
-  for (size_t place = 0; place < machine.size(); ++place)
-    while (!isDone(place) && Clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  // mpirun may not read what others have written any more once one has ended.
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
 }
 
 //===----------------------------------------------------------------------===//

@@ -19,6 +19,7 @@
 #include "meshwright/runtime/include/World.h"
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mpi.h>
 #include <mutex>
@@ -28,6 +29,13 @@
 #include <vector>
 
 namespace meshwright::rt::mpi {
+
+using Clock = std::chrono::steady_clock;
+
+inline int64_t monotonicNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
 
 /// The place of a process in the memory that its machine shares.
 struct Seat {

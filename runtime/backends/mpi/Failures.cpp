@@ -1,0 +1,217 @@
+//===- Failures.cpp - how processes learn of failures ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The first process that fails writes its error into the table that the processes of a
+// machine share. A watching thread in each process looks at the table, and at the other
+// processes of the machine, every `kWatchMilliseconds`. Processes of other machines learn of
+// the failure by messages.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Process.h"
+#include "Termination.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace meshwright::rt::mpi {
+
+namespace {
+
+constexpr int kNewsTag = 1;
+/// Bytes of a failure's text, its end included.
+constexpr int kErrorBytes = sizeof(Table::error);
+/// How often a process looks at the others.
+constexpr int kWatchMilliseconds = 20;
+/// How long others have, after a failure, to tell it before this process ends.
+constexpr auto kWitnessTime = std::chrono::milliseconds(2000);
+
+} // namespace
+
+void Process::enter(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  worlds.insert(&world);
+}
+
+void Process::leave(World &world) {
+  endRun(world);
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  worlds.erase(&world);
+}
+
+void Process::beginRun(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  ++seat->runs;
+  activeWorlds.insert(&world);
+  setActiveRuns(int(activeWorlds.size()));
+}
+
+void Process::endRun(World &world) {
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  activeWorlds.erase(&world);
+  setActiveRuns(int(activeWorlds.size()));
+}
+
+bool Process::haveOthersEnded() const {
+  for (size_t place = 0; place < machine.size(); ++place)
+    if (&table->seats[place] != seat && table->seats[place].ends >= seat->runs)
+      return true;
+  return false;
+}
+
+void Process::publish(const std::string &error) {
+  int32_t fine = Table::Fine;
+  if (!table->state.compare_exchange_strong(fine, Table::Writing))
+    return;
+  std::snprintf(table->error, sizeof(table->error), "%s", error.c_str());
+  table->state.store(Table::Failed, std::memory_order_release);
+  // The watching thread does the rest.
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
+}
+
+/// Tells the processes of other machines, once. What they have told goes to nobody: a
+/// message to the one that has died may end this process, before it has said why.
+void Process::spread() {
+  if (hasSpread.exchange(true) || int64_t(machine.size()) == size || table->isNews)
+    return;
+  for (int64_t peer = 0; peer < size; ++peer)
+    if (!findSeat(peer)) {
+      newsRequests.emplace_back();
+      MPI_Isend(table->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
+                &newsRequests.back());
+    }
+}
+
+/// Those of other machines tell us.
+void Process::readMessages() {
+  if (int64_t(machine.size()) == size)
+    return;
+  int arrived = 0;
+  MPI_Status status;
+  if (MPI_Iprobe(MPI_ANY_SOURCE, kNewsTag, news, &arrived, &status) != MPI_SUCCESS || !arrived)
+    return;
+  std::vector<char> text(kErrorBytes);
+  if (MPI_Recv(text.data(), kErrorBytes, MPI_CHAR, status.MPI_SOURCE, kNewsTag, news,
+               MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    return;
+  text.back() = '\0';
+  if (!hasFailed())
+    table->isNews = 1;
+  publish(text.data());
+}
+
+Seat *Process::findSeat(int64_t peer) const {
+  auto found = std::find(machine.begin(), machine.end(), peer);
+  return found == machine.end() ? nullptr : &table->seats[found - machine.begin()];
+}
+
+/// Fails where a process of this machine, which may be gone, will not come to our
+/// run.
+void Process::lookAtPeer(size_t place, bool isGone) {
+  const Seat &other = table->seats[place];
+  if (other.hasSeenFailure || hasFailed() || (!isGone && !other.hasLeft))
+    return;
+  std::string where = "rank " + std::to_string(machine[place]) + ": ", what = "has died";
+  std::lock_guard<std::mutex> lock(worldsMutex);
+  if (other.hasLeft) {
+    // It may have ended as soon as our common run was over.
+    if (activeWorlds.empty() || other.runs >= seat->runs)
+      return;
+    what = "has ended before the run";
+  } else if (!activeWorlds.empty()) {
+    World &world = **activeWorlds.begin();
+    if (int64_t op = other.lastOp; op >= 0)
+      where += world.getOpName(op) + ": ";
+    else if (int64_t mine = world.getPosition(rank); mine >= 0)
+      what += ", rank " + std::to_string(rank) + " being at " + world.getOpName(mine);
+  }
+  publish(where + "its process (" + std::to_string(other.pid) + ") " + what);
+}
+
+void Process::lookAtPeers() {
+  std::vector<pollfd> files;
+  for (int peer : peers)
+    files.push_back({peer, POLLIN, 0});
+  poll(files.data(), files.size(), 0);
+  for (size_t place = 0; place < files.size(); ++place) {
+    if (&table->seats[place] == seat)
+      continue;
+    bool isGone = peers[place] >= 0 && (files[place].revents & POLLIN);
+    lookAtPeer(place, isGone);
+    if (isGone) {
+      close(peers[place]);
+      peers[place] = -1;
+    }
+  }
+}
+
+void Process::watch() {
+  pthread_setname_np(pthread_self(), "mw mpi watch");
+  Clock::time_point endBegins;
+  while (!stopping) {
+    pollfd wake = {wakeUp, POLLIN, 0};
+    poll(&wake, 1, kWatchMilliseconds);
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = read(wakeUp, &count, sizeof(count));
+    seat->heartbeat.store(monotonicNanoseconds(), std::memory_order_relaxed);
+    {
+      std::lock_guard<std::mutex> lock(worldsMutex);
+      for (World *world : activeWorlds)
+        notePosition(*world);
+    }
+    lookAtPeers();
+    readMessages();
+    if (isTerminated() && hasFailed() && endBegins == Clock::time_point())
+      endBegins = Clock::now();
+    if (endBegins != Clock::time_point() && Clock::now() - endBegins > kWitnessTime) {
+      // Time enough to say what happened.
+      terminate();
+    }
+    if (isTerminated() && !hasFailed()) {
+      // Somebody's death may be the reason, and take a moment to show.
+      for (int i = 0; i < 10 && !hasFailed(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        lookAtPeers();
+      }
+      publish("rank " + std::to_string(rank) + ": ended by SIGTERM");
+    }
+    if (!hasFailed() || seat->hasSeenFailure)
+      continue;
+    spread();
+    seat->hasSeenFailure = 1;
+    // Under the lock, so that none of them goes meanwhile: what World::fail calls, does
+    // not take it.
+    std::lock_guard<std::mutex> lock(worldsMutex);
+    for (World *world : worlds)
+      world->fail(getError());
+  }
+}
+
+void Process::awaitWitnesses() {
+  seat->hasTold = 1;
+  auto end = Clock::now() + kWitnessTime;
+  auto isDone = [&](size_t place) {
+    const Seat &seat = table->seats[place];
+    if (seat.hasTold || seat.hasLeft)
+      return true;
+    return kill(seat.pid, 0) != 0 && errno == ESRCH;
+  };
+  for (size_t place = 0; place < machine.size(); ++place)
+    while (!isDone(place) && Clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  // mpirun may not read what others have written any more once one has ended.
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+}
+
+} // namespace meshwright::rt::mpi
