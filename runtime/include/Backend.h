@@ -66,6 +66,10 @@ std::unique_ptr<Backend> createLocalBackend(World &world);
 using BackendFactory = Backend *(*)(int64_t version, World &world, const std::string &mode,
                                     std::string &error);
 
+/// Adds a backend that the process brings itself, under a name that programs then ask for.
+/// It goes before a shared object of that name.
+void addBackend(const std::string &name, BackendFactory factory);
+
 } // namespace meshwright::rt
 
 #endif // MESHWRIGHT_RUNTIME_INCLUDE_BACKEND_H

@@ -29,6 +29,8 @@
 
 namespace meshwright::rt {
 
+class RankMemory;
+
 /// A dense row-major array of the host, not owned. i1 is stored as bytes.
 struct HostTensor {
   DType type = DType::F32;
@@ -138,8 +140,8 @@ public:
   bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
   /// Gives a rank of this process its part of a parameter, as it lies (an index in
   /// the description's `arguments`) or packed (in `prepared`).
-  void setPlaced(int64_t argument, int64_t rank, Bytes part);
-  void setPrepared(int64_t prepared, int64_t rank, Bytes part);
+  bool setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error);
+  bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
   /// Names of parameters that the program reads and that have no value yet.
   std::vector<std::string> getMissingParameters() const;
 
@@ -160,47 +162,28 @@ public:
 private:
   Program() = default;
 
-  /// What the ranks of this process hold of an argument or a packed parameter.
-  struct Part {
-    std::shared_ptr<const void> data;
-    /// Where it is ours to fill again.
-    char *writable = nullptr;
-  };
-  /// One a rank of this process; empty before the first run.
-  using Parts = std::vector<Part>;
-
   bool runOnce(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                const RunOptions &options, std::string &error);
   bool checkRun(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                 std::string &error) const;
-  bool readsInPlace(const ProgramValue &value, const HostTensor &tensor) const;
-  int64_t missingBytes(const std::vector<HostTensor> &inputs) const;
-  int64_t countHolders(const ProgramValue &value) const;
-  bool allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const;
-  bool placeArguments(const std::vector<HostTensor> &inputs);
-  bool prepareParameters();
-  bool allocateArenas(std::string &error);
   bool gatherTrace(Trace &trace, std::string &error);
   bool findSeen(std::string &error);
   bool refuse(std::string &error, const std::string &message) const;
   bool collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
                std::string &error);
   size_t getPosition(int64_t rank) const;
-  bool isFirstHere(const ProgramValue &value, size_t position) const;
 
   ProgramDescription description;
   std::shared_ptr<void> code;
   mw_rt_entry entry = nullptr;
   WorldPtr world;
-  /// Ranks of this process; what follows has one entry each.
+  /// Ranks of this process.
   std::vector<int64_t> ranks;
-  std::vector<Memory> arenas;
+  std::unique_ptr<RankMemory> memory;
 
   /// By parameter: the stored tensor, and whether there is a value.
   std::vector<HostTensor> stored;
   std::vector<bool> given;
-  /// By argument and by packed parameter.
-  std::vector<Parts> placed, prepared;
   RunReport report;
   /// Held by a run.
   mutable std::mutex running;

@@ -10,11 +10,40 @@
 #include <algorithm>
 #include <dlfcn.h>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <set>
 
 namespace meshwright::rt {
 
 static constexpr const char *kPrefix = "libMeshwrightBackend_", *kSuffix = ".so";
+
+namespace {
+
+struct AddedBackends {
+  std::mutex mutex;
+  std::map<std::string, BackendFactory> factories;
+};
+
+} // namespace
+
+static AddedBackends &getAddedBackends() {
+  static AddedBackends added;
+  return added;
+}
+
+void addBackend(const std::string &name, BackendFactory factory) {
+  AddedBackends &added = getAddedBackends();
+  std::lock_guard<std::mutex> lock(added.mutex);
+  added.factories[name] = factory;
+}
+
+static BackendFactory findAdded(const std::string &name) {
+  AddedBackends &added = getAddedBackends();
+  std::lock_guard<std::mutex> lock(added.mutex);
+  auto found = added.factories.find(name);
+  return found == added.factories.end() ? nullptr : found->second;
+}
 
 /// The folder of the runtime library: backends lie beside it.
 static std::filesystem::path findFolder() {
@@ -39,17 +68,8 @@ static std::set<std::string> listBackends(const std::filesystem::path &folder) {
   return names;
 }
 
-std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,
-                                     std::string &error) {
-  size_t colon = std::min(spelling.find(':'), spelling.size());
-  std::string name = spelling.substr(0, colon);
-  std::string mode = colon < spelling.size() ? spelling.substr(colon + 1) : "";
-  if (name == "local" && mode.empty())
-    return createLocalBackend(world);
-  if (name == "local") {
-    error = "backend 'local' has no mode '" + mode + "'";
-    return nullptr;
-  }
+/// Opens the shared object of a backend. Returns null, with an error, where there is none.
+static BackendFactory loadFactory(const std::string &name, std::string &error) {
   std::filesystem::path folder = findFolder();
   std::set<std::string> names = listBackends(folder);
   if (!names.count(name)) {
@@ -66,10 +86,25 @@ std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,
     return nullptr;
   }
   auto factory = reinterpret_cast<BackendFactory>(dlsym(library, "mw_rt_create_backend"));
-  if (!factory) {
+  if (!factory)
     error = "backend '" + name + "': " + path + " has no mw_rt_create_backend";
+  return factory;
+}
+
+std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,
+                                     std::string &error) {
+  size_t colon = std::min(spelling.find(':'), spelling.size());
+  std::string name = spelling.substr(0, colon);
+  std::string mode = colon < spelling.size() ? spelling.substr(colon + 1) : "";
+  if (name == "local" && mode.empty())
+    return createLocalBackend(world);
+  if (name == "local") {
+    error = "backend 'local' has no mode '" + mode + "'";
     return nullptr;
   }
+  BackendFactory factory = findAdded(name);
+  if (!factory && !(factory = loadFactory(name, error)))
+    return nullptr;
   std::string reason;
   std::unique_ptr<Backend> backend(factory(MW_RT_ABI_VERSION, world, mode, reason));
   if (!backend)

@@ -204,12 +204,13 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
       if (manifest.arguments[i].group >= 0) {
         if (!getBytes(manifest.arguments[i], rank, bytes))
           return nullptr;
-        program->setPlaced(i, rank, bytes);
+        if (!program->setPlaced(i, rank, bytes, error))
+          return nullptr;
       }
     for (size_t i = 0; i < manifest.prepared.size(); ++i) {
-      if (!getBytes(manifest.prepared[i], rank, bytes))
+      if (!getBytes(manifest.prepared[i], rank, bytes) ||
+          !program->setPrepared(i, rank, bytes, error))
         return nullptr;
-      program->setPrepared(i, rank, bytes);
     }
   }
   return program;

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Program.h"
+
+#include "RankMemory.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Environment.h"
 
@@ -13,7 +15,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 namespace meshwright::rt {
 
@@ -87,9 +88,8 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
       program->given[argument.index] = false;
   for (const PreparedParameter &parameter : description.prepared)
     program->given[description.arguments[parameter.argument].index] = false;
-  program->placed.resize(description.arguments.size());
-  program->prepared.resize(description.prepared.size());
   program->description = std::move(description);
+  program->memory = std::make_unique<RankMemory>(program->description, *program->world);
   program->entry = entry;
   program->code = std::move(code);
   return program;
@@ -98,15 +98,12 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
 Program::~Program() {
   if (!world || !world->isStuck())
     return;
-  // A rank that never came back may still use what is here: it is not freed.
+  // A rank that never came back may still use the code and the memory: neither is freed.
   struct Kept {
     std::shared_ptr<void> code;
-    std::vector<Memory> arenas;
-    std::vector<Parts> placed, prepared;
-    std::vector<Bytes> constants;
+    std::unique_ptr<RankMemory> memory;
   };
-  new Kept{std::move(code), std::move(arenas), std::move(placed), std::move(prepared),
-           std::move(description.constants)};
+  new Kept{std::move(code), std::move(memory)};
 }
 
 bool Program::setParameter(const std::string &name, const HostTensor &tensor, std::string &error) {
@@ -128,10 +125,7 @@ bool Program::setParameter(const std::string &name, const HostTensor &tensor, st
       const ProgramArgument &argument = description.arguments[a];
       if (!argument.isParameter || argument.index != int64_t(i))
         continue;
-      placed[a].clear();
-      for (size_t p = 0; p < description.prepared.size(); ++p)
-        if (description.prepared[p].argument == int64_t(a))
-          prepared[p].clear();
+      memory->forget(a);
     }
   }
   if (!found)
@@ -143,16 +137,14 @@ size_t Program::getPosition(int64_t rank) const {
   return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
 }
 
-void Program::setPlaced(int64_t argument, int64_t rank, Bytes part) {
-  placed[argument].resize(ranks.size());
-  placed[argument][getPosition(rank)] = {std::move(part.data), nullptr};
+bool Program::setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error) {
   given[description.arguments[argument].index] = true;
+  return memory->setPlaced(argument, rank, std::move(part), error);
 }
 
-void Program::setPrepared(int64_t index, int64_t rank, Bytes part) {
-  prepared[index].resize(ranks.size());
-  prepared[index][getPosition(rank)] = {std::move(part.data), nullptr};
+bool Program::setPrepared(int64_t index, int64_t rank, Bytes part, std::string &error) {
   given[description.arguments[description.prepared[index].argument].index] = true;
+  return memory->setPrepared(index, rank, std::move(part), error);
 }
 
 std::vector<std::string> Program::getMissingParameters() const {
@@ -194,139 +186,6 @@ bool Program::checkRun(const std::vector<HostTensor> &inputs, const std::vector<
   return true;
 }
 
-/// Whether ranks read the host's array where it is.
-bool Program::readsInPlace(const ProgramValue &value, const HostTensor &tensor) const {
-  return value.layout.isReplicated() && value.unreduced.count == 0 && value.offsets.empty() &&
-         reinterpret_cast<uintptr_t>(tensor.data) % sizeOf(value.type) == 0;
-}
-
-/// Whether no rank of this process before this one holds the same part.
-bool Program::isFirstHere(const ProgramValue &value, size_t position) const {
-  for (size_t before = 0; before < position; ++before)
-    if (value.getHolder(ranks[before]) == value.getHolder(ranks[position]))
-      return false;
-  return true;
-}
-
-int64_t Program::countHolders(const ProgramValue &value) const {
-  int64_t count = 0;
-  for (size_t i = 0; i < ranks.size(); ++i)
-    count += isFirstHere(value, i);
-  return count;
-}
-
-/// Bytes that the next run still has to allocate, or -1 if they are beyond
-/// counting.
-int64_t Program::missingBytes(const std::vector<HostTensor> &inputs) const {
-  int64_t bytes = 0;
-  auto add = [&](int64_t each, int64_t count) {
-    int64_t all = 0;
-    if (bytes < 0 || __builtin_mul_overflow(each, count, &all) ||
-        __builtin_add_overflow(bytes, all, &bytes))
-      bytes = -1;
-  };
-  if (arenas.empty())
-    add(description.arenaBytes, ranks.size());
-  for (size_t i = 0; i < description.arguments.size(); ++i) {
-    const ProgramArgument &argument = description.arguments[i];
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor =
-        argument.isParameter ? stored[argument.index] : inputs[argument.index];
-    if (placed[i].empty() && argument.isRead && !readsInPlace(value, tensor))
-      add(value.getLocalBytes(), countHolders(value));
-  }
-  for (size_t i = 0; i < description.prepared.size(); ++i)
-    if (prepared[i].empty())
-      add(sizeOfPacked(description.prepared[i].packing),
-          countHolders(
-              description.getValue(description.arguments[description.prepared[i].argument])));
-  // A thread of each rank.
-  add(64 << 10, ranks.size());
-  return bytes;
-}
-
-/// Memory for the parts of a value, one for all ranks that hold the same.
-bool Program::allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const {
-  parts.resize(ranks.size());
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (!isFirstHere(value, i)) {
-      for (size_t before = 0; before < i; ++before)
-        if (value.getHolder(ranks[before]) == value.getHolder(ranks[i]))
-          parts[i].data = parts[before].data;
-      continue;
-    }
-    Memory memory = allocate(bytes);
-    if (!memory) {
-      parts.clear();
-      return false;
-    }
-    parts[i].writable = memory.get();
-    parts[i].data = std::move(memory);
-  }
-  return true;
-}
-
-/// Brings arguments onto the ranks of this process.
-bool Program::placeArguments(const std::vector<HostTensor> &inputs) {
-  for (size_t i = 0; i < description.arguments.size(); ++i) {
-    const ProgramArgument &argument = description.arguments[i];
-    if (!argument.isRead || (argument.isParameter && !placed[i].empty()))
-      continue;
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor =
-        argument.isParameter ? stored[argument.index] : inputs[argument.index];
-    if (readsInPlace(value, tensor)) {
-      // Not owned.
-      placed[i].assign(
-          ranks.size(),
-          {std::shared_ptr<const void>(std::shared_ptr<void>(), tensor.data), nullptr});
-      continue;
-    }
-    bool isOurs = !placed[i].empty() && std::any_of(placed[i].begin(), placed[i].end(),
-                                                    [](const Part &part) { return part.writable; });
-    if (!isOurs && !allocateParts(value, value.getLocalBytes(), placed[i]))
-      return false;
-    for (size_t r = 0; r < ranks.size(); ++r)
-      if (placed[i][r].writable)
-        place(value, ranks[r], tensor, placed[i][r].writable);
-  }
-  return true;
-}
-
-/// Packs the parameters that kernels read packed.
-bool Program::prepareParameters() {
-  for (size_t i = 0; i < description.prepared.size(); ++i) {
-    if (!prepared[i].empty())
-      continue;
-    const auto &[index, offset, packing] = description.prepared[i];
-    const ProgramArgument &argument = description.arguments[index];
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor = stored[argument.index];
-    if (!allocateParts(value, sizeOfPacked(packing), prepared[i]))
-      return false;
-    // The part as it lies is kept only where the program reads it, too.
-    Memory scratch;
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      if (!prepared[i][r].writable)
-        continue;
-      const void *local = argument.isRead ? placed[index][r].data.get() : tensor.data;
-      if (!argument.isRead && !readsInPlace(value, tensor)) {
-        if (!scratch)
-          scratch = allocate(value.getLocalBytes());
-        if (!scratch) {
-          prepared[i].clear();
-          return false;
-        }
-        place(value, ranks[r], tensor, scratch.get());
-        local = scratch.get();
-      }
-      pack(packing, static_cast<const char *>(local) + offset, prepared[i][r].writable,
-           int(std::thread::hardware_concurrency()));
-    }
-  }
-  return true;
-}
-
 //===----------------------------------------------------------------------===//
 // Run
 //===----------------------------------------------------------------------===//
@@ -339,37 +198,6 @@ bool Program::refuse(std::string &error, const std::string &message) const {
     world->getBackend().fail(error);
   }
   return false;
-}
-
-/// Behind an arena, so that a write there is seen.
-static constexpr int64_t kGuardBytes = 4096;
-/// What nobody wrote; no program's values are likely to be this.
-static constexpr uint64_t kUntouched = 0x7ff5c0ffee15dead;
-
-bool Program::allocateArenas(std::string &error) {
-  while (arenas.size() < ranks.size()) {
-    arenas.push_back(allocate(description.arenaBytes + kGuardBytes));
-    if (!arenas.back()) {
-      arenas.pop_back();
-      error = "no memory for rank " + std::to_string(ranks[arenas.size()]) + "'s arena of " +
-              formatBytes(description.arenaBytes);
-      return false;
-    }
-  }
-  return true;
-}
-
-static void markUntouched(char *arena, int64_t bytes) {
-  for (int64_t at = 0; at + 8 <= bytes; at += 8)
-    std::memcpy(arena + at, &kUntouched, 8);
-}
-
-/// How far up an arena was written, up to alignment.
-static int64_t findTouched(const char *arena, int64_t bytes) {
-  int64_t touched = bytes / 8 * 8;
-  while (touched > 0 && std::memcmp(arena + touched - 8, &kUntouched, 8) == 0)
-    touched -= 8;
-  return (touched + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 /// Events of ranks in other processes come here, since each tells all.
@@ -393,13 +221,11 @@ bool Program::gatherTrace(Trace &trace, std::string &error) {
   return true;
 }
 
-/// As far up as any rank of this process wrote its arena.
+/// Finds how far up the ranks of this process wrote their arenas.
 bool Program::findSeen(std::string &error) {
   report.planned = description.arenaBytes;
-  report.seen = 0;
-  for (size_t r = 0; r < ranks.size(); ++r)
-    report.seen =
-        std::max(report.seen, findTouched(arenas[r].get(), description.arenaBytes + kGuardBytes));
+  if (!memory->findTouched(report.seen, error))
+    return false;
   if (report.seen <= (report.planned + kAlignment - 1) / kAlignment * kAlignment)
     return true;
   error = "the program wrote " + std::to_string(report.seen) + " bytes of an arena of " +
@@ -442,34 +268,23 @@ bool Program::run(const std::vector<HostTensor> &inputs, const std::vector<void 
 bool Program::runOnce(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
                       const RunOptions &options, std::string &error) {
   std::string onRanks = std::to_string(description.numRanks) + " ranks";
-  int64_t needed = missingBytes(inputs), available = availableMemory();
+  int64_t needed = memory->getMissingBytes(inputs, stored), available = availableMemory();
   if (needed < 0 || (available >= 0 && needed > available)) {
     return refuse(error, "running on " + onRanks + " needs " +
                              (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
                              " of memory, " + formatBytes(available) + " are available");
   }
-  if (!allocateArenas(error))
+  if (!memory->allocateArenas(error))
     return refuse(error, std::string(error));
-  if (!placeArguments(inputs) || !prepareParameters()) {
-    return refuse(error, "out of memory for " + onRanks);
-  }
-  std::vector<RankBuffers> buffers(ranks.size());
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    RankBuffers &mine = buffers[r];
-    mine.arena = arenas[r].get();
-    for (const Parts &parts : placed)
-      mine.arguments.push_back(parts.empty() ? nullptr : parts[r].data.get());
-    for (const Parts &parts : prepared)
-      mine.prepared.push_back(parts[r].data.get());
-    for (const Bytes &constant : description.constants)
-      mine.constants.push_back(constant.data.get());
-    mine.results.resize(description.outputs.size());
-  }
+  std::string problem;
+  if (!memory->fill(inputs, stored, problem))
+    return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
+  std::vector<RankBuffers> buffers = memory->getBuffers();
   RunOptions settings = options;
   if (!settings.trace && (options.measure || !options.traceFile.empty()))
     settings.trace = std::make_shared<Trace>();
-  for (size_t r = 0; options.measure && r < ranks.size(); ++r)
-    markUntouched(arenas[r].get(), description.arenaBytes + kGuardBytes);
+  if (options.measure && !memory->markArenas(problem))
+    return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
   if (!world->run(entry, buffers, settings, error))
     return false;
   if (settings.trace && !gatherTrace(*settings.trace, error))
@@ -492,6 +307,11 @@ bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector
                       std::string &error) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const ProgramValue &output = description.outputs[i];
+    int64_t bytes = output.getLocalBytes();
+    Memory scratch;
+    auto read = [&](size_t position) {
+      return memory->read(position, buffers[position].results[i], bytes, scratch, error);
+    };
     auto put = [&](int64_t rank, const void *local) {
       unshard(output.layout, rank, sizeOf(output.type), local, outputs[i]);
     };
@@ -500,7 +320,10 @@ bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector
     for (int64_t rank = 0; rank < description.numRanks; ++rank)
       isSame &= output.getHolder(rank) == 0;
     if (isSame) {
-      put(0, buffers.front().results[i]);
+      const void *local = read(0);
+      if (!local)
+        return refuse(error, std::string(error));
+      put(0, local);
       continue;
     }
     Memory arrived;
@@ -509,14 +332,16 @@ bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector
         continue;
       size_t position = getPosition(rank);
       bool isHere = position < ranks.size();
-      const void *local = isHere ? buffers[position].results[i] : nullptr;
+      const void *local = isHere ? read(position) : nullptr;
+      if (isHere && !local)
+        return refuse(error, std::string(error));
       if (int64_t(ranks.size()) < description.numRanks) {
-        if (!arrived && !(arrived = allocate(output.getLocalBytes())))
-          return refuse(error, "no memory for the " + std::to_string(output.getLocalBytes()) +
+        if (!arrived && !(arrived = allocate(bytes)))
+          return refuse(error, "no memory for the " + std::to_string(bytes) +
                                    " bytes of a part of output '" + output.name + "'");
-        // What is here is only read.
+        // A part of this process is only read.
         void *data = isHere ? const_cast<void *>(local) : arrived.get();
-        if (!world->getBackend().broadcast(rank, data, output.getLocalBytes(), error))
+        if (!world->getBackend().broadcast(rank, data, bytes, error))
           return false;
         local = data;
       }

@@ -1,0 +1,307 @@
+//===- DeviceTests.cpp - programs on a device with its own memory ---------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// `SeparateDevice` is a device whose memory the host can touch only in the device's own
+// calls: between them its pages are protected, and an access ends the test. So these tests
+// show that the runtime goes through `Device` for all that a rank holds.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/Program.h"
+
+#include "gtest/gtest.h"
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <sys/mman.h>
+#include <unistd.h>
+
+using namespace meshwright::rt;
+
+namespace {
+
+constexpr int64_t kRanks = 2;
+
+/// Calls of all devices of this process.
+std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, synchronizations{0};
+
+class SeparateDevice : public Device {
+  /// Makes the device's memory accessible during a call.
+  template <typename Body> auto open(Body body) {
+    protect(PROT_READ | PROT_WRITE);
+    auto result = body();
+    protect(PROT_NONE);
+    return result;
+  }
+
+public:
+  explicit SeparateDevice(std::unique_ptr<Device> inner) : inner(std::move(inner)) {}
+
+  bool sharesHostMemory() const override { return false; }
+  DeviceMemory allocate(int64_t bytes) override {
+    size_t page = sysconf(_SC_PAGESIZE), size = (bytes + page) / page * page;
+    void *data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+      return nullptr;
+    (*pages)[data] = size;
+    return DeviceMemory(static_cast<char *>(data), [pages = pages](char *data) {
+      munmap(data, (*pages)[data]);
+      pages->erase(data);
+    });
+  }
+  bool copyIn(void *device, const void *host, int64_t bytes, std::string &) override {
+    ++copiesIn;
+    return open([&] { return std::memcpy(device, host, bytes) != nullptr; });
+  }
+  bool copyOut(void *host, const void *device, int64_t bytes, std::string &) override {
+    ++copiesOut;
+    return open([&] { return std::memcpy(host, device, bytes) != nullptr; });
+  }
+
+  void prepare(const HostThreads &threads) override { inner->prepare(threads); }
+  void enterThread() override { inner->enterThread(); }
+  bool synchronize(std::chrono::steady_clock::time_point deadline) override {
+    ++synchronizations;
+    return inner->synchronize(deadline);
+  }
+
+  bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
+              std::string &error) override {
+    ++launches;
+    return open([&] { return inner->launch(what, kernel, buffers, error); });
+  }
+  bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
+                std::string &error) override {
+    return open([&] { return inner->multiply(what, a, b, bias, c, error); });
+  }
+  bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
+              void *result, std::string &error) override {
+    return open([&] { return inner->gather(what, data, indices, offset, result, error); });
+  }
+  bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices, void *result,
+                 std::string &error) override {
+    return open([&] { return inner->takeAlong(what, data, indices, result, error); });
+  }
+  bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
+    return open([&] { return inner->mask(what, input, result, error); });
+  }
+  bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) override {
+    return open([&] { return inner->writeAxisIndex(what, result, error); });
+  }
+  bool reorder(const mw_rt_reorder &what, const void *input, void *result,
+               std::string &error) override {
+    return open([&] { return inner->reorder(what, input, result, error); });
+  }
+  bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override {
+    return open([&] { return inner->writePositions(what, result, error); });
+  }
+  int64_t findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) override {
+    return open([&] { return inner->findNotFinite(dtype, data, count, value); });
+  }
+  bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
+                     void *const *outputs, std::string &error) override {
+    return open([&] { return inner->runCollective(caller, what, inputs, outputs, error); });
+  }
+  bool start(const Caller &, const mw_rt_collective &, int64_t, const void *const *, void *const *,
+             std::string &error) override {
+    error = "this device has one stream";
+    return false;
+  }
+  bool wait(int64_t, std::string &) override { return false; }
+
+private:
+  void protect(int access) {
+    for (auto [data, size] : *pages)
+      mprotect(data, size, access);
+  }
+
+  std::unique_ptr<Device> inner;
+  /// By address. Memory that outlives the device shares it.
+  std::shared_ptr<std::map<void *, size_t>> pages = std::make_shared<std::map<void *, size_t>>();
+};
+
+/// Ranks that are threads of this process and never communicate.
+class SeparateBackend : public Backend, public HostCollectives {
+public:
+  std::vector<int64_t> getLocalRanks() const override {
+    std::vector<int64_t> ranks(kRanks);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &) override {
+    return std::make_unique<SeparateDevice>(createCpuDevice(rank, *this));
+  }
+  bool reset(std::string &) override { return true; }
+  void fail(const std::string &) override {}
+  bool agree(int64_t &, std::string &) override { return true; }
+  bool broadcast(int64_t, void *, int64_t, std::string &) override { return true; }
+  bool run(const Caller &, const mw_rt_collective &, const void *const *, void *const *) override {
+    return false;
+  }
+};
+
+const bool added = [] {
+  addBackend("separate", [](int64_t, World &, const std::string &, std::string &) -> Backend * {
+    return new SeparateBackend();
+  });
+  return true;
+}();
+
+mw_rt_axes allRanks() {
+  mw_rt_axes axes = {};
+  axes.count = 1;
+  axes.axes[0] = {1, kRanks};
+  return axes;
+}
+
+ProgramValue describeVector(const std::string &name, int64_t size, bool isSharded) {
+  ProgramValue value;
+  value.name = name;
+  value.shape = {size};
+  value.localShape = {isSharded ? size / kRanks : size};
+  value.layout.dims = {{{size, size, isSharded ? allRanks() : mw_rt_axes{}}}};
+  return value;
+}
+
+/// result = input + weight + packed + constant, in two launches: the first writes the arena.
+int32_t addAll(mw_rt_context *context, char *arena, const void *const *arguments,
+               const void *const *prepared, const void *const *constants, const void **results) {
+  mw_rt_launch launch = {};
+  launch.items = 4;
+  launch.grain = 1;
+  launch.num_inputs = 2;
+  launch.num_outputs = 1;
+  launch.outputs[0] = {MW_F32, 4};
+  mw_rt_kernel add = [](void *const *buffers, int64_t begin, int64_t end, void *) {
+    for (int64_t i = begin; i < end; ++i)
+      static_cast<float *>(buffers[2])[i] =
+          static_cast<float *>(buffers[0])[i] + static_cast<float *>(buffers[1])[i];
+  };
+  auto run = [&](int64_t op, const void *a, const void *b, char *to) {
+    void *buffers[] = {const_cast<void *>(a), const_cast<void *>(b), to};
+    return mw_rt_run_kernel(context, op, &launch, add, buffers);
+  };
+  if (int32_t status = run(0, arguments[0], arguments[1], arena))
+    return status;
+  if (int32_t status = run(1, arena, prepared[0], arena + 64))
+    return status;
+  results[0] = arena + 128;
+  return run(2, arena + 64, constants[0], arena + 128);
+}
+
+struct SeparateProgram {
+  std::vector<float> input{1, 2, 3, 4, 5, 6, 7, 8}, weight{10, 20, 30, 40},
+      packed{100, 200, 300, 400}, constant{1000, 2000, 3000, 4000};
+  std::vector<float> output = std::vector<float>(8, 0);
+  std::unique_ptr<Program> program;
+  std::string error;
+
+  SeparateProgram() {
+    ProgramDescription description;
+    description.numRanks = kRanks;
+    description.arenaBytes = 192;
+    description.ops = {"first", "second", "third"};
+    description.inputs = {describeVector("input", 8, /*isSharded=*/true)};
+    description.parameters = {describeVector("weight", 4, /*isSharded=*/false),
+                              describeVector("packed", 4, /*isSharded=*/false)};
+    description.outputs = {describeVector("output", 8, /*isSharded=*/true)};
+    description.arguments = {{false, 0, true}, {true, 0, true}, {true, 1, false}};
+    // One panel of four columns.
+    PreparedParameter prepared;
+    prepared.argument = 2;
+    prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
+    description.prepared = {prepared};
+    Bytes bytes;
+    bytes.data = std::shared_ptr<const void>(std::shared_ptr<void>(), constant.data());
+    bytes.size = 16;
+    description.constants = {bytes};
+    program = Program::create(std::move(description), addAll, nullptr, "separate", error);
+  }
+  bool setParameters() {
+    return program->setParameter("weight", {DType::F32, {4}, weight.data()}, error) &&
+           program->setParameter("packed", {DType::F32, {4}, packed.data()}, error);
+  }
+  bool run(RunOptions options = {}) {
+    return program->run({{DType::F32, {8}, input.data()}}, {output.data()}, options, error);
+  }
+  std::vector<float> getExpected() const {
+    std::vector<float> expected;
+    for (int64_t i = 0; i < 8; ++i)
+      expected.push_back(input[i] + weight[i % 4] + packed[i % 4] + constant[i % 4]);
+    return expected;
+  }
+};
+
+TEST(Devices, OwnMemory) {
+  SeparateProgram test;
+  ASSERT_TRUE(test.program) << test.error;
+  ASSERT_TRUE(test.setParameters()) << test.error;
+  launches = copiesIn = copiesOut = synchronizations = 0;
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
+  EXPECT_EQ(launches, 3 * kRanks);
+  // Input, weight, packed weight and constant; then the output.
+  EXPECT_EQ(copiesIn, 4 * kRanks);
+  EXPECT_EQ(copiesOut, kRanks);
+  EXPECT_EQ(synchronizations, kRanks);
+  // What has not changed stays on the device.
+  test.input[0] = 50;
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
+  EXPECT_EQ(copiesIn, 5 * kRanks);
+}
+
+TEST(Devices, NewParameters) {
+  SeparateProgram test;
+  ASSERT_TRUE(test.program) << test.error;
+  ASSERT_TRUE(test.setParameters()) << test.error;
+  ASSERT_TRUE(test.run()) << test.error;
+  test.packed = {7, 7, 7, 7};
+  ASSERT_TRUE(test.setParameters()) << test.error;
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
+}
+
+TEST(Devices, MeasuredAndFinite) {
+  SeparateProgram test;
+  ASSERT_TRUE(test.program) << test.error;
+  ASSERT_TRUE(test.setParameters()) << test.error;
+  RunOptions options;
+  options.measure = options.checkFinite = true;
+  ASSERT_TRUE(test.run(options)) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
+  EXPECT_EQ(test.program->getRunReport().planned, 192);
+  EXPECT_EQ(test.program->getRunReport().seen, 192);
+  test.input[5] = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(test.run(options));
+  EXPECT_EQ(test.error, "rank 1: first: is infinity at element 1 of result 0");
+}
+
+TEST(Devices, PartsOfABundle) {
+  SeparateProgram test;
+  ASSERT_TRUE(test.program) << test.error;
+  auto lend = [](const std::vector<float> &values) {
+    Bytes bytes;
+    bytes.data = std::shared_ptr<const void>(std::shared_ptr<void>(), values.data());
+    bytes.size = int64_t(values.size()) * 4;
+    return bytes;
+  };
+  std::vector<float> panel = test.packed;
+  panel.resize(16);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(test.program->setPlaced(1, rank, lend(test.weight), test.error)) << test.error;
+    ASSERT_TRUE(test.program->setPrepared(0, rank, lend(panel), test.error)) << test.error;
+  }
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
+}
+
+} // namespace
