@@ -200,9 +200,14 @@ public:
   /// `options` as for `sharding-opt --parallelize`.
   static Result<Plan> parallelize(const Program &program, std::string_view options);
 
+  /// Plans to run a program as it is: an SPMD program on its ranks, a global one on one
+  /// rank.
+  static Result<Plan> asIs(const Program &program);
+
   /// Fails for the phases that an SPMD program has behind it when it enters.
   Result<std::string> str(PlanPhase phase, bool locations = false) const;
-  /// After a run with `measure`, also what that run measured.
+  /// After a run with `measure`, also what that run measured. Empty for an SPMD program
+  /// that runs as it is and whose layouts are wrong.
   std::string report(ReportFormat format) const;
   int64_t getNumRanks() const;
   const std::vector<Port> &getInputs() const;
@@ -234,6 +239,7 @@ public:
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);
 
   struct State;
+  State &getState() const { return *state; }
 
 private:
   std::shared_ptr<State> state;

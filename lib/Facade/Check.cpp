@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Facade/Assemble.h"
 #include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/passes/Pipeline.h"
 
 #include "llvm/Support/Format.h"
@@ -138,12 +138,14 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
 Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance) {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
+  if (!state->options)
+    return std::vector<Diagnostic>{
+        makeError("a check compares a rewritten program with the one it was: expected options to "
+                  "parallelize")};
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
-  CompileOptions scheduled;
-  scheduled.schedule = getScheduleOptions(state->options);
-  auto plan = state->compile(PlanPhase::Spmd, scheduled, diagnostics);
+  auto plan = state->compile(PlanPhase::Spmd, state->getCompileOptions(), diagnostics);
   if (failed(plan))
     return diagnostics;
   auto reference = state->compile(PlanPhase::Global, {}, diagnostics);

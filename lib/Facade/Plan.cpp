@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
-#include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Execute/CompileBundle.h"
+#include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
@@ -98,6 +98,23 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   return {std::move(plan), collector.take()};
 }
 
+Result<Plan> Plan::asIs(const Program &program) {
+  auto state = std::make_shared<State>();
+  state->program = program.state;
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  if (!module)
+    return collector.take();
+  PlanPhase phase = program.isSpmd() ? PlanPhase::Spmd : PlanPhase::Global;
+  if (dist::MeshAttr mesh = dist::getSpmdMesh(getEntry(*module)))
+    state->report.ranks = mesh.getNumRanks();
+  state->phases[static_cast<size_t>(phase)] = std::move(module);
+  Plan plan;
+  plan.state = std::move(state);
+  return {std::move(plan), collector.take()};
+}
+
 std::string meshwright::toString(const Report &report, ReportFormat format) {
   rt::PlainNumbers plain;
   std::string text;
@@ -109,11 +126,21 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   return text;
 }
 
+CompileOptions Plan::State::getCompileOptions() const {
+  CompileOptions compiling;
+  if (options)
+    compiling.schedule = getScheduleOptions(*options);
+  return compiling;
+}
+
 /// The rt program; null after an error.
 mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
-  mlir::OwningOpRef<ModuleOp> scheduled = get(PlanPhase::Spmd).clone();
+  mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
   mlir::PassManager manager(context.get());
-  buildPhase(manager, options, Phase::Rt);
+  if (options)
+    buildPhase(manager, *options, Phase::Rt);
+  else
+    buildSchedule(manager, getCompileOptions().schedule);
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
@@ -149,23 +176,55 @@ Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
   }
   ModuleOp module = state->get(phase);
   if (!module)
-    return std::vector<Diagnostic>{
-        makeError("the program was SPMD from the start: it has no phase before that")};
+    return std::vector<Diagnostic>{makeError(
+        state->options ? "the program was SPMD from the start: it has no phase before that"
+                       : "the program runs as it is: it has no such phase")};
   return print(module, locations);
 }
 
-static const Report &completeReport(Plan::State &state) {
-  if (!state.isComplete) {
-    state.isComplete = true;
-    state.report.before = planBefore(*state.program, state.options);
-    addSchedule(state);
+/// The report of a program that runs as it is. One for one rank sends nothing.
+static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &diagnostics) {
+  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()));
+  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    DiagnosticCollector collector(state.context.get());
+    FailureOr<Report> report = buildReport(entry);
+    std::vector<Diagnostic> found = collector.take();
+    diagnostics.insert(diagnostics.end(), found.begin(), found.end());
+    if (failed(report))
+      return failure();
+    report->runText = std::move(state.report.runText);
+    report->runJson = std::move(state.report.runJson);
+    state.report = std::move(*report);
   }
-  return state.report;
+  state.report.memory = planMemory(entry).memory;
+  return success();
+}
+
+LogicalResult Plan::State::completeReportLocked(std::vector<Diagnostic> &diagnostics) {
+  if (isComplete)
+    return success();
+  if (!options) {
+    if (failed(reportAsIs(*this, diagnostics)))
+      return failure();
+  } else {
+    report.before = planBefore(*program, *options);
+    addSchedule(*this);
+  }
+  isComplete = true;
+  return success();
+}
+
+LogicalResult Plan::State::completeReport(std::vector<Diagnostic> &diagnostics) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return completeReportLocked(diagnostics);
 }
 
 std::string Plan::report(ReportFormat format) const {
   std::lock_guard<std::mutex> lock(state->mutex);
-  return toString(completeReport(*state), format);
+  std::vector<Diagnostic> ignored;
+  if (failed(state->completeReportLocked(ignored)))
+    return "";
+  return toString(state->report, format);
 }
 
 int64_t Plan::getNumRanks() const { return state->report.ranks; }
@@ -176,26 +235,6 @@ const std::vector<Port> &Plan::getOutputs() const { return state->program->ports
 //===----------------------------------------------------------------------===//
 // Running
 //===----------------------------------------------------------------------===//
-
-static rt::DType getRuntimeType(ElementType type) {
-  switch (type) {
-  case ElementType::F32:
-    return rt::DType::F32;
-  case ElementType::BF16:
-    return rt::DType::BF16;
-  case ElementType::F16:
-    return rt::DType::F16;
-  case ElementType::F64:
-    return rt::DType::F64;
-  case ElementType::I64:
-    return rt::DType::I64;
-  case ElementType::I32:
-    return rt::DType::I32;
-  case ElementType::I1:
-    return rt::DType::I1;
-  }
-  return rt::DType::F32;
-}
 
 static rt::HostTensor toHostTensor(const HostArray &array) {
   return {getRuntimeType(array.type), array.shape, array.data};
@@ -300,11 +339,10 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   std::unique_lock<std::mutex> lock(state->mutex);
   if (!state->executable || state->backend != options.backend ||
       state->targetCpu != options.targetCpu) {
-    CompileOptions compiling;
+    CompileOptions compiling = state->getCompileOptions();
     compiling.backend = options.backend;
     compiling.targetCpu = options.targetCpu;
-    compiling.schedule = getScheduleOptions(state->options);
-    auto executable = state->compile(PlanPhase::Spmd, compiling, diagnostics);
+    auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
     state->executable = std::move(*executable);
@@ -332,15 +370,18 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
+  options.compile = state->getCompileOptions();
   options.compile.targetCpu = targetCpu;
-  options.compile.schedule = getScheduleOptions(state->options);
-  // Of the plan; runs are those of whoever has the bundle.
-  Report report = completeReport(*state);
+  std::vector<Diagnostic> diagnostics;
+  if (failed(state->completeReportLocked(diagnostics)))
+    return diagnostics;
+  // A bundle's report describes the plan, not a run of this process.
+  Report report = state->report;
   report.runText.clear();
   report.runJson.clear();
   options.textReport = toString(report, ReportFormat::Text);
   options.jsonReport = toString(report, ReportFormat::Json);
-  ModuleOp module = state->get(PlanPhase::Spmd);
+  ModuleOp module = state->get(state->getExecutedPhase());
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =
       compileBundle(module, llvm::StringRef(path), parameters, options);

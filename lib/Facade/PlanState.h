@@ -8,8 +8,8 @@
 #ifndef MESHWRIGHT_LIB_FACADE_PLANSTATE_H
 #define MESHWRIGHT_LIB_FACADE_PLANSTATE_H
 
-#include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Execute/Executable.h"
+#include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 
@@ -26,12 +26,21 @@ inline Diagnostic makeError(std::string message) {
 
 std::string toString(const Report &report, ReportFormat format);
 
+/// Element types are numbered in the same order everywhere.
+inline rt::DType getRuntimeType(ElementType type) { return rt::DType(int64_t(type)); }
+inline ElementType getElementType(rt::DType type) { return ElementType(int(type)); }
+static_assert(int(ElementType::F32) == MW_F32 && int(ElementType::BF16) == MW_BF16 &&
+              int(ElementType::F16) == MW_F16 && int(ElementType::F64) == MW_F64 &&
+              int(ElementType::I64) == MW_I64 && int(ElementType::I32) == MW_I32 &&
+              int(ElementType::I1) == MW_I1);
+
 struct Plan::State {
   std::shared_ptr<const Program::State> program;
-  ParallelizeOptions options;
+  /// Null for a program that runs as it is.
+  std::optional<ParallelizeOptions> options;
   std::unique_ptr<mlir::MLIRContext> context;
   /// The module at each phase but the last, which is made when it is asked for;
-  /// null where an SPMD program entered later.
+  /// null where an SPMD program entered later. A program that runs as it is has one.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
   Report report;
   /// Whether what is compared, and the schedule, is in the report.
@@ -50,7 +59,17 @@ struct Plan::State {
     const auto &module = phases[static_cast<size_t>(phase)];
     return module ? module.get() : mlir::ModuleOp();
   }
+  /// The phase that runs: a global program that runs as it is has no other.
+  PlanPhase getExecutedPhase() const {
+    return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
+  }
+  /// How the executed phase is compiled.
+  CompileOptions getCompileOptions() const;
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
+  /// Adds the rest of the report: the schedule, and the plan that it is compared with.
+  /// Locks the mutex.
+  mlir::LogicalResult completeReport(std::vector<Diagnostic> &diagnostics);
+  mlir::LogicalResult completeReportLocked(std::vector<Diagnostic> &diagnostics);
   /// Compiles a phase and gives it the parameters.
   mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
                                                        const CompileOptions &options,

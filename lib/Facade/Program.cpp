@@ -241,7 +241,7 @@ Result<Program> Program::parseFile(std::string_view path) {
   auto buffer = llvm::MemoryBuffer::getFile(llvm::StringRef(path));
   if (std::error_code code = buffer.getError()) {
     Diagnostic diagnostic;
-    diagnostic.message = "cannot read '" + std::string(path) + "': " + code.message();
+    diagnostic.message = std::string(path) + ": " + code.message();
     return std::vector<Diagnostic>{diagnostic};
   }
   llvm::StringRef text = (*buffer)->getBuffer();

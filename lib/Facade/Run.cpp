@@ -1,4 +1,4 @@
-//===- Run.cpp - programs for those who run them --------------------------===//
+//===- Run.cpp - the C interface of the tools -----------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -8,20 +8,11 @@
 #include "meshwright-c/Run.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Facade/PlanState.h"
-#include "meshwright/lib/Execute/CompileBundle.h"
-#include "meshwright/lib/Report/Report.h"
-#include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
-#include "mlir/Parser/Parser.h"
-#include "llvm/Support/MemoryBuffer.h"
-
 using namespace meshwright;
-using mlir::failed;
-using mlir::FailureOr;
-using mlir::succeeded;
 
 namespace {
 
@@ -34,27 +25,20 @@ struct OwnedPort {
 
 } // namespace
 
+/// A plan, the file of its weights, and views of its ports. Everything that this interface
+/// does is done by the plan.
 struct mw_program {
   mw_say say = nullptr;
   void *user = nullptr;
-  /// The program rewritten for several ranks, or else compiled as it is.
   std::optional<Plan> plan;
-  std::unique_ptr<mlir::MLIRContext> context;
-  mlir::OwningOpRef<mlir::ModuleOp> module;
-  std::unique_ptr<Executable> executable;
-  std::string backend, targetCpu;
   std::unique_ptr<rt::SafeTensorsFile> weights;
-  std::map<std::string, rt::HostTensor, std::less<>> parameters;
   std::vector<OwnedPort> ports[3];
   std::string report;
 
   ~mw_program() {
-    // Not unmapped where a rank that did not come back may read it.
-    if (isStuck())
+    // A rank that did not come back may still read the file's memory.
+    if (plan && plan->isStuck())
       (void)weights.release();
-  }
-  bool isStuck() const {
-    return plan ? plan->isStuck() : executable && executable->getProgram().getWorld().isStuck();
   }
   void tell(const std::vector<Diagnostic> &diagnostics) const;
   int32_t fail(const std::string &message) const {
@@ -62,8 +46,6 @@ struct mw_program {
     return 1;
   }
   bool open(const char *path, const char *parallelize);
-  bool compile(const char *backend, const char *targetCpu);
-  bool buildReport(Report &report);
 };
 
 void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
@@ -79,45 +61,6 @@ void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
 // Ports
 //===----------------------------------------------------------------------===//
 
-static int64_t codeOf(ElementType type) {
-  switch (type) {
-  case ElementType::F32:
-    return MW_F32;
-  case ElementType::BF16:
-    return MW_BF16;
-  case ElementType::F16:
-    return MW_F16;
-  case ElementType::F64:
-    return MW_F64;
-  case ElementType::I64:
-    return MW_I64;
-  case ElementType::I32:
-    return MW_I32;
-  case ElementType::I1:
-    return MW_I1;
-  }
-  return MW_F32;
-}
-
-static ElementType typeOf(int64_t code) {
-  switch (code) {
-  case MW_BF16:
-    return ElementType::BF16;
-  case MW_F16:
-    return ElementType::F16;
-  case MW_F64:
-    return ElementType::F64;
-  case MW_I64:
-    return ElementType::I64;
-  case MW_I32:
-    return ElementType::I32;
-  case MW_I1:
-    return ElementType::I1;
-  default:
-    return ElementType::F32;
-  }
-}
-
 static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
   std::vector<OwnedPort> owned(ports.size());
   for (size_t i = 0; i < ports.size(); ++i) {
@@ -126,7 +69,7 @@ static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
     for (const std::string &alias : to.port.aliases)
       to.aliases.push_back(alias.c_str());
     to.view = {to.port.name.c_str(),
-               codeOf(to.port.type),
+               int64_t(getRuntimeType(to.port.type)),
                int64_t(to.port.shape.size()),
                to.port.shape.data(),
                int64_t(to.aliases.size()),
@@ -141,42 +84,24 @@ static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
 //===----------------------------------------------------------------------===//
 
 bool mw_program::open(const char *path, const char *parallelize) {
-  auto buffer = llvm::MemoryBuffer::getFile(path);
-  if (std::error_code code = buffer.getError()) {
-    fail(std::string(path) + ": " + code.message());
+  Result<Program> program = Program::parseFile(path);
+  tell(program.getDiagnostics());
+  if (!program)
     return false;
-  }
-  context = createContext();
-  {
-    DiagnosticCollector collector(context.get());
-    module = mlir::parseSourceString<mlir::ModuleOp>(
-        (*buffer)->getBuffer(), mlir::ParserConfig(context.get()), llvm::StringRef(path));
-    FailureOr<Ports> found = mlir::failure();
-    if (module)
-      found = getPorts(*module);
-    tell(collector.take());
-    if (failed(found))
-      return false;
-    ports[MW_INPUT] = ownPorts(found->inputs);
-    ports[MW_PARAMETER] = ownPorts(found->parameters);
-    ports[MW_OUTPUT] = ownPorts(found->outputs);
-  }
-  mlir::FunctionOpInterface main = getEntry(*module);
+  ports[MW_INPUT] = ownPorts(program->getInputs());
+  ports[MW_PARAMETER] = ownPorts(program->getParameters());
+  ports[MW_OUTPUT] = ownPorts(program->getOutputs());
+  mlir::FunctionOpInterface main = getEntry(*program->getState().module);
   size_t input = 0;
   for (unsigned i = 0; i < main.getNumArguments(); ++i)
     if (main.getArgAttr(i, nn::NnDialect::kInputAttr))
       ports[MW_INPUT][input++].view.index_bound = getIndexBound(main.getArgument(i));
-  if (parallelize) {
-    Result<Program> program = Program::parseFile(path);
-    tell(program.getDiagnostics());
-    if (!program)
-      return false;
-    Result<Plan> parallel = Plan::parallelize(*program, parallelize);
-    tell(parallel.getDiagnostics());
-    if (!parallel)
-      return false;
-    plan = *parallel;
-  }
+  Result<Plan> planned =
+      parallelize ? Plan::parallelize(*program, parallelize) : Plan::asIs(*program);
+  tell(planned.getDiagnostics());
+  if (!planned)
+    return false;
+  plan = *planned;
   return true;
 }
 
@@ -203,16 +128,14 @@ const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t 
 // Running
 //===----------------------------------------------------------------------===//
 
-static std::vector<int64_t> shapeOf(const mw_tensor &tensor) {
-  return std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank);
-}
-
-static HostArray toArray(const mw_tensor &tensor) {
-  return {typeOf(tensor.dtype), shapeOf(tensor), tensor.data};
-}
-
-static rt::HostTensor toHostTensor(const mw_tensor &tensor) {
-  return {rt::DType(tensor.dtype), shapeOf(tensor), tensor.data};
+static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
+  std::vector<HostArray> arrays;
+  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i) {
+    const mw_tensor &input = inputs[i];
+    arrays.push_back({getElementType(rt::DType(input.dtype)),
+                      std::vector<int64_t>(input.shape, input.shape + input.rank), input.data});
+  }
+  return arrays;
 }
 
 int32_t mw_program_load_weights(mw_program *program, const char *path) {
@@ -220,8 +143,9 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
   auto weights = rt::SafeTensorsFile::open(path, error);
   if (!weights)
     return program->fail(error);
-  // All or none: the file before this one goes, or this one.
-  std::map<std::string, rt::HostTensor, std::less<>> parameters;
+  // All parameters are checked before any is set: after an error the file before this one
+  // stays in use.
+  std::map<std::string, HostArray> parameters;
   for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
     const Port &port = owned.port;
     const rt::SafeTensorsFile::Tensor *tensor = weights->find(port.name);
@@ -237,99 +161,44 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
     rt::HostTensor stored{tensor->type, tensor->shape, tensor->data};
     rt::ProgramValue expected;
     expected.name = port.name;
-    expected.type = rt::DType(codeOf(port.type));
+    expected.type = getRuntimeType(port.type);
     expected.shape = port.shape;
     expected.offsets = port.offsets;
     if (std::string problem = rt::checkParameter(expected, stored); !problem.empty())
       return program->fail(std::string(path) + ": " + problem);
-    parameters.insert_or_assign(port.name, stored);
+    parameters.insert_or_assign(
+        port.name, HostArray{getElementType(tensor->type), tensor->shape, tensor->data});
   }
-  if (program->plan)
-    for (const auto &[name, stored] : parameters)
-      // Checked above.
-      (void)program->plan->setParameter(name,
-                                        {typeOf(int64_t(stored.type)), stored.shape, stored.data});
-  program->parameters = std::move(parameters);
-  if (program->isStuck())
+  for (const auto &[name, array] : parameters)
+    (void)program->plan->setParameter(name, array);
+  if (program->plan->isStuck())
     (void)program->weights.release();
   program->weights = std::move(weights);
-  program->executable.reset();
   return 0;
 }
 
-int32_t mw_program_is_stuck(const mw_program *program) { return program->isStuck(); }
-
-/// For programs that run as they are.
-bool mw_program::compile(const char *backend, const char *targetCpu) {
-  if (executable && this->backend == backend && this->targetCpu == targetCpu)
-    return true;
-  DiagnosticCollector collector(context.get());
-  CompileOptions options;
-  options.backend = backend;
-  options.targetCpu = targetCpu;
-  FailureOr<std::unique_ptr<Executable>> compiled = Executable::compile(*module, options);
-  tell(collector.take());
-  if (failed(compiled))
-    return false;
-  for (const auto &[name, tensor] : parameters)
-    if (std::string error; !(*compiled)->getProgram().setParameter(name, tensor, error)) {
-      fail(error);
-      return false;
-    }
-  executable = std::move(*compiled);
-  this->backend = backend;
-  this->targetCpu = targetCpu;
-  return true;
-}
-
-static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
-  std::vector<HostArray> arrays;
-  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
-    arrays.push_back(toArray(inputs[i]));
-  return arrays;
-}
+int32_t mw_program_is_stuck(const mw_program *program) { return program->plan->isStuck(); }
 
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
                        const mw_run_options *options) {
   std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
-  const char *backend = options->backend ? options->backend : "local";
-  const char *targetCpu = options->target_cpu ? options->target_cpu : "";
-  if (program->plan) {
-    RunOptions settings;
-    settings.backend = backend;
-    settings.threadsPerRank = options->threads_per_rank;
-    settings.timeout = options->timeout;
-    settings.checkFinite = options->check_finite != 0;
-    settings.measure = options->measure != 0;
-    settings.targetCpu = targetCpu;
-    if (options->trace)
-      settings.trace = options->trace;
-    Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
-    program->tell(done.getDiagnostics());
-    return done ? 0 : 1;
-  }
-  if (!program->compile(backend, targetCpu))
-    return 1;
-  std::vector<rt::HostTensor> tensors;
-  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i)
-    tensors.push_back(toHostTensor(inputs[i]));
-  rt::RunOptions settings;
+  RunOptions settings;
+  if (options->backend)
+    settings.backend = options->backend;
   settings.threadsPerRank = options->threads_per_rank;
   settings.timeout = options->timeout;
   settings.checkFinite = options->check_finite != 0;
   settings.measure = options->measure != 0;
+  if (options->target_cpu)
+    settings.targetCpu = options->target_cpu;
   if (options->trace)
-    settings.traceFile = options->trace;
-  std::string error;
-  if (!program->executable->getProgram().run(tensors, results, settings, error))
-    return program->fail(error);
-  return 0;
+    settings.trace = options->trace;
+  Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
+  program->tell(done.getDiagnostics());
+  return done ? 0 : 1;
 }
 
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance) {
-  if (!program->plan)
-    return program->fail("a check compares a rewritten program with the one it was: expected "
-                         "options to parallelize");
   Result<CheckResult> result = program->plan->check(toArrays(program, inputs), tolerance);
   program->tell(result.getDiagnostics());
   if (!result)
@@ -350,36 +219,13 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
 }
 
 const char *mw_program_report(mw_program *program, int32_t json) {
-  if (program->plan) {
-    program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
-    return program->report.c_str();
-  }
-  Report report;
-  if (!program->buildReport(report))
+  std::vector<Diagnostic> diagnostics;
+  bool isComplete = mlir::succeeded(program->plan->getState().completeReport(diagnostics));
+  program->tell(diagnostics);
+  if (!isComplete)
     return nullptr;
-  program->report = toString(report, json ? ReportFormat::Json : ReportFormat::Text);
+  program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
   return program->report.c_str();
-}
-
-bool mw_program::buildReport(Report &report) {
-  mlir::FunctionOpInterface main = getEntry(*module);
-  if (main->hasAttr(dist::DistDialect::kSpmdAttr)) {
-    DiagnosticCollector collector(context.get());
-    FailureOr<Report> built = ::meshwright::buildReport(main);
-    tell(collector.take());
-    if (failed(built))
-      return false;
-    report = std::move(*built);
-  }
-  // A program for one rank sends nothing.
-  report.memory = planMemory(main).memory;
-  if (!executable)
-    return true;
-  if (rt::RunReport run = executable->getProgram().getRunReport(); run.ranks > 0) {
-    report.runText = run.toText();
-    report.runJson = run.toJson();
-  }
-  return true;
 }
 
 //===----------------------------------------------------------------------===//
@@ -387,21 +233,7 @@ bool mw_program::buildReport(Report &report) {
 //===----------------------------------------------------------------------===//
 
 int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu) {
-  std::string target = target_cpu ? target_cpu : "";
-  if (program->plan) {
-    Result<CompileSummary> done = program->plan->compile(bundle, target);
-    program->tell(done.getDiagnostics());
-    return done ? 0 : 1;
-  }
-  BundleOptions options;
-  options.compile.targetCpu = target;
-  Report report;
-  if (!program->buildReport(report))
-    return 1;
-  options.textReport = toString(report, ReportFormat::Text);
-  options.jsonReport = toString(report, ReportFormat::Json);
-  DiagnosticCollector collector(program->context.get());
-  bool fine = succeeded(compileBundle(*program->module, bundle, program->parameters, options));
-  program->tell(collector.take());
-  return fine ? 0 : 1;
+  Result<CompileSummary> done = program->plan->compile(bundle, target_cpu ? target_cpu : "");
+  program->tell(done.getDiagnostics());
+  return done ? 0 : 1;
 }
