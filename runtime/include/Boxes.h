@@ -13,15 +13,14 @@
 
 namespace meshwright::rt {
 
-/// Copies a box of `extents` elements, each `elementSize` bytes, between two
-/// row-major tensors of the given shapes, from `fromOffset` to `toOffset` (an
-/// index per dimension).
+/// Copies a box of `extents` elements of `elementSize` bytes between two dense row-major tensors,
+/// from index `fromOffset` to index `toOffset`.
 void copyBox(const void *from, const std::vector<int64_t> &fromShape,
              const std::vector<int64_t> &fromOffset, void *to, const std::vector<int64_t> &toShape,
              const std::vector<int64_t> &toOffset, const std::vector<int64_t> &extents,
              int64_t elementSize);
 
-/// The same with strides and offsets in elements.
+/// The same between addresses, with strides in elements.
 void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char *to,
                  const std::vector<int64_t> &toStrides, const std::vector<int64_t> &extents,
                  int64_t elementSize);

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A bundle is a folder with all it takes to run a program where there is no
-// compiler; docs/bundles.md describes its files.
+// A bundle is a folder with a compiled program and its weights. It runs without the compiler.
+// docs/bundles.md describes its files.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,36 +20,36 @@
 
 namespace meshwright::rt {
 
-/// Changes whenever the files of a bundle do.
+/// The version of the files in a bundle. Changes whenever their format does.
 constexpr int64_t kBundleVersion = 5;
 
-/// A bundle's program, with its weights in place: a rank maps its own, and those
-/// that all ranks share. Null, with an error that names the file, where the
-/// bundle is incomplete, of another version, or for another processor. Files of
-/// weights are read when they are needed, or at once to be verified.
+/// Opens the program of a bundle and maps the weights of this process's ranks. Returns null, with
+/// an error that names the file, if the bundle is incomplete, of another version, or for another
+/// processor. Weights are read from disk when a rank first uses them; `verifyWeights` reads all
+/// of them now and compares their checksums.
 std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
                                     bool verifyWeights, std::string &error);
-/// Its report, as text or JSON; empty, with an error, where there is none.
+/// Returns the bundle's report as text or JSON; empty, with an error, if there is none.
 std::string readReport(const std::string &path, bool asJson, std::string &error);
 
-/// Writes a bundle under another name; it gets its own with `finish`.
+/// Writes a bundle under another name. `finish` gives it its own name.
 class BundleWriter {
 public:
-  /// Null, with an error, where `path` is taken by anything but an empty folder or a
-  /// bundle, of any version, with nothing else in it, or where no folder can be made
-  /// beside it.
+  /// Returns null, with an error, if no folder can be made beside `path`, or if `path` exists and
+  /// is neither an empty folder nor a bundle (of any version) without other files.
   static std::unique_ptr<BundleWriter> create(const std::string &path, std::string &error);
-  /// Deletes what has not been finished.
+  /// Deletes the bundle if it is not finished.
   ~BundleWriter();
 
-  /// Where the program's shared object is to be written; `write` gives it its name.
+  /// The path at which the caller writes the program's shared object before `write`, which
+  /// renames it.
   std::string getProgramPath() const;
-  /// The stored tensor of a parameter, by its index in the description.
+  /// Returns the stored tensor of a parameter, by its index in the description.
   using Weights = std::function<HostTensor(int64_t parameter)>;
-  /// Writes everything else. Empty reports are left out.
+  /// Writes all other files. Empty reports are left out.
   bool write(const ProgramDescription &description, const Weights &weights,
              const std::string &textReport, const std::string &jsonReport, std::string &error);
-  /// Puts the bundle in its place, instead of one that is there.
+  /// Renames the bundle to its path, in place of a bundle that is there.
   bool finish(std::string &error);
 
 private:

@@ -1,4 +1,4 @@
-//===- Cpu.h - what this processor can do -----------------------*- C++ -*-===//
+//===- Cpu.h - the instruction set of this processor ------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -16,12 +16,12 @@ namespace meshwright::rt {
 /// "x86-64", "aarch64" or "unknown".
 std::string getArchitecture();
 
-/// Extensions of the instruction set that compiled code may use, as LLVM spells
-/// them ("avx512bf16"), beyond what every processor of the architecture has.
+/// Extensions of the architecture's instruction set that compiled code may use, as LLVM spells
+/// them ("avx512bf16").
 const std::vector<std::string> &getKnownFeatures();
-/// Whether this processor and system have one of them; false for unknown ones.
+/// Returns true if this processor and system support an extension; false for unknown names.
 bool hasFeature(const std::string &name);
-/// Those that it does not have, with commas.
+/// Returns the extensions that this processor does not support, separated by commas.
 std::string getMissingFeatures(const std::vector<std::string> &names);
 
 } // namespace meshwright::rt

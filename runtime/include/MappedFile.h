@@ -1,4 +1,4 @@
-//===- MappedFile.h - files read where they lie -----------------*- C++ -*-===//
+//===- MappedFile.h - files mapped into memory ------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -14,10 +14,10 @@
 
 namespace meshwright::rt {
 
-/// A file in memory, for reading.
+/// A file that is mapped into memory for reading.
 class MappedFile {
 public:
-  /// Null, with an error that names the file.
+  /// Returns null, with an error that names the file, if it cannot be read.
   static std::shared_ptr<MappedFile> open(const std::string &path, std::string &error);
   ~MappedFile();
   MappedFile(const MappedFile &) = delete;
@@ -26,9 +26,9 @@ public:
   int64_t getSize() const { return size; }
   const std::string &getPath() const { return path; }
 
-  /// A file that is cut after it was mapped has nothing to read: the system sends
-  /// SIGBUS. From here on the process then says which file it was, removes its
-  /// temporary files, and exits with 1. For programs, not for libraries: a handler
+  /// Installs a handler for SIGBUS, which the system sends when a mapped file was truncated and
+  /// a page behind its end is read. The handler names the file, removes the temporary files of
+  /// the process and exits with 1. Only a program calls this, never a library: a handler
   /// belongs to the whole process.
   static void reportLostFiles(const char *program);
 

@@ -14,20 +14,19 @@
 
 namespace meshwright::rt {
 
-/// Buffers of programs are aligned to this, in bytes: a cache line, and any
-/// vector.
+/// The alignment of programs' buffers in bytes: that of a cache line and of any vector.
 constexpr int64_t kAlignment = 64;
 
 struct FreeMemory {
-  /// Of the mapping; 0 where it is the C library's.
+  /// The size of the mapping; 0 if the memory is the C library's.
   int64_t mappedBytes = 0;
   void operator()(char *data) const;
 };
 using Memory = std::unique_ptr<char, FreeMemory>;
 
-/// Memory aligned to `kAlignment`. What is large is fresh from the system, in huge
-/// pages where it has them: what the C library gives a second time may lie in
-/// small ones, which are read at half the rate. Null where there is none.
+/// Allocates memory that is aligned to `kAlignment`. Returns null if there is none. Large memory
+/// is mapped afresh, in huge pages if the system has them: memory that the C library hands out
+/// again may be in small pages, which are read at half the rate.
 Memory allocate(int64_t bytes);
 
 /// Bytes of memory that this process can still get, or -1 if unknown.

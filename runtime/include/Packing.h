@@ -1,4 +1,4 @@
-//===- Packing.h - parameters as kernels read them --------------*- C++ -*-===//
+//===- Packing.h - parameters in the order kernels read ---------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -14,15 +14,15 @@
 
 namespace meshwright::rt {
 
-/// Bytes of a packed parameter, padding included.
+/// The bytes of a packed parameter, padding included.
 int64_t sizeOfPacked(const mw_rt_packing &what);
-/// Panels, which may be packed one by one.
+/// The number of panels. Each can be packed by itself.
 int64_t packedPanels(const mw_rt_packing &what);
 
-/// Packs the panels first .. last of a dense matrix into `to`, which has room for
-/// all panels. Different panels may be packed by several threads at once.
+/// Packs the panels [first, last) of a dense matrix into `to`, which has room for all panels.
+/// Several threads may pack different panels at once.
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first, int64_t last);
-/// Packs all of it, with several threads where it is large.
+/// Packs all panels. Large matrices are packed by up to `threads` threads.
 void pack(const mw_rt_packing &what, const void *from, void *to, int threads = 1);
 
 } // namespace meshwright::rt

@@ -1,4 +1,4 @@
-//===- PlainNumbers.h - numbers as files have them --------------*- C++ -*-===//
+//===- PlainNumbers.h - numbers with a decimal point ------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -12,8 +12,8 @@
 
 namespace meshwright::rt {
 
-/// As long as it lives this thread writes and reads numbers with a decimal point,
-/// whatever locale the process has chosen.
+/// While an object of this class exists, its thread writes and reads numbers with a decimal
+/// point, independent of the locale of the process.
 class PlainNumbers {
 public:
   PlainNumbers() : plain(newlocale(LC_NUMERIC_MASK, "C", locale_t())), before(uselocale(plain)) {}

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A compiled program is code and a description of it: what it takes, gives and
-// needs. The compiler makes both; a bundle keeps them on disk. Here they meet
-// ranks, weights and inputs.
+// A compiled program is code and a description of its arguments, results and memory. The
+// compiler makes both, and a bundle keeps them on disk. A `Program` runs them on ranks, with
+// weights and inputs.
 //
 //===----------------------------------------------------------------------===//
 
@@ -38,7 +38,7 @@ struct HostTensor {
   const void *data = nullptr;
 };
 
-/// Bytes that may be part of something larger, which lives as long as they do.
+/// Bytes, and an owner that keeps them. They may be a part of the owner's memory.
 struct Bytes {
   std::shared_ptr<const void> data;
   int64_t size = 0;
@@ -49,22 +49,23 @@ struct ProgramValue {
   /// `nn.input`, `nn.parameter` or `nn.output`.
   std::string name;
   DType type = DType::F32;
-  /// As the host sees it: global.
+  /// The global shape, which the host uses.
   std::vector<int64_t> shape;
-  /// A rank's part, padding included.
+  /// The shape of a rank's part, padding included.
   std::vector<int64_t> localShape;
   /// Parameters only: other names of the same weight.
   std::vector<std::string> aliases;
-  /// Parameters only: where the value begins in the stored tensor
-  /// (`nn.parameter_offsets`); empty where it is all of it.
+  /// Parameters only: the index in the stored tensor at which the value begins
+  /// (`nn.parameter_offsets`); empty if the value is the whole tensor.
   std::vector<int64_t> offsets;
-  /// Inputs that the program reads as indices: they must be below it; 0 for others.
+  /// Inputs that the program reads as indices: the exclusive upper bound of elements. 0 for
+  /// other inputs.
   int64_t indexBound = 0;
-  /// Its layout, printed; empty in a global program.
+  /// The layout as text; empty in a global program.
   std::string sharding;
   ShardedLayout layout;
-  /// Inputs and parameters that are partial sums over these axes: the first rank
-  /// along them holds all of the sum, others zeros.
+  /// The axes over which an input or parameter is a partial sum: the first rank along them holds
+  /// the whole value, the other ranks hold zeros.
   mw_rt_axes unreduced = {};
 
   int64_t getLocalBytes() const { return countOf(localShape) * sizeOf(type); }
@@ -72,38 +73,38 @@ struct ProgramValue {
   int64_t getHolder(int64_t rank) const;
 };
 
-/// What a program's entry gets as one of its `arguments`.
+/// One of the `arguments` of a program's entry.
 struct ProgramArgument {
   bool isParameter = false;
-  /// In the list of inputs, or that of parameters.
+  /// The index in the list of parameters, or of inputs.
   int64_t index = 0;
-  /// Whether the entry reads it as it lies; else null is passed.
+  /// Whether the entry reads the argument itself. If not, the entry is passed null and reads
+  /// packed parts at most.
   bool isRead = true;
 };
 
-/// What an entry gets as one of its `prepared`: an argument, a parameter, or a
-/// part of one in one piece, in another order of elements.
+/// One of the `prepared` of a program's entry: a parameter, or a contiguous part of one, packed.
 struct PreparedParameter {
-  /// The argument, and the bytes before the part.
+  /// The argument, and the offset of the part in bytes.
   int64_t argument = 0, offset = 0;
   mw_rt_packing packing = {};
 };
 
-/// All there is to know of a program beside its code.
+/// Everything about a program except its code.
 struct ProgramDescription {
   int64_t numRanks = 1;
-  /// Bytes of temporaries of a rank.
+  /// The bytes of a rank's arena, which holds its temporaries.
   int64_t arenaBytes = 0;
   std::vector<ProgramValue> inputs, parameters, outputs;
-  /// In the entry's order; outputs have one order only.
+  /// In the order of the entry's parameters. Outputs are in the order of its results already.
   std::vector<ProgramArgument> arguments;
   std::vector<PreparedParameter> prepared;
   std::vector<Bytes> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;
-  /// The ops that are in one kernel with an op, by its number.
+  /// The other ops that are fused into the kernel of an op, by the op's number.
   std::map<int64_t, std::string> fused;
-  /// The processor it was compiled for, and what of it the code uses, as LLVM
+  /// The processor that the code was compiled for, and the extensions that it uses, as LLVM
   /// spells them.
   std::string targetCpu;
   std::vector<std::string> targetFeatures;
@@ -113,17 +114,21 @@ struct ProgramDescription {
   }
 };
 
-/// A rank's part of an input or a parameter, from the stored tensor.
+/// Writes a rank's part of an input or a parameter to `local`, from the stored tensor.
 void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
 
-/// An empty string, or what is wrong with a tensor for a parameter.
+/// Returns an empty string if the tensor fits the parameter, else an error.
 std::string checkParameter(const ProgramValue &parameter, const HostTensor &tensor);
 
-/// A program on its ranks, those of them that live in this process.
+/// A program on the ranks of this process.
+///
+/// - Parameters are set once and sharded and packed by the first run. Inputs are sharded by
+///   each run.
+/// - The arrays of parameters and inputs are not copied if a rank can read them in place.
+/// - Any thread may run a program. Runs wait for one another.
 class Program {
 public:
-  /// Null, with an error, where there is no such backend. `code` keeps the entry
-  /// loaded.
+  /// Returns null, with an error, if the backend cannot be opened. `code` keeps the entry loaded.
   static std::unique_ptr<Program> create(ProgramDescription description, mw_rt_entry entry,
                                          std::shared_ptr<void> code, const std::string &backend,
                                          std::string &error);
@@ -131,29 +136,28 @@ public:
 
   const ProgramDescription &getDescription() const { return description; }
   World &getWorld() { return *world; }
-  /// Those of this process, in order.
+  /// The ranks of this process, in order.
   const std::vector<int64_t> &getRanks() const { return ranks; }
 
-  /// Gives a parameter its stored tensor, by name or alias, between runs. Not copied:
-  /// the array must live, unchanged, until the program is destroyed or has another one
-  /// (parameters that need no sharding are read where they are).
+  /// Sets the stored tensor of a parameter, by name or alias, between runs. The array is not
+  /// copied: it must stay, unchanged, until the program is destroyed or the parameter is set
+  /// again.
   bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
-  /// Gives a rank of this process its part of a parameter, as it lies (an index in
-  /// the description's `arguments`) or packed (in `prepared`).
+  /// Sets the part of a parameter that a rank of this process holds: unpacked (an index in the
+  /// description's `arguments`) or packed (an index in `prepared`).
   bool setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error);
   bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
-  /// Names of parameters that the program reads and that have no value yet.
+  /// The names of the parameters that the program reads and that are not set.
   std::vector<std::string> getMissingParameters() const;
 
-  /// `inputs` are in the order of the description's; `outputs` point to arrays of
-  /// the sizes that it states, which are filled. Runs wait for one another. Where
-  /// MESHWRIGHT_RUNS asks for more than one run, all must give the same bits.
-  /// After a failure where the world is stuck, a rank may read inputs and parameters
-  /// still: they must stay as long as the process.
+  /// Runs once on all ranks and fills `outputs`, arrays of the sizes that the description
+  /// states. `inputs` are in the order of the description. If MESHWRIGHT_RUNS asks for more than
+  /// one run, all must give the same bits. If the world is stuck after a failure, a rank may
+  /// still read inputs and parameters: they must stay as long as the process.
   bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
            const RunOptions &options, std::string &error);
 
-  /// Of the last run that succeeded with `measure`; none has 0 ranks.
+  /// The report of the last run that succeeded with `measure`. It has 0 ranks if there is none.
   RunReport getRunReport() const {
     std::lock_guard<std::mutex> lock(running);
     return report;
@@ -181,11 +185,11 @@ private:
   std::vector<int64_t> ranks;
   std::unique_ptr<RankMemory> memory;
 
-  /// By parameter: the stored tensor, and whether there is a value.
+  /// By parameter: the stored tensor, and whether the parameter is set (or never read).
   std::vector<HostTensor> stored;
   std::vector<bool> given;
   RunReport report;
-  /// Held by a run.
+  /// A run holds it.
   mutable std::mutex running;
 };
 

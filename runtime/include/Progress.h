@@ -1,4 +1,4 @@
-//===- Progress.h - a line that says how far things are ---------*- C++ -*-===//
+//===- Progress.h - a line of progress on a terminal ------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -14,22 +14,24 @@
 
 namespace meshwright::rt {
 
-/// "compiling kernels: 12 of 40, 3 s" on one line of standard error, from half a
-/// second on, and gone when this object goes. While there are several the last one made
-/// is shown: "compiling kernels" within "running". Nothing is shown where standard error
-/// is no terminal, or after `hide`. Any thread may step.
+/// Shows progress on one line of standard error: "compiling kernels: 12 of 40, 3 s".
+///
+/// - The line appears after half a second and goes with this object.
+/// - Of several objects the last one made is shown: "compiling kernels" within "running".
+/// - Nothing is shown if standard error is no terminal, or after `hide`.
+/// - Any thread may call `step`.
 class Progress {
 public:
-  /// With a total of 0 only the time is shown.
+  /// If the total is 0, only the time is shown.
   explicit Progress(std::string what, int64_t total = 0);
   ~Progress();
   Progress(const Progress &) = delete;
 
   void step(int64_t count = 1);
 
-  /// Takes the line away, for something else to be written there; it comes again.
+  /// Erases the line until its next update, so that other text can be written there.
   static void clear();
-  /// For the rest of the process.
+  /// Shows nothing for the rest of the process.
   static void hide();
 
 private:

@@ -12,43 +12,41 @@
 
 namespace meshwright::rt {
 
-/// What the machine's cores can do together, as a short measurement found it.
+/// The measured peak rates of the machine's cores together, per second.
 struct Ceilings {
   int64_t threads = 0;
-  /// Products and sums of f32, and of bf16 where the processor has dot products
-  /// of them (else as f32).
+  /// Floating-point operations in f32, and in bf16 if the processor has dot products of bf16
+  /// (else the same as f32).
   double f32 = 0, bf16 = 0;
-  /// Read and written by a copy in memory.
+  /// Bytes that a copy in memory reads and writes.
   double bytes = 0;
 };
 
-/// With that many threads at once. Measured once in a process for each number.
+/// The rates of that many threads at once. Measured once per process and number.
 const Ceilings &getCeilings(int64_t threads);
 
-/// Where the time of a run went: seconds are means over ranks.
+/// The time of a run, by kind of work. Seconds are means over ranks.
 struct RunReport {
   struct Class {
     int64_t launches = 0;
     double seconds = 0, flops = 0, bytes = 0;
-    /// The time that the ceilings allow, over that taken: of the two ceilings the
-    /// one that is lower for each launch.
+    /// The time that the ceilings allow, divided by the time taken. Each launch is compared with
+    /// the ceiling, of arithmetic or of memory, that allows it the longer time.
     double ofCeiling = 0;
   };
 
   int64_t ranks = 0, threadsPerRank = 0;
-  /// From the first event to the last, on the rank where that is longest.
+  /// From the first event to the last, on the rank that took longest.
   double seconds = 0;
-  /// Kernels, by class (Rows to Move).
+  /// Kernels, by class (TraceKind::Rows to TraceKind::Move).
   Class classes[4];
-  /// In collectives on any stream; how long of that the compute stream stood still
-  /// for them, which is never more: the rest is hidden behind kernels, or behind another
-  /// collective.
+  /// Collectives on any stream: their number, their time, and the part of the time that the
+  /// compute stream waited for them. The rest is hidden behind kernels or another collective.
   int64_t collectives = 0;
   double communication = 0, exposed = 0;
-  /// By the rank that sends most, and by all ranks.
+  /// Bytes sent by the rank that sends most, and by all ranks.
   double sentBytes = 0, sentByAll = 0;
-  /// Of a rank's arena: as planned, and as far up as a rank was seen to write; -1
-  /// where nobody looked.
+  /// Bytes of a rank's arena: as planned, and as far up as a rank wrote (-1 if not measured).
   int64_t planned = 0, seen = -1;
   Ceilings ceilings;
 

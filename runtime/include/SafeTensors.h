@@ -17,21 +17,21 @@
 
 namespace meshwright::rt {
 
-/// A safetensors file, mapped into memory; tensors are read where they lie.
+/// A safetensors file, mapped into memory. Tensors are read in place.
 class SafeTensorsFile {
 public:
   struct Tensor {
-    /// As the file spells it: "F32", "BF16", ...
+    /// The type as the file spells it: "F32", "BF16", ...
     std::string storedType;
-    /// Whether `type` is one of ours.
+    /// Whether programs have that type; `type` is valid only then.
     bool supported = false;
     DType type = DType::F32;
     std::vector<int64_t> shape;
     const void *data = nullptr;
   };
 
-  /// Null, with an error that names the file, where it is unreadable, cut
-  /// short or inconsistent.
+  /// Returns null, with an error that names the file, if it is unreadable, truncated or
+  /// inconsistent.
   static std::unique_ptr<SafeTensorsFile> open(const std::string &path, std::string &error);
   ~SafeTensorsFile();
 
@@ -54,8 +54,8 @@ struct NamedTensor {
   const void *data;
 };
 
-/// Writes a safetensors file: under another name first, so that no half-written
-/// file is left behind.
+/// Writes a safetensors file. It is written under another name and renamed, so that no
+/// half-written file is left behind.
 bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,
                       std::string &error);
 

@@ -25,24 +25,23 @@ struct ShardedFactor {
   int64_t orderRanks = 1;
 };
 
-/// How a value lies on the ranks: each dimension is a product of factors, major
-/// to minor.
+/// The layout of a value on the ranks: each dimension is a product of factors, major to minor.
 struct ShardedLayout {
   std::vector<std::vector<ShardedFactor>> dims;
 
   std::vector<int64_t> getGlobalShape() const;
   std::vector<int64_t> getLocalShape() const;
-  /// Whether every rank's buffer is the global array.
+  /// Returns true if the buffer of every rank equals the global array.
   bool isReplicated() const;
 };
 
-/// Fills a rank's local buffer from the global array, padding with zeros. The
-/// array may be a box of a larger one: `stored` is the larger one's shape and
-/// `offsets` where the box begins (both empty: it is the array itself).
+/// Fills a rank's local buffer from the global array. Padding is filled with zeros. The array may
+/// be a box of a larger array: `stored` is the shape of the larger array, and the box begins at
+/// index `offsets`. Both are empty if it is the array itself.
 void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *global,
            const std::vector<int64_t> &stored, const std::vector<int64_t> &offsets, void *local);
 
-/// Writes a rank's part of the global array.
+/// Writes a rank's local buffer to its part of the global array.
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,
              void *global);
 

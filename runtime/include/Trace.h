@@ -1,4 +1,4 @@
-//===- Trace.h - what ranks do when -----------------------------*- C++ -*-===//
+//===- Trace.h - events of ranks and streams --------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -20,53 +20,54 @@
 
 namespace meshwright::rt {
 
-/// Kernels by class, as launched; then what is no kernel.
+/// The class of a kernel, or an event that is no kernel.
 enum class TraceKind : int64_t {
   Rows = MW_RT_ROWS,
   Gemm = MW_RT_GEMM,
   Attention = MW_RT_ATTENTION,
   Move = MW_RT_MOVE,
   Collective,
-  /// The compute stream waits for another.
+  /// The compute stream waits for a communication stream.
   Wait,
 };
 constexpr int64_t kTraceKinds = 6;
 const char *nameOf(TraceKind kind);
 
-/// Times are in nanoseconds since the epoch, so that processes compare.
+/// Times are in nanoseconds since the epoch, so that events of several processes compare.
 struct TraceEvent {
   int64_t begin = 0, end = 0;
   TraceKind kind = TraceKind::Rows;
   /// Index into the program's table of op names.
   int64_t op = -1;
-  /// Computed; read and written, or sent.
+  /// Operations computed; bytes read and written, or sent.
   int64_t flops = 0, bytes = 0;
-  /// Of the results, where one counts; else -1.
+  /// The element type of the results, or -1 if it has no meaning.
   int64_t dtype = -1;
 };
 
-/// What the ranks did in a run, or several.
+/// The events of one or more runs.
 class Trace {
 public:
-  /// The events of one rank's stream, in order; 0 is its compute stream. One
-  /// thread at a time adds to it.
+  /// The events of one stream of a rank, in order; stream 0 is the compute stream. One thread at
+  /// a time adds events.
   struct Row {
     int64_t rank = 0, stream = 0;
     std::vector<TraceEvent> events;
   };
 
-  /// Stays where it is. Any thread may ask.
+  /// Returns the row, which keeps its address. Any thread may call this.
   Row &getRow(int64_t rank, int64_t stream);
-  /// By rank and stream. Only while nothing runs.
+  /// The rows by rank and stream. Must not be called during a run.
   std::vector<const Row *> getRows() const;
   void clear() { rows.clear(); }
 
-  /// A rank's events as bytes, for another process, which adds them to its own.
+  /// Returns a rank's events as bytes, which another process adds to its trace by `merge`.
+  /// `merge` returns false if the bytes are damaged.
   std::string serialize(int64_t rank) const;
   bool merge(const std::string &bytes);
 
-  /// In the Chrome trace format, which Perfetto and chrome://tracing open: a
-  /// process for each rank, a thread for each stream. `ops` are the program's.
+  /// Returns the Chrome trace format, which Perfetto and chrome://tracing open: a process for
+  /// each rank, a thread for each stream. `ops` are the names of the program's ops.
   std::string toJson(const std::vector<std::string> &ops) const;
 
 private:
@@ -74,18 +75,18 @@ private:
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Row>> rows;
 };
 
-/// Writes the trace as JSON: under another name first, so that no half-written file is
-/// left behind.
+/// Writes the trace as JSON. The file is written under another name and renamed, so that no
+/// half-written file is left behind.
 bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
                 std::string &error);
 
 /// Nanoseconds since the epoch, steady within a process.
 int64_t traceClock();
 
-/// An event as long as the scope; none where `row` is null.
+/// Adds an event that lasts as long as this object. Adds none if `row` is null.
 class TraceScope {
 public:
-  /// `event` without its times.
+  /// `event` has no times yet.
   TraceScope(Trace::Row *row, const TraceEvent &event) : row(row) {
     if (!row)
       return;

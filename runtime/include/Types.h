@@ -26,13 +26,14 @@ enum class DType : int64_t {
   I1 = MW_I1,
 };
 
-/// Bytes of an element.
+/// The bytes of an element.
 int64_t sizeOf(DType type);
 /// "f32", "bf16", ...
 const char *nameOf(DType type);
-/// What another order of the same sums may change, relative to the largest entry.
+/// The largest difference, relative to the largest entry, that another order of the same sums may
+/// cause.
 double getTolerance(DType type);
-/// Elements of a shape.
+/// The number of elements of a shape.
 int64_t countOf(const std::vector<int64_t> &shape);
 /// "f32[2, 3]".
 std::string describe(DType type, const std::vector<int64_t> &shape);
@@ -42,12 +43,11 @@ uint16_t floatToBf16(float value);
 float f16ToFloat(uint16_t bits);
 uint16_t floatToF16(float value);
 
-/// Converts `count` elements of bf16 or f16 to f32 and back, rounding to
-/// nearest even.
+/// Convert `count` elements of bf16 or f16 to f32, and back with rounding to nearest even.
 void widen(DType type, const void *from, float *to, int64_t count);
 void narrow(DType type, const float *from, void *to, int64_t count);
 
-/// The element at an index, as a double.
+/// Returns the element at an index as a double.
 double loadAsDouble(DType type, const void *data, int64_t index);
 
 } // namespace meshwright::rt

@@ -1,4 +1,4 @@
-//===- WholeFile.h - what is written whole or not at all --------*- C++ -*-===//
+//===- WholeFile.h - files written whole or not at all ----------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -17,7 +17,8 @@
 
 namespace meshwright::rt {
 
-/// A file or folder that goes, with all that is in it, unless it is kept.
+/// A file or folder that is deleted with its contents when this object is destroyed, unless
+/// `keep` was called.
 class Temporary {
 public:
   explicit Temporary(std::string path);
@@ -25,16 +26,18 @@ public:
   Temporary(const Temporary &) = delete;
 
   const std::string &getPath() const { return path; }
-  /// It has another name now.
+  /// Keeps the file, which has been renamed.
   void keep();
 
-  /// From here on those there are go when SIGINT, SIGTERM or SIGHUP ends the
-  /// process, and a file that gets too large is an error, no signal. For programs,
-  /// not for libraries: a handler belongs to the whole process.
+  /// From this call on, SIGINT, SIGTERM and SIGHUP delete all temporary files before they end the
+  /// process, and a file that exceeds the size limit is an error instead of a signal. Only a
+  /// program calls this, never a library: a handler belongs to the whole process.
   static void removeOnSignals();
-  /// They go now, by system calls only: for signal handlers that end the process.
+  /// Deletes all temporary files now. Uses system calls only, so that a signal handler may call
+  /// it.
   static void removeAll();
-  /// Whether this is what a signal does since then: who takes its place passes on to it.
+  /// Returns true if this action is the one that `removeOnSignals` installed. A handler that
+  /// replaces it must pass the signal on.
   static bool isRemoval(const struct sigaction &action);
 
 private:
@@ -42,20 +45,19 @@ private:
   bool isKept = false;
 };
 
-/// A file that appears under its name when all of it is there: it is written
-/// beside its place and renamed. What is there and no file (a pipe, a terminal,
-/// /dev/null) is written as it is, and a link stays one.
+/// A file that appears under its name when it is complete: it is written beside its place and
+/// renamed. A pipe, a terminal or a device is written directly, and a link stays a link.
 class WholeFile {
 public:
-  /// Whether one could be written, before there is anything to write: an error
-  /// comes before the work and not after it.
+  /// Checks that the file could be written, so that an error comes before the work that makes
+  /// the contents.
   static bool check(const std::string &path, std::string &error);
 
-  /// Null, with an error that names the file.
+  /// Returns null, with an error that names the file, if it cannot be written.
   static std::unique_ptr<WholeFile> create(const std::string &path, std::string &error);
   ~WholeFile();
 
-  /// After a failure the next ones do nothing, and `finish` says why.
+  /// After a failure further calls do nothing, and `finish` returns the error.
   void write(const void *data, size_t bytes);
   bool finish(std::string &error);
 
@@ -71,18 +73,19 @@ private:
   int problem = 0;
 };
 
-/// A file, and how the command line knows it: by an option, or as "the model". Without
-/// a path it is none.
+/// A file of the command line and the name of its option, or "the model". The path is empty if
+/// the option is not given.
 struct NamedPath {
   std::string name, path;
 };
 
-/// Whether nothing is written twice, where only the later would be left, nor over what
-/// is read or into a folder that is. Devices and pipes take any number. Else why not.
+/// Checks that no file is written twice, that no written file is also read, and that none is
+/// written into a folder that is read. Devices and pipes may be named any number of times.
+/// Returns false, with an error, if a check fails.
 bool checkDistinct(const std::vector<NamedPath> &written, const std::vector<NamedPath> &read,
                    std::string &error);
 
-/// Whether standard output took all that was printed; else why not.
+/// Flushes standard output. Returns false, with an error, if a write failed.
 bool finishOutput(std::string &error);
 
 } // namespace meshwright::rt

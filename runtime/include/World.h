@@ -31,17 +31,17 @@ struct Link;
 class Trace;
 class World;
 
-/// More than there is any use for: who asks for that many has made a mistake, and
-/// hears of it before anything is allocated.
+/// The most ranks of a program. A larger number is a mistake of the caller, which is reported
+/// before anything is allocated.
 inline constexpr int64_t kMaxRanks = 1 << 16;
-/// Of the ranks of one process, together.
+/// The most compute threads of all ranks of one process together.
 inline constexpr int64_t kMaxThreads = 1 << 12;
 
-/// The local buffers of one rank for one run.
+/// The local buffers of one rank for one run: addresses in the memory of its device.
 struct RankBuffers {
   char *arena = nullptr;
   std::vector<const void *> arguments;
-  /// Parameters as packed at load.
+  /// Parameters, in the order of elements that kernels read.
   std::vector<const void *> prepared;
   std::vector<const void *> constants;
   /// Written by the program.
@@ -49,92 +49,98 @@ struct RankBuffers {
 };
 
 struct RunOptions {
-  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or
-  /// 30.
+  /// Seconds that a rank may wait in one collective. 0 stands for MESHWRIGHT_TIMEOUT, or 30.
   double timeout = 0;
-  /// Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. Results do
-  /// not depend on it.
+  /// Threads that a rank computes with. 0 stands for MESHWRIGHT_THREADS, or 1. Results do not
+  /// depend on it.
   int64_t threadsPerRank = 0;
-  /// Fail where an op produces NaN or infinity, and name the first one.
+  /// Fail if an op produces NaN or infinity, and name the first such op.
   bool checkFinite = false;
-  /// Filled with what each rank and stream of this process does when.
+  /// Receives the events of each rank and stream of this process, or null.
   std::shared_ptr<Trace> trace = nullptr;
 
-  /// For programs (Program.h), whose ranks may be in other processes too:
-  /// where to write the trace of all of them; nowhere if empty.
+  /// Only for programs (Program.h): the file for the trace of all ranks, those of other
+  /// processes included. Empty for none.
   std::string traceFile = {};
-  /// Prepare a report of where time and memory went.
+  /// Only for programs: measure time and memory for a report.
   bool measure = false;
 };
 
-/// Lets go of a world; not of its memory where a rank is stuck in it.
+/// Deletes a world, unless a rank is stuck in it or this process was forked from the world's.
 struct WorldDeleter {
   void operator()(World *world) const;
 };
 using WorldPtr = std::unique_ptr<World, WorldDeleter>;
 
-/// The ranks of a program that this process hosts. Kept from run to run: their
-/// threads, and what they prepare (library primitives, groups), are reused.
+/// The ranks of a program that this process hosts.
+///
+/// - Each rank has a thread, which runs the program's entry, and a device, which does the
+///   work. Both are kept from run to run.
+/// - The backend connects these ranks with those of other processes.
+/// - A run ends on all ranks with the same status. The first failure of any rank is the error
+///   of the run.
+/// - A rank that does not come back from a failed run is stuck: nothing that it may still use
+///   is freed.
 class World {
 public:
-  /// Called on the rank's thread with a value that the program hands out.
+  /// Called on the rank's thread with a value of the program (`mw_rt_run_probe`).
   using Probe = std::function<void(int64_t rank, int64_t probe, const void *value)>;
 
-  /// Null, with an error, if there is no backend of that name, or it cannot work
-  /// here. `ops` names the program's ops, in its order, for errors.
+  /// Returns null, with an error, if there is no backend of that name or it cannot work here.
+  /// `ops` are the names of the program's ops, for errors.
   static WorldPtr create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
                          std::string &error);
 
-  /// Runs the entry once on every rank of this process, which have the buffers in the
-  /// order of `getLocalRanks`. On failure all ranks end, and the error names
-  /// rank and op.
+  /// Runs the entry once on every rank of this process. `buffers` are in the order of
+  /// `getLocalRanks`. After a failure all ranks end, and the error names rank and op.
   bool run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, const RunOptions &options,
            std::string &error);
 
-  /// Whether a rank did not come back from a run that failed: its buffers and
-  /// code must stay, and the process cannot count on its thread ending.
+  /// Returns true if a rank has not come back from a run that failed. Its buffers and code must
+  /// stay, and its thread may never end.
   bool isStuck();
 
   void setProbe(Probe callback) { probe = std::move(callback); }
   const Probe &getProbe() const { return probe; }
-  /// Of all processes.
+  /// The ranks of all processes.
   int64_t getNumRanks() const { return numRanks; }
-  /// Those that this process hosts.
+  /// The ranks of this process, in order.
   const std::vector<int64_t> &getLocalRanks() const { return localRanks; }
   Backend &getBackend() { return *backend; }
   /// The device of a rank of this process.
   Device &getDevice(int64_t rank);
 
-  /// For backends and the ranks' threads.
-  /// Of the current run.
+  // For backends, devices and the ranks' threads.
+
+  /// The timeout of the current run, in seconds.
   double getTimeout() const { return timeout; }
   int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
   const std::vector<std::string> &getOpNames() const { return ops; }
-  /// What else is in the kernels of ops, by an op's number, for errors about values.
+  /// Sets the other ops that are fused into the kernel of an op, by the op's number, for errors
+  /// about values.
   void setFused(std::map<int64_t, std::string> others) { fused = std::move(others); }
-  /// The id of the bundle that the program is from; empty where it is from none.
-  /// Backends whose ranks are in several processes see to it that all have the same.
+  /// Sets the id of the bundle that the program comes from; empty if it comes from none.
+  /// Backends with ranks in several processes check that all processes have the same id.
   void setBundle(std::string id) { bundle = std::move(id); }
   const std::string &getBundle() const { return bundle; }
   /// The link of MESHWRIGHT_LINK, to which CPU devices slow collectives down, or null.
   const Link *getLink() const { return link.get(); }
-  /// The op that a rank of this process is at, or was last; -1 before the first.
+  /// The op that a rank of this process is at, or was at last; -1 before the first op.
   int64_t getPosition(int64_t rank) const;
-  /// How long threads look before they sleep, in nanoseconds: those of streams,
-  /// and those that compute.
+  /// How long a thread of this stream polls before it sleeps, in nanoseconds.
   int64_t getSpin(int64_t stream) const { return stream ? streamSpin : computeSpin; }
-  /// Ranks of all processes on this machine, where the backend knows of others:
-  /// threads do not spin where there are more than cores.
+  /// Sets how many ranks of all processes are on this machine. Threads do not poll if there are
+  /// more threads than cores.
   void setRanksOnMachine(int64_t count) { ranksOnMachine = count; }
 
-  /// Records the first failure and wakes everybody who waits.
+  /// Records the first failure of a run and wakes all waiting ranks.
   void fail(int64_t rank, int64_t op, const std::string &message);
-  /// The same with an error of another process, which names its rank.
+  /// The same with an error of another process, which names the rank itself.
   void fail(const std::string &message);
   bool hasFailed() const { return failed.load(std::memory_order_acquire); }
-  /// Records that an op's results are not finite. The run goes on to its end, so
-  /// that of all such ops the first is named.
+  /// Records that an op's results are not finite. The run goes on to its end, so that the error
+  /// names the first of all such ops.
   void noteNotFinite(int64_t rank, int64_t op, const std::string &message);
 
 private:
@@ -148,7 +154,7 @@ private:
   void hostRank(mw_rt_context &context, size_t index);
   mw_rt_context *findRank(int64_t rank) const;
 
-  /// Whose threads the ranks are: a process forked from it has none of them.
+  /// The process that has the ranks' threads. A process forked from it has none of them.
   const pid_t process = getpid();
   int64_t numRanks = 0;
   std::vector<int64_t> localRanks;
@@ -163,7 +169,7 @@ private:
   int64_t computeSpin = 0, streamSpin = 0, ranksOnMachine = 0;
   Probe probe;
 
-  /// What the ranks' threads run, and who is at it.
+  // The current run, and the ranks that have not finished it. `runMutex` protects these.
   std::mutex runMutex;
   std::condition_variable runBegins, rankEnds;
   int64_t runCount = 0, unfinished = 0;
@@ -172,13 +178,14 @@ private:
   std::vector<RankBuffers> buffers;
   std::shared_ptr<Trace> trace;
 
+  // The errors of the current run. `errorMutex` protects these.
   std::mutex errorMutex;
   std::string firstError;
   int64_t notFiniteOp = -1, notFiniteRank = -1;
   std::string notFinite;
   std::atomic<bool> failed{false};
 
-  /// Goes first: until it is gone it may tell of failures and ask where ranks are.
+  /// Destroyed first: until then it may report failures and ask for the position of ranks.
   std::unique_ptr<Backend> backend;
 };
 
