@@ -45,7 +45,7 @@ static BackendFactory findAdded(const std::string &name) {
   return found == added.factories.end() ? nullptr : found->second;
 }
 
-/// The folder of the runtime library: backends lie beside it.
+/// Returns the folder of the runtime library, which also has the backends.
 static std::filesystem::path findFolder() {
   Dl_info info;
   if (!dladdr(reinterpret_cast<const void *>(&openBackend), &info) || !info.dli_fname)
@@ -68,7 +68,7 @@ static std::set<std::string> listBackends(const std::filesystem::path &folder) {
   return names;
 }
 
-/// Opens the shared object of a backend. Returns null, with an error, where there is none.
+/// Opens the shared object of a backend. Returns null, with an error, if there is none.
 static BackendFactory loadFactory(const std::string &name, std::string &error) {
   std::filesystem::path folder = findFolder();
   std::set<std::string> names = listBackends(folder);
@@ -78,7 +78,7 @@ static BackendFactory loadFactory(const std::string &name, std::string &error) {
       error += (known == *names.begin() ? "" : ", ") + known;
     return nullptr;
   }
-  // Never closed: what it links (MPI, drivers) does not survive that.
+  // Never closed: libraries that it links (MPI, drivers) cannot be unloaded.
   std::string path = (folder / (kPrefix + name + kSuffix)).string();
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {

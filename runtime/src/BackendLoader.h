@@ -12,8 +12,8 @@
 
 namespace meshwright::rt {
 
-/// `spelling` is a backend's name, or name:mode. Null, with an error: for a name
-/// that nobody answers to it lists those there are.
+/// Opens a backend by its spelling, `name` or `name:mode`. Returns null, with an error, if it
+/// cannot be opened; the error of an unknown name lists the available backends.
 std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world, std::string &error);
 
 } // namespace meshwright::rt

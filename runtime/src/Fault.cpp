@@ -1,4 +1,4 @@
-//===- Fault.cpp - failing on purpose -------------------------------------===//
+//===- Fault.cpp - fault injection ----------------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

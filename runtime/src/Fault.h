@@ -1,4 +1,4 @@
-//===- Fault.h - failing on purpose -----------------------------*- C++ -*-===//
+//===- Fault.h - fault injection --------------------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -15,12 +15,11 @@
 
 namespace meshwright::rt {
 
-/// What MESHWRIGHT_FAULT asks for, so that tests see what a fault does:
-/// "KIND RANK OP", the OP being a part of an op's name, such as
-/// "stall 1 all_reduce".
+/// A fault that MESHWRIGHT_FAULT asks for, for tests: "KIND RANK OP", such as
+/// "stall 1 all_reduce". It strikes when the rank begins an op whose name contains OP.
 struct Fault {
   enum Kind {
-    /// An exception within the runtime.
+    /// The runtime throws an exception.
     Throw,
     /// The rank never comes back.
     Stall,
@@ -33,7 +32,7 @@ struct Fault {
   int64_t rank = 0;
   std::string op;
 
-  /// Null where the variable is not set, or, with a warning, not understood.
+  /// Returns null if the variable is not set or, with a warning, if it is malformed.
   static std::unique_ptr<Fault> fromEnvironment();
   /// Called as the rank begins an op.
   void strike(const mw_rt_context &context, int64_t op) const;

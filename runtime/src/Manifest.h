@@ -1,4 +1,4 @@
-//===- Manifest.h - what a bundle says of itself ----------------*- C++ -*-===//
+//===- Manifest.h - the description in a bundle -----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -14,53 +14,55 @@
 
 namespace meshwright::rt {
 
-/// Files with the parts of values that lie alike on the ranks: one for each set of
-/// ranks that hold the same.
+/// Files with the parts of all values that are sharded over the same axes: one file for each set
+/// of ranks that hold equal parts.
 struct WeightGroup {
-  /// Along which the parts differ; none: one file for all.
+  /// The axes along which parts differ. If there are none, all ranks share one file.
   mw_rt_axes axes = {};
-  /// Of each file.
+  /// The size of each file.
   int64_t bytes = 0;
   struct File {
     /// Relative to the bundle.
     std::string name;
-    /// Looked at on demand.
+    /// Checked only if the user asks for it.
     std::string hash;
   };
-  /// By their first ranks.
+  /// By the first rank that holds the file's parts.
   std::map<int64_t, File> files;
 
   int64_t getHolder(int64_t rank) const;
 };
 
-/// Where bytes lie, in the same place of every file of a group.
+/// A range of bytes, at the same offset of every file of a group.
 struct Stored {
   int64_t group = -1, offset = 0, bytes = 0;
 };
 
+/// The file of a bundle that describes its program and its other files.
 struct Manifest {
-  /// Drawn at random: files of one bundle have the same.
+  /// A random id, which all files of the bundle carry.
   std::string id;
   std::string architecture;
   int64_t programBytes = 0;
   std::string programHash;
-  /// Constants have no data here.
+  /// The program's description; its constants have no data here.
   ProgramDescription description;
   std::vector<WeightGroup> groups;
-  /// By argument (inputs have none), by packed parameter, by constant.
+  /// Where values are stored: by argument (inputs have group -1), by packed parameter, and by
+  /// constant.
   std::vector<Stored> arguments, prepared, constants;
 
   std::string toJson() const;
-  /// Whether the text is a manifest, of any version and damaged or not.
+  /// Returns true if the text is a manifest of any version, damaged or not.
   static bool isOne(const std::string &text);
-  /// False, with an error, where the text is not a manifest of this version.
+  /// Returns false, with an error, if the text is not a valid manifest of this version.
   static bool parse(const std::string &text, Manifest &manifest, std::string &error);
 };
 
-/// Finds changes by accident; any in a single word of eight bytes.
+/// A checksum against accidental changes. It detects every change within one word of eight bytes.
 class Hash {
 public:
-  /// All pieces but the last are whole words.
+  /// Adds data. Only the last piece may end within a word.
   void add(const char *data, int64_t size);
   /// 16 hexadecimal digits.
   std::string get() const;

@@ -27,7 +27,7 @@ static constexpr int64_t kHugePage = 2 << 20;
 
 static int64_t roundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// Whole huge pages at a multiple of their size.
+/// Maps whole huge pages, at a multiple of their size.
 static Memory map(int64_t bytes) {
   bytes = roundUp(bytes, kHugePage);
   void *mapped =
@@ -42,7 +42,7 @@ static Memory map(int64_t bytes) {
     munmap(first, before);
   if (before < kHugePage)
     munmap(data + bytes, kHugePage - before);
-  // A request: where it is refused, pages are small.
+  // The system may refuse this request; pages are small then.
   madvise(data, bytes, MADV_HUGEPAGE);
   return Memory(data, FreeMemory{bytes});
 }
@@ -67,8 +67,8 @@ int64_t availableMemory() {
         available = kilobytes * 1024;
       break;
     }
-  // A container may have less than the machine. What it holds of files is given up
-  // where memory is needed.
+  // A container may have less memory than the machine. Pages of files do not count as used: the
+  // system gives them up when memory is needed.
   std::ifstream maxFile("/sys/fs/cgroup/memory.max"), usedFile("/sys/fs/cgroup/memory.current"),
       statistics("/sys/fs/cgroup/memory.stat");
   int64_t most = 0, used = 0, bytes = 0;

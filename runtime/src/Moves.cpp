@@ -27,8 +27,8 @@ int64_t countAfter(const mw_rt_moved_tensor &moved) {
   return countOf(shapeOf(moved.out_shape, moved.rank));
 }
 
-/// Every member's part in order along a dimension; what would lie behind the end
-/// of the output is padding, and stays away.
+/// Concatenates the parts of all members along a dimension. Elements beyond the end of the output
+/// are padding and are not moved.
 static void moveAllGather(const mw_rt_moved_tensor &moved, int64_t members, Arrivals &result) {
   int64_t dim = moved.dim, chunk = result.inShape[dim];
   for (int64_t from = 0; from < members; ++from) {
@@ -40,7 +40,8 @@ static void moveAllGather(const mw_rt_moved_tensor &moved, int64_t members, Arri
   }
 }
 
-/// The rank's chunk of everybody's value, zeros behind its end.
+/// The rank's chunk of each member's value. Elements of the chunk beyond the end of the value are
+/// zeros.
 static void moveReduceScatter(const mw_rt_moved_tensor &moved, int64_t members, int64_t self,
                               Arrivals &result) {
   int64_t dim = moved.dim, chunk = result.outShape[dim];
@@ -67,8 +68,8 @@ static void moveAllToAll(const mw_rt_moved_tensor &moved, int64_t members, int64
   }
 }
 
-/// How far the ranks of `group` are that hold the same as `rank`, itself included,
-/// where `isReplica` says who does.
+/// Returns the distances from `rank` to the ranks of `group` for which `isReplica` is true, which
+/// are the ranks that hold the same elements.
 template <typename Predicate>
 static std::vector<int64_t> replicasOf(const mw_rt_axes &group, int64_t rank, Predicate isReplica) {
   int64_t first = rank;
@@ -88,8 +89,13 @@ static std::vector<int64_t> replicasOf(const mw_rt_axes &group, int64_t rank, Pr
   return replicas;
 }
 
-/// Each dimension is cut both ways; every overlap of the rank's chunk with an old
-/// one that it does not hold itself comes in equal parts from those that do.
+/// Moves a value from one layout to another.
+///
+/// - Along each dimension, the rank's new chunk overlaps some of the old chunks. `pieces` has
+///   these overlaps. A box is one overlap per dimension.
+/// - `replicas` are the ranks that hold the same old chunks. They send equal parts of each box
+///   that the rank does not hold itself.
+/// - The last loop enumerates all combinations of pieces.
 static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_tensor &moved,
                              int64_t rank, Arrivals &result) {
   const int64_t *cursor = reinterpret_cast<const int64_t *>(&what) + moved.layouts;
@@ -102,7 +108,7 @@ static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_ten
     }
     return axes;
   };
-  /// An overlap along one dimension, and what it adds to the holder's rank.
+  /// An overlap along one dimension, and its contribution to the holder's rank.
   struct Piece {
     int64_t source, destination, extent, rankDelta;
   };
@@ -133,8 +139,8 @@ static void moveRedistribute(const mw_rt_collective &what, const mw_rt_moved_ten
   for (const std::vector<Piece> &list : pieces)
     if (list.empty())
       return;
-  // Replicas differ from each other in nothing that places a chunk, so those of any
-  // holder are as far from it as the rank's own are from the rank.
+  // Replicas differ only in coordinates that no dimension uses. So the distances from a holder to
+  // its replicas are those from this rank to its own replicas.
   std::vector<int64_t> replicas = replicasOf(what.group, rank, [&](int64_t other) {
     return std::all_of(held.begin(), held.end(), [&](const mw_rt_axes &axes) {
       return coordinateOf(axes, other) == coordinateOf(axes, rank);

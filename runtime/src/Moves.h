@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The boxes of every kind of collective, with the rules of padding: shared by all
-// backends, which differ in how a box travels, never in where it goes.
+// A collective moves boxes of elements between the ranks of a group. This file computes the boxes
+// of each kind, padding included. All backends and devices share it: they differ in how they
+// transfer a box, never in its source and destination.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,28 +22,28 @@
 
 namespace meshwright::rt {
 
-/// A box of elements that a rank takes out of the input of a member of its group.
+/// A box of elements that a rank copies from the input of a member of its group.
 struct Move {
   /// The member's linear coordinate over the group; possibly the rank's own.
   int64_t from = 0;
-  /// Where it lies in that input and in the rank's output.
+  /// The first index of the box in that input, and in the rank's output.
   std::vector<int64_t> source, destination;
   std::vector<int64_t> extents;
 };
 
-/// What one tensor of a collective moves to a rank.
+/// The boxes that a rank receives for one tensor of a collective.
 struct Arrivals {
   std::vector<int64_t> inShape, outShape;
   int64_t elementSize = 0;
-  /// Some of the output is zeros: no box covers it.
+  /// Whether some elements of the output are in no box. They become zeros.
   bool clears = false;
   /// No box is empty. By ascending `from` where each member sends one.
   std::vector<Move> moves;
 };
 
-/// The moves of all-gather, all-to-all, permute and redistribute; of a
-/// reduce-scatter, the boxes that are combined into the output, one for each
-/// member of the group and all of one shape.
+/// Computes the boxes of an all-gather, all-to-all, permute or redistribute. For a reduce-scatter
+/// they are the boxes that are combined into the output: one for each member of the group, all of
+/// the same shape.
 Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
 
 /// Returns false for the kinds that only cut a rank's own value: slices and partial sums.
@@ -50,10 +51,10 @@ inline bool communicates(const mw_rt_collective &what) {
   return what.kind != MW_RT_SLICE && what.kind != MW_RT_PARTIAL;
 }
 
-/// For each member of a permute's group the one whose value it receives, or -1.
+/// For each member of a permute's group, the member whose value it receives, or -1.
 const int64_t *sourcesOf(const mw_rt_collective &what);
-/// Whether a member of a permute's group sends to another or receives from one: the
-/// others have nobody to wait for.
+/// Returns true if a member of a permute's group sends to another member or receives from one.
+/// The other members do not take part.
 bool joinsPermute(const mw_rt_collective &what, int64_t member);
 
 /// The elements `first` to `second` of `count` that member `self` of `size`
@@ -62,12 +63,12 @@ inline std::pair<int64_t, int64_t> shareOf(int64_t count, int64_t self, int64_t 
   return {count * self / size, count * (self + 1) / size};
 }
 
-/// Elements of a tensor before or after a collective.
+/// The number of a tensor's elements on a rank, before and after the collective.
 int64_t countBefore(const mw_rt_moved_tensor &moved);
 int64_t countAfter(const mw_rt_moved_tensor &moved);
 
-/// What a rank sends, by the algorithms that the cost model assumes: as
-/// getBytesSent and getSteps in lib/CostModel.
+/// The bytes that a rank sends, and the steps that it takes, in the algorithms that the cost model
+/// assumes. The formulas are those of getBytesSent and getSteps in lib/CostModel.
 struct Traffic {
   int64_t bytes = 0, steps = 0;
 };

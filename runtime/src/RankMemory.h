@@ -66,7 +66,7 @@ private:
   /// A rank's part of an argument or a packed parameter.
   struct Part {
     std::shared_ptr<const void> data;
-    /// The same address if a run may fill it again, or null.
+    /// The same address if this part is ours to fill, or null.
     char *writable = nullptr;
   };
   /// One for each rank of this process; empty before the first run.

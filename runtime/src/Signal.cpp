@@ -1,4 +1,4 @@
-//===- Signal.cpp - waiting for another thread ----------------------------===//
+//===- Signal.cpp - a counter that threads wait on ------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -42,18 +42,18 @@ bool Signal::wait(uint32_t seen, int64_t spinNanoseconds, Time deadline) {
     return true;
   if (spinNanoseconds > 0) {
     constexpr int64_t least = 2'000;
-    int64_t limit = std::min(patience.load(std::memory_order_relaxed), spinNanoseconds);
+    int64_t limit = std::min(pollTime.load(std::memory_order_relaxed), spinNanoseconds);
     Time end = Clock::now() + std::chrono::nanoseconds(limit);
     do {
       for (int i = 0; i < 32; ++i) {
         if (word.load(std::memory_order_acquire) != seen) {
-          patience.store(std::min(2 * limit, spinNanoseconds), std::memory_order_relaxed);
+          pollTime.store(std::min(2 * limit, spinNanoseconds), std::memory_order_relaxed);
           return true;
         }
         pause();
       }
     } while (Clock::now() < end);
-    patience.store(std::max(limit / 2, least), std::memory_order_relaxed);
+    pollTime.store(std::max(limit / 2, least), std::memory_order_relaxed);
   }
   // Who raises either sees this sleeper, or the kernel sees the new count.
   sleepers.fetch_add(1, std::memory_order_seq_cst);

@@ -1,4 +1,4 @@
-//===- Signal.h - waiting for another thread --------------------*- C++ -*-===//
+//===- Signal.h - a counter that threads wait on ----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -17,26 +17,32 @@ namespace meshwright::rt {
 using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 
-/// `seconds` from now; at most some decades, so that nothing overflows.
+/// Returns the time `seconds` from now, at most some decades, so that it does not overflow.
 Time deadlineIn(double seconds);
 
-/// A counter that threads wait on. A waiter looks at it for a while before it
-/// sleeps: what another core does within microseconds costs no system call, on
-/// either side. How long is learnt: where it did not help, the next looks are
-/// shorter (the other core may be busy with another process).
+/// A counter that threads wait on.
+///
+/// - A waiter polls the counter before it sleeps. If another core raises the counter within
+///   microseconds, neither side makes a system call.
+/// - The time for which waiters poll adapts: it is halved when polling did not help (the other
+///   core may be busy with another process) and doubled when it did.
+/// - No raise is lost. `raise` increments `word` and then reads `sleepers`; `wait` increments
+///   `sleepers` and then reads `word`. These four accesses are sequentially consistent, so at least
+///   one side sees the other: either `raise` wakes the sleeper, or `wait` does not sleep.
 class Signal {
 public:
   uint32_t get() const { return word.load(std::memory_order_acquire); }
 
-  /// Counts up and wakes all who wait.
+  /// Increments the counter and wakes all waiters. Writes before `raise` are visible after the
+  /// `wait` that sees it.
   void raise() {
     word.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0)
       wake();
   }
 
-  /// Returns once the counter is no longer `seen`; false where that takes until
-  /// the deadline. Looks for up to `spinNanoseconds` before it sleeps.
+  /// Waits until the counter differs from `seen`. Returns false if the deadline passes first.
+  /// Polls for up to `spinNanoseconds` before it sleeps.
   bool wait(uint32_t seen, int64_t spinNanoseconds, Time deadline = Time::max());
 
 private:
@@ -44,20 +50,12 @@ private:
 
   std::atomic<uint32_t> word{0};
   std::atomic<uint32_t> sleepers{0};
-  /// How long to look, in nanoseconds.
-  std::atomic<int64_t> patience{INT64_MAX};
+  /// How long waiters poll, in nanoseconds. Relaxed order is enough: the value is a hint that
+  /// only affects how long a waiter polls.
+  std::atomic<int64_t> pollTime{INT64_MAX};
 };
 
-/// How long threads look before they sleep: not at all where there are more of
-/// them than cores, since they would keep those they wait for from running.
-struct SpinTimes {
-  /// Threads that compute: ranks and their workers.
-  int64_t compute = 0;
-  /// Where communication streams have threads of their own.
-  int64_t streams = 0;
-};
-
-/// Cores that this process may use.
+/// The number of cores that this process may use.
 int64_t availableCores();
 
 } // namespace meshwright::rt

@@ -1,4 +1,4 @@
-//===- Finite.cpp - looking for NaN and infinity --------------------------===//
+//===- Finite.cpp - the search for NaN and infinity -----------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,13 +13,13 @@
 
 namespace meshwright::rt {
 
-/// The first element whose exponent is all ones, or -1.
+/// Returns the first element whose exponent is all ones, or -1.
 template <typename Bits> static int64_t findFirst(const void *data, int64_t count, Bits exponent) {
   auto *bits = static_cast<const Bits *>(data);
   constexpr int64_t block = 1024;
   for (int64_t begin = 0; begin < count; begin += block) {
     int64_t end = std::min(count, begin + block);
-    // Without an exit in it, this loop takes whole vectors.
+    // This loop has no exit, so that the compiler can vectorise it.
     Bits any = 0;
     for (int64_t i = begin; i < end; ++i)
       any |= Bits((bits[i] & exponent) == exponent);

@@ -18,7 +18,7 @@
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 
-// Of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
+// A function of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
 extern "C" void omp_set_num_threads(int count);
 
 namespace meshwright::rt {
@@ -71,7 +71,7 @@ struct Gemm::State {
                 std::string &error);
 };
 
-/// Builds the primitive; false if the library has none and `mayFail`.
+/// Makes the primitive. Returns false if the library has none and `mayFail` is set.
 bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
   using Dims = dnnl::memory::dims;
   auto describe = [](DType type, Dims dims, bool transposed) {
@@ -82,8 +82,7 @@ bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
   result.a = describe(p.in, {p.sharedA ? 1 : p.batch, p.m, p.k}, p.transposeA);
   result.b = describe(p.in, {p.sharedB ? 1 : p.batch, p.k, p.n}, p.transposeB);
   result.c = describe(p.out, {p.batch, p.m, p.n}, false);
-  // The library's own scratch memory belongs to the thread that made the
-  // primitive; ranks get a new thread each run.
+  // The library's own scratch memory would belong to the thread that made the primitive.
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::matmul::primitive_desc primitive;
@@ -106,7 +105,7 @@ bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 
-/// The reference type: plain loops.
+/// Multiplies f64, the type of references, by plain loops.
 static void multiplyDouble(const Product &p, const double *a, const double *b, const double *bias,
                            double *c) {
   for (int64_t i = 0; i < p.batch; ++i, c += p.m * p.n) {
@@ -204,8 +203,9 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
 // Products of programs
 //===----------------------------------------------------------------------===//
 
-/// Steps by which a batch index, row-major over all dimensions, advances an
-/// operand: 1, or 0 for a matrix that all share. -1 if it is neither.
+/// Returns the number of matrices by which a step of the batch index, row-major over all
+/// dimensions, advances an operand: 1, or 0 for a matrix that all products share, or -1 if it is
+/// not constant.
 static int64_t uniformStride(const mw_rt_gemm &what, const int64_t *strides) {
   int64_t expected = 1;
   bool dense = true, shared = true;

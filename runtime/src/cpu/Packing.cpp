@@ -1,4 +1,4 @@
-//===- Packing.cpp - parameters as kernels read them ----------------------===//
+//===- Packing.cpp - parameters in the order kernels read -----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -19,7 +19,7 @@ namespace meshwright::rt {
 
 static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-/// Groups of consecutive k, whole chunks of four.
+/// Groups of consecutive k, rounded up to a multiple of four.
 static int64_t stepsOf(const mw_rt_packing &what) {
   return (divideCeil(what.k, what.group) + 3) / 4 * 4;
 }
@@ -30,8 +30,8 @@ int64_t sizeOfPacked(const mw_rt_packing &what) {
   return packedPanels(what) * stepsOf(what) * what.panel * what.group * sizeOf(DType(what.dtype));
 }
 
-/// One panel of `width` columns from a matrix whose rows are along n. `Group` k lie
-/// together.
+/// Packs one panel of `width` columns from a matrix that is stored as k x n. `Group` consecutive k
+/// are stored together.
 template <typename T, int Group>
 static void packRows(const mw_rt_packing &what, const T *from, T *to, int64_t width) {
   int64_t steps = stepsOf(what);
@@ -47,8 +47,8 @@ static void packRows(const mw_rt_packing &what, const T *from, T *to, int64_t wi
     }
 }
 
-/// The same from a matrix whose rows are along k: a transposition of groups, a
-/// cache line of each of the panel's columns at a time.
+/// The same from a matrix that is stored as n x k. This transposes groups, one cache line of each
+/// of the panel's columns at a time.
 template <typename T, int Group>
 static void packColumns(const mw_rt_packing &what, const T *from, T *to, int64_t width) {
   int64_t steps = stepsOf(what), whole = what.k / Group;
@@ -103,7 +103,7 @@ static void packAny(const mw_rt_packing &what, const void *from, void *to, int64
 
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
                 int64_t last) {
-  // Bits are only moved.
+  // Packing only moves bits, so the size of an element is enough.
   if (sizeOf(DType(what.dtype)) == 2)
     packAny<uint16_t>(what, from, to, first, last);
   else
@@ -123,7 +123,7 @@ void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
       others.emplace_back(
           [=, &what] { packPanels(what, from, to, i * panels / count, (i + 1) * panels / count); });
   } catch (const std::system_error &) {
-    // No more threads: the rest is this one's.
+    // No more threads: this one packs the rest.
   }
   packPanels(what, from, to, 0, panels / count);
   packPanels(what, from, to, i * panels / count, panels);

@@ -1,4 +1,4 @@
-//===- PeakKernel.h - as many products and sums as can be -------*- C++ -*-===//
+//===- PeakKernel.h - the peak rate of arithmetic ---------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -12,8 +12,8 @@
 
 namespace meshwright::rt {
 
-/// Multiplies and adds in registers for that many rounds; returns how many
-/// floating-point operations that were.
+/// Multiplies and adds in registers for that many rounds. Returns the number of floating-point
+/// operations.
 using PeakKernel = double (*)(int64_t rounds, float *sink);
 
 double peakBaseline(int64_t rounds, float *sink);

@@ -25,7 +25,7 @@ static ReduceKernel chooseKernel() {
   return reduceBaseline;
 }
 
-/// f16 is added in f32, a block that stays in cache at a time.
+/// Adds f16 in f32, block by block, so that the sums stay in cache.
 static void reduceHalf(int64_t kind, const std::vector<const void *> &sources,
                        const std::vector<void *> &results, int64_t count) {
   constexpr int64_t blockSize = 2048;
@@ -63,7 +63,7 @@ void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &a
     std::memset(result, 0, countOf(arrivals.outShape) * size);
   if (arrivals.moves.empty())
     return;
-  // All boxes are the same rows of `dim`: runs of elements, one for each index of
+  // All boxes are the same rows of `dim`. Each box is a run of contiguous elements for each index of
   // the dimensions before it.
   const Move &box = arrivals.moves.front();
   int64_t outer = 1, inner = 1;

@@ -15,21 +15,20 @@
 
 namespace meshwright::rt {
 
-/// Combines `count` elements of every source, in the order of the sources, and
-/// writes them to every result; a result may be a source. bf16 and f16 are added
-/// in f32 and rounded once.
+/// Combines `count` elements of all sources, in the order of the sources, and writes them to each
+/// result. A result may be the same memory as a source. bf16 and f16 are added in f32 and rounded
+/// once.
 void reduce(DType type, int64_t kind, const std::vector<const void *> &sources,
             const std::vector<void *> &results, int64_t count);
 
-/// A member's part of a sum: its whole input, or the receiver's box of it alone,
-/// dense.
+/// A member's summand in a reduce-scatter: its whole input, or a dense copy of the receiver's box.
 struct ChunkSource {
   const void *data;
   bool isBox;
 };
 
-/// What a rank does in a reduce-scatter: combines the members' boxes, in the order
-/// of the sources, into its output, with zeros where `arrivals` has nothing.
+/// Performs a rank's part of a reduce-scatter: combines the members' boxes, in the order of the
+/// sources, into the rank's output. Elements in no box become zeros.
 void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &arrivals,
                  const std::vector<ChunkSource> &sources, void *result);
 

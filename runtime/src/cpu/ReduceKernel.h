@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Compiled once for each instruction set. Nothing of the standard library is
-// used here: the linker may keep any one copy of an inline function, and this
-// one's might not run on the processor at hand.
+// Compiled once for each instruction set, without functions of the standard library: the linker
+// keeps one copy of an inline function, and a copy compiled for another instruction set may not run
+// on this processor.
 //
 //===----------------------------------------------------------------------===//
 

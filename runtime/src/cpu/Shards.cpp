@@ -21,7 +21,8 @@
 
 namespace meshwright::rt {
 
-/// A chunk of a replicated value, with zeros behind its end.
+/// Copies a chunk of a replicated value. Elements of the chunk beyond the end of the value become
+/// zeros.
 static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t chunk, const void *input,
                         void *output) {
   std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);
@@ -119,7 +120,7 @@ bool CpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::
 
 bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *result, std::string &) {
   int64_t row = what.inner * sizeOf(DType(what.dtype));
-  // Where each true element is.
+  // The slot of each element in the input, by its index in the natural order.
   std::vector<int64_t> slots(what.size);
   for (int64_t slot = 0; slot < what.size; ++slot)
     slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,

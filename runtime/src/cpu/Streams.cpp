@@ -74,7 +74,8 @@ void Streams::work(Stream &stream) {
       performFirst(stream, lock);
       continue;
     }
-    // Whoever performs an item of this stream goes on to the next, or says so.
+    // The thread that performs a collective of this stream performs the next one, too, or raises
+    // `added` for this thread to do it.
     uint32_t added = stream.added.get();
     lock.unlock();
     stream.added.wait(added, spin.load(std::memory_order_relaxed));
@@ -119,7 +120,7 @@ bool Streams::wait(int64_t number, std::string &error) {
   std::unique_lock<std::mutex> lock(stream.mutex);
   while (ticket.state != Ticket::Done)
     advance(stream, lock);
-  // What this thread left behind is for the stream's own.
+  // The stream's thread performs the rest of the queue.
   bool more = !stream.queue.empty() && !stream.current;
   lock.unlock();
   if (more)

@@ -22,35 +22,40 @@
 
 namespace meshwright::rt {
 
-/// A collective on its way.
+/// A collective that was started and not yet waited for.
 struct Ticket {
   enum State { Queued, Running, Done };
 
   int64_t op = -1;
-  /// 0 between a wait and the next start.
+  /// The stream, or 0 between a wait and the next start.
   int64_t stream = 0;
   const mw_rt_collective *what = nullptr;
   std::vector<const void *> inputs;
   std::vector<void *> outputs;
-  /// This and what follows: under the stream's lock.
+  // The stream's lock protects these.
   State state = Queued;
   bool succeeded = false;
 };
 
-/// The communication streams of one rank: in-order queues, each with a thread,
-/// kept from run to run. A stream's collectives are done by its thread, or by
-/// the one that waits for them where that comes first; never by two at once.
+/// The communication streams of one rank.
+///
+/// - A stream is an in-order queue with a thread, which is kept from run to run.
+/// - The stream's thread performs the collectives. The rank's thread performs them while it waits
+///   for one of them, if the stream's thread has not begun.
+/// - At most one collective of a stream is performed at a time.
 class Streams {
 public:
   explicit Streams(mw_rt_context &context) : context(context) {}
   ~Streams() { stop(); }
 
   void setSpin(int64_t nanoseconds) { spin = nanoseconds; }
-  /// Threads that have been started so far.
+  /// The number of threads that were started so far.
   int64_t getCount() const { return int64_t(streams.size()); }
 
-  /// Called on the rank's thread. False, with an error, where the program uses
-  /// tickets in a way that it must not.
+  // The rank's thread calls these.
+
+  /// Return false, with an error, if the program starts a ticket twice or waits for one that was
+  /// not started. `wait` returns false without an error if the collective failed.
   bool start(int64_t op, const mw_rt_collective &what, int64_t stream, int64_t ticket,
              const void *const *inputs, void *const *outputs, std::string &error);
   bool wait(int64_t ticket, std::string &error);
@@ -63,28 +68,29 @@ private:
     int64_t index = 0;
     std::mutex mutex;
     std::deque<Ticket *> queue;
-    /// What somebody performs, the first of the queue's former items; null where
-    /// nobody does.
+    /// The collective that a thread performs now, or null.
     const Ticket *current = nullptr;
     bool stopping = false;
-    /// Items were added; an item is done.
+    /// Raised when a ticket was added, and when one is done.
     Signal added, done;
     std::thread thread;
   };
   void stop();
   void work(Stream &stream);
-  /// Performs the queue's first item, and lets go of the lock meanwhile.
+  /// Performs the queue's first collective, without the lock.
   void performFirst(Stream &stream, std::unique_lock<std::mutex> &lock);
-  /// On the rank's thread: gets the stream on by an item of its queue, or until
-  /// the stream's thread has done so. Meanwhile the rank is at that item's op. Returns
-  /// false if the deadline passes first.
+  /// On the rank's thread: performs the queue's first collective, or waits for the one that the
+  /// stream's thread performs. Meanwhile the rank's position is the op of that collective.
+  /// Returns false if the deadline passes first.
   bool advance(Stream &stream, std::unique_lock<std::mutex> &lock, Time deadline = Time::max());
   Stream &getStream(int64_t index);
 
   mw_rt_context &context;
+  /// How long threads poll before they sleep, in nanoseconds. Relaxed order is enough: a thread
+  /// that reads an old value polls for another time.
   std::atomic<int64_t> spin{0};
   std::map<int64_t, std::unique_ptr<Stream>> streams;
-  /// By number. Nodes stay where they are while others are added.
+  /// By number. Nodes of a map keep their addresses while others are added.
   std::map<int64_t, Ticket> tickets;
 };
 

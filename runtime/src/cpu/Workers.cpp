@@ -33,7 +33,7 @@ void nameThread(const std::string &name) {
 }
 
 void wakePromptly() {
-  // The C library has no such call; fields as of the first version of the struct.
+  // The C library has no such call. These are the fields of the struct's first version.
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -45,7 +45,7 @@ void wakePromptly() {
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0 ||
       attributes.policy != SCHED_OTHER)
     return;
-  // Nanoseconds of a slice: the least there is.
+  // The shortest slice that the system grants, in nanoseconds.
   attributes.size = sizeof(attributes);
   attributes.runtime = 100'000;
   syscall(SYS_sched_setattr, 0, &attributes, 0);
@@ -70,7 +70,7 @@ Workers::Workers(int64_t rank, int64_t count) : workspaces(count) {
 Workers::~Workers() { stop(); }
 
 void Workers::stop() {
-  // A helper without a part to do ends.
+  // A helper that takes a part without a function ends.
   for (std::unique_ptr<Helper> &helper : helpers) {
     give(*helper, nullptr, nullptr, 0);
     helper->thread.join();
@@ -113,7 +113,7 @@ void Workers::run(int64_t count, Part part, void *state) {
       part(state, index, count);
       unfinished.fetch_sub(1, std::memory_order_acq_rel);
     }
-  // It may have been raised for an earlier run.
+  // The signal may have been raised for an earlier run, so the count decides.
   for (;;) {
     uint32_t seen = finished.get();
     if (unfinished.load(std::memory_order_acquire) == 0)

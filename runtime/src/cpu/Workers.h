@@ -19,10 +19,10 @@
 
 namespace meshwright::rt {
 
-/// Memory that grows and is kept.
+/// Memory that grows on demand and is kept.
 class Workspace {
 public:
-  /// At least `bytes`; what was there is lost. Throws std::bad_alloc.
+  /// Returns at least `bytes` bytes. Earlier contents are lost if it grows. Throws std::bad_alloc.
   void *get(int64_t bytes);
 
 private:
@@ -30,26 +30,29 @@ private:
   int64_t capacity = 0;
 };
 
-/// The threads that a rank computes with: the calling one and its helpers,
-/// which are kept from run to run.
+/// The threads that a rank computes with: the calling thread and its helpers.
+///
+/// - Helpers are kept from run to run and sleep between launches.
+/// - Each part of a launch is done by exactly one thread. A part belongs to the thread whose
+///   exchange of `isTaken` returns false: the helper, or the caller if it finishes its own part
+///   before the helper begins.
 class Workers {
 public:
-  /// Does part `index` of `count` parts.
+  /// A function that does part `index` of `count` parts.
   using Part = void (*)(void *state, int64_t index, int64_t count);
 
-  /// `count` threads with the caller's; throws std::system_error where there are no more.
+  /// Makes `count` threads, the caller's included. Throws std::system_error if one cannot start.
   Workers(int64_t rank, int64_t count);
   ~Workers();
 
   int64_t getCount() const { return int64_t(helpers.size()) + 1; }
   void setSpin(int64_t nanoseconds) { spin = nanoseconds; }
 
-  /// Does parts 0 to `count` - 1, as many as threads at most, at once; the caller
-  /// does the first, and then those that no other thread has begun: it may have
-  /// more to do than this. Returns when all are done.
+  /// Does parts 0 to `count` - 1 at once and returns when all are done. `count` is at most the
+  /// number of threads. The caller does part 0 and then each part that its helper has not begun.
   void run(int64_t count, Part part, void *state);
 
-  /// What a part works in; reserved by the caller before `run`.
+  /// The scratch memory of a part. The caller of `run` reserves it before.
   Workspace &getWorkspace(int64_t index) { return workspaces[index]; }
 
 private:
@@ -59,18 +62,25 @@ private:
     Part part = nullptr;
     void *state = nullptr;
     int64_t count = 0;
-    /// Whether somebody does the part.
+    /// Whether a thread has begun the part. The exchange that takes the part acquires what `give`
+    /// released: the part's function, state and count.
     std::atomic<bool> isTaken{true};
   };
   void work(Helper &helper, int64_t index);
+  /// Hands a part to a helper.
   static void give(Helper &helper, Part part, void *state, int64_t count);
-  /// Whether the part is the caller's to do.
+  /// Takes a helper's part. Returns true if the calling thread is to do it.
   static bool take(Helper &helper);
   void stop();
 
   std::vector<std::unique_ptr<Helper>> helpers;
   std::vector<Workspace> workspaces;
+  /// How long helpers poll before they sleep, in nanoseconds. Relaxed order is enough: a helper
+  /// that reads an old value polls for another time.
   std::atomic<int64_t> spin{0};
+  /// Parts that are not done, the caller's excepted. `run` stores it before `give` releases the
+  /// parts, so the store itself may be relaxed. Each decrement releases the part's results, which
+  /// the caller acquires when it reads 0.
   std::atomic<int64_t> unfinished{0};
   Signal finished;
 };
@@ -78,11 +88,10 @@ private:
 /// Names the calling thread in debuggers and profilers.
 void nameThread(const std::string &name);
 
-/// Has the calling thread run as soon as it wakes up, for a short while each
-/// time: what communicates is wanted back on the links at once, and would else
-/// wait until the scheduler's time slice of the thread that computes is over, which is
-/// milliseconds. It gets no larger share of the processor. Systems that know no
-/// time slices of threads (Linux before 6.12) leave things as they are.
+/// Requests the shortest time slice for the calling thread, so that it runs as soon as it wakes
+/// up. A thread that communicates would otherwise wait for milliseconds, until the time slice of a
+/// thread that computes is over. Its share of the processor does not grow. Has no effect on systems
+/// without time slices per thread (Linux before 6.12).
 void wakePromptly();
 
 } // namespace meshwright::rt
