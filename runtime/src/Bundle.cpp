@@ -39,13 +39,13 @@ static constexpr const char *kManifest = "manifest.json", *kTextReport = "report
 static constexpr char kMagic[] = "meshwright weights\n";
 static constexpr int64_t kHeaderBytes = 128;
 
-/// Other code has another name: who asks the system's loader for a path again gets
-/// what was loaded from there before, whatever is there now.
+/// The name contains a hash of the code. The system's loader returns the library that it loaded
+/// from a path before, even if the file has changed, so other code needs another name.
 static std::string nameOfProgram(const Manifest &manifest) {
   return "program-" + manifest.programHash + ".so";
 }
 
-/// Whether a writer, of this version or one before, makes files of that name.
+/// Returns true if a writer of this version or an earlier one makes files of that name.
 static bool isNameOfFile(const std::string &name) {
   static const std::regex names("manifest\\.json|report\\.(txt|json)|program(-[0-9a-f]{16})?\\.so|"
                                 "weights/(shared|(group-[0-9]+-)?rank-[0-9]+)\\.bin");
@@ -62,7 +62,7 @@ static bool readFile(const fs::path &path, std::string &text, std::string &error
   text.assign(std::istreambuf_iterator<char>(file), {});
   if (file)
     return true;
-  // Streams do not say why.
+  // Streams give no reason for an error.
   error = path.string() + ": " + std::strerror(errno ? errno : EIO);
   return false;
 }
@@ -92,8 +92,8 @@ static bool checkTarget(const Manifest &manifest, std::string &error) {
   return false;
 }
 
-/// How all files of weights of a bundle begin; and the one of that name, which says what
-/// part it holds.
+/// The start of all weight files of a bundle, and of the file of that name, which states its
+/// part.
 static std::string headerOf(const Manifest &manifest) { return kMagic + manifest.id + "\n"; }
 static std::string headerOf(const Manifest &manifest, const std::string &name) {
   return headerOf(manifest) + name + "\n";
@@ -125,7 +125,7 @@ static std::shared_ptr<MappedFile> openWeights(const fs::path &folder, const Man
   return nullptr;
 }
 
-/// The program's entry, and what keeps it loaded.
+/// Loads the program's entry. The result keeps it loaded.
 static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &manifest,
                                          mw_rt_entry &entry, std::string &error) {
   {
@@ -138,7 +138,7 @@ static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &m
       return nullptr;
     }
   }
-  // By its path: a bare name would be looked up among the system's libraries.
+  // Load by the path: the loader would look up a bare name among the system's libraries.
   std::shared_ptr<void> library(dlopen(fs::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL),
                                 [](void *handle) {
                                   if (handle)
@@ -225,8 +225,8 @@ static bool fail(const fs::path &path, int problem, std::string &error) {
   return false;
 }
 
-/// Whether a bundle may take this place: nothing is there, an empty folder, or a
-/// bundle and nothing else, since all of it goes.
+/// Returns true if a bundle may replace this path: it does not exist, or it is an empty folder
+/// or a bundle without other files, because everything in it will be deleted.
 static bool checkPlace(const fs::path &place, std::string &error) {
   auto refuse = [&](const std::string &why) {
     error = "cannot write bundle '" + place.string() + "': " + why;
@@ -262,7 +262,7 @@ static bool checkPlace(const fs::path &place, std::string &error) {
 
 std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std::string &error) {
   fs::path target = fs::absolute(path).lexically_normal();
-  // "bundle/" names the folder, too.
+  // "bundle/" names the same folder.
   if (target.filename().empty())
     target = target.parent_path();
   if (!checkPlace(target, error))
@@ -276,7 +276,7 @@ std::unique_ptr<BundleWriter> BundleWriter::create(const std::string &path, std:
   std::unique_ptr<BundleWriter> writer(new BundleWriter());
   writer->path = target.string();
   writer->partial = std::make_unique<Temporary>(partial);
-  // As a folder made by hand would be.
+  // The permissions of a folder that the user makes.
   mode_t mask = umask(0);
   umask(mask);
   chmod(partial.c_str(), 0777 & ~mask);
@@ -291,13 +291,13 @@ std::string BundleWriter::getProgramPath() const {
 
 namespace {
 
-/// Lays out a group's files.
+/// Assigns offsets in a group's files.
 struct GroupLayout {
   WeightGroup group;
 
   GroupLayout() { group.bytes = kHeaderBytes; }
   Stored add(int64_t index, int64_t bytes) {
-    // What is large begins at a page.
+    // Large values begin at a page.
     int64_t alignment = bytes >= 4096 ? 4096 : kAlignment;
     group.bytes = (group.bytes + alignment - 1) / alignment * alignment;
     Stored stored{index, group.bytes, bytes};
@@ -306,7 +306,7 @@ struct GroupLayout {
   }
 };
 
-/// What a file holds somewhere.
+/// Bytes at an offset of a file.
 struct Content {
   Stored stored;
   std::function<bool(int64_t rank, char *to)> fill;
@@ -314,7 +314,7 @@ struct Content {
 
 } // namespace
 
-/// The axes along which parts differ: major to minor, each once.
+/// The axes along which parts differ, major to minor, each once.
 static mw_rt_axes axesOf(const ProgramValue &value) {
   std::vector<std::pair<int64_t, int64_t>> found;
   auto add = [&](const mw_rt_axes &axes) {
@@ -354,7 +354,7 @@ static bool writeWeights(const fs::path &path, int64_t rank, std::string header,
     }
     return true;
   };
-  // Zeros lead from each part to the next.
+  // The gaps between parts are zeros.
   auto endOf = [&](size_t part) {
     return part < contents.size() ? contents[part].stored.offset : bytes;
   };
@@ -409,7 +409,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   if (code)
     return fail(folder / nameOfProgram(manifest), code.value(), error);
 
-  // Where everything lies. The first group is what all ranks share.
+  // Assign an offset to each value. The first group has the values that all ranks share.
   std::vector<GroupLayout> layouts(1);
   std::vector<std::vector<Content>> contents(1);
   auto add = [&](const mw_rt_axes &axes, int64_t bytes, std::function<bool(int64_t, char *)> fill) {
@@ -482,7 +482,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
 }
 
 bool BundleWriter::finish(std::string &error) {
-  // Compiling took a while, in which others may have put something there.
+  // Another process may have created files there while this one compiled.
   if (!checkPlace(path, error))
     return false;
   const std::string &written = partial->getPath();
@@ -490,11 +490,12 @@ bool BundleWriter::finish(std::string &error) {
     partial->keep();
     return true;
   }
-  // Over a bundle: the two change places, and the old one goes with us.
+  // Replace a bundle: exchange the two names, and delete the old bundle with the temporary
+  // folder.
   if (syscall(SYS_renameat2, AT_FDCWD, written.c_str(), AT_FDCWD, path.c_str(),
               /*RENAME_EXCHANGE*/ 2) == 0)
     return true;
-  // A file system that cannot do this.
+  // The file system cannot exchange names.
   std::string old = written + ".old";
   if (rename(path.c_str(), old.c_str()) != 0)
     return fail(path, errno, error);

@@ -16,7 +16,8 @@
 
 namespace meshwright::rt {
 
-/// The number in an environment variable, if it is one above 0; else warns.
+/// Returns the number in an environment variable. Warns if it is not above 0, and returns
+/// `otherwise`.
 static double readPositive(const char *name, double otherwise, const char *what) {
   const char *text = std::getenv(name);
   if (!text)

@@ -1,4 +1,4 @@
-//===- Link.cpp - collectives as slow as over a network -------------------===//
+//===- Link.cpp - collectives at the speed of a network -------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -23,7 +23,7 @@
 
 namespace meshwright::rt {
 
-/// A number and one of the units, which come with their factors.
+/// Parses a number and one of the units, which are given with their factors.
 static std::optional<double>
 parseQuantity(const std::string &text,
               std::initializer_list<std::pair<const char *, double>> units) {
@@ -81,8 +81,8 @@ public:
 
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
            void *const *outputs) override {
-    // The ranks wait before they meet: the last to come is a whole delay ahead of
-    // the end, as if its data were under way for that long.
+    // Each rank waits before it meets the others. So the collective ends a whole delay after
+    // its last rank has come, as if that rank's data had travelled for so long.
     return sleepUntil(reserve(trafficOf(what, caller.rank))) &&
            collectives.run(caller, what, inputs, outputs);
   }
@@ -102,9 +102,10 @@ private:
 
 } // namespace
 
-/// When a collective that starts now has come through.
+/// Reserves the link for a collective that starts now. Returns the time at which its data has
+/// arrived.
 Clock::time_point ThrottledCollectives::reserve(Traffic traffic) {
-  // More than decades do not fit into a clock.
+  // Times beyond decades do not fit into the clock.
   constexpr double most = 1e9;
   auto inTicks = [most](double seconds) {
     return std::chrono::duration_cast<Clock::duration>(
@@ -118,9 +119,10 @@ Clock::time_point ThrottledCollectives::reserve(Traffic traffic) {
   return sent + inTicks(traffic.steps * link.latency);
 }
 
-/// False after a failure, which ends the sleep soon.
+/// Sleeps until `end`. Returns false after a failure of the run, which ends the sleep within a
+/// slice.
 bool ThrottledCollectives::sleepUntil(Clock::time_point end) const {
-  // The kernel may else be 50 us late.
+  // By default the kernel may wake a thread 50 us late.
   prctl(PR_SET_TIMERSLACK, 1000);
   constexpr auto slice = std::chrono::milliseconds(20);
   for (auto now = Clock::now(); now < end; now = Clock::now()) {

@@ -1,4 +1,4 @@
-//===- Link.h - collectives as slow as over a network -----------*- C++ -*-===//
+//===- Link.h - collectives at the speed of a network -----------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -18,16 +18,17 @@ namespace meshwright::rt {
 
 class World;
 
-/// A link to slow collectives down to. The rank's link carries one collective's
-/// bytes at a time.
+/// The rates of a simulated link. Each rank has one link, which transfers the bytes of one
+/// collective at a time.
 struct Link {
-  /// Seconds a step.
+  /// Seconds per step.
   double latency = 0;
-  /// Bytes a second; 0 for no limit.
+  /// Bytes per second; 0 for no limit.
   double bandwidth = 0;
 };
 
-/// Reads "latency=20us,bandwidth=2GB/s", either part or both.
+/// Parses "latency=20us,bandwidth=2GB/s"; either part may be absent. Returns nothing, with an
+/// error, if the text is malformed.
 std::optional<Link> parseLink(const std::string &text, std::string &error);
 
 /// Slows down the collectives of one rank: each that communicates takes at least latency x

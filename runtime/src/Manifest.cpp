@@ -34,7 +34,7 @@ void Hash::add(const char *data, int64_t size) {
   for (int64_t at = 0; at < size; at += 8) {
     uint64_t word = 0;
     std::memcpy(&word, data + at, std::min<int64_t>(8, size - at));
-    // Each step can be undone: different words never lead to the same state.
+    // Each step is invertible, so different words never lead to the same state.
     state = (state ^ word) * 0x9e3779b97f4a7c15;
     state ^= state >> 32;
   }

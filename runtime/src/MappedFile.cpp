@@ -21,7 +21,7 @@
 namespace meshwright::rt {
 
 namespace {
-/// A mapping, as a signal handler may read it. Entries are used again, never freed.
+/// A mapping in a list that a signal handler may read. Entries are reused and never freed.
 struct Mapping {
   std::atomic<const char *> data{nullptr};
   std::atomic<int64_t> size{0};
@@ -60,13 +60,13 @@ static void leave(const char *data) {
 }
 
 static void say(const char *text) {
-  // Nothing to be done where it fails.
+  // An error of this write cannot be handled.
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
 }
 
 static void handleBusError(int, siginfo_t *info, void *) {
   auto *address = static_cast<const char *>(info->si_addr);
-  // Sent by somebody, it has no address.
+  // A signal that another process sent has no address.
   bool isFault = info->si_code > 0;
   for (Mapping *mapping = mappings; isFault && mapping; mapping = mapping->next) {
     const char *data = mapping->data;
@@ -79,7 +79,7 @@ static void handleBusError(int, siginfo_t *info, void *) {
     Temporary::removeAll();
     _exit(1);
   }
-  // Not ours: as if there were no handler.
+  // The address is in none of our files: act as if there were no handler.
   std::signal(SIGBUS, SIG_DFL);
   raise(SIGBUS);
 }
@@ -94,7 +94,7 @@ void MappedFile::reportLostFiles(const char *program) {
 }
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, std::string &error) {
-  // Where it is a pipe, opening it does not wait for who writes there.
+  // Opening a pipe must not wait for a writer.
   int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     error = path + ": " + std::strerror(errno);

@@ -18,7 +18,7 @@
 namespace meshwright::rt {
 
 static std::atomic<bool> isHidden{false};
-/// There is one line: who writes there holds this.
+/// All objects share one line. A thread that writes there holds this mutex.
 static std::mutex line;
 
 struct Progress::State {
@@ -28,10 +28,10 @@ struct Progress::State {
   std::condition_variable ended;
   bool hasEnded = false;
   std::thread thread;
-  /// The one before.
+  /// The object made before this one.
   State *outer = nullptr;
 
-  /// The last one made has the line; the one that is written there may be one before.
+  /// The last object made, and the object that the line shows, which may be an earlier one.
   static inline State *latest = nullptr, *shown = nullptr;
 
   void show();
@@ -54,14 +54,14 @@ void Progress::State::show() {
     if (total > 0)
       text += ": " + std::to_string(done) + " of " + std::to_string(total);
     text += ", " + std::to_string(seconds) + " s";
-    // Back to the line's start, and clear what a longer one left.
+    // Return to the start of the line, and clear the rest of a longer text.
     std::fprintf(stderr, "\r%s\x1b[K", text.c_str());
     std::fflush(stderr);
     shown = this;
   }
 }
 
-/// Others may have come since, and stay.
+/// Removes this object from the list. Objects made later stay.
 void Progress::State::leave() {
   State **place = &latest;
   while (*place != this)
@@ -85,7 +85,7 @@ Progress::Progress(std::string what, int64_t total) {
   try {
     state->thread = std::thread([this] { state->show(); });
   } catch (const std::system_error &) {
-    // Then without.
+    // Without a thread, no progress is shown.
     state.reset();
     return;
   }

@@ -19,12 +19,12 @@ namespace meshwright::rt {
 
 namespace {
 
-/// Pieces of time, as their begins and ends.
+/// Intervals of time, as pairs of begin and end.
 using Spans = std::vector<std::pair<int64_t, int64_t>>;
 
 } // namespace
 
-/// How long something of `a` and something of `b` was going on.
+/// Returns the time that intervals of `a` and of `b` overlap.
 static int64_t commonTime(Spans a, Spans b) {
   std::sort(a.begin(), a.end());
   std::sort(b.begin(), b.end());
@@ -35,7 +35,7 @@ static int64_t commonTime(Spans a, Spans b) {
       time += end - begin;
       counted = end;
     }
-    // What ends first meets nothing more of the other list.
+    // The interval that ends first overlaps no later interval of the other list.
     if (i->second < j->second)
       ++i;
     else
@@ -54,12 +54,12 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   if (ranks.empty())
     return report;
   report.ceilings = getCeilings(report.ranks * threadsPerRank);
-  // What a rank has of them.
+  // The ceilings of one rank.
   double share = 1.0 / report.ranks;
   double possible[4] = {};
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;
   std::map<int64_t, double> sent;
-  // By rank: when it communicated, and when its compute stream stood still for that.
+  // By rank: when it communicated, and when its compute stream waited for that.
   std::map<int64_t, Spans> communicating, still;
   // Nanoseconds.
   int64_t communication = 0, exposed = 0;
@@ -106,8 +106,8 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
     kernels.flops *= share;
     kernels.bytes *= share;
   }
-  // What a wait is longer than the collectives, such as until its thread has woken up, is
-  // no communication.
+  // The part of a wait outside collectives, such as the time until its thread has woken up, is
+  // not communication.
   for (const auto &[rank, spans] : communicating)
     exposed += commonTime(spans, still[rank]);
   report.collectives /= report.ranks;
@@ -122,7 +122,7 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
 
 namespace {
 
-/// printf into a string.
+/// Formats as printf does.
 class Text {
 public:
   __attribute__((format(printf, 2, 3))) void add(const char *format, ...) {

@@ -38,7 +38,7 @@ static const StoredType storedTypes[] = {
     {"U64", 64, false, DType::I1},   {"F8_E4M3", 8, false, DType::I1},
     {"F8_E5M2", 8, false, DType::I1}};
 
-/// Not a tensor's name: what a file says of itself.
+/// The name of a file's metadata, which is no tensor.
 static constexpr char kMetadata[] = "__metadata__";
 
 std::unique_ptr<SafeTensorsFile> SafeTensorsFile::open(const std::string &path,
@@ -63,11 +63,11 @@ const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) co
   return found == tensors.end() ? nullptr : &found->second;
 }
 
-/// Null, with an error, where the text is not an object in which each name comes
-/// once. JSON leaves open which of two counts: readers would differ.
+/// Returns null, with an error, if the text is not an object, or if a name occurs twice in an
+/// object. JSON does not define which of the two values counts, so readers would differ.
 static nlohmann::json parseHeader(const char *begin, const char *end, std::string &error) {
   using Event = nlohmann::json::parse_event_t;
-  // Of the objects around, by depth.
+  // The names of the enclosing objects, by depth.
   std::vector<std::set<std::string>> names;
   std::string repeated;
   auto watch = [&](int depth, Event event, nlohmann::json &value) {
@@ -89,16 +89,16 @@ static nlohmann::json parseHeader(const char *begin, const char *end, std::strin
 }
 
 namespace {
-/// Where a tensor lies among the data.
+/// The range of a tensor's bytes in the data.
 struct Range {
   uint64_t begin, end;
   std::string name;
 };
 } // namespace
 
-/// Whether all data belongs to a tensor, and to one alone.
+/// Checks that each byte of the data belongs to exactly one tensor.
 static bool checkRanges(std::vector<Range> ranges, uint64_t dataSize, std::string &error) {
-  // Tensors without elements lie before the one that begins there.
+  // Tensors without elements sort before the tensor that begins at the same offset.
   std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
@@ -219,7 +219,7 @@ bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &t
     offset += bytes;
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  // Data starts at a multiple of 8.
+  // The data starts at a multiple of 8.
   text.append((8 - text.size() % 8) % 8, ' ');
   std::unique_ptr<WholeFile> file = WholeFile::create(path, error);
   if (!file)

@@ -46,19 +46,19 @@ bool ShardedLayout::isReplicated() const {
 }
 
 namespace {
-/// A run of a factor's elements that a rank holds: local slots one after the other,
-/// global elements `step` apart.
+/// A run of a factor's elements that a rank holds: consecutive local slots, whose global
+/// elements are `step` apart.
 struct Run {
   int64_t slot, element, step, count;
 };
 
-/// A box of a rank's part of a global array, factor by factor.
+/// A box of a rank's part of a global array, with one run for each factor.
 struct Box {
   std::vector<int64_t> extents, globalStrides;
   int64_t globalOffset = 0, localOffset = 0;
 };
 
-/// A rank's part of a global array: boxes that lie in its buffer.
+/// A rank's part of a global array, as boxes of its buffer.
 struct Part {
   std::vector<Box> boxes{Box()};
   std::vector<int64_t> localStrides;
@@ -66,7 +66,8 @@ struct Part {
 };
 } // namespace
 
-/// What a rank holds of a factor, in as few runs as its order allows.
+/// Returns the elements of a factor that a rank holds, in as few runs as the factor's order
+/// allows.
 static std::vector<Run> runsOf(const ShardedFactor &factor, int64_t begin, int64_t chunk) {
   std::vector<Run> runs;
   int64_t count = std::clamp<int64_t>(factor.size - begin, 0, chunk);

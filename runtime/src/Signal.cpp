@@ -55,7 +55,8 @@ bool Signal::wait(uint32_t seen, int64_t spinNanoseconds, Time deadline) {
     } while (Clock::now() < end);
     pollTime.store(std::max(limit / 2, least), std::memory_order_relaxed);
   }
-  // Who raises either sees this sleeper, or the kernel sees the new count.
+  // Either the raising thread sees this sleeper, or the kernel sees the new count and does not
+  // sleep.
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   bool inTime = true;
   while (word.load(std::memory_order_seq_cst) == seen) {
@@ -72,6 +73,7 @@ bool Signal::wait(uint32_t seen, int64_t spinNanoseconds, Time deadline) {
     }
     syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, left, nullptr, 0);
   }
+  // Relaxed: a raising thread that sees the old number makes one system call too many.
   sleepers.fetch_sub(1, std::memory_order_relaxed);
   return inTime;
 }

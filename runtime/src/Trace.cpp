@@ -42,8 +42,8 @@ int64_t traceClock() {
   auto nanoseconds = [](auto time) {
     return duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };
-  // Hosts agree on the system's clock, which may be set meanwhile; the steady
-  // one measures from there.
+  // Hosts agree on the system's clock, but it may be adjusted during a run. So it is read
+  // once, and the steady clock measures from there.
   static const int64_t offset = nanoseconds(system_clock::now()) - nanoseconds(steady_clock::now());
   return offset + nanoseconds(steady_clock::now());
 }
@@ -97,7 +97,7 @@ bool Trace::merge(const std::string &bytes) {
   return true;
 }
 
-/// A JSON string. Names come from locations, which may be any bytes.
+/// Returns a JSON string. Names come from source locations, which may contain any bytes.
 static std::string quote(const std::string &text) {
   return nlohmann::json(text).dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
                                    nlohmann::json::error_handler_t::replace);
@@ -105,7 +105,7 @@ static std::string quote(const std::string &text) {
 
 std::string Trace::toJson(const std::vector<std::string> &ops) const {
   PlainNumbers plain;
-  // Microseconds from the first event on.
+  // Microseconds since the first event.
   int64_t origin = INT64_MAX;
   for (const Row *row : getRows())
     if (!row->events.empty())

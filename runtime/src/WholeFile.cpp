@@ -1,4 +1,4 @@
-//===- WholeFile.cpp - what is written whole or not at all ----------------===//
+//===- WholeFile.cpp - files written whole or not at all ------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -28,16 +28,17 @@ namespace meshwright::rt {
 // Temporary
 //===----------------------------------------------------------------------===//
 
-/// Removes a file, or a folder and what is in it. By system calls only: a signal
-/// handler does it.
+/// Removes a file, or a folder with its contents. Uses system calls only, because a signal
+/// handler calls it.
 static void removeTree(int folder, const char *name) {
   if (unlinkat(folder, name, 0) == 0 || errno == ENOENT)
     return;
   int inside = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (inside < 0)
     return;
-  // What is removed while a list is read may hide what comes behind it: until a
-  // list shows nothing. A few times, for what cannot be removed.
+  // Removing an entry while a folder is read may hide later entries, so the folder is read
+  // until it is empty. The number of attempts is limited, because some entries cannot be
+  // removed.
   bool any = true;
   for (int pass = 0; any && pass < 16; ++pass) {
     any = false;
@@ -58,8 +59,8 @@ static void removeTree(int folder, const char *name) {
   unlinkat(folder, name, AT_REMOVEDIR);
 }
 
-/// Those there are, as a signal handler may read them. More than that, which no
-/// program has, stay behind.
+/// The temporary files, in a form that a signal handler may read. Files beyond this number are
+/// not removed by signals; no program has that many.
 static std::atomic<const char *> temporaries[64];
 
 void Temporary::removeAll() {
@@ -79,7 +80,7 @@ bool Temporary::isRemoval(const struct sigaction &action) { return action.sa_han
 void Temporary::removeOnSignals() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction current = {}, ours = {};
-    // `nohup`, and those who have more to do then.
+    // `nohup` ignores the signal, and some programs handle it themselves.
     if (sigaction(signal, nullptr, &current) != 0 || current.sa_handler != SIG_DFL)
       continue;
     ours.sa_handler = handleEnd;
@@ -116,7 +117,7 @@ Temporary::~Temporary() {
 // WholeFile
 //===----------------------------------------------------------------------===//
 
-/// Where a link leads, if there is something.
+/// The target of a link, if it exists.
 static std::string follow(const std::string &path) {
   char *real = realpath(path.c_str(), nullptr);
   std::string result = real ? real : path;
@@ -129,7 +130,8 @@ static std::string folderOf(const std::string &path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// What is there and no file is not replaced by one.
+/// Returns true if the path exists and is no regular file. It is then written directly and not
+/// replaced.
 static bool isSpecial(const struct stat &status) {
   return !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
@@ -139,7 +141,7 @@ bool WholeFile::check(const std::string &path, std::string &error) {
   struct stat status;
   int problem = 0;
   bool isThere = stat(target.c_str(), &status) == 0;
-  // A file is replaced: what counts is its folder.
+  // The file is replaced by renaming, so its folder must be writable.
   bool asItIs = isThere && isSpecial(status);
   if (isThere && S_ISDIR(status.st_mode))
     problem = EISDIR;
@@ -184,7 +186,7 @@ void WholeFile::write(const void *data, size_t bytes) {
 }
 
 bool WholeFile::finish(std::string &error) {
-  // Closing may be what fails.
+  // Closing may fail, too.
   if (std::fclose(file) != 0 && problem == 0)
     problem = errno;
   file = nullptr;
@@ -209,11 +211,12 @@ bool WholeFile::write(const std::string &path, const std::string &text, std::str
 // Command lines
 //===----------------------------------------------------------------------===//
 
-/// Whatever links lead there: two paths of one file are one path.
+/// Follows links, so that all paths of one file become the same path.
 static fs::path resolve(const std::string &path) {
   std::error_code code;
   fs::path whole = fs::absolute(path, code);
-  // Also of one that leads to nothing yet, which weakly_canonical takes for a file.
+  // This includes a link whose target does not exist yet, which weakly_canonical takes for a
+  // file.
   for (int hops = 0; hops < 40 && fs::is_symlink(fs::symlink_status(whole, code)); ++hops)
     whole = whole.parent_path() / fs::read_symlink(whole, code);
   fs::path file = fs::weakly_canonical(whole, code);
@@ -247,7 +250,7 @@ bool checkDistinct(const std::vector<NamedPath> &written, const std::vector<Name
 }
 
 bool finishOutput(std::string &error) {
-  // Much may have failed before the last piece does not.
+  // An earlier write may have failed even if this flush succeeds.
   bool failed = std::ferror(stdout);
   if (std::fflush(stdout) != 0)
     error = std::string("standard output cannot be written: ") + std::strerror(errno);

@@ -24,10 +24,11 @@
 
 namespace meshwright::rt {
 
-/// Looking for longer than a sleep and its end cost gains nothing.
+/// How long threads poll before they sleep. Polling for longer than a sleep costs gains
+/// nothing.
 static constexpr int64_t kSpinNanoseconds = 50'000;
-/// After a failure ranks come back as soon as their kernels end; one that takes
-/// longer is stuck.
+/// After a failure ranks come back as soon as their kernels end. A rank that takes longer is
+/// stuck.
 static constexpr double kGraceSeconds = 5;
 
 //===----------------------------------------------------------------------===//
@@ -145,7 +146,7 @@ void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) 
 // Runs
 //===----------------------------------------------------------------------===//
 
-/// A rank's compute stream.
+/// The body of a rank's thread: runs the entry once for each run.
 void World::hostRank(mw_rt_context &context, size_t index) {
   nameThread("mw rank " + std::to_string(context.rank));
   context.device->enterThread();
@@ -178,7 +179,7 @@ void World::hostRank(mw_rt_context &context, size_t index) {
   }
 }
 
-/// Threads and how they wait.
+/// Starts threads, and decides how long they poll.
 bool World::prepareThreads(std::string &error) {
   if (threadsPerRank > kMaxThreads / int64_t(localRanks.size())) {
     error = "ranks of " + std::to_string(threadsPerRank) + " threads, " +
@@ -197,8 +198,8 @@ bool World::prepareThreads(std::string &error) {
     mw_rt_context &context = *contexts[index];
     try {
       context.device->prepare({threadsPerRank, computeSpin, streamSpin});
-      // Also a single rank gets a thread of its own: the libraries' settings are
-      // per thread, and the caller's are not ours to change.
+      // A single rank has a thread of its own, too: libraries have settings per thread,
+      // and those of the caller's thread must not change.
       if (!context.thread.joinable())
         context.thread = std::thread([this, &context, index] { hostRank(context, index); });
     } catch (const std::system_error &failure) {
@@ -209,12 +210,14 @@ bool World::prepareThreads(std::string &error) {
   return true;
 }
 
-/// Waits for all ranks of this process; false where one is stuck. One that is left alone in an op
-/// for longer than a collective may take fails the run, which otherwise nobody would end.
+/// Waits for all ranks of this process. Returns false if one is stuck.
+/// - After a failure, a rank has `grace` seconds to come back.
+/// - If other ranks have ended, a rank that makes no call for `limit` seconds fails the run. No
+///   collective would time out, because no rank waits for it.
 bool World::awaitRanks() {
   std::unique_lock<std::mutex> lock(runMutex);
   Time failure = Time::max();
-  double grace = std::min(timeout, kGraceSeconds), patience = timeout + grace;
+  double grace = std::min(timeout, kGraceSeconds), limit = timeout + grace;
   std::vector<std::pair<int64_t, Time>> progress(contexts.size(), {-1, Time()});
   while (unfinished > 0) {
     rankEnds.wait_for(lock, std::chrono::milliseconds(100));
@@ -232,9 +235,9 @@ bool World::awaitRanks() {
       int64_t calls = context.calls.load(std::memory_order_relaxed);
       if (!context.running || calls != progress[i].first)
         progress[i] = {calls, now};
-      else if (now - progress[i].second >= std::chrono::duration<double>(patience)) {
+      else if (now - progress[i].second >= std::chrono::duration<double>(limit)) {
         char seconds[32];
-        std::snprintf(seconds, sizeof(seconds), "%g", patience);
+        std::snprintf(seconds, sizeof(seconds), "%g", limit);
         lock.unlock();
         fail(context.rank, context.position.load(std::memory_order_relaxed),
              std::string("does not end: other ranks have ended, and it made no call for ") +
@@ -247,8 +250,8 @@ bool World::awaitRanks() {
   return true;
 }
 
-/// After a run that went well here. Of all ops whose results are not finite, on
-/// whatever process, the first is named everywhere.
+/// Called after a run without a failure. Of all ops whose results are not finite, on any
+/// process, all processes report the first.
 void World::agreeWithOthers() {
   constexpr int64_t none = std::numeric_limits<int64_t>::max();
   int64_t mine = notFiniteOp < 0 ? none : notFiniteOp * numRanks + notFiniteRank, least = mine;
@@ -299,7 +302,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   }
   {
     std::lock_guard<std::mutex> lock(runMutex);
-    // Kept here, since a rank that is stuck outlives the run.
+    // The world keeps the buffers, because a stuck rank may use them after the run.
     buffers = std::move(given);
     trace = options.trace;
     for (std::unique_ptr<mw_rt_context> &context : contexts) {

@@ -30,8 +30,8 @@ static PeakKernel choosePeak(bool &hasBf16) {
   return peakBaseline;
 }
 
-/// Runs `body(thread)` on that many threads at once; the seconds from the first
-/// begin to the last end.
+/// Runs `body(thread)` on that many threads at once. Returns the seconds from the first begin
+/// to the last end.
 template <typename Body> static double timeTogether(int64_t threads, Body body) {
   std::atomic<int64_t> ready{0};
   std::atomic<bool> go{false};
@@ -47,7 +47,7 @@ template <typename Body> static double timeTogether(int64_t threads, Body body) 
     for (int64_t thread = 1; thread < threads; ++thread)
       others.emplace_back(work, thread);
   } catch (const std::system_error &) {
-    // With those that there are.
+    // Measure with the threads that could start.
   }
   while (ready < int64_t(others.size()))
     std::this_thread::yield();
