@@ -10,6 +10,9 @@
 
 #include "meshwright/TokenOrder.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
+#include "meshwright/dialects/Dist/OpTraits.h"
+#include "meshwright/dialects/Dist/Padding.h"
+#include "meshwright/dialects/Dist/Work.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"

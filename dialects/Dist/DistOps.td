@@ -10,6 +10,7 @@
 
 include "meshwright/dialects/Dist/DistAttrs.td"
 include "meshwright/dialects/Dist/DistInterfaces.td"
+include "meshwright/dialects/Dist/OpTraits.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
@@ -21,7 +22,7 @@ def Dist_AxesAttr : TypedArrayAttrBase<Dist_AxisRefAttr, "list of axes"> {
   let constBuilderCall = "$0";
 }
 
-def Dist_MeshOp : Dist_Op<"mesh", [Symbol, HasParent<"::mlir::ModuleOp">]> {
+def Dist_MeshOp : Dist_Op<"mesh", [Symbol, HasParent<"::mlir::ModuleOp">, Dist_Structural]> {
   let summary = "defines a mesh";
   let description = [{
     ```mlir
@@ -32,7 +33,7 @@ def Dist_MeshOp : Dist_Op<"mesh", [Symbol, HasParent<"::mlir::ModuleOp">]> {
   let assemblyFormat = "$sym_name `=` $mesh attr-dict";
 }
 
-def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, AllTypesMatch<["input", "result"]>]> {
+def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, Dist_View, AllTypesMatch<["input", "result"]>]> {
   let summary = "states the sharding of a value of a global program";
   let description = [{
     ```mlir
@@ -113,7 +114,7 @@ def Dist_AllToAllOp : Dist_CollectiveOp<"all_to_all"> {
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_SliceOp : Dist_CollectiveOp<"slice"> {
+def Dist_SliceOp : Dist_CollectiveOp<"slice", [Dist_TakesPart]> {
   let summary = "each rank keeps its own chunk of a replicated value";
   let description = [{
     Layout: replicated over `axes` -> dimension `dim` gains them as minor-most.
@@ -182,7 +183,7 @@ def Dist_PartialOp : Dist_CollectiveOp<"partial"> {
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_PadOp : Dist_Op<"pad", [Pure]> {
+def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly]> {
   let summary = "appends padding to dimensions";
   let description = [{
     Zeros are appended at the tail of each of `dims`, up to the result's size.
@@ -199,7 +200,7 @@ def Dist_PadOp : Dist_Op<"pad", [Pure]> {
   let hasVerifier = 1;
 }
 
-def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, AllTypesMatch<["input", "result"]>]> {
+def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
   let summary = "overwrites a dimension's padding";
   let description = [{
     Dimension `dim`, sharded over `axes`, has `size` true rows in all; those
@@ -216,7 +217,7 @@ def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, AllTypesMatch<["input", 
   let hasVerifier = 1;
 }
 
-def Dist_ReorderOp : Dist_Op<"reorder", [Pure, AllTypesMatch<["input", "result"]>]> {
+def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
   let summary = "puts the elements of a whole dimension in another order";
   let description = [{
     Layout: dimension `dim`, which no axis shards, goes from the one order of its true
@@ -233,7 +234,7 @@ def Dist_ReorderOp : Dist_Op<"reorder", [Pure, AllTypesMatch<["input", "result"]
   let hasVerifier = 1;
 }
 
-def Dist_PositionsOp : Dist_Op<"positions", [Pure]> {
+def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates]> {
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{
     One number for each element that the rank holds of a dimension that lies as
@@ -250,7 +251,7 @@ def Dist_PositionsOp : Dist_Op<"positions", [Pure]> {
   let hasVerifier = 1;
 }
 
-def Dist_AxisIndexOp : Dist_Op<"axis_index", [Pure]> {
+def Dist_AxisIndexOp : Dist_Op<"axis_index", [Pure, Dist_Generates]> {
   let summary = "the rank's linear coordinate over axes, times a chunk size";
   let description = [{
     With `chunk` c the first row of the rank's chunk of a dimension sharded over

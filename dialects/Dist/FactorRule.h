@@ -11,6 +11,10 @@
 #include "mlir/Support/LLVM.h"
 #include "llvm/ADT/SmallVector.h"
 
+namespace mlir {
+class Operation;
+} // namespace mlir
+
 namespace meshwright::dist {
 
 enum class FactorKind {
@@ -22,8 +26,6 @@ enum class FactorKind {
   Special,
 };
 
-/// What an op reads from the padding of a factor that it contracts or reads
-/// whole.
 struct RuleFactor {
   FactorKind kind;
   int64_t size;
@@ -50,7 +52,19 @@ struct FactorRule {
     factors.push_back({kind, size});
     return factors.size() - 1;
   }
+  /// A factor of its own for every dimension of a value of this shape.
+  ValueFactors addFactors(mlir::ArrayRef<int64_t> shape, FactorKind kind = FactorKind::Parallel);
 };
+
+/// The factors of an operand that broadcasts, by NumPy's rules, against a value of shape
+/// `target` with factors `dims`. A dimension that stretches has none.
+FactorRule::ValueFactors broadcastFactors(mlir::ArrayRef<int64_t> shape,
+                                          mlir::ArrayRef<int64_t> target,
+                                          mlir::ArrayRef<FactorRule::DimFactors> dims);
+
+/// The rule of an elementwise op: one parallel factor for each dimension of its result,
+/// against which the operands broadcast. Linear in no operand.
+FactorRule getElementwiseRule(mlir::Operation *op);
 
 } // namespace meshwright::dist
 

@@ -53,24 +53,6 @@ bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
 /// an axis does not split so.
 std::optional<AxisList> subtract(mlir::ArrayRef<Axis> axes, mlir::ArrayRef<Axis> others);
 
-/// What stands in the padding of a factor.
-enum class Padding {
-  /// Zeros.
-  Zero,
-  /// Minus infinity: softmax and max ignore it.
-  NegInf,
-  /// Something finite.
-  Finite,
-  /// Something finite and greater than zero: a divisor.
-  Positive,
-  /// Something finite and at least zero: a divisor with an epsilon.
-  NonNegative,
-  /// Finite or minus infinity, as an additive mask leaves it.
-  FiniteOrNegInf,
-  /// Anything, NaN included.
-  Arbitrary,
-};
-
 /// A factor of a dimension: `size` elements, padded at the tail to `padded`,
 /// sharded over `axes` (major to minor).
 struct LayoutFactor {

@@ -19,8 +19,10 @@
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
+using dist::broadcastFactors;
 using dist::FactorKind;
 using dist::FactorRule;
+using dist::getElementwiseRule;
 using ValueFactors = FactorRule::ValueFactors;
 
 static ArrayRef<int64_t> shapeOf(Value value) {
@@ -29,40 +31,10 @@ static ArrayRef<int64_t> shapeOf(Value value) {
 
 static bool isFloat(Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); }
 
-/// A factor of its own for every dimension.
-static ValueFactors addFactors(FactorRule &rule, ArrayRef<int64_t> shape,
-                               FactorKind kind = FactorKind::Parallel) {
-  ValueFactors dims;
-  for (int64_t size : shape)
-    dims.push_back({rule.addFactor(size, kind)});
-  return dims;
-}
-
-/// The factors of an operand that broadcasts against a value of shape `target`
-/// with factors `dims`: aligned at the last dimension, none where it stretches.
-static ValueFactors broadcastFactors(ArrayRef<int64_t> shape, ArrayRef<int64_t> target,
-                                     ArrayRef<FactorRule::DimFactors> dims) {
-  ValueFactors result;
-  size_t missing = target.size() - shape.size();
-  for (auto [i, size] : llvm::enumerate(shape))
-    result.push_back(size == target[missing + i] ? dims[missing + i] : FactorRule::DimFactors());
-  return result;
-}
-
-static FactorRule elementwiseRule(Operation *op) {
-  FactorRule rule;
-  ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
-  ValueFactors dims = addFactors(rule, shape);
-  for (Value operand : op->getOperands())
-    rule.operands.push_back(broadcastFactors(shapeOf(operand), shape, dims));
-  rule.results.push_back(std::move(dims));
-  return rule;
-}
-
 /// Input and result of the same shape, in which dimension `dim` is read whole.
 static FactorRule wholeDimRule(Value input, int64_t dim) {
   FactorRule rule;
-  ValueFactors dims = addFactors(rule, shapeOf(input));
+  ValueFactors dims = rule.addFactors(shapeOf(input));
   rule.factors[dims[dim].front()].kind = FactorKind::Special;
   rule.operands.push_back(dims);
   rule.results.push_back(std::move(dims));
@@ -77,48 +49,20 @@ static FactorRule withLinear(FactorRule rule, std::initializer_list<int> operand
 }
 
 //===----------------------------------------------------------------------===//
-// Elementwise
+// Elementwise ops that are linear in some operand
 //===----------------------------------------------------------------------===//
 
-#define ELEMENTWISE(OP)                                                                            \
-  FactorRule OP::getFactorRule() { return elementwiseRule(*this); }
-ELEMENTWISE(AbsOp)
-ELEMENTWISE(ExpOp)
-ELEMENTWISE(LogOp)
-ELEMENTWISE(SqrtOp)
-ELEMENTWISE(RsqrtOp)
-ELEMENTWISE(ReciprocalOp)
-ELEMENTWISE(SinOp)
-ELEMENTWISE(CosOp)
-ELEMENTWISE(ErfOp)
-ELEMENTWISE(FloorOp)
-ELEMENTWISE(NotOp)
-ELEMENTWISE(ReluOp)
-ELEMENTWISE(SiluOp)
-ELEMENTWISE(TanhOp)
-ELEMENTWISE(SigmoidOp)
-ELEMENTWISE(GeluOp)
-ELEMENTWISE(RemOp)
-ELEMENTWISE(PowOp)
-ELEMENTWISE(MaximumOp)
-ELEMENTWISE(MinimumOp)
-ELEMENTWISE(AndOp)
-ELEMENTWISE(OrOp)
-ELEMENTWISE(XorOp)
-ELEMENTWISE(CompareOp)
-#undef ELEMENTWISE
-
-FactorRule NegOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0}); }
-FactorRule AddOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}, true); }
-FactorRule SubOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}, true); }
-FactorRule MulOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0, 1}); }
-FactorRule SelectOp::getFactorRule() { return withLinear(elementwiseRule(*this), {1, 2}, true); }
+FactorRule NegOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0}); }
+FactorRule AddOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
+FactorRule SubOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
+FactorRule MulOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}); }
+FactorRule SelectOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {1, 2}, true); }
 
 FactorRule DivOp::getFactorRule() {
   // A quotient of integers is rounded: the parts' quotients do not add up.
   if (!isFloat(getLhs()))
-    return elementwiseRule(*this);
-  return withLinear(elementwiseRule(*this), {0});
+    return getElementwiseRule(*this);
+  return withLinear(getElementwiseRule(*this), {0});
 }
 
 /// Whether every value of type `from` is one of type `to`, so that a cast of
@@ -135,7 +79,7 @@ static bool isWidening(Type from, Type to) {
 }
 
 FactorRule CastOp::getFactorRule() {
-  FactorRule rule = elementwiseRule(*this);
+  FactorRule rule = getElementwiseRule(*this);
   if (isWidening(getElementTypeOrSelf(getInput().getType()),
                  getElementTypeOrSelf(getResult().getType())))
     rule.linearOperands.push_back(0);
@@ -150,14 +94,14 @@ FactorRule ConstantOp::getFactorRule() {
   FactorRule rule;
   auto elements = dyn_cast<DenseElementsAttr>(getValue());
   rule.results.push_back(
-      addFactors(rule, shapeOf(getResult()),
+      rule.addFactors(shapeOf(getResult()),
                  elements && elements.isSplat() ? FactorKind::Parallel : FactorKind::Special));
   return rule;
 }
 
 FactorRule IotaOp::getFactorRule() {
   FactorRule rule;
-  rule.results.push_back(addFactors(rule, shapeOf(getResult())));
+  rule.results.push_back(rule.addFactors(shapeOf(getResult())));
   rule.factors[getDim()].kind = FactorKind::Special;
   return rule;
 }
@@ -205,8 +149,8 @@ FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to
 
   // Without elements there is nothing to tie, and no products to compare.
   if (llvm::is_contained(from, 0) || llvm::is_contained(to, 0)) {
-    source = addFactors(rule, from, FactorKind::Special);
-    target = addFactors(rule, to, FactorKind::Special);
+    source = rule.addFactors(from, FactorKind::Special);
+    target = rule.addFactors(to, FactorKind::Special);
     return finish();
   }
 
@@ -248,7 +192,7 @@ FactorRule ReshapeOp::getFactorRule() {
 
 FactorRule TransposeOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors source = addFactors(rule, shapeOf(getInput())), target;
+  ValueFactors source = rule.addFactors(shapeOf(getInput())), target;
   for (int64_t dim : getPermutation())
     target.push_back(source[dim]);
   rule.operands.push_back(std::move(source));
@@ -277,7 +221,7 @@ FactorRule SliceOp::getFactorRule() {
 
 FactorRule ConcatOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors dims = addFactors(rule, shapeOf(getResult()));
+  ValueFactors dims = rule.addFactors(shapeOf(getResult()));
   rule.factors[dims[getDim()].front()].kind = FactorKind::Special;
   for (auto [i, input] : llvm::enumerate(getInputs())) {
     ValueFactors own = dims;
@@ -290,12 +234,13 @@ FactorRule ConcatOp::getFactorRule() {
   return rule;
 }
 
-FactorRule BroadcastOp::getFactorRule() { return withLinear(elementwiseRule(*this), {0}); }
+FactorRule BroadcastOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0}); }
+bool BroadcastOp::mayBroadcast(unsigned, unsigned) { return true; }
 
 FactorRule GatherOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors data = addFactors(rule, shapeOf(getData()));
-  ValueFactors indices = addFactors(rule, shapeOf(getIndices()));
+  ValueFactors data = rule.addFactors(shapeOf(getData()));
+  ValueFactors indices = rule.addFactors(shapeOf(getIndices()));
   int64_t dim = getDim();
   rule.factors[data[dim].front()].kind = FactorKind::Special;
   ValueFactors result(data.begin(), data.begin() + dim);
@@ -309,7 +254,7 @@ FactorRule GatherOp::getFactorRule() {
 
 FactorRule TakeAlongOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors indices = addFactors(rule, shapeOf(getIndices()));
+  ValueFactors indices = rule.addFactors(shapeOf(getIndices()));
   ValueFactors data = indices;
   data[getDim()] = {rule.addFactor(shapeOf(getData())[getDim()], FactorKind::Special)};
   rule.operands.push_back(std::move(data));
@@ -324,7 +269,7 @@ FactorRule TakeAlongOp::getFactorRule() {
 
 FactorRule ReduceOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors source = addFactors(rule, shapeOf(getInput())), target;
+  ValueFactors source = rule.addFactors(shapeOf(getInput())), target;
   for (auto [i, factors] : llvm::enumerate(source)) {
     if (!llvm::is_contained(getDims(), static_cast<int64_t>(i))) {
       target.push_back(factors);
@@ -353,7 +298,7 @@ FactorRule SoftmaxOp::getFactorRule() { return wholeDimRule(getInput(), getDim()
 FactorRule MatmulOp::getFactorRule() {
   FactorRule rule;
   ArrayRef<int64_t> lhs = shapeOf(getLhs()), rhs = shapeOf(getRhs()), to = shapeOf(getResult());
-  ValueFactors result = addFactors(rule, to);
+  ValueFactors result = rule.addFactors(to);
   ArrayRef<int64_t> batch = to.drop_back(2);
   FactorRule::DimFactors rows = result[batch.size()], columns = result[batch.size() + 1];
   int64_t depth = getTransposeLhs() ? lhs[lhs.size() - 2] : lhs.back();
@@ -375,9 +320,13 @@ FactorRule MatmulOp::getFactorRule() {
   return withLinear(std::move(rule), {0, 1});
 }
 
+bool MatmulOp::mayBroadcast(unsigned operand, unsigned dim) {
+  return dim + 2 < shapeOf(getOperand(operand)).size();
+}
+
 FactorRule LinearOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors result = addFactors(rule, shapeOf(getResult()));
+  ValueFactors result = rule.addFactors(shapeOf(getResult()));
   FactorRule::DimFactors out = result.back();
   FactorRule::DimFactors in = {rule.addFactor(shapeOf(getInput()).back(), FactorKind::Contracted)};
   ValueFactors input = result;
@@ -395,7 +344,7 @@ FactorRule LinearOp::getFactorRule() {
 
 FactorRule EmbeddingOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors result = addFactors(rule, shapeOf(getResult()));
+  ValueFactors result = rule.addFactors(shapeOf(getResult()));
   rule.operands.push_back(ValueFactors(result.begin(), result.end() - 1));
   // Ids outside a rank's rows give zeros: the sum over the ranks is the row.
   int rows = rule.addFactor(shapeOf(getTable()).front(), FactorKind::Contracted);
@@ -433,9 +382,11 @@ FactorRule RotaryOp::getFactorRule() {
   return withLinear(std::move(rule), {0});
 }
 
+bool RotaryOp::mayBroadcast(unsigned, unsigned) { return true; }
+
 FactorRule MergeAttentionOp::getFactorRule() {
   FactorRule rule;
-  ValueFactors out = addFactors(rule, shapeOf(getFirst()));
+  ValueFactors out = rule.addFactors(shapeOf(getFirst()));
   ValueFactors rows(out.begin(), out.end() - 1);
   rule.operands = {out, rows, out, rows};
   rule.results = {out, rows};
@@ -475,4 +426,8 @@ FactorRule AttentionOp::getFactorRule() {
   if (getLse())
     rule.results.push_back({{batch}, heads, {queries}});
   return rule;
+}
+
+bool AttentionOp::mayBroadcast(unsigned operand, unsigned) {
+  return getOperand(operand) == getBias();
 }

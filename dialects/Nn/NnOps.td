@@ -10,6 +10,7 @@
 
 include "meshwright/dialects/Nn/NnDialect.td"
 include "meshwright/dialects/Dist/DistInterfaces.td"
+include "meshwright/dialects/Dist/OpTraits.td"
 include "mlir/IR/AttrTypeBase.td"
 include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpAsmInterface.td"
@@ -48,16 +49,26 @@ def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind"> {
   let assemblyFormat = "$value";
 }
 
-class Nn_Op<string mnemonic, list<Trait> traits = []>
+/// An op of one of the kinds that OpTraits.td has. `own` lists the methods of its
+/// interfaces that it defines although they have a default.
+class Nn_Op<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
     : Op<Nn_Dialect, mnemonic, !listconcat([Pure,
-        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface>], traits)>;
+        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, own>,
+        DeclareOpInterfaceMethods<Dist_PaddingOpInterface, own>,
+        DeclareOpInterfaceMethods<Dist_WorkOpInterface, own>], traits)>;
+
+/// Its factor rule follows from the trait. An op that is linear in an operand says so
+/// in a rule of its own.
+class Nn_ElementwiseOp<string mnemonic, list<Trait> traits = [], list<string> own = []>
+    : Nn_Op<mnemonic, !listconcat([Dist_Elementwise], traits), own>;
 
 //===----------------------------------------------------------------------===//
 // Elementwise
 //===----------------------------------------------------------------------===//
 
-class Nn_Unary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = []>
-    : Nn_Op<mnemonic, !listconcat([AllTypesMatch<["input", "result"]>], traits)> {
+class Nn_Unary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = [],
+               list<string> own = []>
+    : Nn_ElementwiseOp<mnemonic, !listconcat([AllTypesMatch<["input", "result"]>], traits), own> {
   let summary = text;
   let arguments = (ins type:$input);
   let results = (outs type:$result);
@@ -66,8 +77,9 @@ class Nn_Unary<string mnemonic, string text, TypeConstraint type, list<Trait> tr
 
 /// Operands broadcast as NumPy's do: shapes align at their last dimensions, and
 /// a dimension of size 1, or one that is missing, stretches.
-class Nn_Binary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = []>
-    : Nn_Op<mnemonic, traits> {
+class Nn_Binary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = [],
+                list<string> own = []>
+    : Nn_ElementwiseOp<mnemonic, traits, own> {
   let summary = text;
   let description = [{
     Operands broadcast as NumPy's do.
@@ -78,8 +90,8 @@ class Nn_Binary<string mnemonic, string text, TypeConstraint type, list<Trait> t
   let hasVerifier = 1;
 }
 
-def Nn_NegOp : Nn_Unary<"neg", "-x", Nn_NumberTensor>;
-def Nn_AbsOp : Nn_Unary<"abs", "|x|", Nn_NumberTensor>;
+def Nn_NegOp : Nn_Unary<"neg", "-x", Nn_NumberTensor, [Dist_Cheap], ["getFactorRule"]>;
+def Nn_AbsOp : Nn_Unary<"abs", "|x|", Nn_NumberTensor, [Dist_Cheap]>;
 def Nn_ExpOp : Nn_Unary<"exp", "e^x", Nn_FloatTensor>;
 def Nn_LogOp : Nn_Unary<"log", "natural logarithm", Nn_FloatTensor>;
 def Nn_SqrtOp : Nn_Unary<"sqrt", "square root", Nn_FloatTensor>;
@@ -89,8 +101,8 @@ def Nn_SinOp : Nn_Unary<"sin", "sine", Nn_FloatTensor>;
 def Nn_CosOp : Nn_Unary<"cos", "cosine", Nn_FloatTensor>;
 def Nn_ErfOp : Nn_Unary<"erf", "error function", Nn_FloatTensor>;
 def Nn_FloorOp : Nn_Unary<"floor", "largest integer not above x", Nn_FloatTensor>;
-def Nn_NotOp : Nn_Unary<"not", "logical not", Nn_BoolTensor>;
-def Nn_ReluOp : Nn_Unary<"relu", "max(x, 0)", Nn_FloatTensor>;
+def Nn_NotOp : Nn_Unary<"not", "logical not", Nn_BoolTensor, [Dist_Cheap]>;
+def Nn_ReluOp : Nn_Unary<"relu", "max(x, 0)", Nn_FloatTensor, [Dist_Cheap]>;
 def Nn_SiluOp : Nn_Unary<"silu", "x * sigmoid(x)", Nn_FloatTensor>;
 def Nn_TanhOp : Nn_Unary<"tanh", "hyperbolic tangent", Nn_FloatTensor>;
 def Nn_SigmoidOp : Nn_Unary<"sigmoid", "1 / (1 + e^-x)", Nn_FloatTensor>;
@@ -101,19 +113,22 @@ def Nn_GeluOp : Nn_Unary<"gelu", "Gaussian error linear unit", Nn_FloatTensor> {
   let arguments = (ins Nn_FloatTensor:$input, UnitAttr:$approximate_tanh);
 }
 
-def Nn_AddOp : Nn_Binary<"add", "x + y", Nn_NumberTensor, [Commutative]>;
-def Nn_SubOp : Nn_Binary<"sub", "x - y", Nn_NumberTensor>;
-def Nn_MulOp : Nn_Binary<"mul", "x * y", Nn_NumberTensor, [Commutative]>;
-def Nn_DivOp : Nn_Binary<"div", "x / y; for integers rounded toward minus infinity", Nn_NumberTensor>;
+def Nn_AddOp : Nn_Binary<"add", "x + y", Nn_NumberTensor, [Commutative, Dist_Cheap],
+                         ["getFactorRule"]>;
+def Nn_SubOp : Nn_Binary<"sub", "x - y", Nn_NumberTensor, [Dist_Cheap], ["getFactorRule"]>;
+def Nn_MulOp : Nn_Binary<"mul", "x * y", Nn_NumberTensor, [Commutative, Dist_Cheap],
+                         ["getFactorRule"]>;
+def Nn_DivOp : Nn_Binary<"div", "x / y; for integers rounded toward minus infinity",
+                         Nn_NumberTensor, [], ["getFactorRule"]>;
 def Nn_RemOp : Nn_Binary<"rem", "x - y * floor(x / y)", Nn_NumberTensor>;
 def Nn_PowOp : Nn_Binary<"pow", "x to the power y", Nn_FloatTensor>;
-def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative]>;
-def Nn_MinimumOp : Nn_Binary<"minimum", "the smaller", Nn_NumberTensor, [Commutative]>;
-def Nn_AndOp : Nn_Binary<"and", "logical and", Nn_BoolTensor, [Commutative]>;
-def Nn_OrOp : Nn_Binary<"or", "logical or", Nn_BoolTensor, [Commutative]>;
-def Nn_XorOp : Nn_Binary<"xor", "logical exclusive or", Nn_BoolTensor, [Commutative]>;
+def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
+def Nn_MinimumOp : Nn_Binary<"minimum", "the smaller", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
+def Nn_AndOp : Nn_Binary<"and", "logical and", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
+def Nn_OrOp : Nn_Binary<"or", "logical or", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
+def Nn_XorOp : Nn_Binary<"xor", "logical exclusive or", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
 
-def Nn_CompareOp : Nn_Op<"compare"> {
+def Nn_CompareOp : Nn_ElementwiseOp<"compare", [Dist_Cheap]> {
   let summary = "compares, with NumPy's broadcasting";
   let arguments = (ins Nn_CompareKindAttr:$kind, Nn_Tensor:$lhs, Nn_Tensor:$rhs);
   let results = (outs Nn_BoolTensor:$result);
@@ -121,7 +136,7 @@ def Nn_CompareOp : Nn_Op<"compare"> {
   let hasVerifier = 1;
 }
 
-def Nn_SelectOp : Nn_Op<"select"> {
+def Nn_SelectOp : Nn_ElementwiseOp<"select", [Dist_Cheap], ["getFactorRule"]> {
   let summary = "condition ? x : y, with NumPy's broadcasting";
   let arguments = (ins Nn_BoolTensor:$condition, Nn_Tensor:$lhs, Nn_Tensor:$rhs);
   let results = (outs Nn_Tensor:$result);
@@ -129,7 +144,7 @@ def Nn_SelectOp : Nn_Op<"select"> {
   let hasVerifier = 1;
 }
 
-def Nn_CastOp : Nn_Op<"cast"> {
+def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap], ["getFactorRule"]> {
   let summary = "converts the element type, rounding to nearest even; to i1: x != 0";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
@@ -141,7 +156,8 @@ def Nn_CastOp : Nn_Op<"cast"> {
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
-def Nn_ConstantOp : Nn_Op<"constant", [ConstantLike, AllTypesMatch<["value", "result"]>]> {
+def Nn_ConstantOp
+    : Nn_Op<"constant", [Dist_Generates, ConstantLike, AllTypesMatch<["value", "result"]>]> {
   let summary = "a small constant, or a splat";
   let arguments = (ins ElementsAttr:$value);
   let results = (outs Nn_Tensor:$result);
@@ -150,7 +166,7 @@ def Nn_ConstantOp : Nn_Op<"constant", [ConstantLike, AllTypesMatch<["value", "re
   let hasVerifier = 1;
 }
 
-def Nn_IotaOp : Nn_Op<"iota"> {
+def Nn_IotaOp : Nn_Op<"iota", [Dist_Generates]> {
   let summary = "the index along a dimension";
   let arguments = (ins I64Attr:$dim);
   let results = (outs Nn_NumberTensor:$result);
@@ -158,7 +174,7 @@ def Nn_IotaOp : Nn_Op<"iota"> {
   let hasVerifier = 1;
 }
 
-def Nn_ReshapeOp : Nn_Op<"reshape"> {
+def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View]> {
   let summary = "the same elements in row-major order, in another shape";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
@@ -167,7 +183,7 @@ def Nn_ReshapeOp : Nn_Op<"reshape"> {
   let hasFolder = 1;
 }
 
-def Nn_TransposeOp : Nn_Op<"transpose"> {
+def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes]> {
   let summary = "dimension i of the result is dimension permutation[i] of the operand";
   let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$permutation);
   let results = (outs Nn_Tensor:$result);
@@ -176,7 +192,7 @@ def Nn_TransposeOp : Nn_Op<"transpose"> {
   let hasFolder = 1;
 }
 
-def Nn_SliceOp : Nn_Op<"slice"> {
+def Nn_SliceOp : Nn_Op<"slice", [Dist_Reindexes, Dist_TakesPart]> {
   let summary = "a strided box: elements starts[i], starts[i] + strides[i], ... below limits[i]";
   let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$starts, DenseI64ArrayAttr:$limits,
                        DenseI64ArrayAttr:$strides);
@@ -186,7 +202,7 @@ def Nn_SliceOp : Nn_Op<"slice"> {
   let hasFolder = 1;
 }
 
-def Nn_ConcatOp : Nn_Op<"concat"> {
+def Nn_ConcatOp : Nn_Op<"concat", [Dist_MovesOnly]> {
   let summary = "joins tensors along a dimension";
   let arguments = (ins Variadic<Nn_Tensor>:$inputs, I64Attr:$dim);
   let results = (outs Nn_Tensor:$result);
@@ -194,7 +210,7 @@ def Nn_ConcatOp : Nn_Op<"concat"> {
   let hasVerifier = 1;
 }
 
-def Nn_BroadcastOp : Nn_Op<"broadcast"> {
+def Nn_BroadcastOp : Nn_Op<"broadcast", [Dist_Reindexes], ["getFactorRule", "mayBroadcast"]> {
   let summary = "stretches to a shape, as NumPy's broadcast_to";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
@@ -203,7 +219,9 @@ def Nn_BroadcastOp : Nn_Op<"broadcast"> {
   let hasFolder = 1;
 }
 
-def Nn_GatherOp : Nn_Op<"gather"> {
+def Nn_GatherOp
+    : Nn_Op<"gather", [Dist_MovesOnly, Dist_CountsElements,
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
   let summary = "takes rows along a dimension by index, as NumPy's take";
   let description = [{
     The result's shape is the data's with dimension `dim` replaced by the
@@ -215,7 +233,9 @@ def Nn_GatherOp : Nn_Op<"gather"> {
   let hasVerifier = 1;
 }
 
-def Nn_TakeAlongOp : Nn_Op<"take_along"> {
+def Nn_TakeAlongOp
+    : Nn_Op<"take_along", [Dist_MovesOnly, Dist_CountsElements,
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
   let summary = "takes elements along a dimension by index, as NumPy's take_along_axis";
   let description = [{
     Data and indices have the same rank, and the same sizes but in `dim`; the
@@ -231,7 +251,7 @@ def Nn_TakeAlongOp : Nn_Op<"take_along"> {
 // Reductions
 //===----------------------------------------------------------------------===//
 
-def Nn_ReduceOp : Nn_Op<"reduce"> {
+def Nn_ReduceOp : Nn_Op<"reduce", [Dist_Combines], ["getFactorRule", "getPaddingNeed"]> {
   let summary = "reduces over dimensions";
   let description = [{
     With `keep_dims` the reduced dimensions stay, with size 1. Sums of bf16 and
@@ -244,7 +264,8 @@ def Nn_ReduceOp : Nn_Op<"reduce"> {
   let hasVerifier = 1;
 }
 
-def Nn_CumsumOp : Nn_Op<"cumsum", [AllTypesMatch<["input", "result"]>]> {
+def Nn_CumsumOp
+    : Nn_Op<"cumsum", [Dist_Combines, Dist_CountsElements, AllTypesMatch<["input", "result"]>]> {
   let summary = "running sums along a dimension";
   let arguments = (ins Nn_NumberTensor:$input, I64Attr:$dim);
   let results = (outs Nn_NumberTensor:$result);
@@ -252,7 +273,9 @@ def Nn_CumsumOp : Nn_Op<"cumsum", [AllTypesMatch<["input", "result"]>]> {
   let hasVerifier = 1;
 }
 
-def Nn_SoftmaxOp : Nn_Op<"softmax", [AllTypesMatch<["input", "result"]>]> {
+def Nn_SoftmaxOp
+    : Nn_Op<"softmax", [Dist_Combines, AllTypesMatch<["input", "result"]>],
+            ["getFactorRule", "getCornerPadding", "getPaddingNeed"]> {
   let summary = "softmax along a dimension, computed in f32; rows that are -inf throughout give zeros";
   let arguments = (ins Nn_FloatTensor:$input, I64Attr:$dim);
   let results = (outs Nn_FloatTensor:$result);
@@ -264,7 +287,9 @@ def Nn_SoftmaxOp : Nn_Op<"softmax", [AllTypesMatch<["input", "result"]>]> {
 // Layers
 //===----------------------------------------------------------------------===//
 
-def Nn_MatmulOp : Nn_Op<"matmul"> {
+def Nn_MatmulOp
+    : Nn_Op<"matmul", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface],
+            ["getFactorRule", "mayBroadcast", "getFlops"]> {
   let summary = "matrix product over the last two dimensions; the others broadcast";
   let description = [{
     `transpose_lhs` and `transpose_rhs` read an operand with its last two
@@ -278,7 +303,10 @@ def Nn_MatmulOp : Nn_Op<"matmul"> {
   let hasVerifier = 1;
 }
 
-def Nn_LinearOp : Nn_Op<"linear"> {
+def Nn_LinearOp
+    : Nn_Op<"linear", [Dist_Combines, Dist_Product,
+              DeclareOpInterfaceMethods<Dist_MatrixOpInterface, ["getBiasOperand"]>],
+            ["getFactorRule", "getFlops"]> {
   let summary = "x W^T + b over the last dimension";
   let description = [{
     x is [..., in]; the weight is [out, in], or [in, out] with `in_out`; the
@@ -295,7 +323,9 @@ def Nn_LinearOp : Nn_Op<"linear"> {
   let hasVerifier = 1;
 }
 
-def Nn_EmbeddingOp : Nn_Op<"embedding"> {
+def Nn_EmbeddingOp
+    : Nn_Op<"embedding", [Dist_Combines, Dist_MatrixOpInterface,
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
   let summary = "rows of a table by index";
   let description = [{
     ids [...] and a table [rows, features] give [..., features]. With `offset`
@@ -309,7 +339,9 @@ def Nn_EmbeddingOp : Nn_Op<"embedding"> {
   let hasVerifier = 1;
 }
 
-def Nn_RmsNormOp : Nn_Op<"rms_norm"> {
+def Nn_RmsNormOp
+    : Nn_Op<"rms_norm", [Dist_Combines, Dist_RowNorm],
+            ["getFactorRule", "getPaddingNeed"]> {
   let summary = "x / sqrt(mean(x^2) + eps), times a weight, over the last dimension";
   let description = [{
     Computed in f32. With `unit_offset` the weight counts as 1 + w (Gemma).
@@ -321,7 +353,9 @@ def Nn_RmsNormOp : Nn_Op<"rms_norm"> {
   let hasVerifier = 1;
 }
 
-def Nn_LayerNormOp : Nn_Op<"layer_norm", [AttrSizedOperandSegments]> {
+def Nn_LayerNormOp
+    : Nn_Op<"layer_norm", [Dist_Combines, Dist_RowNorm, AttrSizedOperandSegments],
+            ["getFactorRule", "getPaddingNeed"]> {
   let summary = "(x - mean) / sqrt(variance + eps), times a weight, plus a bias, over the last dimension";
   let description = [{
     Computed in f32.
@@ -333,7 +367,9 @@ def Nn_LayerNormOp : Nn_Op<"layer_norm", [AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
-def Nn_RotaryOp : Nn_Op<"rotary"> {
+def Nn_RotaryOp
+    : Nn_Op<"rotary", [Dist_Combines, Dist_CountsElements],
+            ["getFactorRule", "mayBroadcast", "getCornerPadding", "getPaddingNeed"]> {
   let summary = "rotary position embedding on the first r of the last dimension's features";
   let description = [{
     cos and sin end in r features and otherwise broadcast against x, as NumPy's
@@ -352,7 +388,10 @@ def Nn_RotaryOp : Nn_Op<"rotary"> {
   let hasVerifier = 1;
 }
 
-def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
+def Nn_AttentionOp
+    : Nn_Op<"attention", [Dist_Combines, Dist_Product, AttrSizedOperandSegments,
+              DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
+            ["getFactorRule", "mayBroadcast", "getCornerPadding", "getFlops"]> {
   let summary = "softmax(scale * q k^T + mask) v";
   let description = [{
     q is [batch, q_heads, q_len, d], k [batch, kv_heads, kv_len, d], v [batch,
@@ -394,7 +433,10 @@ def Nn_AttentionOp : Nn_Op<"attention", [AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
-def Nn_MergeAttentionOp : Nn_Op<"merge_attention"> {
+def Nn_MergeAttentionOp
+    : Nn_Op<"merge_attention", [Dist_Combines,
+              DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
+            ["getFactorRule", "getCornerPadding"]> {
   let summary = "attention over the keys of both of two parts";
   let description = [{
     Two results of `nn.attention` [batch, heads, q_len, dv] over keys that have none in

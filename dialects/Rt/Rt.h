@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_DIALECTS_RT_RT_H
 #define MESHWRIGHT_DIALECTS_RT_RT_H
 
+#include "meshwright/dialects/Dist/OpTraits.h"
+
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinAttributes.h"

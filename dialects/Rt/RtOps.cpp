@@ -67,7 +67,7 @@ static bool isInOnePiece(nn::SliceOp slice) {
 }
 
 bool rt::isView(Operation *op) {
-  if (isa<nn::ReshapeOp, dist::ConstrainOp>(op))
+  if (op->hasTrait<dist::View>())
     return true;
   auto slice = dyn_cast<nn::SliceOp>(op);
   if (!slice || !isInOnePiece(slice))

@@ -8,12 +8,13 @@
 #ifndef MESHWRIGHT_DIALECTS_RT_RTOPS_TD
 #define MESHWRIGHT_DIALECTS_RT_RTOPS_TD
 
+include "meshwright/dialects/Dist/OpTraits.td"
 include "meshwright/dialects/Rt/RtDialect.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
 class Rt_Op<string mnemonic, list<Trait> traits = []>
-    : Op<Rt_Dialect, mnemonic, traits>;
+    : Op<Rt_Dialect, mnemonic, !listconcat([Dist_Structural], traits)>;
 
 /// A launch is one entry of the list that each rank goes through: what is known of
 /// order and places is known of a function's own block alone.

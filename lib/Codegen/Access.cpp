@@ -84,7 +84,7 @@ std::optional<Access> getOperandAccess(Operation *op, Value operand, const Acces
   auto resultShape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
   auto transpose = dyn_cast<nn::TransposeOp>(op);
   auto slice = dyn_cast<nn::SliceOp>(op);
-  bool keepsOrder = isa<nn::ReshapeOp, dist::ConstrainOp>(op);
+  bool keepsOrder = op->hasTrait<dist::View>();
   if (keepsOrder || (!transpose && !slice && shape == resultShape))
     return access;
   auto result = delinearize(access, resultShape, space);

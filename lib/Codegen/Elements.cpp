@@ -27,34 +27,6 @@ Type getComputeType(Type type) {
   return type.isBF16() || type.isF16() ? Float32Type::get(type.getContext()) : type;
 }
 
-bool isFree(Operation *op) {
-  if (isa<nn::IotaOp>(op))
-    return true;
-  auto constant = dyn_cast<nn::ConstantOp>(op);
-  if (!constant)
-    return false;
-  auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
-  return elements && elements.isSplat();
-}
-
-bool isMovement(Operation *op) { return isa<nn::BroadcastOp, nn::TransposeOp, nn::SliceOp>(op); }
-
-bool isCheap(Operation *op) {
-  return isMovement(op) || rt::isView(op) ||
-         isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
-             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
-             nn::SelectOp, nn::CastOp>(op);
-}
-
-bool isElementwise(Operation *op) {
-  return isFree(op) || isMovement(op) ||
-         isa<nn::NegOp, nn::AbsOp, nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp,
-             nn::SinOp, nn::CosOp, nn::ErfOp, nn::FloorOp, nn::NotOp, nn::ReluOp, nn::SiluOp,
-             nn::TanhOp, nn::SigmoidOp, nn::GeluOp, nn::AddOp, nn::SubOp, nn::MulOp, nn::DivOp,
-             nn::RemOp, nn::PowOp, nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp,
-             nn::CompareOp, nn::SelectOp, nn::CastOp>(op);
-}
-
 /// A type of the shape (none, or a vector's) that `like` has.
 static Type withShapeOf(Type like, Type element) {
   if (auto vector = dyn_cast<VectorType>(like))

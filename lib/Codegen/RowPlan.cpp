@@ -60,7 +60,7 @@ KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs
 /// The number of trailing dimensions that an op reduces together, at least; 0 if it
 /// reduces others.
 static int64_t getReducedDims(Operation *op) {
-  if (isa<nn::RmsNormOp, nn::LayerNormOp>(op))
+  if (op->hasTrait<dist::RowNorm>())
     return shapeOf(op->getOperand(0)).empty() ? 0 : 1;
   ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
   int64_t rank = shape.size();
@@ -81,7 +81,7 @@ static int64_t getReducedDims(Operation *op) {
 }
 
 bool isRowReduction(Operation *op) {
-  return isa<nn::RmsNormOp, nn::LayerNormOp, nn::SoftmaxOp, nn::ReduceOp>(op) &&
+  return (op->hasTrait<dist::RowNorm>() || isa<nn::SoftmaxOp, nn::ReduceOp>(op)) &&
          getReducedDims(op) > 0;
 }
 
@@ -96,9 +96,11 @@ int64_t getRowColumns(Operation *op) {
 }
 
 bool isRowOp(Operation *op) {
-  return isElementwise(op) || isRowReduction(op) ||
-         isa<nn::RotaryOp, nn::ConcatOp, nn::ReshapeOp, dist::PadOp, dist::ConstrainOp>(op);
+  return isElementwise(op) || op->hasTrait<dist::View>() || isRowReduction(op) ||
+         hasColumnParts(op) || isa<dist::PadOp>(op);
 }
+
+bool hasColumnParts(Operation *op) { return isa<nn::RotaryOp, nn::ConcatOp>(op); }
 
 SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op) {
   int64_t features = shapeOf(op.getInput()).back(), rotated = shapeOf(op.getCos()).back();
@@ -152,23 +154,6 @@ const Statistic *findStatistic(const RowPiece &piece, Operation *op, unsigned st
     if (statistic.op == op && statistic.stage == stage && statistic.row == row)
       return &statistic;
   return nullptr;
-}
-
-/// Whether the op takes many instructions for each element.
-static bool isCostly(Operation *op) {
-  return isa<nn::ExpOp, nn::LogOp, nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp, nn::ErfOp, nn::SiluOp,
-             nn::TanhOp, nn::SigmoidOp, nn::GeluOp, nn::DivOp, nn::RemOp, nn::PowOp, nn::SinOp,
-             nn::CosOp, nn::SoftmaxOp>(op);
-}
-
-/// Whether the op is done element by element.
-static bool isScalar(Operation *op) {
-  if (isa<nn::SinOp, nn::CosOp, nn::RemOp, nn::PowOp>(op))
-    return true;
-  Type type = getElementTypeOrSelf(op->getResult(0).getType());
-  if (isa<nn::DivOp>(op))
-    return isa<IntegerType>(type);
-  return type.isF64() && isCostly(op) && !isa<nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp>(op);
 }
 
 //===----------------------------------------------------------------------===//
@@ -254,8 +239,11 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
     plan.isScalar |= access.column != 0 && access.column != 1;
     return 0;
   }
-  plan.isCostly |= isCostly(op) && access.column != 0;
-  plan.isScalar |= isScalar(op) && access.column != 0;
+  if (access.column != 0) {
+    ElementCost cost = getElementCost(op);
+    plan.isCostly |= cost != ElementCost::Few;
+    plan.isScalar |= cost == ElementCost::OneByOne;
+  }
   if (isa<nn::ConstantOp>(op))
     return 0;
   if (auto iota = dyn_cast<nn::IotaOp>(op)) {
@@ -265,11 +253,11 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
     piece.accesses.push_back((*dims)[iota.getDim()]);
     return 0;
   }
-  if (isa<nn::RotaryOp, nn::ConcatOp>(op))
+  if (hasColumnParts(op))
     return walkParts(op, access, space);
   if (isRowReduction(op))
     return addStatistics(op, access, space);
-  if (!isElementwise(op) && !isa<nn::ReshapeOp, dist::ConstrainOp>(op))
+  if (!isElementwise(op) && !op->hasTrait<dist::View>())
     return fail(op, "is not computed element by element");
   int64_t level = 0;
   for (Value operand : op->getOperands()) {
@@ -450,7 +438,7 @@ bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &
       ++loads;
       continue;
     }
-    if (isCostly(op) || isRowReduction(op) || ++steps > 4)
+    if (getElementCost(op) != ElementCost::Few || isRowReduction(op) || ++steps > 4)
       return true;
     open.append(op->operand_begin(), op->operand_end());
   }

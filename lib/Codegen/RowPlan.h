@@ -166,6 +166,8 @@ struct ColumnPart {
   RotaryPart::Kind kind;
   int64_t begin, end, from, first;
 };
+/// Returns true for ops that are computed in parts of the columns.
+bool hasColumnParts(mlir::Operation *op);
 /// The parts of an op in a space; none if it does not lie along the columns.
 std::optional<llvm::SmallVector<ColumnPart>>
 getColumnParts(mlir::Operation *op, const Access &access, const LoopSpace &space);

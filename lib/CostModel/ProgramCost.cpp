@@ -16,18 +16,8 @@ using namespace meshwright;
 
 static RankedTensorType getType(Value value) { return cast<RankedTensorType>(value.getType()); }
 
-double meshwright::getFlops(Operation *op) {
-  if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
-    RankedTensorType input = getType(op->getOperand(0));
-    auto matmul = dyn_cast<nn::MatmulOp>(op);
-    int64_t depth = matmul && matmul.getTransposeLhs() ? input.getDimSize(input.getRank() - 2)
-                                                       : input.getShape().back();
-    return 2.0 * getType(op->getResult(0)).getNumElements() * depth;
-  }
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
-    return 4.0 * getType(attention.getResult()).getNumElements() *
-           getType(attention.getKey()).getDimSize(2);
-  return 0;
+double meshwright::getProductFlops(Operation *op) {
+  return op->hasTrait<dist::Product>() ? cast<dist::WorkOpInterface>(op).getFlops() : 0;
 }
 
 int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
@@ -37,7 +27,7 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
   for (Value value : op->getResults())
     bytes += getTensorBytes(value.getType());
   int64_t time = model.getMemoryTime(bytes);
-  if (double flops = getFlops(op))
+  if (double flops = getProductFlops(op))
     time = std::max(time, model.getComputeTime(flops, getType(op->getResult(0)).getElementType()));
   return time;
 }
@@ -45,7 +35,7 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
 /// Whether nothing is fused into the op: it reads and writes memory.
 static bool standsAlone(Operation *op) {
   std::optional<CollectiveKind> kind = getCollectiveKind(op);
-  return op->hasTrait<OpTrait::IsTerminator>() || (kind && isLaunch(*kind)) || getFlops(op) > 0 ||
+  return op->hasTrait<OpTrait::IsTerminator>() || (kind && isLaunch(*kind)) || op->hasTrait<dist::Product>() ||
          isa<nn::EmbeddingOp>(op);
 }
 
@@ -79,7 +69,7 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
       cost.launches += collective->launches;
       continue;
     }
-    if (getFlops(&op) > 0) {
+    if (op.hasTrait<dist::Product>()) {
       cost.compute += model.getLaunchTime() + getComputeTime(&op, model);
       continue;
     }
@@ -95,7 +85,7 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
       bytes *= 2;
     } else {
       // A part of a value is all that is read of it.
-      bool isPart = isa<nn::SliceOp, dist::SliceOp>(op);
+      bool isPart = op.hasTrait<dist::TakesPart>();
       for (Value operand : op.getOperands())
         if (Value source = getSource(operand); inMemory.contains(source))
           bytes += getTensorBytes(isPart ? op.getResult(0).getType() : source.getType());

@@ -19,8 +19,9 @@
 
 namespace meshwright {
 
-/// Operations of a product (linear, matmul, attention); 0 for other ops.
-double getFlops(mlir::Operation *op);
+/// The arithmetic of a product (the `Product` trait), which may bound its time; 0 for other
+/// ops, whose time is that of their memory traffic.
+double getProductFlops(mlir::Operation *op);
 
 /// Picoseconds of a local op: its memory traffic or arithmetic, whichever takes
 /// longer.

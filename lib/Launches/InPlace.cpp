@@ -15,10 +15,10 @@ using namespace meshwright;
 /// Whether each element of the results is computed on its own. A rotation reads
 /// two elements for each.
 static bool isElementByElement(Operation *op) {
-  if (isa<nn::SliceOp, nn::ConstantOp, nn::IotaOp, nn::ReshapeOp>(op))
+  if (op->hasTrait<dist::Generates>() || op->hasTrait<dist::Reindexes>())
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
-  return interface && !isa<nn::RotaryOp>(op) &&
+  return interface &&
          llvm::all_of(interface.getFactorRule().factors, [](const dist::RuleFactor &factor) {
            return factor.kind == dist::FactorKind::Parallel;
          });
@@ -36,7 +36,7 @@ static ResultRange getDependents(Operation *op, unsigned operand) {
 /// Whether an element of the one result that depends on the operand does so on the
 /// element at the same place in memory, and on no other.
 static bool isAtSamePlace(Operation *op, unsigned operand) {
-  if (isa<nn::ReshapeOp>(op))
+  if (op->hasTrait<dist::View>())
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
   if (!interface || getDependents(op, operand).size() != 1 || isa<nn::SliceOp>(op) ||

@@ -32,15 +32,12 @@ static int64_t getBound(Value value, int depth) {
             return cast<RankedTensorType>(global.getValue()).getDimSize(dim);
       return cast<RankedTensorType>(table.getType()).getDimSize(dim);
     };
-    if (auto embedding = dyn_cast<nn::EmbeddingOp>(user)) {
-      if (use.get() == embedding.getIds())
-        add(nn::getTableRows(embedding).value_or(rowsOf(embedding.getTable(), 0)));
-    } else if (auto gather = dyn_cast<nn::GatherOp>(user)) {
-      if (use.get() == gather.getIndices())
-        add(rowsOf(gather.getData(), gather.getDim()));
-    } else if (auto take = dyn_cast<nn::TakeAlongOp>(user)) {
-      if (use.get() == take.getIndices())
-        add(rowsOf(take.getData(), take.getDim()));
+    if (auto lookup = dyn_cast<dist::LookupOpInterface>(user)) {
+      if (use.getOperandNumber() != lookup.getIndexOperand())
+        continue;
+      auto embedding = dyn_cast<nn::EmbeddingOp>(user);
+      std::optional<int64_t> rows = embedding ? nn::getTableRows(embedding) : std::nullopt;
+      add(rows ? *rows : rowsOf(user->getOperand(lookup.getTableOperand()), lookup.getTableDim()));
     } else if (isa<rt::KernelOp, rt::StartOp>(user)) {
       Value inside = user->getRegion(0).getArgument(use.getOperandNumber());
       if (int64_t rows = getBound(inside, depth))
@@ -52,8 +49,7 @@ static int64_t getBound(Value value, int depth) {
       if (int64_t rows = getBound(launch->getResult(use.getOperandNumber()), depth + 1))
         add(rows);
     } else if (depth < 8 &&
-               (isa<nn::CastOp, nn::ReshapeOp, nn::SliceOp, nn::TransposeOp, nn::BroadcastOp>(
-                    user) ||
+               (user->hasTrait<dist::Reindexes>() || isa<nn::CastOp>(user) ||
                 user->getName().getDialectNamespace() == "dist")) {
       for (Value result : user->getResults())
         if (int64_t rows = getBound(result, depth + 1))

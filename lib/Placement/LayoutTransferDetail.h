@@ -13,7 +13,7 @@
 #define MESHWRIGHT_LIB_PLACEMENT_LAYOUTTRANSFERDETAIL_H
 
 #include "meshwright/lib/Placement/LayoutTransfer.h"
-#include "meshwright/lib/Placement/PaddingState.h"
+#include "meshwright/lib/Placement/Splat.h"
 
 namespace meshwright::layout_transfer {
 
@@ -51,10 +51,8 @@ int countPadded(const dist::Layout &layout);
 /// What may stand anywhere in a value: true data, padding, corners.
 padding::Padding overallState(const dist::Layout &layout);
 
-/// Whether the op computes element by element, or within pairs of features.
-bool isElementwise(mlir::Operation *op);
-/// Whether the op gives each element from those at the same place of its operands: then
-/// blocks of these (see Layout::isBlockwise) give a block of the result.
+/// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
+/// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
 
 /// By the op's factor rule; a contraction of equal elements has other readings.

@@ -8,8 +8,6 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
 
-#include "llvm/ADT/TypeSwitch.h"
-
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::layout_transfer;
@@ -57,16 +55,8 @@ padding::State RuleTransfer::getCornerState(unsigned i, int factor, const Layout
   return own ? own : second;
 }
 
-bool layout_transfer::isElementwise(Operation *op) {
-  return isa<nn::AbsOp, nn::AddOp, nn::AndOp, nn::BroadcastOp, nn::CastOp, nn::CompareOp, nn::CosOp,
-             nn::DivOp, nn::ErfOp, nn::ExpOp, nn::FloorOp, nn::GeluOp, nn::LogOp, nn::MaximumOp,
-             nn::MinimumOp, nn::MulOp, nn::NegOp, nn::NotOp, nn::OrOp, nn::PowOp, nn::ReciprocalOp,
-             nn::ReluOp, nn::RemOp, nn::RotaryOp, nn::RsqrtOp, nn::SelectOp, nn::SigmoidOp,
-             nn::SiluOp, nn::SinOp, nn::SqrtOp, nn::SubOp, nn::TanhOp, nn::XorOp>(op);
-}
-
 bool layout_transfer::keepsBlocks(Operation *op) {
-  return (isElementwise(op) && !isa<nn::RotaryOp>(op)) || isa<nn::TransposeOp, nn::ReshapeOp>(op);
+  return op->hasTrait<Elementwise>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
 //===----------------------------------------------------------------------===//
@@ -144,43 +134,19 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
 }
 
 LogicalResult RuleTransfer::checkReadPadding() {
-  for (int f = 0, e = rule.factors.size(); f < e; ++f) {
-    if (rule.factors[f].kind == FactorKind::Parallel)
-      continue;
-    for (const LayoutFactor &piece : pieces[f]) {
-      if (!piece.isPadded() || owners[f] < 0)
+  if (std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed())
+    for (int f = 0, e = rule.factors.size(); f < e; ++f) {
+      if (rule.factors[f].kind == FactorKind::Parallel || owners[f] < 0)
         continue;
-      State state = getState(owners[f], f, piece);
-      auto fails = [&](StringRef need) { return readsPadding(f, piece, state, need); };
-      LogicalResult result =
-          llvm::TypeSwitch<Operation *, LogicalResult>(op)
-              .Case<nn::SoftmaxOp>([&](auto) -> LogicalResult {
-                return state == Padding::NegInf ? success() : fails("expected minus infinity");
-              })
-              .Case<nn::ReduceOp>([&](nn::ReduceOp reduce) -> LogicalResult {
-                switch (reduce.getKind()) {
-                case nn::ReduceKind::Sum:
-                  return state == Padding::Zero ? success() : fails("expected zero");
-                case nn::ReduceKind::Max:
-                  return state == Padding::NegInf ? success() : fails("expected minus infinity");
-                case nn::ReduceKind::Mean:
-                  return fails("and would count it in the mean");
-                case nn::ReduceKind::Min:
-                  return fails("and would count it in the minimum");
-                }
-                return success();
-              })
-              .Case<nn::RmsNormOp, nn::LayerNormOp>(
-                  [&](auto) -> LogicalResult { return fails("and would count it in the norm"); })
-              .Case<nn::RotaryOp>([&](auto) -> LogicalResult {
-                return fails("and would rotate it with the features");
-              })
-              .Default([](Operation *) { return success(); });
-      if (failed(result))
-        return failure();
+      for (const LayoutFactor &piece : pieces[f]) {
+        if (!piece.isPadded())
+          continue;
+        State state = getState(owners[f], f, piece);
+        if (!need->state || state != need->state)
+          return readsPadding(f, piece, state, need->text);
+      }
     }
-  }
-  if (isa<nn::MatmulOp, nn::LinearOp>(op)) {
+  if (op->hasTrait<Product>() && isa<MatrixOpInterface>(op)) {
     for (auto [f, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Contracted && failed(checkProduct(f, 0, 1)))
         return failure();
@@ -194,98 +160,71 @@ LogicalResult RuleTransfer::checkReadPadding() {
 // What is left
 //===----------------------------------------------------------------------===//
 
-/// Rows of x / sqrt(... + eps), and of what is added to them.
-static Padding evaluateNorm(padding::State input, double eps, bool shifts) {
-  if (!isFinite(input) || !(eps > 0))
-    return Padding::Arbitrary;
-  return input == Padding::Zero && !shifts ? Padding::Zero : Padding::Finite;
-}
+/// The operands of the op at the tail of a piece of a factor.
+class RuleTransfer::TailOperands : public padding::Operands {
+public:
+  TailOperands(const RuleTransfer &transfer, int factor, const LayoutFactor &piece,
+               ArrayRef<State> states)
+      : Operands(states), transfer(transfer), factor(factor), piece(piece) {}
+
+  std::optional<double> getSplat(unsigned operand) const override {
+    return padding::getSplat(transfer.op->getOperand(operand));
+  }
+  State getOverall(unsigned operand) const override {
+    return overallState(*transfer.operands[operand]);
+  }
+  bool isPaddingOf(unsigned operand) const override { return transfer.hasFactor(operand, factor); }
+  bool isAlongResult(unsigned dim) const override {
+    return usesFactor(transfer.rule.results[0][dim], factor);
+  }
+  void visitReadCorners(
+      llvm::function_ref<void(llvm::function_ref<State(unsigned)>)> visit) const override {
+    for (auto [f, other] : llvm::enumerate(transfer.rule.factors)) {
+      int number = f;
+      if (other.kind == FactorKind::Parallel || transfer.owners[f] < 0 || number == factor)
+        continue;
+      for (const LayoutFactor &otherPiece : transfer.pieces[f])
+        if (otherPiece.isPadded())
+          visit([&](unsigned operand) {
+            return transfer.getCornerState(operand, factor, piece, number, otherPiece);
+          });
+    }
+  }
+
+private:
+  const RuleTransfer &transfer;
+  int factor;
+  const LayoutFactor &piece;
+};
 
 Padding RuleTransfer::evaluate(int factor, const LayoutFactor &piece) const {
   SmallVector<State, 4> in;
   for (unsigned i = 0; i < operands.size(); ++i)
     in.push_back(getState(i, factor, piece));
-  if (isElementwise(op))
-    return padding::evaluateElementwise(op, in);
-
-  // The first operand where the tail meets padding that the op reads.
-  auto readCorners = [&](auto combine, State state) {
-    for (auto [f, other] : llvm::enumerate(rule.factors)) {
-      if (other.kind == FactorKind::Parallel || owners[f] < 0 || static_cast<int>(f) == factor)
-        continue;
-      for (const LayoutFactor &otherPiece : pieces[f])
-        if (otherPiece.isPadded())
-          state = combine(state, f, otherPiece);
-    }
-    return state;
-  };
-  auto ofInput = [&](State state, int f, const LayoutFactor &otherPiece) -> State {
-    State here = getCornerState(0, factor, piece, f, otherPiece);
-    return padding::meet(state, here);
-  };
-  auto whole = [&] { return *readCorners(ofInput, padding::meet(in[0], in[0])); };
-
-  return llvm::TypeSwitch<Operation *, Padding>(op)
-      .Case<nn::TransposeOp>([&](auto) { return padding::meet(in[0], in[0]); })
-      .Case<nn::MatmulOp, nn::LinearOp>([&](auto) {
-        auto product = [&](State state, int f, const LayoutFactor &otherPiece) -> State {
-          State a = getCornerState(0, factor, piece, f, otherPiece);
-          State b = getCornerState(1, factor, piece, f, otherPiece);
-          return padding::add(state, padding::multiply(a, b));
-        };
-        Padding state = *readCorners(product, padding::multiply(in[0], in[1]));
-        return in.size() > 2 ? padding::add(state, in[2]) : state;
-      })
-      .Case<nn::RmsNormOp>([&](nn::RmsNormOp norm) {
-        return evaluateNorm(in[0], norm.getEps().convertToDouble(), false);
-      })
-      .Case<nn::LayerNormOp>([&](nn::LayerNormOp norm) {
-        return evaluateNorm(in[0], norm.getEps().convertToDouble(), bool(norm.getBias()));
-      })
-      .Case<nn::SoftmaxOp>([&](nn::SoftmaxOp softmax) {
-        if (usesFactor(rule.results[0][softmax.getDim()], factor))
-          return Padding::Zero;
-        Padding state = whole();
-        return state == Padding::NegInf ? Padding::Zero
-               : isMaskable(state)      ? Padding::Finite
-                                        : Padding::Arbitrary;
-      })
-      .Case<nn::ReduceOp>([&](nn::ReduceOp reduce) {
-        // A maximum ignores what is masked.
-        Padding state = whole();
-        bool masked = reduce.getKind() == nn::ReduceKind::Max && isMaskable(state);
-        return masked && isFinite(in[0]) ? padding::meet(in[0], in[0]) : state;
-      })
-      .Case<nn::CumsumOp>([&](nn::CumsumOp cumsum) {
-        if (usesFactor(rule.results[0][cumsum.getDim()], factor))
-          return padding::add(in[0], Padding::Finite);
-        return whole();
-      })
-      .Case<nn::EmbeddingOp>([&](auto) {
-        if (hasFactor(1, factor))
-          return padding::meet(in[1], in[1]);
-        return padding::meet(Padding::Finite, overallState(*operands[1]));
-      })
-      .Case<nn::GatherOp, nn::TakeAlongOp>([&](auto) {
-        if (hasFactor(0, factor))
-          return padding::meet(in[0], in[0]);
-        return padding::meet(Padding::Finite, overallState(*operands[0]));
-      })
-      .Case<nn::AttentionOp>([&](nn::AttentionOp attention) {
-        State bias = attention.getBias() ? in[attention.getKeyPadding() ? 4 : 3] : State();
-        if (!isFinite(in[0]) || !isFinite(in[1]) || !isFinite(in[2]) || !isMaskable(bias))
-          return Padding::Arbitrary;
-        return in[2] == Padding::Zero ? Padding::Zero : Padding::Finite;
-      })
-      .Case<nn::MergeAttentionOp>([&](auto) {
-        if (!isFinite(in[0]) || !isFinite(in[2]) || !isMaskable(in[1]) || !isMaskable(in[3]))
-          return Padding::Arbitrary;
-        return in[0] == Padding::Zero && in[2] == Padding::Zero ? Padding::Zero : Padding::Finite;
-      })
-      .Default([](Operation *) { return Padding::Arbitrary; });
+  return cast<PaddingOpInterface>(op).getResultPadding(TailOperands(*this, factor, piece, in));
 }
 
-/// A bound on the corners of the results.
+/// The operands of the op at the corners of its results.
+class RuleTransfer::CornerOperands : public padding::Operands {
+public:
+  CornerOperands(const RuleTransfer &transfer, ArrayRef<State> states)
+      : Operands(states), transfer(transfer) {}
+
+  std::optional<double> getSplat(unsigned operand) const override {
+    return padding::getSplat(transfer.op->getOperand(operand));
+  }
+  State getOverall(unsigned operand) const override {
+    return overallState(*transfer.operands[operand]);
+  }
+  bool isPaddingOf(unsigned) const override { return true; }
+  bool isAlongResult(unsigned) const override { return true; }
+  void visitReadCorners(
+      llvm::function_ref<void(llvm::function_ref<State(unsigned)>)>) const override {}
+
+private:
+  const RuleTransfer &transfer;
+};
+
 Padding RuleTransfer::evaluateCorner() const {
   int padded = 0;
   for (const auto &dims : rule.results.front())
@@ -300,28 +239,7 @@ Padding RuleTransfer::evaluateCorner() const {
     else
       in.push_back(countPadded(*layout) >= padded ? layout->corner : overallState(*layout));
   }
-  if (isElementwise(op))
-    return padding::evaluateElementwise(op, in);
-  if (isa<nn::TransposeOp>(op))
-    return operands[0]->corner;
-  if (isa<nn::MergeAttentionOp>(op)) {
-    bool finite = isFinite(overallState(*operands[0])) && isFinite(overallState(*operands[2])) &&
-                  isMaskable(overallState(*operands[1])) && isMaskable(overallState(*operands[3]));
-    return finite ? Padding::Finite : Padding::Arbitrary;
-  }
-  if (isa<nn::SoftmaxOp>(op))
-    return isMaskable(overallState(*operands[0])) ? Padding::Finite : Padding::Arbitrary;
-  // Integer operands (ids) do not enter the result, and a bias only hides.
-  auto attention = dyn_cast<nn::AttentionOp>(op);
-  bool finite = true;
-  for (auto [i, layout] : llvm::enumerate(operands)) {
-    State state = overallState(*layout);
-    if (attention && attention.getBias() == op->getOperand(i))
-      finite &= isMaskable(state);
-    else if (isa<FloatType>(getElementTypeOrSelf(op->getOperand(i).getType())))
-      finite &= isFinite(state);
-  }
-  return finite ? Padding::Finite : Padding::Arbitrary;
+  return cast<PaddingOpInterface>(op).getCornerPadding(CornerOperands(*this, in));
 }
 
 LogicalResult RuleTransfer::derivePadding() {

@@ -16,7 +16,6 @@
 #include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
 
-#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -33,20 +32,6 @@ RuleTransfer::RuleTransfer(const TransferContext &context)
       rule(cast<ShardingRuleOpInterface>(context.op).getFactorRule()) {
   pieces.resize(rule.factors.size());
   owners.assign(rule.factors.size(), -1);
-}
-
-/// Whether a dimension of size 1 of the operand may stretch.
-static bool mayBroadcast(Operation *op, unsigned operand, unsigned dim) {
-  return llvm::TypeSwitch<Operation *, bool>(op)
-      .Case<nn::LinearOp, nn::EmbeddingOp, nn::RmsNormOp, nn::LayerNormOp, nn::GatherOp,
-            nn::TakeAlongOp>([](auto) { return false; })
-      .Case<nn::MatmulOp>([&](auto) {
-        auto type = cast<RankedTensorType>(op->getOperand(operand).getType());
-        return dim + 2 < type.getRank();
-      })
-      .Case<nn::AttentionOp>(
-          [&](nn::AttentionOp attention) { return op->getOperand(operand) == attention.getBias(); })
-      .Default(true);
 }
 
 LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
@@ -72,7 +57,8 @@ LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsig
     owners[factor] = operand;
     return success();
   }
-  if (!mergePieces(pieces[factor], list, mesh, mayBroadcast(op, operand, dim)))
+  if (!mergePieces(pieces[factor], list, mesh,
+                   cast<ShardingRuleOpInterface>(op).mayBroadcast(operand, dim)))
     return mismatch(factor, list, operand, dim);
   return success();
 }
@@ -242,7 +228,7 @@ LogicalResult RuleTransfer::checkAxes() {
 }
 
 LogicalResult RuleTransfer::checkOrder() {
-  bool counts = isa<nn::CumsumOp, nn::GatherOp, nn::TakeAlongOp, nn::RotaryOp>(op);
+  bool counts = op->hasTrait<CountsElements>();
   auto attention = dyn_cast<nn::AttentionOp>(op);
   bool positional =
       attention && (attention.getKvLength() ||
@@ -460,11 +446,6 @@ LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
   return success();
 }
 
-/// Ops that only move elements pass on any reduction.
-static bool movesOnly(Operation *op) {
-  return isa<nn::TransposeOp, nn::BroadcastOp, nn::GatherOp, nn::TakeAlongOp>(op);
-}
-
 LogicalResult RuleTransfer::checkUnreduced() {
   int source = -1;
   for (auto [i, layout] : llvm::enumerate(operands))
@@ -491,7 +472,7 @@ LogicalResult RuleTransfer::checkUnreduced() {
                   "is not linear in operand " + Twine(source) + ", which is unreduced over " + axes,
                   source);
   }
-  if (reduction != ReductionKind::Sum && !movesOnly(op))
+  if (reduction != ReductionKind::Sum && !op->hasTrait<MovesOnly>())
     return report(context,
                   "reads operand " + Twine(source) + ", a maximum over " + axes +
                       " that is not yet taken",
@@ -599,7 +580,8 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     layout.corner = corner;
     layout.keys = keys;
     // A log-sum-exp is minus infinity where a query sees no key.
-    if (layouts.size() == 2 && isa<nn::AttentionOp, nn::MergeAttentionOp>(op)) {
+    auto part = dyn_cast<LogSumExpOpInterface>(op);
+    if (part && op->getResult(layouts.size() - 1) == part.getLogSumExp()) {
       auto ofLse = [](Padding result) {
         return padding::isFinite(result) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
       };

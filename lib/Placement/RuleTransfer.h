@@ -72,7 +72,10 @@ private:
   State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece, int other,
                        const dist::LayoutFactor &otherPiece) const;
   padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
+  /// A bound on the corners of the results.
   padding::Padding evaluateCorner() const;
+  class TailOperands;
+  class CornerOperands;
 
   const TransferContext &context;
   mlir::Operation *op;

@@ -88,41 +88,25 @@ static int64_t countOf(Value value) {
 /// The op that a launch is named by: the one that costs most, or the last.
 static Operation *getNamedOp(rt::KernelOp launch) {
   for (Operation &op : launch.getOps())
-    if (isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp>(op))
+    if (op.hasTrait<dist::Product>())
       return &op;
   return launch.getYielded().front().getDefiningOp();
 }
 
 /// Whether -inf is a number like others there: a query that sees no key has it.
 static bool isLogSumExp(Value value) {
-  auto result = cast<OpResult>(value);
-  return isa<nn::AttentionOp, nn::MergeAttentionOp>(result.getOwner()) &&
-         result.getResultNumber() == 1;
+  auto part = value.getDefiningOp<dist::LogSumExpOpInterface>();
+  return part && part.getLogSumExp() == value;
 }
 
-/// Additions, multiplications and the like.
 static int64_t countFlops(rt::KernelOp launch) {
-  int64_t flops = 0;
-  for (Operation &op : launch.getOps()) {
-    if (auto linear = dyn_cast<nn::LinearOp>(op)) {
-      auto input = cast<RankedTensorType>(linear.getInput().getType());
-      flops += 2 * countOf(linear.getResult()) * input.getShape().back();
-    } else if (auto matmul = dyn_cast<nn::MatmulOp>(op)) {
-      auto shape = cast<RankedTensorType>(matmul.getLhs().getType()).getShape();
-      flops += 2 * countOf(matmul.getResult()) *
-               shape[shape.size() - (matmul.getTransposeLhs() ? 2 : 1)];
-    } else if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
-      auto query = cast<RankedTensorType>(attention.getQuery().getType()).getShape();
-      auto value = cast<RankedTensorType>(attention.getValue().getType()).getShape();
-      flops += 2 * query[0] * query[1] * query[2] * value[2] * (query[3] + value[3]);
-    } else if (!isMovement(&op) && !isFree(&op) && !isa<nn::ReshapeOp>(op)) {
-      int64_t most = 0;
-      for (Value operand : op.getOperands())
-        most = std::max(most, countOf(operand));
-      flops += std::max(most, countOf(op.getResult(0)));
-    }
-  }
-  return flops;
+  double flops = 0;
+  for (Operation &op : launch.getOps())
+    if (op.hasTrait<dist::Product>())
+      flops += cast<dist::WorkOpInterface>(op).getFlops();
+    else if (!isMovement(&op) && !isFree(&op) && !op.hasTrait<dist::View>())
+      flops += dist::countElements(&op);
+  return int64_t(flops);
 }
 
 //===----------------------------------------------------------------------===//

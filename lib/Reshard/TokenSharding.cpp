@@ -126,7 +126,7 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   if (!interface || op->getNumRegions() != 0 || op->getNumResults() == 0)
     return std::nullopt;
   // A weight that is gathered stays a weight: only rows of what flows through.
-  if (isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) && operand != 0)
+  if (isa<MatrixOpInterface>(op) && operand != 0)
     return std::nullopt;
   if (isa<nn::AttentionOp>(op))
     return std::nullopt;

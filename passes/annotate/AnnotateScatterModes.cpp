@@ -117,11 +117,11 @@ bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
 
 bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isReduced(op) ||
-      !keepsTokens(op, tokens) || isa<nn::AttentionOp>(op))
+      !keepsTokens(op, tokens))
     return false;
   auto linear = dyn_cast<nn::LinearOp>(op);
   if (!linear)
-    return !isa<nn::MatmulOp>(op);
+    return !op->hasTrait<Product>();
   // A projection by a whole weight: its result is gathered instead of its
   // operand, where that is less and no other reader needs the operand whole.
   int64_t together = 0;

@@ -136,7 +136,7 @@ LogicalResult TensorParallel::collect() {
       fromParameters.insert(op.getResult(0));
     // A norm over heads and head size can be taken by its sums; one over the
     // residual stream's features would send those for every reader.
-    bool isNorm = isa<nn::RmsNormOp, nn::LayerNormOp>(op);
+    bool isNorm = op.hasTrait<RowNorm>();
     for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
       for (int leaf : leaves) {
         if (factor.kind == FactorKind::Special) {
@@ -165,9 +165,9 @@ LogicalResult TensorParallel::collect() {
     for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
       if (isa<BlockArgument>(operand))
         visit(operand);
-      if (!fromParameters.contains(operand) || allFromParameters ||
-          !isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp>(op) ||
-          (isa<nn::LinearOp>(op) && i == 2))
+      auto product = dyn_cast<MatrixOpInterface>(op);
+      if (!fromParameters.contains(operand) || allFromParameters || !product ||
+          product.getBiasOperand() == i)
         continue;
       bool isNew = counted.insert(operand).second;
       for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
@@ -308,7 +308,7 @@ void TensorParallel::report() {
 void TensorParallel::expandNorms() {
   SmallVector<Operation *> norms;
   for (Operation &op : func.getBody().front().without_terminator()) {
-    if (!isa<nn::RmsNormOp, nn::LayerNormOp>(op))
+    if (!op.hasTrait<RowNorm>())
       continue;
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))

@@ -122,11 +122,10 @@ Value Cut::create(OpBuilder &builder, Value value) const {
   return op->getResult(0);
 }
 
-/// Ops that a cut can move past, which cost little for each element.
+/// Returns true for ops that a cut may move past, as they cost little for each element.
+/// A slice takes a part itself: cuts stay below it.
 static bool isCheap(Operation *op) {
-  return isa<nn::NegOp, nn::AbsOp, nn::NotOp, nn::ReluOp, nn::AddOp, nn::SubOp, nn::MulOp,
-             nn::MaximumOp, nn::MinimumOp, nn::AndOp, nn::OrOp, nn::XorOp, nn::CompareOp,
-             nn::SelectOp, nn::CastOp, nn::BroadcastOp, nn::TransposeOp, nn::ReshapeOp>(op);
+  return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
 /// The elements of a constant that are all one; null for other ops.

@@ -142,7 +142,7 @@ void Sinker::visit(Operation *op) {
     Operation *sharded = sharding.runOnShard(builder, op, *how, operands);
     for (auto [result, own] : llvm::zip_equal(op->getResults(), sharded->getResults()))
       shards[result] = own;
-    if (isa<nn::LinearOp, nn::MatmulOp>(op)) {
+    if (op->hasTrait<Product>()) {
       const GatherPlan::Entry &entry = plan.getEntry(source);
       log.add(kPass.str(), Outcome::Applied, op->getLoc(),
               "all-gather moves past a projection with a whole weight",

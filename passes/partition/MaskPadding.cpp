@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Placement/LayoutTransfer.h"
-#include "meshwright/lib/Placement/PaddingState.h"
+#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
@@ -121,7 +121,8 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
 
 LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assignment,
                                            MutableArrayRef<Value> operands) {
-  if (!isa<nn::LinearOp, nn::MatmulOp, nn::ReduceOp>(op))
+  // An index outside a rank's rows of a table gives zeros: no row of padding is read.
+  if (isa<LookupOpInterface>(op))
     return success();
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   bool isPadded = false;
@@ -203,19 +204,13 @@ LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assign
   return success();
 }
 
-/// The operand whose elements name rows or elements of another one, or -1.
-static int getIndexOperand(Operation *op) {
-  if (isa<nn::EmbeddingOp>(op))
-    return 0;
-  return isa<nn::GatherOp, nn::TakeAlongOp>(op) ? 1 : -1;
-}
-
 /// What stands in padding is no index: one that is out of range ends the run. Zero is
 /// in the range of all tables.
 LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
-  int index = getIndexOperand(op);
-  if (index < 0)
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  if (!lookup)
     return success();
+  unsigned index = lookup.getIndexOperand();
   for (int dim = 0;; ++dim) {
     const Layout *layout = derive(operands[index]);
     if (!layout)

@@ -314,6 +314,18 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
   return copy;
 }
 
+static int64_t countOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getNumElements();
+}
+
+/// Returns true for cheap ops that are linear in an operand and may stand between a partial
+/// sum and the sum that takes it. A constraint may not: it asks for a layout.
+static bool passesPartial(Operation *op) {
+  if (op->hasTrait<Reindexes>())
+    return !isa<ConstrainOp>(op) && countOf(op->getOperand(0)) == countOf(op->getResult(0));
+  return isa<nn::MulOp>(op);
+}
+
 bool Partitioner::canWait(Value value) const {
   if (!value.hasOneUse())
     return false;
@@ -323,15 +335,14 @@ bool Partitioner::canWait(Value value) const {
     return true;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
-  // Cheap linear ops on the way to a sum.
-  if (isa<nn::ReshapeOp, nn::TransposeOp>(user))
-    return canWait(user->getResult(0));
+  if (!passesPartial(user))
+    return false;
   if (auto mul = dyn_cast<nn::MulOp>(user)) {
     Value other = mul.getLhs() == value ? mul.getRhs() : mul.getLhs();
-    return cast<RankedTensorType>(other.getType()).getNumElements() == 1 &&
-           canWait(mul.getResult());
+    if (countOf(other) != 1)
+      return false;
   }
-  return false;
+  return canWait(user->getResult(0));
 }
 
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
@@ -492,7 +503,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
 
 /// A linear op on the way from a partial sum to the sum that takes it.
 FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
-  if (!isa<nn::ReshapeOp, nn::TransposeOp, nn::MulOp>(op))
+  if (!passesPartial(op))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   int which = -1;

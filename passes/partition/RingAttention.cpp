@@ -12,7 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Placement/PaddingState.h"
+#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/passes/partition/Partitioner.h"
 

@@ -94,8 +94,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
     return false;
   }
   int64_t times = getTimesEvaluated(group, op), count = countOf(op->getResult(0));
-  bool isNorm = isa<nn::RmsNormOp, nn::LayerNormOp, nn::RotaryOp>(op);
-  if (!isFree(op) && !isCheap(op) && times > (isNorm ? 2 : 1) * count) {
+  if (std::optional<int64_t> most = getMostEvaluations(op); most && times > *most * count) {
     reason = "it would be computed " + std::to_string(times / std::max<int64_t>(count, 1)) + " times";
     return false;
   }

@@ -22,7 +22,7 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
     for (Value value : values)
       bytes += rt::getBufferBytes(value.getType());
   for (Operation &op : kernel.getOps())
-    if (double flops = getFlops(&op))
+    if (double flops = getProductFlops(&op))
       arithmetic += model.getComputeTime(
           flops, cast<RankedTensorType>(op.getResult(0).getType()).getElementType());
   return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));

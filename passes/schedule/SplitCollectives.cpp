@@ -30,8 +30,6 @@ constexpr llvm::StringLiteral kPass = "split-collectives";
 // Judging
 //===----------------------------------------------------------------------===//
 
-bool isView(Operation *op) { return isa<nn::ReshapeOp>(op); }
-
 /// Chunks of an argument, a parameter above all, are views of it (rt::isView)
 /// where the rows are outermost.
 bool isCutForNothing(Value value, const TokenDim &place) {
@@ -90,7 +88,7 @@ int64_t Judge::getTime(Operation *op, const ChunkOp *how, double share) const {
     int64_t fixed = model.getTime(axes, 0, getSteps(*getCollectiveKind(op), getNumShards(axes)));
     return fixed + int64_t(double(cost->time - fixed) * share);
   }
-  if (isView(op))
+  if (op->hasTrait<View>())
     return 0;
   double bytes = 0;
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
@@ -101,7 +99,7 @@ int64_t Judge::getTime(Operation *op, const ChunkOp *how, double share) const {
   if (!isHeavy(op))
     return time;
   Type type = cast<RankedTensorType>(op->getResult(0).getType()).getElementType();
-  return model.getLaunchTime() + std::max(time, model.getComputeTime(getFlops(op) * share, type));
+  return model.getLaunchTime() + std::max(time, model.getComputeTime(getProductFlops(op) * share, type));
 }
 
 Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {

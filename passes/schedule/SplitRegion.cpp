@@ -16,7 +16,7 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 bool meshwright::isHeavy(Operation *op) {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::AttentionOp>(op);
+  return op->hasTrait<Product>();
 }
 
 bool meshwright::isCollective(Operation *op) {
@@ -160,8 +160,8 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
     return std::nullopt;
   // Parts of attention belong together by their queries and keys, which chunks of
   // these would not show; chunks of a batch or of heads do.
-  auto attention = dyn_cast<nn::AttentionOp>(op);
-  if (isa<nn::MergeAttentionOp>(op) || (attention && attention.getLse())) {
+  auto part = dyn_cast<LogSumExpOpInterface>(op);
+  if (part && part.getLogSumExp()) {
     const FactorRule::ValueFactors &result = rule.results[0];
     if (!llvm::is_contained(result[0], where->factor) &&
         !llvm::is_contained(result[1], where->factor))

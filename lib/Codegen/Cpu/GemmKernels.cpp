@@ -59,7 +59,7 @@ bool isEpilogueOp(Operation *op, RankedTensorType product) {
   if (isFree(op))
     return isa<nn::ConstantOp>(op);
   auto type = dyn_cast<RankedTensorType>(op->getResult(0).getType());
-  return (isa<nn::ReshapeOp, dist::ConstrainOp>(op) || (isElementwise(op) && !isMovement(op))) &&
+  return (op->hasTrait<dist::View>() || op->hasTrait<dist::Elementwise>()) &&
          type && type.getNumElements() == product.getNumElements() && type.getRank() > 0 &&
          product.getRank() > 0 && type.getShape().back() == product.getShape().back();
 }
@@ -171,7 +171,7 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
       if (producer && ahead.contains(producer) && !isFree(producer))
         return std::nullopt;
       // What is computed here is where it is needed.
-      if (producer && !isFree(producer) && !isa<nn::ReshapeOp, dist::ConstrainOp>(op) &&
+      if (producer && !isFree(producer) && !op->hasTrait<dist::View>() &&
           cast<RankedTensorType>(operand.getType()).getShape() != shape)
         return std::nullopt;
     }

@@ -16,6 +16,7 @@
 
 #include "meshwright/lib/Codegen/Cpu/Target.h"
 #include "meshwright/lib/Codegen/KernelSource.h"
+#include "meshwright/lib/Codegen/OpClasses.h"
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Nn/Nn.h"
@@ -39,16 +40,6 @@ mlir::Type getComputeType(mlir::Type type);
 
 /// Where ops are shown in errors: name, the model's module and source line.
 std::string describeOp(mlir::Operation *op);
-
-/// Whether the op computes, or moves, element by element.
-bool isElementwise(mlir::Operation *op);
-/// Whether an op that is computed again for each use costs next to nothing.
-bool isFree(mlir::Operation *op);
-/// Whether it only moves elements (or stretches them).
-bool isMovement(mlir::Operation *op);
-/// Whether an elementwise op, or a view, that is computed again for each of several
-/// points is no loss.
-bool isCheap(mlir::Operation *op);
 
 /// How exact functions have to be for a result of this type: to the last place, or
 /// to 2e-4 (`afn`), which bf16 hardly shows.

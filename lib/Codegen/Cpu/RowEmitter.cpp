@@ -261,7 +261,7 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
   }
   if (auto iota = dyn_cast<nn::IotaOp>(op))
     return emitIota(iota, access);
-  if (isa<nn::RotaryOp, nn::ConcatOp>(op))
+  if (hasColumnParts(op))
     return emitPart(op, access);
   if (isRowReduction(op))
     return emitRowReduction(op, access);
@@ -271,7 +271,7 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
     operands.push_back(emitOperand(op, operand, access));
     isVector |= isa<VectorType>(operands.back().getType());
   }
-  if (isa<nn::ReshapeOp, dist::ConstrainOp>(op) || isMovement(op))
+  if (op->hasTrait<dist::Reindexes>())
     return operands[0];
   if (isVector)
     for (Value &operand : operands)

@@ -564,7 +564,7 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   info.items = emitter.getNumItems();
   bool onlyMoves = true;
   for (Operation *op : region.ops) {
-    onlyMoves &= isMovement(op) || isa<nn::ConcatOp, dist::PadOp, nn::ReshapeOp>(op);
+    onlyMoves &= op->hasTrait<dist::MovesOnly>();
     info.flops += isMovement(op) ? 0 : points;
   }
   info.kind = onlyMoves ? MW_RT_MOVE : MW_RT_ROWS;

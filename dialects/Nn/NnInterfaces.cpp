@@ -1,0 +1,59 @@
+//===- NnInterfaces.cpp - work of ops, and roles of their operands --------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+
+static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+//===----------------------------------------------------------------------===//
+// Work
+//===----------------------------------------------------------------------===//
+
+/// A multiplication and an addition for each element of the result and term of its sum.
+static double countProducts(Value result, int64_t terms) {
+  return 2.0 * double(typeOf(result).getNumElements()) * double(terms);
+}
+
+double MatmulOp::getFlops() {
+  ArrayRef<int64_t> lhs = typeOf(getLhs()).getShape();
+  return countProducts(getResult(), getTransposeLhs() ? lhs[lhs.size() - 2] : lhs.back());
+}
+
+double LinearOp::getFlops() {
+  return countProducts(getResult(), typeOf(getInput()).getShape().back());
+}
+
+double AttentionOp::getFlops() {
+  return 2 * countProducts(getResult(), typeOf(getKey()).getDimSize(2));
+}
+
+//===----------------------------------------------------------------------===//
+// Roles of operands and results
+//===----------------------------------------------------------------------===//
+
+std::optional<unsigned> LinearOp::getBiasOperand() {
+  return getBias() ? std::optional<unsigned>(2) : std::nullopt;
+}
+
+unsigned EmbeddingOp::getTableOperand() { return 1; }
+unsigned EmbeddingOp::getIndexOperand() { return 0; }
+int64_t EmbeddingOp::getTableDim() { return 0; }
+
+unsigned GatherOp::getTableOperand() { return 0; }
+unsigned GatherOp::getIndexOperand() { return 1; }
+int64_t GatherOp::getTableDim() { return getDim(); }
+
+unsigned TakeAlongOp::getTableOperand() { return 0; }
+unsigned TakeAlongOp::getIndexOperand() { return 1; }
+int64_t TakeAlongOp::getTableDim() { return getDim(); }
+
+Value AttentionOp::getLogSumExp() { return getLse(); }
+Value MergeAttentionOp::getLogSumExp() { return getLse(); }

@@ -1,0 +1,53 @@
+//===- OpClasses.h - ops as kernels see them --------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The questions that kernel formation and emitters ask of an op, composed of its
+// traits (dialects/Dist/OpTraits.h).
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_OPCLASSES_H
+#define MESHWRIGHT_LIB_CODEGEN_OPCLASSES_H
+
+#include "mlir/IR/Operation.h"
+
+#include <optional>
+
+namespace meshwright::lower {
+
+/// Returns true for a splat or an iota: each kernel that reads one makes it for itself.
+bool isFree(mlir::Operation *op);
+/// Returns true if the result's elements are the operand's, read in place, and the op
+/// is no view: a transpose, broadcast or slice.
+bool isMovement(mlir::Operation *op);
+/// Returns true if an element of the result can be computed in place from one element
+/// of each operand: arithmetic, movement, and free ops. Views are apart, as they need
+/// no kernel.
+bool isElementwise(mlir::Operation *op);
+/// Returns true for elementwise ops and views that may be computed again at each of
+/// several points at no loss.
+bool isCheap(mlir::Operation *op);
+
+/// How many times a kernel may compute each element of an op before it is better to
+/// store the result; none where any number will do.
+std::optional<int64_t> getMostEvaluations(mlir::Operation *op);
+
+/// The cost of one element of an op in a kernel. This is a fact of the target; the
+/// values are those of CPUs.
+enum class ElementCost {
+  /// A few instructions.
+  Few,
+  /// A sequence of many instructions, which wants many registers.
+  Many,
+  /// No vector form: elements are computed one by one.
+  OneByOne,
+};
+ElementCost getElementCost(mlir::Operation *op);
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_OPCLASSES_H
