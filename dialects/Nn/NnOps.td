@@ -100,7 +100,7 @@ def Nn_ReciprocalOp : Nn_Unary<"reciprocal", "1 / x", Nn_FloatTensor>;
 def Nn_SinOp : Nn_Unary<"sin", "sine", Nn_FloatTensor>;
 def Nn_CosOp : Nn_Unary<"cos", "cosine", Nn_FloatTensor>;
 def Nn_ErfOp : Nn_Unary<"erf", "error function", Nn_FloatTensor>;
-def Nn_FloorOp : Nn_Unary<"floor", "largest integer not above x", Nn_FloatTensor>;
+def Nn_FloorOp : Nn_Unary<"floor", "largest integer not above x", Nn_FloatTensor, [Dist_Cheap]>;
 def Nn_NotOp : Nn_Unary<"not", "logical not", Nn_BoolTensor, [Dist_Cheap]>;
 def Nn_ReluOp : Nn_Unary<"relu", "max(x, 0)", Nn_FloatTensor, [Dist_Cheap]>;
 def Nn_SiluOp : Nn_Unary<"silu", "x * sigmoid(x)", Nn_FloatTensor>;

@@ -46,7 +46,7 @@ ElementCost getElementCost(Operation *op) {
   if (isa<nn::SoftmaxOp>(op))
     return getElementTypeOrSelf(op->getResult(0).getType()).isF64() ? ElementCost::OneByOne
                                                                    : ElementCost::Many;
-  if (!op->hasTrait<dist::Elementwise>() || op->hasTrait<dist::Cheap>() || isa<nn::FloorOp>(op))
+  if (!op->hasTrait<dist::Elementwise>() || op->hasTrait<dist::Cheap>())
     return ElementCost::Few;
   // Calls of a mathematical library, and integer division.
   Type type = getElementTypeOrSelf(op->getResult(0).getType());
