@@ -31,8 +31,12 @@ double LinearOp::getFlops() {
   return countProducts(getResult(), typeOf(getInput()).getShape().back());
 }
 
+/// The products of queries with keys, and of scores with values. Counts every pair of a query
+/// and a key: a kernel may skip pairs that the mask hides, and positions are not known here.
 double AttentionOp::getFlops() {
-  return 2 * countProducts(getResult(), typeOf(getKey()).getDimSize(2));
+  ArrayRef<int64_t> query = typeOf(getQuery()).getShape(), value = typeOf(getValue()).getShape();
+  double pairs = double(query[0]) * double(query[1]) * double(query[2]) * double(value[2]);
+  return 2.0 * pairs * double(query[3] + value[3]);
 }
 
 //===----------------------------------------------------------------------===//

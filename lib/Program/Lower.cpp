@@ -102,10 +102,8 @@ static bool isLogSumExp(Value value) {
 static int64_t countFlops(rt::KernelOp launch) {
   double flops = 0;
   for (Operation &op : launch.getOps())
-    if (op.hasTrait<dist::Product>())
-      flops += cast<dist::WorkOpInterface>(op).getFlops();
-    else if (!isMovement(&op) && !isFree(&op) && !op.hasTrait<dist::View>())
-      flops += dist::countElements(&op);
+    if (auto work = dyn_cast<dist::WorkOpInterface>(op))
+      flops += work.getFlops();
   return int64_t(flops);
 }
 
