@@ -18,7 +18,7 @@ std::vector<int64_t> denseStrides(const std::vector<int64_t> &shape) {
   return strides;
 }
 
-/// Element by element. The host's arrays need not be aligned.
+/// Copies element by element. The host's arrays need not be aligned.
 template <typename T>
 static void copyRow(const char *from, int64_t fromStride, char *to, int64_t toStride,
                     int64_t count) {
@@ -32,7 +32,7 @@ static void copyRow(const char *from, int64_t fromStride, char *to, int64_t toSt
 void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char *to,
                  const std::vector<int64_t> &toStrides, const std::vector<int64_t> &extents,
                  int64_t elementSize) {
-  // Dimensions that continue one another on both sides become one.
+  // Merge neighbouring dimensions that are contiguous on both sides.
   std::vector<int64_t> size, source, destination;
   for (size_t i = 0; i < extents.size(); ++i) {
     if (extents[i] == 0)
@@ -50,7 +50,7 @@ void copyStrided(const char *from, const std::vector<int64_t> &fromStrides, char
       destination.push_back(toStrides[i]);
     }
   }
-  // A part that already is where it should be.
+  // Source and destination are the same memory.
   if (from == to && source == destination)
     return;
   if (size.empty()) {

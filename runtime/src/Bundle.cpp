@@ -34,8 +34,8 @@ namespace meshwright::rt {
 
 static constexpr const char *kManifest = "manifest.json", *kTextReport = "report.txt",
                             *kJsonReport = "report.json";
-/// Each file of weights begins with this, the bundle's id and the file's name there, for
-/// which there are so many bytes.
+/// Each file of weights begins with a header of `kHeaderBytes`: this text, the bundle's id and
+/// the file's name in the bundle.
 static constexpr char kMagic[] = "meshwright weights\n";
 static constexpr int64_t kHeaderBytes = 128;
 

@@ -20,7 +20,7 @@ namespace meshwright::rt {
 using Json = nlohmann::ordered_json;
 
 static constexpr const char *kFormat = "meshwright bundle";
-/// Columns of a panel, and what of k lies together: far more than any kernel reads.
+/// The most columns of a panel, and the most consecutive k of a group. No kernel reads as many.
 static constexpr int64_t kMaxPanel = 1 << 10;
 
 int64_t WeightGroup::getHolder(int64_t rank) const {
@@ -102,8 +102,8 @@ static std::string dump(const Json &json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Of all that a manifest says but this. The program counts on most of it and cannot see that
-/// something is different.
+/// Returns the checksum of all other entries of a manifest. The program relies on most of them
+/// and cannot detect a change.
 static std::string hashOf(const Json &json) {
   std::string text = dump(json, /*indent=*/-1);
   return hashOf(text.data(), text.size());
@@ -177,7 +177,7 @@ std::string Manifest::toJson() const {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Of a file that somebody changed, or that is of another version.
+/// The error of a file that was changed or is of another version.
 struct Invalid {
   std::string what;
 };

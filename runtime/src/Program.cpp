@@ -68,7 +68,7 @@ std::string checkParameter(const ProgramValue &parameter, const HostTensor &tens
 }
 
 //===----------------------------------------------------------------------===//
-// Making and filling
+// Parameters
 //===----------------------------------------------------------------------===//
 
 std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_entry entry,
@@ -81,7 +81,7 @@ std::unique_ptr<Program> Program::create(ProgramDescription description, mw_rt_e
   program->world->setFused(description.fused);
   program->ranks = program->world->getLocalRanks();
   program->stored.resize(description.parameters.size());
-  // What nothing reads needs no value.
+  // A parameter that nothing reads needs no value.
   program->given.assign(description.parameters.size(), true);
   for (const ProgramArgument &argument : description.arguments)
     if (argument.isParameter && argument.isRead)
@@ -190,7 +190,8 @@ bool Program::checkRun(const std::vector<HostTensor> &inputs, const std::vector<
 // Run
 //===----------------------------------------------------------------------===//
 
-/// Other processes may have no reason to refuse, and wait.
+/// Refuses a run. Other processes may have no reason to refuse it and would wait, so they are
+/// told.
 bool Program::refuse(std::string &error, const std::string &message) const {
   error = message;
   if (int64_t(ranks.size()) < description.numRanks) {
@@ -200,7 +201,7 @@ bool Program::refuse(std::string &error, const std::string &message) const {
   return false;
 }
 
-/// Events of ranks in other processes come here, since each tells all.
+/// Collects the events of all ranks in every process.
 bool Program::gatherTrace(Trace &trace, std::string &error) {
   Backend &backend = world->getBackend();
   for (int64_t rank = 0;
@@ -291,18 +292,18 @@ bool Program::runOnce(const std::vector<HostTensor> &inputs, const std::vector<v
     return false;
   if (!collect(buffers, outputs, error))
     return false;
-  // What fails from here on fails in this process alone.
+  // From here on a failure concerns this process alone.
   if (options.measure) {
     report = summarize(*settings.trace, world->getThreadsPerRank());
     if (!findSeen(error))
       return false;
   }
-  // One process writes for all.
+  // One process writes the file.
   return options.traceFile.empty() || ranks.front() != 0 ||
          writeTrace(options.traceFile, *settings.trace, description.ops, error);
 }
 
-/// Puts the ranks' parts of results together, in every process.
+/// Assembles the results from the ranks' parts, in every process.
 bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
                       std::string &error) {
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -315,7 +316,7 @@ bool Program::collect(const std::vector<RankBuffers> &buffers, const std::vector
     auto put = [&](int64_t rank, const void *local) {
       unshard(output.layout, rank, sizeOf(output.type), local, outputs[i]);
     };
-    // Where all ranks hold the same, nothing has to come from another process.
+    // If all ranks hold the same value, no other process is needed.
     bool isSame = true;
     for (int64_t rank = 0; rank < description.numRanks; ++rank)
       isSame &= output.getHolder(rank) == 0;

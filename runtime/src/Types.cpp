@@ -118,11 +118,11 @@ uint16_t floatToF16(float value) {
   uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000)
     return sign | 0x7e00;
-  // From 65520 on, values round to infinity.
+  // Values of 65520 and above round to infinity.
   if (magnitude >= 0x477ff000)
     return sign | 0x7c00;
-  // Below 2^-14 the result is subnormal: scale so that its unit is 1 and let
-  // the addition's rounding do the work.
+  // Below 2^-14 the result is subnormal. Scale so that its unit is 1, and let the addition
+  // round.
   if (magnitude < 0x38800000) {
     float absolute;
     std::memcpy(&absolute, &magnitude, 4);
@@ -152,7 +152,7 @@ void narrow(DType type, const float *from, void *to, int64_t count) {
       bits[i] = floatToF16(from[i]);
 }
 
-/// The element at an index; `data` need not be aligned.
+/// Loads the element at an index. `data` need not be aligned.
 template <typename T> static T load(const void *data, int64_t index) {
   T element;
   std::memcpy(&element, static_cast<const char *>(data) + index * int64_t(sizeof(T)), sizeof(T));

@@ -10,7 +10,7 @@ import torch
 import transformers as tf
 from harness import run_module
 
-OVERLAPPING = pathlib.Path(__file__).parents[1] / "passes" / "verify-races.mlir"
+OVERLAPPING = pathlib.Path(__file__).parents[1] / "passes" / "verify" / "verify-races.mlir"
 
 
 def named(text):

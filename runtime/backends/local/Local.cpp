@@ -5,11 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Ranks read each other's buffers. A collective starts and ends with a barrier
-// of its group: nobody reads a buffer before its owner has written it, and
-// nobody goes on to overwrite one that others still read. Small inputs are copied
-// aside instead, into memory that stands until the group's next collective but
-// one, which spares the second barrier.
+// Ranks read each other's buffers. A collective starts and ends with a barrier of its group: no
+// rank reads a buffer before its owner has written it, and no rank overwrites a buffer that
+// others still read. Small inputs are copied into memory that stays unchanged until the group's
+// next collective but one. The second barrier is not needed then.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,26 +31,27 @@ using namespace meshwright::rt;
 
 namespace {
 
-/// Inputs up to this many bytes are copied aside.
+/// Inputs of up to this many bytes are copied.
 constexpr int64_t kSmallBytes = 16 << 10;
 
-/// What a rank brings to a collective.
+/// The arguments of a rank's call of a collective.
 struct Slot {
   const mw_rt_collective *what = nullptr;
   int64_t op = -1;
   const void *const *inputs = nullptr;
   void *const *outputs = nullptr;
-  /// Copies of small inputs, and where they are.
+  /// The copies of small inputs, and their addresses.
   std::vector<char> copies;
   std::vector<const void *> copied;
 };
 
-/// Ranks that meet in collectives over the same axes, on the same stream.
+/// The ranks that take part in collectives over the same axes, on the same stream.
 struct Group {
   struct Seat {
-    /// Of this collective and the one before.
+    /// The slots of this collective and the one before it.
     Slot slots[2];
-    /// Collectives that it has entered; barriers that it has come to.
+    /// The number of collectives that the rank has entered, and of barriers that it has
+    /// reached. `arrivals` only serves error messages, so relaxed order is enough.
     uint32_t entered = 0;
     std::atomic<uint32_t> arrivals{0};
   };
@@ -61,21 +61,21 @@ struct Group {
 
   /// By linear coordinate over the axes.
   std::vector<int64_t> ranks;
-  /// Coordinates in the order of their ranks: the order of reductions.
+  /// Coordinates in the order of their ranks, which is the order of reductions.
   std::vector<int64_t> byRank;
   std::vector<Seat> seats;
 
   std::atomic<int64_t> arrived{0};
-  /// Raised when all have come to a barrier, and after a failure.
+  /// Raised when all ranks have reached a barrier, and after a failure.
   Signal opened;
 };
 
-/// A rank's part in a collective.
+/// A rank's role in a collective.
 struct Member {
-  /// Null where nothing is exchanged with other ranks.
+  /// Null if the rank exchanges nothing with others.
   Group *group = nullptr;
   int64_t self = 0;
-  /// For each tensor; none for an all-reduce.
+  /// One for each tensor; empty for an all-reduce.
   std::vector<Arrivals> arrivals;
 };
 
@@ -146,9 +146,9 @@ private:
 
   World &world;
   std::mutex groupsMutex;
-  /// By stream and ranks.
+  /// By stream and by the ranks in order of their coordinates.
   std::map<std::pair<int64_t, std::vector<int64_t>>, std::unique_ptr<Group>> groups;
-  /// For each rank, the group of each stream and descriptor that it has met.
+  /// For each rank, its role in each collective that it has called, by stream and descriptor.
   std::vector<Known> members;
 };
 
@@ -158,8 +158,8 @@ private:
 // Meeting
 //===----------------------------------------------------------------------===//
 
-/// Leaves in `ranks` those that send to others in a permute or receive from them, and
-/// numbers the member's peers accordingly; false where it is none of them.
+/// Keeps in `ranks` the ranks that send or receive in a permute, and renumbers the member's
+/// peers. Returns false if the member itself does neither.
 static bool keepThoseWhoMeet(const mw_rt_collective &what, std::vector<int64_t> &ranks,
                              Member &member) {
   std::vector<int64_t> kept, seats(ranks.size(), -1);
@@ -206,9 +206,11 @@ const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &w
   return member;
 }
 
-/// Waits for the whole group; false after a failure.
+/// Waits until the whole group has come. Returns false after a failure.
+/// The last rank to come resets `arrived` with relaxed order: the other ranks read it again
+/// only after `opened`, whose raise publishes the reset.
 bool LocalBackend::wait(Group &group, const Caller &caller, int64_t self) {
-  // Seen before the failure is looked for, which raises it too.
+  // Read the signal before the failure is checked: a failure raises the signal, too.
   uint32_t seen = group.opened.get();
   if (world.hasFailed())
     return false;
@@ -242,15 +244,15 @@ static int64_t bytesBefore(const mw_rt_moved_tensor &moved) {
   return countBefore(moved) * sizeOf(DType(moved.dtype));
 }
 
-/// Puts small inputs aside, so that the caller may overwrite them; false where
-/// they are not small.
+/// Copies small inputs, so that the caller may overwrite them. Returns false if they are not
+/// small.
 static bool copyAside(Slot &slot) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < slot.what->num_tensors; ++i)
     bytes += bytesBefore(slot.what->tensors[i]);
   if (bytes > kSmallBytes)
     return false;
-  // Each begins aligned.
+  // Each copy is aligned.
   slot.copies.resize(bytes + 64 * (slot.what->num_tensors + 1));
   slot.copied.clear();
   char *to = slot.copies.data();
@@ -269,15 +271,15 @@ static bool copyAside(Slot &slot) {
 // Collectives
 //===----------------------------------------------------------------------===//
 
-/// Where the group has put inputs aside, each member reduces all of it for
-/// itself; else a share of it, for all. A share is read by nobody but its
-/// member, so results may be where the inputs are.
+/// If inputs were copied, each member reduces all elements for itself. Otherwise each member
+/// reduces a share of the elements and writes the result to all members. Only one member reads
+/// a share, so results may overwrite inputs.
 static void allReduce(const Meeting &meeting, int64_t tensor, bool aside) {
   const mw_rt_moved_tensor &moved = meeting.what.tensors[tensor];
   DType type = DType(moved.dtype);
   int64_t count = countBefore(moved), begin = 0, end = count;
   if (!aside) {
-    // In whole cache lines.
+    // Shares are whole cache lines.
     constexpr int64_t line = 64;
     int64_t lines = (count + line - 1) / line;
     begin = std::min(count, lines * meeting.self / meeting.getSize() * line);
@@ -301,14 +303,13 @@ static void reduceScatter(const Meeting &meeting, int64_t tensor) {
               meeting.getOutput(meeting.self, tensor));
 }
 
-/// Takes what arrives from where `getInput` says that a member has it.
+/// Copies the boxes that the rank receives. `getInput` returns the address of a member's input.
 template <typename GetInput>
 static void fetch(const Member &member, int64_t tensor, GetInput getInput, void *result) {
   const Arrivals &arrivals = member.arrivals[tensor];
   if (arrivals.clears)
     std::memset(result, 0, countOf(arrivals.outShape) * arrivals.elementSize);
-  // Members begin with different peers, so that not all read the same memory at
-  // once.
+  // Members begin with different peers, so that they do not all read the same memory at once.
   for (size_t i = 0; i < arrivals.moves.size(); ++i) {
     const Move &move = arrivals.moves[(i + member.self) % arrivals.moves.size()];
     copyBox(getInput(move.from), arrivals.inShape, move.source, result, arrivals.outShape,

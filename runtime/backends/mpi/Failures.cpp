@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The first process that fails writes its error into the table that the processes of a
-// machine share. A watching thread in each process looks at the table, and at the other
+// The first process that fails writes its error into the memory that the processes of a
+// machine share. A watching thread in each process looks at it, and at the other
 // processes of the machine, every `kWatchMilliseconds`. Processes of other machines learn of
 // the failure by messages.
 //
@@ -29,12 +29,12 @@ namespace meshwright::rt::mpi {
 namespace {
 
 constexpr int kNewsTag = 1;
-/// Bytes of a failure's text, its end included.
-constexpr int kErrorBytes = sizeof(Table::error);
-/// How often a process looks at the others.
+/// The bytes of a failure's text, with the final zero.
+constexpr int kErrorBytes = sizeof(SharedState::error);
+/// The interval at which a process looks at the others.
 constexpr int kWatchMilliseconds = 20;
-/// How long others have, after a failure, to tell it before this process ends.
-constexpr auto kWitnessTime = std::chrono::milliseconds(2000);
+/// How long this process waits for others to report a failure before it ends.
+constexpr auto kReportTime = std::chrono::milliseconds(2000);
 
 } // namespace
 
@@ -51,7 +51,7 @@ void Process::leave(World &world) {
 
 void Process::beginRun(World &world) {
   std::lock_guard<std::mutex> lock(worldsMutex);
-  ++seat->runs;
+  ++own->runs;
   activeWorlds.insert(&world);
   setActiveRuns(int(activeWorlds.size()));
 }
@@ -64,36 +64,37 @@ void Process::endRun(World &world) {
 
 bool Process::haveOthersEnded() const {
   for (size_t place = 0; place < machine.size(); ++place)
-    if (&table->seats[place] != seat && table->seats[place].ends >= seat->runs)
+    if (&shared->processes[place] != own && shared->processes[place].ends >= own->runs)
       return true;
   return false;
 }
 
 void Process::publish(const std::string &error) {
-  int32_t fine = Table::Fine;
-  if (!table->state.compare_exchange_strong(fine, Table::Writing))
+  int32_t fine = SharedState::Fine;
+  if (!shared->state.compare_exchange_strong(fine, SharedState::Writing))
     return;
-  std::snprintf(table->error, sizeof(table->error), "%s", error.c_str());
-  table->state.store(Table::Failed, std::memory_order_release);
-  // The watching thread does the rest.
+  std::snprintf(shared->error, sizeof(shared->error), "%s", error.c_str());
+  shared->state.store(SharedState::Failed, std::memory_order_release);
+  // The watching thread tells the worlds and the other machines.
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
 }
 
-/// Tells the processes of other machines, once. What they have told goes to nobody: a
-/// message to the one that has died may end this process, before it has said why.
+/// Tells the processes of other machines, once. A failure that came from another machine is not
+/// passed on: a message to the process that has died may end this process before it has
+/// reported the failure.
 void Process::spread() {
-  if (hasSpread.exchange(true) || int64_t(machine.size()) == size || table->isNews)
+  if (hasSpread.exchange(true) || int64_t(machine.size()) == size || shared->isNews)
     return;
   for (int64_t peer = 0; peer < size; ++peer)
-    if (!findSeat(peer)) {
+    if (!findState(peer)) {
       newsRequests.emplace_back();
-      MPI_Isend(table->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
+      MPI_Isend(shared->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
                 &newsRequests.back());
     }
 }
 
-/// Those of other machines tell us.
+/// Receives failures from other machines.
 void Process::readMessages() {
   if (int64_t(machine.size()) == size)
     return;
@@ -107,26 +108,26 @@ void Process::readMessages() {
     return;
   text.back() = '\0';
   if (!hasFailed())
-    table->isNews = 1;
+    shared->isNews = 1;
   publish(text.data());
 }
 
-Seat *Process::findSeat(int64_t peer) const {
+ProcessState *Process::findState(int64_t peer) const {
   auto found = std::find(machine.begin(), machine.end(), peer);
-  return found == machine.end() ? nullptr : &table->seats[found - machine.begin()];
+  return found == machine.end() ? nullptr : &shared->processes[found - machine.begin()];
 }
 
-/// Fails where a process of this machine, which may be gone, will not come to our
-/// run.
+/// Publishes a failure if a process of this machine has died, or has ended before our run.
+/// `isGone` says that the process does not exist any more.
 void Process::lookAtPeer(size_t place, bool isGone) {
-  const Seat &other = table->seats[place];
+  const ProcessState &other = shared->processes[place];
   if (other.hasSeenFailure || hasFailed() || (!isGone && !other.hasLeft))
     return;
   std::string where = "rank " + std::to_string(machine[place]) + ": ", what = "has died";
   std::lock_guard<std::mutex> lock(worldsMutex);
   if (other.hasLeft) {
-    // It may have ended as soon as our common run was over.
-    if (activeWorlds.empty() || other.runs >= seat->runs)
+    // The process may end as soon as the last common run is over.
+    if (activeWorlds.empty() || other.runs >= own->runs)
       return;
     what = "has ended before the run";
   } else if (!activeWorlds.empty()) {
@@ -145,7 +146,7 @@ void Process::lookAtPeers() {
     files.push_back({peer, POLLIN, 0});
   poll(files.data(), files.size(), 0);
   for (size_t place = 0; place < files.size(); ++place) {
-    if (&table->seats[place] == seat)
+    if (&shared->processes[place] == own)
       continue;
     bool isGone = peers[place] >= 0 && (files[place].revents & POLLIN);
     lookAtPeer(place, isGone);
@@ -164,7 +165,7 @@ void Process::watch() {
     poll(&wake, 1, kWatchMilliseconds);
     uint64_t count;
     [[maybe_unused]] ssize_t got = read(wakeUp, &count, sizeof(count));
-    seat->heartbeat.store(monotonicNanoseconds(), std::memory_order_relaxed);
+    own->heartbeat.store(monotonicNanoseconds(), std::memory_order_relaxed);
     {
       std::lock_guard<std::mutex> lock(worldsMutex);
       for (World *world : activeWorlds)
@@ -174,43 +175,43 @@ void Process::watch() {
     readMessages();
     if (isTerminated() && hasFailed() && endBegins == Clock::time_point())
       endBegins = Clock::now();
-    if (endBegins != Clock::time_point() && Clock::now() - endBegins > kWitnessTime) {
-      // Time enough to say what happened.
+    if (endBegins != Clock::time_point() && Clock::now() - endBegins > kReportTime) {
+      // The failure has been reported by now.
       terminate();
     }
     if (isTerminated() && !hasFailed()) {
-      // Somebody's death may be the reason, and take a moment to show.
+      // The death of another process may be the reason. It may take a moment until it
+      // shows.
       for (int i = 0; i < 10 && !hasFailed(); ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         lookAtPeers();
       }
       publish("rank " + std::to_string(rank) + ": ended by SIGTERM");
     }
-    if (!hasFailed() || seat->hasSeenFailure)
+    if (!hasFailed() || own->hasSeenFailure)
       continue;
     spread();
-    seat->hasSeenFailure = 1;
-    // Under the lock, so that none of them goes meanwhile: what World::fail calls, does
-    // not take it.
+    own->hasSeenFailure = 1;
+    // Hold the lock, so that no world is deleted meanwhile. `World::fail` does not take it.
     std::lock_guard<std::mutex> lock(worldsMutex);
     for (World *world : worlds)
       world->fail(getError());
   }
 }
 
-void Process::awaitWitnesses() {
-  seat->hasTold = 1;
-  auto end = Clock::now() + kWitnessTime;
+void Process::awaitReports() {
+  own->hasReported = 1;
+  auto end = Clock::now() + kReportTime;
   auto isDone = [&](size_t place) {
-    const Seat &seat = table->seats[place];
-    if (seat.hasTold || seat.hasLeft)
+    const ProcessState &other = shared->processes[place];
+    if (other.hasReported || other.hasLeft)
       return true;
-    return kill(seat.pid, 0) != 0 && errno == ESRCH;
+    return kill(other.pid, 0) != 0 && errno == ESRCH;
   };
   for (size_t place = 0; place < machine.size(); ++place)
     while (!isDone(place) && Clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  // mpirun may not read what others have written any more once one has ended.
+  // mpirun may not read the output of the others once one process has ended.
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
 }
 

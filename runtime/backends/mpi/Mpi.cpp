@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each group has a communicator for each stream that it meets on. By default
-// results are those of `local`, bit for bit: the boxes of a collective go from
-// rank to rank as they are, all at once, and whoever needs a sum takes it in the
-// order of the ranks. In fast mode MPI's own collectives do what they can.
+// Each group has a communicator for each stream on which it meets. By default results equal
+// those of `local` bit for bit: ranks send each other the boxes of a collective, all at once,
+// and a rank that needs a sum adds in the order of the ranks. In fast mode MPI's own collectives
+// are used for the kinds that they support.
 //
 //===----------------------------------------------------------------------===//
 
@@ -32,43 +32,43 @@ using namespace meshwright::rt::mpi;
 
 namespace {
 
-/// MPI counts with int: what is larger goes in parts.
+/// The largest message: MPI counts with int, so larger boxes are sent in parts.
 constexpr int64_t kLargestPart = int64_t(1) << 30;
 
-/// What processes tell each other of the bundles that they run: all of their ids.
+/// The bytes of a bundle's id, which processes exchange before a run.
 constexpr int kIdBytes = 32;
 
-/// A box on its way to or from a member of the group.
+/// A box that is sent to or received from a member of the group.
 struct Message {
-  /// The member's coordinate, which is its rank in the communicator.
+  /// The member's coordinate, which is also its rank in the communicator.
   int64_t member = 0;
   int64_t tensor = 0;
   int64_t bytes = 0;
-  /// It lies in one piece in the tensor, at `offset`; else `offset` is where it is
-  /// packed in the staging memory.
+  /// Whether the box is contiguous in the tensor. If so, `offset` is its offset in the tensor
+  /// in bytes, else that of its copy in the staging memory.
   bool isDirect = false;
   int64_t offset = 0;
-  /// Where it lies in the tensor otherwise.
+  /// The first index and the extents of the box in the tensor.
   std::vector<int64_t> place, extents;
 };
 
-/// A rank's part in a collective.
+/// A rank's messages in a collective. Made at the first call and kept.
 struct Plan {
   std::vector<int64_t> ranks;
-  /// Coordinates in the order of their ranks: the order of reductions.
+  /// Coordinates in the order of their ranks, which is the order of reductions.
   std::vector<int64_t> byRank;
   int64_t self = 0;
   MPI_Comm communicator = MPI_COMM_NULL;
-  /// For each tensor; none for an all-reduce.
+  /// One for each tensor; empty for an all-reduce.
   std::vector<Arrivals> arrivals;
   std::vector<Message> sends, receives;
-  /// All-reduce: the results, from outputs to outputs.
+  /// All-reduce only: the exchange of results, from outputs to outputs.
   std::vector<Message> resultSends, resultReceives;
   int64_t stagingBytes = 0;
   bool isFast = false;
 };
 
-/// Whether a box lies in one piece, and where that begins, in elements.
+/// Returns true if a box is contiguous. `offset` is set to its first element.
 bool isContiguous(const std::vector<int64_t> &shape, const std::vector<int64_t> &place,
                   const std::vector<int64_t> &extents, int64_t &offset) {
   std::vector<int64_t> strides = denseStrides(shape);
@@ -91,7 +91,7 @@ public:
   ~MpiBackend() override {
     process.leave(world);
     if (process.hasFailed())
-      process.awaitWitnesses();
+      process.awaitReports();
   }
 
   std::vector<int64_t> getLocalRanks() const override { return {process.getRank()}; }
@@ -130,7 +130,7 @@ private:
   World &world;
   bool deterministic;
   std::mutex mutex;
-  /// By stream and descriptor.
+  /// Plans by stream and descriptor.
   std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
   struct Staging {
     Memory memory;
@@ -150,7 +150,7 @@ std::string describeEnd(const std::string &error) {
 // Before and after runs
 //===----------------------------------------------------------------------===//
 
-/// Waits for requests that belong to no op.
+/// Waits for requests that belong to no op of the program.
 bool MpiBackend::finishAll(Requests &requests, double timeout, std::string &error) {
   if (process.await(world, {process.getRank(), 0, -1}, requests, timeout))
     return true;
@@ -159,7 +159,7 @@ bool MpiBackend::finishAll(Requests &requests, double timeout, std::string &erro
 }
 
 bool MpiBackend::reset(std::string &error) {
-  // Not before: the world has no backend yet while that is made.
+  // Only now, because the world has no backend while the backend is being made.
   process.enter(world);
   if (process.hasFailed()) {
     error = describeEnd(process.getError());
@@ -169,10 +169,11 @@ bool MpiBackend::reset(std::string &error) {
   return runsSameBundle(error);
 }
 
-/// Waits for all to have come to this run, and compares what they are about to run. Where
-/// that differs, all say the same, and may meet again.
+/// Waits until all processes have come to this run, and compares their bundles. If the bundles
+/// differ, all processes report the same error and can still meet again.
 bool MpiBackend::runsSameBundle(std::string &error) {
-  // Never freed: after a failure MPI may still write there. All worlds have as many ranks.
+  // Never freed: MPI may write there after a failure. All worlds have the same number of
+  // ranks.
   static auto &sent = *new std::vector<char>(kIdBytes);
   static auto &all = *new std::vector<char>(kIdBytes * world.getNumRanks());
   sent.assign(kIdBytes, '\0');
@@ -180,7 +181,7 @@ bool MpiBackend::runsSameBundle(std::string &error) {
   Requests requests;
   MPI_Iallgather(sent.data(), kIdBytes, MPI_CHAR, all.data(), kIdBytes, MPI_CHAR, process.getAll(),
                  requests.addFor(-1));
-  // The others may still be loading.
+  // No timeout: the other processes may still be loading.
   if (!finishAll(requests, /*timeout=*/0, error))
     return false;
   auto describe = [&](int64_t rank) {
@@ -229,7 +230,7 @@ bool MpiBackend::broadcast(int64_t from, void *data, int64_t bytes, std::string 
 // Plans
 //===----------------------------------------------------------------------===//
 
-/// The message with a box of an input, to send, or of an output, to receive.
+/// Describes the message that sends a box of an input or receives a box of an output.
 Message MpiBackend::describe(const Plan &plan, const Arrivals &arrivals, const Move &move,
                              bool isSend, int64_t member, int64_t tensor) const {
   const std::vector<int64_t> &shape = isSend ? arrivals.inShape : arrivals.outShape;
@@ -244,7 +245,7 @@ Message MpiBackend::describe(const Plan &plan, const Arrivals &arrivals, const M
   return message;
 }
 
-/// Gives it a place in the staging memory where it needs one.
+/// Adds a message. Gives it a place in the staging memory if its box is not contiguous.
 void MpiBackend::addMessage(Plan &plan, std::vector<Message> &list, Message message) const {
   if (!message.isDirect) {
     message.offset = plan.stagingBytes;
@@ -253,7 +254,8 @@ void MpiBackend::addMessage(Plan &plan, std::vector<Message> &list, Message mess
   list.push_back(std::move(message));
 }
 
-/// Each member combines its share of the elements and sends the result to all.
+/// Plans an all-reduce: each member combines its share of the elements and sends the result to
+/// all.
 void MpiBackend::planReduction(Plan &plan, const mw_rt_collective &what) const {
   int64_t members = int64_t(plan.ranks.size());
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
@@ -291,7 +293,8 @@ void MpiBackend::planMoves(Plan &plan, const mw_rt_collective &what) const {
       if (move.from == plan.self)
         continue;
       Message message = describe(plan, mine, move, /*isSend=*/false, move.from, tensor);
-      // What is to be combined is not yet part of the output.
+      // Boxes of a reduce-scatter are combined first, so they cannot be received into the
+      // output.
       message.isDirect &= what.kind != MW_RT_REDUCE_SCATTER;
       addMessage(plan, plan.receives, std::move(message));
     }
@@ -308,8 +311,8 @@ void MpiBackend::planMoves(Plan &plan, const mw_rt_collective &what) const {
   }
 }
 
-/// Whether MPI has a collective that does the same: elements as numbers of a
-/// type that it knows, chunks that lie one behind the other, nothing padded.
+/// Returns true if MPI has an equal collective. It requires an element type that MPI can add,
+/// contiguous chunks in the order of the members, and no padding.
 static bool canBeFast(const Plan &plan, const mw_rt_collective &what) {
   int64_t members = int64_t(plan.ranks.size());
   bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
@@ -318,7 +321,7 @@ static bool canBeFast(const Plan &plan, const mw_rt_collective &what) {
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     DType type = DType(moved.dtype);
-    // Largest values: MPI may lose a NaN. Half precision it does not know.
+    // MPI's maximum may lose a NaN, and MPI has no half precision.
     if (reduces && (what.reduction != MW_RT_SUM || type == DType::BF16 || type == DType::F16 ||
                     type == DType::I1))
       return false;
@@ -360,8 +363,8 @@ Plan &MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
 // Runs
 //===----------------------------------------------------------------------===//
 
-/// Belongs to the stream for the time of one collective. Null where there is no
-/// memory.
+/// Returns memory that belongs to the stream during one collective. Returns null if there is
+/// none.
 char *MpiBackend::getStaging(int64_t stream, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex);
   Staging &staging = stagings[stream];
@@ -374,12 +377,13 @@ char *MpiBackend::getStaging(int64_t stream, int64_t bytes) {
 }
 
 static int64_t tagOf(int64_t op) {
-  // Ranks at different ops do not take each other's data for their own; any MPI
-  // has that many tags.
+  // The tag is the op, so that ranks at different ops do not accept each other's data. Every
+  // MPI has at least 32767 tags.
   return std::max<int64_t>(op, 0) % 32767;
 }
 
-/// Sends from `inputs` and receives into `outputs`, or the staging memory.
+/// Sends boxes of `inputs` and receives boxes of `outputs`, through the staging memory if a box
+/// is not contiguous.
 bool MpiBackend::exchange(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
                           const std::vector<Message> &sends, const std::vector<Message> &receives,
                           const void *const *inputs, void *const *outputs, char *staging) {
@@ -419,7 +423,7 @@ bool MpiBackend::exchange(const Caller &caller, const Plan &plan, const mw_rt_co
   return process.await(world, caller, requests, world.getTimeout());
 }
 
-/// What has arrived, and what was here already, goes where it belongs.
+/// Copies boxes to the outputs: those from the staging memory, and the rank's own.
 void MpiBackend::land(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
                       void *const *outputs, const char *staging) const {
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
@@ -439,7 +443,7 @@ void MpiBackend::land(const Plan &plan, const mw_rt_collective &what, const void
   }
 }
 
-/// Combines this rank's shares of an all-reduce, or chunks of a reduce-scatter.
+/// Combines this rank's share of an all-reduce, or its chunk of a reduce-scatter.
 void MpiBackend::reduceShares(const Plan &plan, const mw_rt_collective &what,
                               const void *const *inputs, void *const *outputs,
                               const char *staging) const {
@@ -474,7 +478,7 @@ void MpiBackend::reduceShares(const Plan &plan, const mw_rt_collective &what,
   }
 }
 
-/// One non-blocking collective of MPI for each tensor.
+/// Runs one non-blocking collective of MPI for each tensor.
 bool MpiBackend::runFast(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
                          const void *const *inputs, void *const *outputs) {
   auto typeOf = [](DType type) {
@@ -558,7 +562,7 @@ bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const v
 // Factory
 //===----------------------------------------------------------------------===//
 
-/// Whether results are to be those of `local`.
+/// Returns true if results must equal those of `local`. Sets the error if the mode is unknown.
 static bool isDeterministic(const std::string &mode, std::string &error) {
   const char *text = std::getenv("MESHWRIGHT_MPI_DETERMINISTIC");
   if (mode == "fast")

@@ -30,13 +30,14 @@ namespace meshwright::rt::mpi {
 
 namespace {
 
-/// Tags of hand-shakes before a communicator is made, and of making it: one a
-/// stream.
+/// Tags of the handshake before a communicator is created, and of its creation. The stream is
+/// added to them.
 constexpr int kHandshakeTag = 16, kMakingTag = 4096;
 
 constexpr char kNoSignOfLife[] = ": its process has given no sign of life for ";
 
-/// How many processes the launcher has started, or -1 if there is none that says.
+/// Returns the number of processes that the launcher started: 1 without a launcher, -1 if it
+/// does not say.
 int64_t launchedProcesses() {
   for (const char *name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
     if (const char *text = std::getenv(name))
@@ -44,7 +45,7 @@ int64_t launchedProcesses() {
   return std::getenv("PMIX_RANK") ? -1 : 1;
 }
 
-/// What the user is to type.
+/// Returns an error with the command that the user should type.
 std::string adviseLaunch(int64_t numRanks, int64_t processes) {
   auto plural = [](int64_t count, const char *word, const char *ending) {
     return std::to_string(count) + " " + word + (count == 1 ? "" : ending);
@@ -60,8 +61,8 @@ std::string formatSeconds(double seconds) {
   return text;
 }
 
-/// MPI's own beginning and end wait for all processes, and nothing interrupts them:
-/// what takes too long there ends this one.
+/// Ends this process if MPI's initialisation or finalisation takes too long. Both wait for all
+/// processes and cannot be interrupted.
 class Alarm {
 public:
   explicit Alarm(const char *place) : place(place), thread([this] { watch(); }) {}
@@ -76,7 +77,7 @@ public:
 
 private:
   void watch() {
-    // Many processes may need a while on few cores.
+    // Many processes on few cores may take a while.
     double limit = std::max(10 * defaultTimeout(), 30.0);
     std::unique_lock<std::mutex> lock(mutex);
     if (over.wait_for(lock, std::chrono::duration<double>(std::min(limit, 1e9)),
@@ -134,8 +135,8 @@ Process *Process::get(int64_t numRanks, std::string &error) {
 
 bool Process::start(int64_t numRanks, std::string &error) {
   Alarm alarm("MPI's beginning");
-  // MPI's own plug-ins look for its symbols among the process's, and this library
-  // was opened on its own.
+  // MPI's plug-ins look up its symbols in the process, but this library was opened with local
+  // symbols.
   Dl_info info;
   if (dladdr(reinterpret_cast<const void *>(&MPI_Init_thread), &info) && info.dli_fname)
     dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
@@ -167,9 +168,10 @@ bool Process::start(int64_t numRanks, std::string &error) {
     MPI_Comm_dup(MPI_COMM_WORLD, copy);
     MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
   }
-  if (!shareTable(error))
+  if (!shareState(error))
     return false;
-  // Whoever ends MPI, and when: what belongs to this communicator goes first.
+  // MPI deletes the attributes of this communicator first when it is finalised, by us or by
+  // another library.
   int key = MPI_KEYVAL_INVALID;
   MPI_Comm_create_keyval(
       MPI_COMM_NULL_COPY_FN,
@@ -185,21 +187,21 @@ bool Process::start(int64_t numRanks, std::string &error) {
   return true;
 }
 
-bool Process::shareTable(std::string &error) {
+bool Process::shareState(std::string &error) {
   MPI_Comm here = MPI_COMM_NULL;
   MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
   int place = 0, count = 1;
   MPI_Comm_rank(here, &place);
   MPI_Comm_size(here, &count);
-  size_t bytes = sizeof(Table) + count * sizeof(Seat);
+  size_t bytes = sizeof(SharedState) + count * sizeof(ProcessState);
   char name[64] = "";
   int file = -1;
   if (place == 0) {
     std::snprintf(name, sizeof(name), "/meshwright-%d-%lld", int(getpid()),
                   (long long)(monotonicNanoseconds()));
     file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    // Written, not cut to length: where there is no room that fails here, and not
-    // with a bus error later.
+    // Allocate the memory now: without room this call fails, whereas a later access would be
+    // a bus error.
     if (file >= 0 && posix_fallocate(file, 0, off_t(bytes)) != 0) {
       close(file);
       file = -1;
@@ -222,12 +224,12 @@ bool Process::shareTable(std::string &error) {
                  : std::string("no memory to share with other processes: ") + std::strerror(failed);
     return false;
   }
-  // Fresh pages are zeros: nobody has failed.
-  table = static_cast<Table *>(memory);
-  seat = &table->seats[place];
-  seat->pid = getpid();
-  seat->heartbeat = monotonicNanoseconds();
-  seat->lastOp = -1;
+  // Fresh pages are zeros, which is the state without a failure.
+  shared = static_cast<SharedState *>(memory);
+  own = &shared->processes[place];
+  own->pid = getpid();
+  own->heartbeat = monotonicNanoseconds();
+  own->lastOp = -1;
   machine.resize(count);
   MPI_Allgather(&rank, 1, MPI_INT64_T, machine.data(), 1, MPI_INT64_T, here);
   MPI_Barrier(here);
@@ -235,11 +237,12 @@ bool Process::shareTable(std::string &error) {
   peers.assign(count, -1);
   for (int i = 0; i < count; ++i)
     if (i != place)
-      peers[i] = int(syscall(SYS_pidfd_open, pid_t(table->seats[i].pid), 0));
+      peers[i] = int(syscall(SYS_pidfd_open, pid_t(shared->processes[i].pid), 0));
   return true;
 }
 
-/// Whether all processes have come to their end, none of them by a failure.
+/// Waits until all processes have come to their end. Returns false after a failure of any of
+/// them.
 bool Process::meetAtEnd() {
   MPI_Request request = MPI_REQUEST_NULL;
   if (hasFailed() || MPI_Ibarrier(ending, &request) != MPI_SUCCESS)
@@ -263,22 +266,22 @@ bool Process::meetAtEnd() {
   }
 }
 
-/// At exit, or where somebody else ends MPI. After a failure MPI cannot end: it would
-/// wait for the dead, and mpirun, where some processes are in MPI_Finalize while
-/// others go without, may crash or never end.
+/// Called at exit, or when another library finalises MPI. After a failure MPI is not finalised:
+/// it would wait for processes that have died, and mpirun may crash or hang if only some
+/// processes call MPI_Finalize.
 void Process::finish(bool endsMpi) {
   if (hasFinished)
     return;
   hasFinished = true;
-  seat->hasLeft = 1;
+  own->hasLeft = 1;
   bool allCome = meetAtEnd();
   stopping = true;
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
   watcher.join();
   if (!allCome) {
-    if (!seat->hasTold)
-      awaitWitnesses();
+    if (!own->hasReported)
+      awaitReports();
     return;
   }
   Alarm alarm("MPI's end");
@@ -304,7 +307,7 @@ bool Process::check(World &world, const Caller &caller, int status) {
   return false;
 }
 
-/// "rank 2 (last at dist.all_gather (m.mlir:7))".
+/// Returns, for example, "rank 2 (last at dist.all_gather (m.mlir:7))".
 std::string Process::nameWaitedFor(World &world, const Requests &requests) const {
   std::set<int64_t> waited;
   for (size_t i = 0; i < requests.list.size(); ++i)
@@ -315,20 +318,21 @@ std::string Process::nameWaitedFor(World &world, const Requests &requests) const
   std::string text = waited.size() > 1 ? "ranks" : "rank";
   for (int64_t peer : waited) {
     text += (peer == *waited.begin() ? " " : ", ") + std::to_string(peer);
-    const Seat *seat = findSeat(peer);
-    if (!seat)
+    const ProcessState *other = findState(peer);
+    if (!other)
       text += " (on another machine)";
-    else if (int64_t op = seat->lastOp; op >= 0)
+    else if (int64_t op = other->lastOp; op >= 0)
       text += " (last at " + world.getOpName(op) + ")";
   }
   return text;
 }
 
-/// A rank of this machine that has given no sign of life for that long; else -1.
+/// Returns a rank of this machine whose watching thread has not run for `timeout` seconds, or
+/// -1.
 int64_t Process::findSilent(double timeout) const {
   int64_t limit = monotonicNanoseconds() - int64_t(timeout * 1e9);
   for (size_t place = 0; place < machine.size(); ++place)
-    if (!table->seats[place].hasLeft && table->seats[place].heartbeat < limit)
+    if (!shared->processes[place].hasLeft && shared->processes[place].heartbeat < limit)
       return machine[place];
   return -1;
 }
@@ -368,8 +372,9 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
     }
     double seconds = std::chrono::duration<double>(waited).count();
     if (timeout > 0 ? seconds > timeout : seconds > world.getTimeout()) {
-      // Without a limit of its own the wait lasts while the others work on what
-      // comes before; those of other machines are not seen doing so.
+      // A wait without a timeout lasts while the other processes are alive. Processes of
+      // other machines cannot be observed, so ten times the world's timeout is the limit
+      // for them.
       int64_t silent = timeout > 0 ? -1 : findSilent(world.getTimeout());
       bool isOver =
           timeout > 0 || (int64_t(machine.size()) < size && seconds > 10 * world.getTimeout());
@@ -383,8 +388,9 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
       if (silent >= 0 || isOver)
         return false;
     }
-    // The kernel may else be 50 us late. Sleeping for a share of the time that has
-    // passed costs that share at most, and leaves the processor to who computes.
+    // By default the kernel may wake a thread 50 us late. Sleeping for a fraction of the
+    // time waited so far delays the result by at most that fraction, and leaves the
+    // processor to threads that compute.
     if (!sleeps)
       prctl(PR_SET_TIMERSLACK, 1000);
     sleeps = true;
@@ -406,8 +412,8 @@ MPI_Comm Process::getCommunicator(World &world, const Caller &caller,
     if (auto found = communicators.find(key); found != communicators.end())
       return found->second;
   }
-  // Making one blocks within MPI. So the members first make sure of each other:
-  // only one that dies in this very moment can keep the others there.
+  // Creating a communicator blocks within MPI. So the members first exchange a handshake: then
+  // only a process that dies between the two can block the others.
   Requests requests;
   requests.list.reserve(2 * ranks.size());
   int tag = int(caller.stream % 1024);

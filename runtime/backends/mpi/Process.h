@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// MPI begins once a process and says nothing when a peer dies or hangs. So the
-// processes of a machine also share a page of memory, in which the first failure
-// of all is written, and a thread of each watches the others; processes of other
-// machines learn of failures by messages.
+// MPI is initialised once per process, and it does not report that a peer died or hangs. So the
+// processes of a machine also share a page of memory, which holds the first failure of any of
+// them, and a thread of each process watches the others. Processes of other machines learn of
+// failures by messages.
 //
 //===----------------------------------------------------------------------===//
 
@@ -37,35 +37,39 @@ inline int64_t monotonicNanoseconds() {
       .count();
 }
 
-/// The place of a process in the memory that its machine shares.
-struct Seat {
+/// The state of one process in the memory that the processes of a machine share. Relaxed stores
+/// of `heartbeat` and `lastOp` are enough: each is a single number that others only compare
+/// with the time or print.
+struct ProcessState {
   std::atomic<int32_t> pid;
-  /// Whether it ended as it should, has seen the failure, and has let go of the run
-  /// that failed, its error told.
-  std::atomic<int32_t> hasLeft, hasSeenFailure, hasTold;
-  /// Runs that it has begun, and those whose end its rank has come to.
+  /// Whether the process ended without a failure, has seen the failure, and has reported it
+  /// to its user.
+  std::atomic<int32_t> hasLeft, hasSeenFailure, hasReported;
+  /// The number of runs that the process has begun, and of runs that its rank has finished.
   std::atomic<int64_t> runs, ends;
-  /// When its watching thread last ran, in nanoseconds of the monotonic clock.
+  /// The last time that its watching thread ran, in nanoseconds of the monotonic clock.
   std::atomic<int64_t> heartbeat;
-  /// The op that its rank was at lately; -1 before the first.
+  /// The op that its rank was at lately; -1 before the first op.
   std::atomic<int64_t> lastOp;
 };
 
-/// That memory.
-struct Table {
+/// The memory that the processes of a machine share. The first process that fails changes
+/// `state` from Fine to Writing, writes `error`, and publishes it by storing Failed with
+/// release order.
+struct SharedState {
   enum : int32_t { Fine, Writing, Failed };
   std::atomic<int32_t> state;
-  /// Whether it came from another machine, which has told all.
+  /// Whether the failure came from another machine. That machine has told all others.
   std::atomic<int32_t> isNews;
   char error[4088];
-  /// By place on the machine.
-  Seat seats[1];
+  /// One for each process of the machine.
+  ProcessState processes[1];
 };
 
-/// Requests under way.
+/// MPI requests that are not complete.
 struct Requests {
   std::vector<MPI_Request> list;
-  /// The rank that each waits for, or -1: several.
+  /// The rank that each request waits for; -1 for several ranks.
   std::vector<int64_t> peers;
 
   void add(MPI_Request request, int64_t peer) {
@@ -84,56 +88,59 @@ struct Requests {
 
 class Process {
 public:
-  /// Begins MPI at the first call. Null, with an error, where there are not
-  /// `numRanks` processes, or MPI cannot do what it must.
+  /// Returns the process. The first call initialises MPI. Returns null, with an error, if
+  /// there are not `numRanks` processes, or if MPI lacks a feature that the backend needs.
   static Process *get(int64_t numRanks, std::string &error);
 
   int64_t getRank() const { return rank; }
   int64_t getRanksOnMachine() const { return int64_t(machine.size()); }
 
-  /// Worlds that hear of failures.
+  /// Add and remove a world that is told of failures.
   void enter(World &world);
   void leave(World &world);
-  /// Between these the world runs.
+  /// Mark the begin and the end of a world's run.
   void beginRun(World &world);
   void endRun(World &world);
-  /// This process's rank has come to the end of its run; whether one of another has
-  /// (of this machine: of others nothing is seen).
-  void noteEnd() { ++seat->ends; }
+  /// `noteEnd` notes that the rank of this process has finished its run. `haveOthersEnded`
+  /// returns true if the rank of another process of this machine has. Other machines are not
+  /// visible.
+  void noteEnd() { ++own->ends; }
   bool haveOthersEnded() const;
 
-  /// Tells everybody, if nobody has failed before.
+  /// Tells all processes of a failure, unless there was one before.
   void publish(const std::string &error);
-  bool hasFailed() const { return table->state.load(std::memory_order_acquire) == Table::Failed; }
-  std::string getError() const { return table->error; }
-
-  /// Others shall see where the rank is: noted as collectives begin, and every now and
-  /// then by the watching thread.
-  void notePosition(const World &world) {
-    seat->lastOp.store(world.getPosition(rank), std::memory_order_relaxed);
+  bool hasFailed() const {
+    return shared->state.load(std::memory_order_acquire) == SharedState::Failed;
   }
-  /// Waits until all requests are done. False after a failure, of this process or
-  /// another, which the world then knows; so is a wait beyond `timeout` seconds
-  /// (0: for as long as the others give signs of life).
+  std::string getError() const { return shared->error; }
+
+  /// Publishes the rank's position for errors of other processes. Called when a collective
+  /// begins, and regularly by the watching thread.
+  void notePosition(const World &world) {
+    own->lastOp.store(world.getPosition(rank), std::memory_order_relaxed);
+  }
+  /// Waits until all requests are complete. Returns false after a failure of any process,
+  /// which the world then knows. A wait of more than `timeout` seconds is a failure; with a
+  /// timeout of 0 the wait goes on while the other processes give signs of life.
   bool await(World &world, const Caller &caller, Requests &requests, double timeout);
-  /// Reports what MPI returned; true for success.
+  /// Reports an error that MPI returned. Returns true for success.
   bool check(World &world, const Caller &caller, int status);
 
-  /// The communicator of a group and stream: made at the first call, which all its
-  /// ranks make at the same place of their streams, and kept. MPI_COMM_NULL after
-  /// a failure.
+  /// Returns the communicator of a group and stream, or MPI_COMM_NULL after a failure. The
+  /// first call, which all ranks of the group make at the same point of their streams,
+  /// creates it.
   MPI_Comm getCommunicator(World &world, const Caller &caller, const std::vector<int64_t> &ranks);
-  /// Of all ranks; for what is called on no stream.
+  /// The communicator of all ranks, for calls outside of streams.
   MPI_Comm getAll() const { return all; }
 
-  /// After a failure, its error told: gives the others of this machine the time to
-  /// do the same. mpirun ends them as soon as one has gone.
-  void awaitWitnesses();
+  /// Called after a failure was reported: waits until the other processes of this machine
+  /// have reported it, too. mpirun ends them as soon as one process has ended.
+  void awaitReports();
 
 private:
   Process() = default;
   bool start(int64_t numRanks, std::string &error);
-  bool shareTable(std::string &error);
+  bool shareState(std::string &error);
   void watch();
   void lookAtPeers();
   void lookAtPeer(size_t place, bool isGone);
@@ -143,19 +150,19 @@ private:
   int64_t findSilent(double timeout) const;
   void finish(bool endsMpi);
   bool meetAtEnd();
-  Seat *findSeat(int64_t rank) const;
+  ProcessState *findState(int64_t rank) const;
 
   int64_t rank = 0, size = 1;
-  /// Copies of MPI_COMM_WORLD: for what all ranks do, for making communicators,
-  /// for news of failures, and for meeting at the end.
+  /// Copies of MPI_COMM_WORLD: for calls of all ranks, for creating communicators, for news
+  /// of failures, and for the barrier at the end.
   MPI_Comm all = MPI_COMM_NULL, making = MPI_COMM_NULL, news = MPI_COMM_NULL,
            ending = MPI_COMM_NULL;
-  /// Ranks on this machine, by place in the table; their process descriptors, -1
-  /// for this process and those that are gone.
+  /// The ranks of this machine by their processes, and their process descriptors: -1 for this
+  /// process and for processes that have ended.
   std::vector<int64_t> machine;
   std::vector<int> peers;
-  Table *table = nullptr;
-  Seat *seat = nullptr;
+  SharedState *shared = nullptr;
+  ProcessState *own = nullptr;
 
   std::mutex communicatorsMutex;
   std::map<std::pair<int64_t, std::vector<int64_t>>, MPI_Comm> communicators;
@@ -163,7 +170,7 @@ private:
   std::mutex worldsMutex;
   std::set<World *> worlds, activeWorlds;
 
-  /// Whether somebody else began MPI, and will end it.
+  /// `isGuest`: another library initialised MPI and will finalise it.
   bool isGuest = false, hasFinished = false;
   std::thread watcher;
   std::atomic<bool> stopping{false};

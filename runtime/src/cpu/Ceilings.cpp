@@ -66,7 +66,7 @@ static Ceilings measure(int64_t threads) {
   PeakKernel peak = choosePeak(hasBf16);
   constexpr int64_t rounds = 1 << 18;
   std::vector<float> sink(threads);
-  // The best of a few: others only ever slow it down.
+  // Take the best of a few measurements: other processes can only slow one down.
   for (int i = 0; i < 5; ++i) {
     std::vector<double> flops(threads);
     double seconds = timeTogether(threads, [&](int64_t t) { flops[t] = peak(rounds, &sink[t]); });
@@ -75,8 +75,8 @@ static Ceilings measure(int64_t threads) {
       all += each;
     ceilings.f32 = std::max(ceilings.f32, all / seconds);
   }
-  // A dot product of pairs does twice as much as a product and sum of f32, at
-  // the same rate, on the processors that have it.
+  // A dot product of pairs of bf16 does twice the operations of an f32 multiply-add, at the
+  // same rate.
   ceilings.bf16 = ceilings.f32 * (hasBf16 ? 2 : 1);
 
   constexpr int64_t bytes = 64 << 20;

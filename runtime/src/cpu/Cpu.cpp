@@ -1,4 +1,4 @@
-//===- Cpu.cpp - what this processor can do -------------------------------===//
+//===- Cpu.cpp - the instruction set of this processor --------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -19,7 +19,7 @@ namespace meshwright::rt {
 namespace {
 
 enum Register { EAX, EBX, ECX, EDX };
-/// What the system must save when it switches threads.
+/// Registers that the system must save when it switches threads.
 enum State { None, Avx, Avx512, Amx };
 
 struct Feature {
@@ -88,7 +88,7 @@ static const Feature features[] = {
 
 std::string getArchitecture() { return "x86-64"; }
 
-/// Whether the system saves those registers.
+/// Returns true if the system saves those registers.
 static bool savesState(State state) {
   if (state == None)
     return true;

@@ -15,11 +15,11 @@
 typedef float Vector __attribute__((vector_size(MESHWRIGHT_VECTOR)));
 
 double meshwright::rt::MESHWRIGHT_PEAK(int64_t rounds, float *sink) {
-  // Enough sums on their way to fill two units of four or five cycles each.
+  // Enough independent sums to fill two units with a latency of four or five cycles.
   constexpr int64_t sums = 12;
   constexpr int64_t lanes = MESHWRIGHT_VECTOR / sizeof(float);
   Vector sum[sums], factor = {}, term = {};
-  // What the compiler cannot know.
+  // A value that the compiler cannot know.
   factor += *sink * 0.25f + 0.5f;
   term += *sink * 0.5f + 0.25f;
   for (int64_t i = 0; i < sums; ++i)

@@ -14,7 +14,7 @@
 
 namespace {
 
-/// Elements in memory as `T`, combined as `A`, `lanes` at a time.
+/// Elements that are stored as `T` and combined as `A`, `lanes` at a time.
 template <typename T, typename A> struct Vectors {
   static constexpr int64_t lanes = MESHWRIGHT_VECTOR / sizeof(A);
   typedef T Stored __attribute__((vector_size(lanes * sizeof(T))));
@@ -53,7 +53,7 @@ struct BFloat : Vectors<uint16_t, float> {
 struct Sum {
   template <typename V> static V combine(V a, V b) { return a + b; }
 };
-/// NaN where either is.
+/// The larger value, or NaN if either is NaN.
 struct Max {
   template <typename V> static V combine(V a, V b) { return ((a != a) | (a > b)) ? a : b; }
 };
@@ -93,7 +93,7 @@ void reduce(const void *const *sourcesOfAny, int64_t numSources, void *const *re
   begin = reduceVectors<Type, Kind, 1>(sources, numSources, results, numResults, begin, count);
   if (begin == count)
     return;
-  // What is left, in a vector that is filled up.
+  // The rest, in a vector that is filled up.
   int64_t bytes = (count - begin) * sizeof(T);
   auto loadRest = [&](const T *from) {
     T elements[lanes] = {};
@@ -137,7 +137,7 @@ void meshwright::rt::MESHWRIGHT_REDUCE(int64_t dtype, int64_t kind, const void *
     return reduceAs<Native<int32_t>, int32_t>(kind, sources, numSources, results, numResults,
                                               count);
   case MW_I1:
-    // The sum of truth values is "any", as is their largest.
+    // The sum of truth values is their logical or, and so is their maximum.
     return reduceAs<Native<uint8_t>, uint8_t>(MW_RT_MAX, sources, numSources, results, numResults,
                                               count);
   default:
