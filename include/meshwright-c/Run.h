@@ -1,4 +1,4 @@
-/*===- Run.h - programs for those who run them -------------------*- C -*-===*\
+/*===- Run.h - the C interface of the tools ----------------------*- C -*-===*\
 |*                                                                         *|
 |* Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.  *|
 |* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception                  *|
@@ -20,7 +20,7 @@ extern "C" {
 typedef struct mw_program mw_program;
 
 enum { MW_NOTE = 0, MW_REMARK = 1, MW_WARNING = 2, MW_ERROR = 3 };
-/* Receives a diagnostic: where ("file:line", or empty) and what. */
+/* Receives a diagnostic: its place ("file:line", or empty) and its text. */
 typedef void (*mw_say)(void *user, int32_t severity, const char *where, const char *what);
 
 /* A tensor in memory, dense and row-major; types are those of Runtime.h. */
@@ -40,34 +40,33 @@ typedef struct mw_port {
   /* Other names of the same weight. */
   int64_t num_aliases;
   const char *const *aliases;
-  /* Inputs: what is read as an index must be below it; 0 where nothing is. */
+  /* Inputs that are read as indices: their exclusive upper bound; 0 for others. */
   int64_t index_bound;
 } mw_port;
 
-/* Reads a program. With `parallelize` (options as of sharding-opt) it is
- * rewritten for the ranks of a mesh; else it runs as it is: an SPMD program on
- * its ranks, a global one on one. Null after an error. */
+/* Reads a program. With `parallelize` (the options of sharding-opt) it is rewritten for the
+ * ranks of a mesh. With null it runs as it is: an SPMD program on its ranks, a global one on
+ * one rank. Returns null after an error. */
 mw_program *mw_program_open(const char *path, const char *parallelize, mw_say say, void *user);
 void mw_program_close(mw_program *program);
 
 int64_t mw_program_count(const mw_program *program, int32_t kind);
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
 
-/* How to run; zeros stand for the defaults. */
+/* Options of a run. Zeros stand for the defaults. */
 typedef struct mw_run_options {
-  /* Who runs the ranks, or null: `local`. */
+  /* The backend, or null for `local`. */
   const char *backend;
-  /* Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. */
+  /* Threads that a rank computes with. 0 stands for MESHWRIGHT_THREADS, or 1. */
   int64_t threads_per_rank;
-  /* Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or
+  /* Seconds that a rank may wait in one collective. 0 stands for MESHWRIGHT_TIMEOUT, or
    * 30. */
   double timeout;
-  /* Fail where an op produces NaN or infinity, and name the first one. */
+  /* Fail if an op produces NaN or infinity, and name the first such op. */
   int32_t check_finite;
-  /* Add where time and memory went to the report. */
+  /* Measure time and memory, and add them to the report. */
   int32_t measure;
-  /* A file for what each rank and stream does when, in the Chrome trace format,
-   * or null. */
+  /* The file for a trace of all ranks and streams, in the Chrome trace format, or null. */
   const char *trace;
   /* The processor to compile for, by LLVM's name, or null: this machine's. */
   const char *target_cpu;
@@ -75,25 +74,26 @@ typedef struct mw_run_options {
 
 /* These return 0, or 1 after an error. */
 
-/* Takes the parameters from a safetensors file, which has others, too, where it
- * pleases. It must stay, unchanged, until the program is closed. */
+/* Takes the parameters from a safetensors file, which may have more tensors. The file must
+ * stay unchanged until the program is closed. */
 int32_t mw_program_load_weights(mw_program *program, const char *path);
-/* Runs on all ranks; compiles first where that has not happened yet. `inputs` and
- * `outputs` in the order of the ports; outputs are filled. */
+/* Runs on all ranks, and compiles before if necessary. `inputs` and `outputs` are in the
+ * order of the ports; the outputs are filled. */
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
                        const mw_run_options *options);
-/* 1 where a rank has not come back from a run that failed, or 0. It may read the
- * inputs and the weights still: both must stay as long as the process. */
+/* Returns 1 if a rank has not come back from a run that failed, else 0. It may still read
+ * the inputs and the weights, which must stay as long as the process. */
 int32_t mw_program_is_stuck(const mw_program *program);
 /* Compiles for a processor by LLVM's name (null: this machine's) and writes a bundle,
  * which runs without the compiler; see docs/bundles.md. */
 int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu);
-/* Runs, runs the program before it was rewritten, and compares. A negative
- * tolerance stands for the types' own. Returns 3 where the two differ; the
- * error names the first value that does. */
+/* Runs the program, runs it as it was before it was rewritten, and compares the outputs. A
+ * negative tolerance stands for that of the types. Returns 3 if they differ; the error names
+ * the first value that differs. */
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance);
-/* What the program sends and holds, and what the last run measured, as text or
- * JSON; stays until the program is closed. Null after an error. */
+/* Returns the report as text or JSON: the bytes that the program sends and holds, and the
+ * figures of the last measured run. The text stays until the next call. Returns null after an
+ * error. */
 const char *mw_program_report(mw_program *program, int32_t json);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/*===- Runtime.h - what compiled programs call ------------------*- C -*-===*\
+/*===- Runtime.h - the calls of compiled programs ---------------*- C -*-===*\
 |*                                                                        *|
 |* Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions. *|
 |* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception                 *|
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* Changes whenever anything below does. */
+/* The version of this file. Changes whenever a declaration below changes. */
 #define MW_RT_ABI_VERSION 3
 
 #define MW_RT_MAX_RANK 16
@@ -38,11 +38,11 @@ enum {
 /* A rank of a run. */
 typedef struct mw_rt_context mw_rt_context;
 
-/* A program's entry: the rank's compute stream. `arena` holds its temporaries;
- * `arguments`, `prepared`, `constants` and `results` point to one local buffer
- * each: arguments as they lie, parameters as they were packed at load, arrays
- * of the program; the program writes `results`. Returns 0, or the status of the
- * call that failed. */
+/* A program's entry, which issues the work of a rank's compute stream. `arena` holds the
+ * temporaries. `arguments`, `prepared`, `constants` and `results` are arrays of pointers
+ * to local buffers: arguments, packed parameters, constants of the program, and results,
+ * whose pointers the program writes. All of them are in the memory of the rank's device.
+ * Returns 0, or the status of the call that failed. */
 typedef int32_t (*mw_rt_entry)(mw_rt_context *context, char *arena, const void *const *arguments,
                                const void *const *prepared, const void *const *constants,
                                const void **results);
@@ -51,11 +51,11 @@ typedef int32_t (*mw_rt_entry)(mw_rt_context *context, char *arena, const void *
 |* Kernels                                                                      *|
 \*===----------------------------------------------------------------------===*/
 
-/* A compiled kernel: does the items begin .. end of its work on `buffers`
- * (inputs, then outputs; null where an optional one is absent). Items may be done
- * in any order and by several threads at once, and what one computes does not
- * depend on how they are cut into calls. `workspace` belongs to the calling
- * thread for the time of the call; it is aligned to 64 bytes. */
+/* A compiled kernel: does the items [begin, end) of its work on `buffers` (inputs, then
+ * outputs; null for an optional one that is absent). Several threads may do items at
+ * once, in any order. The result of an item does not depend on how the items are split
+ * into calls. `workspace` belongs to the calling thread during the call and is aligned
+ * to 64 bytes. */
 typedef void (*mw_rt_kernel)(void *const *buffers, int64_t begin, int64_t end, void *workspace);
 
 /* Kernel classes, as reports and traces name them. */
@@ -66,11 +66,11 @@ enum {
   MW_RT_MOVE = 3, /* only moves elements */
 };
 
-/* How a kernel is launched. `items` are cut into equal parts, a thread each, of
- * `grain` or more where there are several; `workspace` is in bytes, for each thread.
- * `flops` and `bytes` are what the launch computes and moves at least, for
- * reports. Behind the inputs, `buffers` has the outputs; `--check-finite` reads
- * them as `dtype` and `count` say. */
+/* How a kernel is launched. `items` are split into equal parts, one for each thread; if
+ * there are several parts, each has at least `grain` items. `workspace` is in bytes for
+ * each thread. `flops` and `bytes` are the least that the launch computes and moves, for
+ * reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs
+ * by `dtype` and `count`. */
 typedef struct mw_rt_launch {
   int64_t kind, items, grain, workspace, flops, bytes;
   int64_t num_inputs, num_outputs;
@@ -79,17 +79,17 @@ typedef struct mw_rt_launch {
   } outputs[1];
 } mw_rt_launch;
 
-/* How a parameter is stored for the kernels that read it: a matrix of k x n
- * (stored as n x k where `transposed`), in column panels of `panel` columns:
- * [ceil(n / panel)][steps][panel][group], zeros where there is nothing. `group`
- * consecutive k lie together (2 for bf16, whose products are taken in pairs); of
- * such steps there are ceil(k / group), rounded up to a multiple of 4. */
+/* How a parameter is packed for the kernels that read it: a matrix of k x n (stored as
+ * n x k if `transposed`), in panels of `panel` columns:
+ * [ceil(n / panel)][steps][panel][group]. Elements beyond the matrix are zeros. `group`
+ * consecutive k are stored together (2 for bf16, which is multiplied in pairs). There are
+ * ceil(k / group) steps, rounded up to a multiple of 4. */
 typedef struct mw_rt_packing {
   int64_t dtype, k, n, transposed, panel, group;
 } mw_rt_packing;
 
 /* Axes of a mesh, major to minor. A rank's coordinate along one of them is
- * (rank / stride) % size, also where the axis is a part of a mesh axis. */
+ * (rank / stride) % size, also if the axis is a part of a mesh axis. */
 typedef struct mw_rt_axes {
   int64_t count;
   struct {
@@ -111,9 +111,9 @@ enum {
 
 enum { MW_RT_SUM = 0, MW_RT_MAX = 1 };
 
-/* One tensor of a collective: local shapes before and after, and the dimension
- * it acts on (`from` and `to` of an all-to-all). A slice has in `to_dim` by how
- * many ranks chunks are shifted: coordinate i keeps chunk i - shift. */
+/* One tensor of a collective: local shapes before and after, and the dimension that the
+ * collective changes. An all-to-all moves the sharding from dimension `dim` to `to_dim`. In a
+ * slice, `to_dim` is the shift of chunks: coordinate i keeps chunk i - shift. */
 typedef struct mw_rt_moved_tensor {
   int64_t dtype, rank, dim, to_dim;
   int64_t in_shape[MW_RT_MAX_RANK], out_shape[MW_RT_MAX_RANK];
@@ -121,13 +121,13 @@ typedef struct mw_rt_moved_tensor {
   int64_t layouts;
 } mw_rt_moved_tensor;
 
-/* A collective over `group`, for all tensors in one launch. Behind the tensors,
- * at `extra` (an index into the descriptor seen as integers):
- * - permute: for each linear coordinate over the group the coordinate whose
- *   value it receives, or -1 (it gets zeros);
- * - redistribute: at each tensor's `layouts`, for each dimension the axes
- *   before, then the axes after, each as a count and that many strides and
- *   sizes. `group` are then whole mesh axes that cover all of them. */
+/* A collective over `group`, for all tensors in one launch. More integers follow the
+ * tensors. `extra` and `layouts` are indices into the descriptor as an array of integers:
+ * - permute: `extra` has, for each linear coordinate over the group, the coordinate whose
+ *   value it receives, or -1 if it receives zeros;
+ * - redistribute: each tensor's `layouts` has, for each dimension, the axes before and the
+ *   axes after, each as a count followed by strides and sizes. `group` is then a list of
+ *   whole mesh axes that covers all of them. */
 typedef struct mw_rt_collective {
   int64_t kind, reduction;
   mw_rt_axes group;
@@ -136,20 +136,20 @@ typedef struct mw_rt_collective {
   mw_rt_moved_tensor tensors[1];
 } mw_rt_collective;
 
-/* C = A B (+ bias), over batches. A is m x k, B is k x n, C is m x n, stored row-major
- * and densely; `transpose_a` says that A is stored as k x m. The batch has
- * `batch_rank` dimensions; strides count matrices, 0 broadcasts. Sums are
- * taken in f32 (f64 for f64) and rounded once. */
+/* C = A B (+ bias), over batches. A is m x k, B is k x n, C is m x n, stored densely in
+ * row-major order. If `transpose_a` is set, A is stored as k x m; `transpose_b` likewise.
+ * The batch has `batch_rank` dimensions. Strides count matrices; stride 0 broadcasts. Sums
+ * are taken in f32 (f64 for f64) and rounded once. */
 typedef struct mw_rt_gemm {
   int64_t dtype, m, n, k, transpose_a, transpose_b, has_bias;
   int64_t batch_rank;
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
 } mw_rt_gemm;
 
-/* Rows by index: data [outer, size, inner], indices [count], result [outer,
- * count, inner]. With `has_offset`, rows offset .. offset + size of a larger
- * table are here, and other indices give zeros. Those that are negative, or not
- * below the size of the whole table, `total`, are an error. */
+/* Rows by index: data [outer, size, inner], indices [count], result [outer, count,
+ * inner]. With `has_offset`, data has the rows [offset, offset + size) of a larger table,
+ * and indices of other rows give zeros. An index that is negative, or not below `total`,
+ * the size of the whole table, is an error. */
 typedef struct mw_rt_gather {
   int64_t dtype, index_dtype, outer, size, inner, count, total, has_offset, offset_dtype;
 } mw_rt_gather;
@@ -160,14 +160,15 @@ typedef struct mw_rt_take_along {
   int64_t dtype, index_dtype, outer, size, inner, count;
 } mw_rt_take_along;
 
-/* Of a dimension sharded over `axes`, in a local tensor [outer, rows, inner],
- * what is at `size` and behind becomes `value` (the bits of a double). */
+/* Masks a dimension that is sharded over `axes`: in a local tensor [outer, rows, inner],
+ * elements with a global index of `size` or above become `value` (the bits of a double). */
 typedef struct mw_rt_mask {
   int64_t dtype;
   mw_rt_axes axes;
   int64_t outer, rows, inner, size, value;
 } mw_rt_mask;
 
+/* A rank's linear coordinate over `axes`, times `chunk`. */
 typedef struct mw_rt_axis_index {
   int64_t dtype;
   mw_rt_axes axes;
@@ -177,37 +178,36 @@ typedef struct mw_rt_axis_index {
 /* The order of a dimension's elements: see meshwright/TokenOrder.h. */
 enum { MW_RT_NATURAL = 0, MW_RT_ZIGZAG = 1, MW_RT_STRIPED = 2 };
 
-/* Rows of a tensor [outer, padded, inner], of which `size` are true, from one
- * order to another; padding stays behind them. */
+/* Reorders the rows of a tensor [outer, padded, inner] from one order to another. The
+ * first `size` rows are true ones; padding stays at the end. */
 typedef struct mw_rt_reorder {
   int64_t dtype, outer, size, padded, inner, from_order, from_ranks, to_order, to_ranks;
 } mw_rt_reorder;
 
-/* The positions (i64) of the elements that a rank has of a dimension of `size`
- * elements in an order, padded to `padded` and sharded over `axes`; coordinate i
- * has chunk i - shift. -1 for padding. */
+/* The positions (i64) of a rank's elements of a dimension of `size` elements in an order,
+ * padded to `padded` and sharded over `axes`. Coordinate i has chunk i - shift. Padding
+ * has position -1. */
 typedef struct mw_rt_positions {
   mw_rt_axes axes;
   int64_t size, padded, order, order_ranks, shift;
 } mw_rt_positions;
 
-/* The calls. `op` is an index into the program's table of op names, for
- * errors. All return 0, or 1 once an error has been recorded: the program then
- * returns at once. */
+/* The calls. `op` is an index into the program's table of op names, for errors. All
+ * return 0, or 1 once an error is recorded; the program then returns at once. Work is done
+ * in the order of the calls, by the device of the rank: a call may return earlier. */
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
                          mw_rt_kernel kernel, void *const *buffers);
-/* A collective on the compute stream: returns when the outputs are there. */
+/* Performs a collective on the compute stream. */
 int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                              const void *const *inputs, void *const *outputs);
-/* Hands a collective to communication stream `stream` (1, 2, ...), behind what
- * the compute stream has done so far and what that stream was handed before.
- * `ticket` names it to its wait: each start of a program has its own. The
- * arrays of pointers are copied; inputs must stay and outputs be left alone
- * until the wait. */
+/* Starts a collective on communication stream `stream` (1, 2, ...), after the work that
+ * the compute stream and that stream were given so far. `ticket` identifies it to its
+ * wait; each start of a program has its own number. The arrays of pointers are copied.
+ * Until the wait, inputs must stay unchanged and outputs must not be accessed. */
 int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                     int64_t stream, int64_t ticket, const void *const *inputs,
                     void *const *outputs);
-/* Returns when it is done. */
+/* Makes the compute stream wait for that collective. */
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
                        const void *b, const void *bias, void *c);
@@ -223,7 +223,7 @@ int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorde
                           const void *input, void *result);
 int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
                             void *result);
-/* Hands a value to whoever watches the run (`--check`). */
+/* Passes a value to the observer of the run (`--check`), if there is one. */
 int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value);
 
 #ifdef __cplusplus

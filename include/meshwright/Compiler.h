@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The whole of Meshwright for a program that knows no MLIR: a model's IR in, a
-// parallel plan, its report and its execution out. Nothing here throws; what
-// goes wrong comes back as diagnostics. Objects are handles: copies share.
+// All of Meshwright for a program that does not use MLIR: it reads a model's IR, makes a
+// parallel plan, reports on the plan and runs it. Functions do not throw; errors are returned as
+// diagnostics. Objects are handles, and copies share their state.
 //
 //   auto program = meshwright::Program::parseFile("model.mlir");
 //   auto plan = meshwright::Plan::parallelize(*program, "mesh=tp=4");
@@ -39,7 +39,7 @@ struct Diagnostic {
   int64_t line = 0;
 };
 
-/// A value, or none and the errors that say why. Either may come with warnings.
+/// A value, or the errors that say why there is none. Both may come with warnings.
 template <typename T> class Result {
 public:
   Result(std::vector<Diagnostic> diagnostics) : diagnostics(std::move(diagnostics)) {}
@@ -72,12 +72,12 @@ struct Port {
   std::vector<int64_t> shape;
   /// Parameters only: other names of the same weight.
   std::vector<std::string> aliases;
-  /// Parameters only: where the value begins in the stored tensor of that name;
-  /// empty where it is all of it.
+  /// Parameters only: the index in the stored tensor of that name at which the value begins.
+  /// Empty if the value is the whole tensor.
   std::vector<int64_t> offsets;
 };
 
-/// A dense row-major array of the host, not owned.
+/// A dense row-major array in host memory, which the caller owns.
 struct HostArray {
   ElementType type = ElementType::F32;
   std::vector<int64_t> shape;
@@ -94,18 +94,18 @@ public:
   static Result<Program> parse(std::string_view text, std::string_view name = "<text>");
   static Result<Program> parseFile(std::string_view path);
 
-  /// Joins programs for one device into one: the stages run in the order given,
-  /// those of `loop` (neighbours) `steps` times. What no connection feeds is an
-  /// input of the result, "<stage>.<input>"; so is, for the first step, what is
-  /// fed from the same or a later stage of the loop. Parameters are
-  /// "<stage>.<parameter>", outputs are those of the last stage.
+  /// Joins programs for one device into one program. The stages run in the given order; the
+  /// stages of `loop`, which must be neighbours, run `steps` times. An input that no
+  /// connection feeds is an input of the result, named "<stage>.<input>". So is an input of
+  /// the loop that is fed by the same or a later stage: the first step reads it. Parameters
+  /// are named "<stage>.<parameter>". Outputs are those of the last stage.
   static Result<Program> compose(const std::vector<Stage> &stages,
                                  const std::vector<Connection> &connections,
                                  const std::vector<std::string> &loop = {}, int64_t steps = 1);
 
-  /// MLIR, with source locations where asked for.
+  /// Returns the program as MLIR, optionally with source locations.
   std::string str(bool locations = false) const;
-  /// Whether it already is an SPMD program (`dist.spmd`).
+  /// Returns true if the program already is an SPMD program (`dist.spmd`).
   bool isSpmd() const;
 
   const std::vector<Port> &getInputs() const;
@@ -131,24 +131,24 @@ struct Connection {
   std::string input, output;
 };
 
-/// What a plan looks like on the way.
+/// The phases of a plan.
 enum class PlanPhase {
   /// As imported.
   Global,
-  /// Shardings on what the policies choose.
+  /// Shardings on the values for which policies choose one.
   Annotated,
   /// Shardings on every value.
   Propagated,
   /// Local shapes and collectives.
   Spmd,
-  /// Launches, with places in memory.
+  /// Launches, with offsets in memory.
   Rt,
 };
 
 enum class ReportFormat { Text, Json };
 
-/// The largest difference of an output from the unsharded program's, relative
-/// to the output's largest entry.
+/// The largest difference between an output and that of the unsharded program, relative to the
+/// output's largest entry.
 struct OutputDifference {
   std::string name;
   double difference = 0;
@@ -156,45 +156,45 @@ struct OutputDifference {
 
 struct CheckResult {
   std::vector<OutputDifference> outputs;
-  /// The worst of them within the tolerance.
+  /// Whether all outputs are within the tolerance.
   bool passed = true;
-  /// Where not: the first value in program order that differs, as text.
+  /// If they are not: the first value in program order that differs, as text.
   std::string firstDifference;
   std::string file;
   int64_t line = 0;
 };
 
-/// What compiling ahead of time did.
+/// Statistics of a compilation ahead of time.
 struct CompileSummary {
-  /// Distinct ones of the program, and those that came from the cache on disk.
+  /// The distinct kernels of the program, and how many of them came from the cache on disk.
   int64_t kernels = 0, cachedKernels = 0;
-  /// Of each of the others: the ops it does, and its milliseconds.
+  /// The other kernels: the ops of each, and the milliseconds that it took to compile.
   std::vector<std::pair<std::string, double>> compiledKernels;
-  /// Of the program's list of calls.
+  /// The time to compile the entry, the program's list of calls.
   double entryMilliseconds = 0;
 };
 
-/// How a program is run.
+/// Options of a run.
 struct RunOptions {
   std::string backend = "local";
-  /// Threads that a rank computes with; 0: MESHWRIGHT_THREADS, or 1. Results do
-  /// not depend on it.
+  /// Threads that a rank computes with. 0 stands for MESHWRIGHT_THREADS, or 1. Results do not
+  /// depend on it.
   int64_t threadsPerRank = 0;
-  /// Seconds that a rank may wait in one collective; 0: MESHWRIGHT_TIMEOUT, or 30.
+  /// Seconds that a rank may wait in one collective. 0 stands for MESHWRIGHT_TIMEOUT, or 30.
   double timeout = 0;
-  /// Fail where an op produces NaN or infinity, and name the first one.
+  /// Fail if an op produces NaN or infinity, and name the first such op.
   bool checkFinite = false;
-  /// A file for what each rank and stream does when, in the Chrome trace format; none
-  /// if empty.
+  /// The file for a trace of all ranks and streams, in the Chrome trace format. Empty for
+  /// none.
   std::string trace;
-  /// Add where time and memory went to the report.
+  /// Measure time and memory, and add them to the report.
   bool measure = false;
   /// The processor to compile for, by LLVM's name; this machine's if empty.
   std::string targetCpu;
 };
 
-/// A program rewritten for the ranks of a mesh. Threads may share one; its runs wait
-/// for one another.
+/// A program that is ready to run: rewritten for the ranks of a mesh, or as it is. Threads may
+/// share a plan; its runs wait for one another.
 class Plan {
 public:
   /// `options` as for `sharding-opt --parallelize`.
@@ -204,7 +204,8 @@ public:
   /// rank.
   static Result<Plan> asIs(const Program &program);
 
-  /// Fails for the phases that an SPMD program has behind it when it enters.
+  /// Returns a phase as MLIR. Fails for a phase that the plan does not have: an SPMD program
+  /// enters after the first phases.
   Result<std::string> str(PlanPhase phase, bool locations = false) const;
   /// After a run with `measure`, also what that run measured. Empty for an SPMD program
   /// that runs as it is and whose layouts are wrong.
@@ -214,19 +215,18 @@ public:
   const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getOutputs() const;
 
-  /// Gives a parameter its stored tensor, by name or alias. The array must stay as
-  /// long as the plan; after a change of what is in it, it is given again. The result is
-  /// true.
+  /// Sets the stored tensor of a parameter, by name or alias. The array must stay as long as
+  /// the plan. If its contents change, the parameter must be set again. The result is true.
   Result<bool> setParameter(std::string_view name, const HostArray &array);
 
-  /// Runs once on all ranks; compiles first where that has not happened yet.
-  /// `inputs` in the order of `getInputs`; `outputs` are arrays that are filled,
-  /// in the order of `getOutputs`. The result is true.
+  /// Runs once on all ranks, and compiles before if necessary. `inputs` are in the order of
+  /// `getInputs`. `outputs` are arrays in the order of `getOutputs`, which are filled. The
+  /// result is true.
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                    const RunOptions &options = {});
 
-  /// Whether a rank has not come back from a run or check that failed. It may read the
-  /// inputs and parameters still: they must stay as long as the process.
+  /// Returns true if a rank has not come back from a run or check that failed. It may still
+  /// read the inputs and parameters, which must stay as long as the process.
   bool isStuck() const;
 
   /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
@@ -234,8 +234,8 @@ public:
   /// at all, over nothing but another bundle or an empty folder.
   Result<CompileSummary> compile(std::string_view path, std::string_view targetCpu = "");
 
-  /// Runs, runs the unsharded program on one rank, and compares. A negative
-  /// tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
+  /// Runs the plan, runs the unsharded program on one rank, and compares the outputs. A
+  /// negative tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);
 
   struct State;

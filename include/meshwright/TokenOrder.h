@@ -1,4 +1,4 @@
-//===- TokenOrder.h - in which order a sequence lies on ranks ---*- C++ -*-===//
+//===- TokenOrder.h - the order of a sharded sequence -----------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -18,10 +18,10 @@
 namespace meshwright {
 
 enum class TokenOrder {
-  /// As they are numbered.
+  /// The order of their numbers.
   Natural,
-  /// Each rank takes one run of tokens from the front of what is left and one of
-  /// the same length from its end.
+  /// Each rank takes a run of tokens from the front of the remaining ones, and a run of the
+  /// same length from their end.
   Zigzag,
   /// The ranks take turns, a token each.
   Striped,
@@ -41,7 +41,7 @@ inline int64_t getTokenInSlot(TokenOrder order, int64_t ranks, int64_t size, int
   if (order == TokenOrder::Natural)
     return slot;
   int64_t chunk = padded / ranks, rank = slot / chunk, i = slot % chunk;
-  // What rank has: all of its slots, or what is left.
+  // Tokens of this rank: as many as it has slots, or the rest.
   int64_t own = std::min(chunk, size - rank * chunk);
   if (order == TokenOrder::Zigzag) {
     int64_t front = (own + 1) / 2, taken = rank * ((chunk + 1) / 2);
@@ -50,8 +50,8 @@ inline int64_t getTokenInSlot(TokenOrder order, int64_t ranks, int64_t size, int
     int64_t end = size - rank * (chunk / 2);
     return end - own + i;
   }
-  // Striped: `full` ranks take part in all rounds, the one behind them in its first
-  // `rest` ones.
+  // Striped: the first `full` ranks take part in all rounds, the next rank in the first `rest`
+  // rounds.
   int64_t full = size / chunk, rest = size % chunk;
   if (i < rest)
     return i * (full + 1) + rank;

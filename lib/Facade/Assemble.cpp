@@ -1,4 +1,4 @@
-//===- Assemble.cpp - global values from what ranks hold ------------------===//
+//===- Assemble.cpp - global values from local values ---------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,8 +13,8 @@
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// For each index of a local dimension the index of the global one, or -1 for
-/// padding. `coordinates` has the rank's along each factor's axes.
+/// Returns, for each index of a local dimension, the index of the global dimension, or -1 for
+/// padding. `coordinates` has the rank's coordinate along the axes of each factor.
 static std::vector<int64_t> getGlobalIndices(const DimLayout &dim,
                                              llvm::ArrayRef<int64_t> coordinates) {
   std::vector<int64_t> indices{0};
@@ -43,8 +43,8 @@ std::vector<std::vector<double>> meshwright::assemble(const Layout &layout, Mesh
                        : 0.0;
 
   std::vector<std::vector<double>> results;
-  // Ranks with the same coordinates along all axes of the layout hold the same:
-  // the n-th of them belongs to the n-th result.
+  // Ranks with the same coordinates along all axes of the layout hold equal parts. The n-th of
+  // them contributes to the n-th result.
   std::map<std::vector<int64_t>, size_t> replicas;
   for (size_t rank = 0; rank < locals.size(); ++rank) {
     std::vector<int64_t> key;
@@ -62,7 +62,7 @@ std::vector<std::vector<double>> meshwright::assemble(const Layout &layout, Mesh
       results.emplace_back(count, neutral);
     std::vector<double> &result = results[replica];
 
-    // Row-major over the local value: `position` counts like an odometer.
+    // Visit the local value in row-major order. `position` is the current index.
     std::vector<size_t> position(indices.size(), 0);
     int64_t numElements = 1;
     for (const std::vector<int64_t> &dim : indices)

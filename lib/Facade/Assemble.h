@@ -1,4 +1,4 @@
-//===- Assemble.h - global values from what ranks hold ----------*- C++ -*-===//
+//===- Assemble.h - global values from local values -------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,9 +13,9 @@
 
 namespace meshwright {
 
-/// The global value that the ranks' local ones stand for, once for each set of
-/// ranks that holds all of it: partial values are combined, padding is left out.
-/// `locals` has one array of the layout's local shape a rank.
+/// Assembles the global value from the ranks' local values, once for each set of ranks that
+/// holds all of it. Partial values are combined, and padding is dropped. `locals` has one array
+/// of the layout's local shape for each rank.
 std::vector<std::vector<double>> assemble(const dist::Layout &layout, dist::MeshAttr mesh,
                                           rt::DType type, llvm::ArrayRef<std::vector<char>> locals);
 

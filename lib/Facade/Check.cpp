@@ -20,8 +20,8 @@
 using namespace meshwright;
 using mlir::failed;
 
-/// The largest difference of pairs of numbers, relative to the largest expected
-/// one; infinite where one is not a number and the other is.
+/// Returns the largest difference of pairs of numbers, relative to the largest expected number.
+/// It is infinite if only one number of a pair is finite.
 template <typename Actual, typename Expected>
 static double getDifference(int64_t count, Actual actual, Expected expected) {
   double difference = 0, largest = 0;
@@ -30,7 +30,7 @@ static double getDifference(int64_t count, Actual actual, Expected expected) {
     if (std::isfinite(e))
       largest = std::max(largest, std::abs(e));
     if (a == e || (std::isnan(a) && std::isnan(e)))
-      continue; // equal infinities have no difference to speak of
+      continue; // also for equal infinities, whose difference is NaN
     if (!std::isfinite(a) || !std::isfinite(e))
       return std::numeric_limits<double>::infinity();
     difference = std::max(difference, std::abs(a - e));
@@ -46,7 +46,7 @@ static std::string formatNumber(double number) {
 
 namespace {
 
-/// Arrays for a program's outputs.
+/// The arrays that a run fills with a program's outputs.
 struct Outputs {
   std::vector<std::vector<char>> arrays;
   std::vector<void *> addresses;
@@ -61,7 +61,7 @@ struct Outputs {
 
 } // namespace
 
-/// The ops with an identity, by it, in program order.
+/// Returns the ops that have an `nn.id`, by that id, in program order.
 static llvm::DenseMap<int64_t, std::vector<mlir::Operation *>>
 getOpsById(mlir::FunctionOpInterface function) {
   llvm::DenseMap<int64_t, std::vector<mlir::Operation *>> ops;
@@ -73,8 +73,8 @@ getOpsById(mlir::FunctionOpInterface function) {
   return ops;
 }
 
-/// Runs both programs again with all values kept, and describes the first one in
-/// program order that differs. Leaves `result` as it is where none does.
+/// Runs both programs again with all values kept, and describes the first value in program
+/// order that differs. Leaves `result` unchanged if no value differs.
 static mlir::LogicalResult findFirstDifference(const Plan::State &state,
                                                const std::vector<HostArray> &inputs,
                                                double tolerance, CheckResult &result,
@@ -110,7 +110,7 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
       continue;
     mlir::Operation *op = candidates->second[occurrence];
     const dist::Layout *layout = placement->lookup(op->getResult(0));
-    // A value that a pass keeps in another shape has nothing to compare with.
+    // A pass may keep a value in another shape, which cannot be compared.
     if (!layout || layout->getGlobalShape() != llvm::ArrayRef<int64_t>(want->localShape) ||
         layout->getLocalShape() != llvm::ArrayRef<int64_t>(value.localShape))
       continue;

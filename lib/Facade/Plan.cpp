@@ -1,4 +1,4 @@
-//===- Plan.cpp - parallel plans as users hold them -----------------------===//
+//===- Plan.cpp - the public class Plan -----------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -23,8 +23,8 @@ using mlir::ModuleOp;
 using mlir::succeeded;
 using mlir::success;
 
-/// The traffic of the plan that a report compares with: without sequence
-/// parallelism and without the rewrites of *optimise*.
+/// Returns the traffic of the plan that a report compares with: without sequence parallelism
+/// and without the rewrites of *optimise*.
 static std::optional<Traffic> planBefore(const Program::State &program,
                                          ParallelizeOptions options) {
   std::unique_ptr<mlir::MLIRContext> context = createContext();
@@ -133,7 +133,7 @@ CompileOptions Plan::State::getCompileOptions() const {
   return compiling;
 }
 
-/// The rt program; null after an error.
+/// Returns the rt program, or null after an error.
 mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
   mlir::PassManager manager(context.get());
@@ -144,11 +144,10 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
-/// What the report says of the schedule: times, memory, and what was decided for
-/// collectives.
+/// Adds the schedule to the report: times, memory, and the decisions about collectives.
 static void addSchedule(Plan::State &state) {
   dist::DistDialect::getDecisionLog(state.context.get()).clear();
-  // What cannot be scheduled says so when it is to run.
+  // A program that cannot be scheduled reports its errors when it is compiled.
   DiagnosticCollector ignored(state.context.get());
   mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
   if (!scheduled)
@@ -159,7 +158,7 @@ static void addSchedule(Plan::State &state) {
   CommunicationTime time = estimateCommunication(func);
   state.report.communication = {time.exposed, time.hidden, time.total};
   state.report.memory = withPlan(std::move(state.report.memory), func);
-  // How kernels are formed is for those who work on that.
+  // Decisions about kernels concern developers of the compiler, not users.
   addDecisions(state.report, state.context.get(), [](const Decision &decision) {
     return llvm::StringRef(decision.pass).ends_with("-collectives");
   });
@@ -182,7 +181,7 @@ Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
   return print(module, locations);
 }
 
-/// The report of a program that runs as it is. One for one rank sends nothing.
+/// Makes the report of a program that runs as it is. A program for one rank sends nothing.
 static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &diagnostics) {
   mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()));
   if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
@@ -261,7 +260,8 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
     state->parameters.insert_or_assign(port.name, array);
     if (!state->executable)
       continue;
-    // Another program where a rank may still read what this one has.
+    // A stuck rank may still read this program's parameters. So the next run compiles
+    // another program.
     rt::Program &compiled = state->executable->getProgram();
     std::string error;
     if (compiled.getWorld().isStuck() ||

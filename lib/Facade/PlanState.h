@@ -1,4 +1,4 @@
-//===- PlanState.h - what a plan holds --------------------------*- C++ -*-===//
+//===- PlanState.h - the state of a plan ------------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -39,42 +39,43 @@ struct Plan::State {
   /// Null for a program that runs as it is.
   std::optional<ParallelizeOptions> options;
   std::unique_ptr<mlir::MLIRContext> context;
-  /// The module at each phase but the last, which is made when it is asked for;
-  /// null where an SPMD program entered later. A program that runs as it is has one.
+  /// The module after each phase except the last, which is made on demand. Null for the
+  /// phases before an SPMD program enters. A program that runs as it is has one module.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
   Report report;
-  /// Whether what is compared, and the schedule, is in the report.
+  /// Whether the report has its last parts: the plan that it is compared with, and the
+  /// schedule.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
-  /// Compiled at the first run that needs it. A run holds on to its own: another
-  /// one may ask for another backend meanwhile.
+  /// Compiled by the first run that needs it. A run keeps the executable that it uses:
+  /// another thread may ask for another backend meanwhile.
   std::shared_ptr<Executable> executable;
   std::string backend, targetCpu;
-  /// Whether a rank did not come back from a run that failed.
+  /// Whether a rank has not come back from a run that failed.
   mutable std::atomic<bool> stuck{false};
-  /// Held by whoever uses what is above, but not while a program runs.
+  /// Protects the members above. Not held while a program runs.
   std::mutex mutex;
 
   mlir::ModuleOp get(PlanPhase phase) const {
     const auto &module = phases[static_cast<size_t>(phase)];
     return module ? module.get() : mlir::ModuleOp();
   }
-  /// The phase that runs: a global program that runs as it is has no other.
+  /// Returns the phase that runs: Global for a global program that runs as it is, else Spmd.
   PlanPhase getExecutedPhase() const {
     return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
   }
-  /// How the executed phase is compiled.
+  /// Returns the options with which the executed phase is compiled.
   CompileOptions getCompileOptions() const;
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
-  /// Adds the rest of the report: the schedule, and the plan that it is compared with.
-  /// Locks the mutex.
+  /// Adds the last parts of the report, if they are missing. `completeReport` locks the
+  /// mutex; the caller of `completeReportLocked` holds it.
   mlir::LogicalResult completeReport(std::vector<Diagnostic> &diagnostics);
   mlir::LogicalResult completeReportLocked(std::vector<Diagnostic> &diagnostics);
-  /// Compiles a phase and gives it the parameters.
+  /// Compiles a phase and sets the parameters of the result.
   mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
                                                        const CompileOptions &options,
                                                        std::vector<Diagnostic> &diagnostics) const;
-  /// Runs, after a check that the inputs are what the program takes.
+  /// Checks the inputs and runs the executable.
   mlir::LogicalResult run(Executable &executable, const std::vector<HostArray> &inputs,
                           const std::vector<void *> &outputs, const RunOptions &options,
                           std::vector<Diagnostic> &diagnostics) const;

@@ -1,4 +1,4 @@
-//===- Program.cpp - models as users hold them ----------------------------===//
+//===- Program.cpp - the public class Program ------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -127,8 +127,8 @@ mlir::FunctionOpInterface meshwright::getEntry(ModuleOp module) {
   return module.lookupSymbol<mlir::FunctionOpInterface>("main");
 }
 
-/// A port of that type; the attribute `dist.global` states the global type of an
-/// SPMD function's.
+/// Makes a port of that type. In an SPMD function the attribute `dist.global` states the global
+/// type.
 static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Attribute global,
                                llvm::function_ref<mlir::InFlightDiagnostic()> emitError) {
   if (auto attr = llvm::dyn_cast_or_null<mlir::TypeAttr>(global))
@@ -172,7 +172,7 @@ FailureOr<Ports> meshwright::getPorts(ModuleOp module) {
     if (auto offsets =
             entry.getArgAttrOfType<mlir::DenseI64ArrayAttr>(i, NnDialect::kParameterOffsetsAttr))
       port->offsets = offsets.asArrayRef().vec();
-    // Parts of one stored tensor share its name.
+    // Several parameters may be parts of one stored tensor and share its name.
     bool isNew = input ? inputs.insert(port->name).second
                        : parameters.insert(port->name).second || !port->offsets.empty();
     if (!isNew)
@@ -215,7 +215,7 @@ mlir::OwningOpRef<ModuleOp> Program::State::cloneInto(mlir::MLIRContext *other) 
   llvm::raw_string_ostream os(bytecode);
   if (failed(mlir::writeBytecodeToFile(*module, os)))
     return nullptr;
-  // Names of files may hold anything: the buffer's own name is not one.
+  // The buffer's name is a fixed text: names of files may contain any characters.
   return mlir::parseSourceString<ModuleOp>(bytecode, mlir::ParserConfig(other), "<module>");
 }
 

@@ -16,7 +16,7 @@ using namespace meshwright;
 
 namespace {
 
-/// A port with what it points to.
+/// A port, and the arrays that its C view points to.
 struct OwnedPort {
   Port port;
   std::vector<const char *> aliases;

@@ -1,4 +1,4 @@
-//===- State.h - what the public handles hold -------------------*- C++ -*-===//
+//===- State.h - the state behind public handles ----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -19,11 +19,11 @@
 
 namespace meshwright {
 
-/// A context with all dialects. Programs have one function, on which passes run
-/// one after another: threads would only be started and stopped.
+/// Makes a context with all dialects. It has no threads: passes run one after another on the
+/// only function of a program.
 std::unique_ptr<mlir::MLIRContext> createContext();
 
-/// Collects what is said in a context for as long as it lives.
+/// Collects the diagnostics of a context while this object exists.
 class DiagnosticCollector {
 public:
   explicit DiagnosticCollector(mlir::MLIRContext *context);
@@ -34,16 +34,16 @@ private:
   mlir::ScopedDiagnosticHandler handler;
 };
 
-/// A program's outside.
+/// The inputs, parameters and outputs of a program.
 struct Ports {
   std::vector<Port> inputs, parameters, outputs;
 };
 
-/// Reads the ports of a module's `main`; fails with diagnostics where it has no
-/// such function or where an argument or a result has no name.
+/// Reads the ports of a module's `main`. Fails with a diagnostic if the module has no such
+/// function, or if an argument or a result has no name.
 mlir::FailureOr<Ports> getPorts(mlir::ModuleOp module);
 
-/// The module's `main`, or null.
+/// Returns the module's `main`, or null.
 mlir::FunctionOpInterface getEntry(mlir::ModuleOp module);
 
 std::string print(mlir::ModuleOp module, bool locations);
@@ -54,7 +54,7 @@ struct Program::State {
   Ports ports;
   bool isSpmd = false;
 
-  /// The module again, in another context.
+  /// Copies the module into another context.
   mlir::OwningOpRef<mlir::ModuleOp> cloneInto(mlir::MLIRContext *other) const;
 };
 

@@ -1,4 +1,4 @@
-//===- RunReport.h - where the time of a run went ---------------*- C++ -*-===//
+//===- RunReport.h - the time of a run, by kind of work ---------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

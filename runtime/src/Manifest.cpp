@@ -1,4 +1,4 @@
-//===- Manifest.cpp - what a bundle says of itself ------------------------===//
+//===- Manifest.cpp - the description in a bundle -------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

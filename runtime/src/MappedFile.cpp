@@ -1,4 +1,4 @@
-//===- MappedFile.cpp - files read where they lie -------------------------===//
+//===- MappedFile.cpp - files mapped into memory --------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -1,4 +1,4 @@
-//===- Moves.cpp - which elements a collective sends where ----------------===//
+//===- Moves.cpp - the boxes that a collective moves ----------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

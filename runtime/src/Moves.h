@@ -1,4 +1,4 @@
-//===- Moves.h - which elements a collective sends where --------*- C++ -*-===//
+//===- Moves.h - the boxes that a collective moves --------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

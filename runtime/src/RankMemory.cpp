@@ -1,4 +1,4 @@
-//===- RankMemory.cpp - what the ranks of a program hold ------------------===//
+//===- RankMemory.cpp - the memory of ranks -------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

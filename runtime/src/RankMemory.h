@@ -1,4 +1,4 @@
-//===- RankMemory.h - what the ranks of a program hold ----------*- C++ -*-===//
+//===- RankMemory.h - the memory of ranks -----------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -87,7 +87,7 @@ private:
 
   const ProgramDescription &description;
   World &world;
-  /// Ranks of this process, in order. What follows has one entry for each.
+  /// Ranks of this process, in order. The next members have one entry for each.
   const std::vector<int64_t> ranks;
   /// Whether the devices' memory is the host's.
   const bool inHostMemory;

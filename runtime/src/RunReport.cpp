@@ -1,4 +1,4 @@
-//===- RunReport.cpp - where the time of a run went -----------------------===//
+//===- RunReport.cpp - the time of a run, by kind of work -----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -1,4 +1,4 @@
-//===- Trace.cpp - what ranks do when -------------------------------------===//
+//===- Trace.cpp - events of ranks and streams ----------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

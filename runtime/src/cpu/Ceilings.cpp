@@ -1,4 +1,4 @@
-//===- Ceilings.cpp - what the machine can do -----------------------------===//
+//===- Ceilings.cpp - peak rates of the machine ---------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
