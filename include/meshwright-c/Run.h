@@ -4,8 +4,8 @@
 |* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception                  *|
 |*                                                                         *|
 |*===---------------------------------------------------------------------===*|
-|* What a tool that links the runtime alone asks of the compiler library,    *|
-|* which it opens by name (libMeshwright.so) for programs in MLIR.           *|
+|* The tools link the runtime only. For programs in MLIR they open the       *|
+|* compiler library (libMeshwright.so) by name and call these functions.     *|
 \*===-----------------------------------------------------------------------===*/
 
 #ifndef MESHWRIGHT_C_RUN_H

@@ -32,6 +32,8 @@ constexpr int64_t kRanks = 2;
 
 /// Calls of all devices of this process.
 std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, synchronizations{0};
+/// Whether the next synchronisation of any device runs into its deadline.
+std::atomic<bool> isBusy{false};
 
 class SeparateDevice : public Device {
   /// Makes the device's memory accessible during a call.
@@ -70,7 +72,7 @@ public:
   void enterThread() override { inner->enterThread(); }
   bool synchronize(std::chrono::steady_clock::time_point deadline) override {
     ++synchronizations;
-    return inner->synchronize(deadline);
+    return !isBusy.exchange(false) && inner->synchronize(deadline);
   }
 
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
@@ -252,7 +254,7 @@ TEST(Devices, OwnMemory) {
   EXPECT_EQ(copiesIn, 4 * kRanks);
   EXPECT_EQ(copiesOut, kRanks);
   EXPECT_EQ(synchronizations, kRanks);
-  // What has not changed stays on the device.
+  // Values that have not changed stay on the device.
   test.input[0] = 50;
   ASSERT_TRUE(test.run()) << test.error;
   EXPECT_EQ(test.output, test.getExpected());
@@ -283,6 +285,21 @@ TEST(Devices, MeasuredAndFinite) {
   test.input[5] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(test.run(options));
   EXPECT_EQ(test.error, "rank 1: first: is infinity at element 1 of result 0");
+}
+
+TEST(Devices, StillBusyAtTheDeadline) {
+  SeparateProgram test;
+  ASSERT_TRUE(test.program) << test.error;
+  ASSERT_TRUE(test.setParameters()) << test.error;
+  isBusy = true;
+  EXPECT_FALSE(test.run());
+  EXPECT_NE(test.error.find("third: its device is still busy after the end of the program"),
+            std::string::npos)
+      << test.error;
+  // The device was idle at the second attempt, so the rank came back.
+  EXPECT_FALSE(test.program->getWorld().isStuck());
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_EQ(test.output, test.getExpected());
 }
 
 TEST(Devices, PartsOfABundle) {

@@ -63,8 +63,8 @@ void reduceChunk(const mw_rt_collective &what, int64_t tensor, const Arrivals &a
     std::memset(result, 0, countOf(arrivals.outShape) * size);
   if (arrivals.moves.empty())
     return;
-  // All boxes are the same rows of `dim`. Each box is a run of contiguous elements for each index of
-  // the dimensions before it.
+  // All boxes are the same rows of `dim`. Each box is a run of contiguous elements for each index
+  // of the dimensions before it.
   const Move &box = arrivals.moves.front();
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < int64_t(box.extents.size()); ++d)
