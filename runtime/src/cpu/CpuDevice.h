@@ -69,7 +69,7 @@ private:
   std::unique_ptr<HostCollectives> throttled;
   Gemm gemm;
   std::unique_ptr<Workers> workers;
-  /// Goes first: its threads use the rest.
+  /// Destroyed first: its threads use the other members.
   Streams streams;
 };
 
