@@ -123,6 +123,7 @@ void World::fail(int64_t rank, int64_t op, const std::string &message) {
 void World::fail(const std::string &message) {
   {
     std::lock_guard<std::mutex> lock(errorMutex);
+    // Relaxed: `failed` changes under this mutex only.
     if (failed.load(std::memory_order_relaxed))
       return;
     firstError = message;
