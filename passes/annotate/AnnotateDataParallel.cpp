@@ -1,0 +1,164 @@
+//===- AnnotateDataParallel.cpp - split the batch over an axis ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_ANNOTATEDATAPARALLELPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+namespace {
+
+/// Splits the batch of a stage, or of a whole program, over an axis.
+class DataParallel {
+public:
+  DataParallel(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
+               const StageMesh &view, StringRef name, std::optional<Axis> axis)
+      : func(func), factors(factors), mesh(meshOp.getMesh()),
+        symbol(FlatSymbolRefAttr::get(meshOp)), stage(view.stage), name(name), axis(axis) {}
+
+  /// Shards the inputs that have no sharding yet.
+  void annotateInputs();
+  /// States how what other stages made lies here.
+  void constrainCrossings();
+
+private:
+  ValueSharding split(Value value);
+  void report(Location loc);
+
+  func::FuncOp func;
+  const FactorAnalysis &factors;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+  StringRef stage, name;
+  std::optional<Axis> axis;
+  /// Dimension 0 of the stage's first input, be it the program's or another stage's
+  /// result; -1 as long as there is none.
+  int64_t batch = -1;
+};
+
+void DataParallel::report(Location loc) {
+  int64_t shards = axis ? axis->size : 1;
+  if (shards == 1)
+    return;
+  DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
+  std::string of = stage.empty() ? "" : " of stage '" + stage.str() + "'";
+  bool isSplit = batch > 1;
+  std::string text =
+      isSplit
+          ? llvm::formatv("a batch of {0}{1} is split over {2} ranks of \"{3}\"{4}", batch, of,
+                          shards, name,
+                          batch % shards
+                              ? llvm::formatv(", padded to {0}", llvm::alignTo(batch, shards)).str()
+                              : std::string())
+                .str()
+          : llvm::formatv("a batch of {0}{1} is not split over {2} ranks of \"{3}\": each "
+                          "computes all of it; a batch of at least {2} would be split",
+                          batch, of, shards, name)
+                .str();
+  log.add("annotate-data-parallel", isSplit ? Outcome::Applied : Outcome::Declined, loc, text,
+          {{"batch", double(batch)}, {"ranks", double(shards)}});
+}
+
+ValueSharding DataParallel::split(Value value) {
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  auto type = cast<RankedTensorType>(value.getType());
+  if (batch < 0) {
+    batch = type.getRank() > 0 ? type.getDimSize(0) : 0;
+    report(value.getLoc());
+  }
+  // A dimension of size 1 has no leaf: nothing tells it from one that broadcasts.
+  if (axis && axis->size > 1 && type.getRank() > 0 && type.getDimSize(0) == batch &&
+      !sharding.dims[0].empty())
+    sharding.dims[0][0] = {*axis};
+  return sharding;
+}
+
+void DataParallel::annotateInputs() {
+  SmallVector<Attribute> attrs(func.getNumArguments());
+  for (BlockArgument arg : func.getArguments())
+    if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && !getShardingAttr(arg) &&
+        (stage.empty() || getStage(arg) == stage))
+      attrs[arg.getArgNumber()] = writeSharding(split(arg), arg, factors, mesh, symbol);
+  setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
+}
+
+void DataParallel::constrainCrossings() {
+  OpBuilder builder(func.getContext());
+  Block &block = func.getBody().front();
+  auto constrain = [&](Value value) {
+    auto isOwn = [&](OpOperand &use) { return getStage(use.getOwner()) == stage; };
+    if (llvm::none_of(value.getUses(), isOwn))
+      return;
+    Value moved = ConstrainOp::create(builder, value.getLoc(), value,
+                                      writeSharding(split(value), value, factors, mesh, symbol));
+    moved.getDefiningOp()->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage));
+    value.replaceUsesWithIf(moved, [&](OpOperand &use) {
+      return isOwn(use) && use.getOwner() != moved.getDefiningOp();
+    });
+  };
+  builder.setInsertionPointToStart(&block);
+  for (BlockArgument arg : block.getArguments())
+    if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && getStage(arg) != stage)
+      constrain(arg);
+  for (Operation &op : llvm::make_early_inc_range(block.without_terminator())) {
+    if (getStage(&op) == stage)
+      continue;
+    builder.setInsertionPointAfter(&op);
+    for (Value result : op.getResults())
+      constrain(result);
+  }
+}
+
+struct AnnotateDataParallelPass
+    : meshwright::impl::AnnotateDataParallelPassBase<AnnotateDataParallelPass> {
+  using AnnotateDataParallelPassBase::AnnotateDataParallelPassBase;
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    if (!axis.empty() && !optional && !anyHasAxis(*meshOp, axis)) {
+      emitMissingAxis(*meshOp, axis, "to split the batch over");
+      return signalPassFailure();
+    }
+    bool hasStages = hasStageMeshes(*meshOp);
+    for (func::FuncOp func : getGlobalFunctions(module)) {
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+      if (failed(factors))
+        return signalPassFailure();
+      SmallVector<DataParallel, 2> stages;
+      for (const StageMesh &view : getStageMeshes(*meshOp)) {
+        std::optional<Axis> found;
+        if (!axis.empty())
+          found = findAxis(*meshOp, view, axis);
+        stages.emplace_back(func, *factors, *meshOp, view, axis, found);
+        stages.back().annotateInputs();
+      }
+      // The analysis knows the values that the crossings read, not their results:
+      // each is asked once.
+      if (hasStages)
+        for (DataParallel &stage : stages)
+          stage.constrainCrossings();
+    }
+    // Changes attributes only then, which propagation reads and verifies.
+    if (!hasStages)
+      markAllAnalysesPreserved();
+  }
+};
+
+} // namespace

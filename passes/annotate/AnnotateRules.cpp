@@ -1,0 +1,92 @@
+//===- AnnotateRules.cpp - shardings by parameter name --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "mlir/AsmParser/AsmParser.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace meshwright {
+#define GEN_PASS_DEF_ANNOTATERULESPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+/// Parses pass options through the one list of options.
+static FailureOr<ParallelizeOptions> parseOptions(Operation *op, const Twine &text) {
+  return parseParallelizeOptions(text.str(), [&](const Twine &message) -> LogicalResult {
+    return op->emitError() << message;
+  });
+}
+
+namespace {
+
+struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRulesPass> {
+  using AnnotateRulesPassBase::AnnotateRulesPassBase;
+  void runOnOperation() override {
+    markAnalysesPreserved<SharedFactorAnalysis>();
+    if (shardings.empty())
+      return;
+    ModuleOp module = getOperation();
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    // A command line takes the braces off.
+    std::string rules = StringRef(shardings).starts_with("{") ? shardings : "{" + shardings + "}";
+    auto options = parseOptions(module, "shardings=" + rules);
+    if (failed(options))
+      return signalPassFailure();
+    SmallVector<bool> matched(options->shardings.size(), false);
+    for (func::FuncOp func : getGlobalFunctions(module)) {
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+      if (failed(factors))
+        return signalPassFailure();
+      SmallVector<Attribute> attrs(func.getNumArguments());
+      for (BlockArgument arg : func.getArguments()) {
+        unsigned index = arg.getArgNumber();
+        auto name = func.getArgAttrOfType<StringAttr>(index, nn::NnDialect::kParameterAttr);
+        if (!name)
+          continue;
+        SmallVector<StringRef> names{name.getValue()};
+        if (auto aliases = func.getArgAttrOfType<ArrayAttr>(index, nn::NnDialect::kAliasesAttr))
+          for (auto alias : aliases.getAsRange<StringAttr>())
+            names.push_back(alias.getValue());
+        for (auto [i, rule] : llvm::enumerate(options->shardings)) {
+          if (llvm::none_of(names, [&](StringRef known) { return rule.matches(known); }))
+            continue;
+          matched[i] = true;
+          std::string text =
+              "#dist.sharding<@" + meshOp->getSymName().str() + ", " + rule.sharding + ">";
+          auto attr = dyn_cast_or_null<ShardingAttr>(parseAttribute(text, &getContext()));
+          if (!attr) {
+            module.emitError() << "rule \"" << rule.pattern << "\": '" << rule.sharding
+                               << "' is no sharding, expected [{\"axis\"}, {}]";
+            return signalPassFailure();
+          }
+          auto complain = [&]() {
+            return emitError(arg.getLoc())
+                   << "rule \"" << rule.pattern << "\" on parameter '" << name.getValue() << "': ";
+          };
+          if (failed(readSharding(attr, arg, *factors, meshOp->getMesh(), complain)))
+            return signalPassFailure();
+          attrs[index] = attr;
+          break;
+        }
+      }
+      setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
+    }
+    for (auto [i, rule] : llvm::enumerate(options->shardings))
+      if (!matched[i])
+        module.emitWarning() << "rule \"" << rule.pattern << "\" matches no parameter";
+  }
+};
+
+} // namespace
