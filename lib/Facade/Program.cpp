@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/passes/compose/Compose.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/Parser/Parser.h"
@@ -16,6 +17,7 @@
 #include "llvm/Support/SourceMgr.h"
 
 using namespace meshwright;
+using mlir::failed;
 using mlir::failure;
 using mlir::FailureOr;
 using mlir::ModuleOp;
@@ -253,3 +255,32 @@ bool Program::isSpmd() const { return state->isSpmd; }
 const std::vector<Port> &Program::getInputs() const { return state->ports.inputs; }
 const std::vector<Port> &Program::getParameters() const { return state->ports.parameters; }
 const std::vector<Port> &Program::getOutputs() const { return state->ports.outputs; }
+
+Result<Program> Program::compose(const std::vector<Stage> &stages,
+                                 const std::vector<Connection> &connections,
+                                 const std::vector<std::string> &loop, int64_t steps) {
+  auto state = std::make_shared<State>();
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  std::vector<StageModule> modules;
+  for (const Stage &stage : stages) {
+    modules.push_back({stage.name, stage.program.getState().cloneInto(state->context.get())});
+    if (!modules.back().module)
+      return collector.take();
+  }
+  std::vector<StageConnection> wires;
+  for (const Connection &connection : connections)
+    wires.push_back({connection.input, connection.output});
+  FailureOr<mlir::OwningOpRef<ModuleOp>> module =
+      composeStages(state->context.get(), std::move(modules), wires, loop, steps);
+  if (failed(module))
+    return collector.take();
+  state->module = std::move(*module);
+  FailureOr<Ports> ports = getPorts(*state->module);
+  if (failed(ports))
+    return collector.take();
+  state->ports = std::move(*ports);
+  Program program;
+  program.state = std::move(state);
+  return {std::move(program), collector.take()};
+}

@@ -11,10 +11,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/passes/compose/Compose.h"
+
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/Facade/State.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
@@ -49,9 +50,9 @@ class Composer {
 public:
   explicit Composer(mlir::MLIRContext *context) : context(context), builder(context) {}
 
-  LogicalResult addStages(const std::vector<Stage> &stages);
-  LogicalResult setLoop(const std::vector<std::string> &names, int64_t steps);
-  LogicalResult connect(const std::vector<Connection> &connections);
+  LogicalResult addStages(std::vector<StageModule> stages);
+  LogicalResult setLoop(llvm::ArrayRef<std::string> names, int64_t steps);
+  LogicalResult connect(llvm::ArrayRef<StageConnection> connections);
   FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> build();
 
 private:
@@ -62,7 +63,7 @@ private:
   std::string listStages() const;
   /// The index of a stage, or -1.
   int64_t find(llvm::StringRef name) const;
-  LogicalResult connectOne(const Connection &connection);
+  LogicalResult connectOne(const StageConnection &connection);
   LogicalResult copyMeshes(mlir::ModuleOp module);
   void addArguments(mlir::func::FuncOp main);
   void runStage(StageState &stage, bool isFirstStep);
@@ -93,10 +94,10 @@ int64_t Composer::find(llvm::StringRef name) const {
   return -1;
 }
 
-LogicalResult Composer::addStages(const std::vector<Stage> &given) {
+LogicalResult Composer::addStages(std::vector<StageModule> given) {
   if (given.empty())
     return emitError() << "there are no models, expected one at least";
-  for (const Stage &stage : given) {
+  for (StageModule &stage : given) {
     if (stage.name.empty() || llvm::StringRef(stage.name).contains('.'))
       return emitError() << "stage '" << stage.name
                          << "' has a name that is empty or has a dot, expected a plain name";
@@ -104,13 +105,11 @@ LogicalResult Composer::addStages(const std::vector<Stage> &given) {
       return emitError() << "two stages are named '" << stage.name << "'";
     StageState state;
     state.name = stage.name;
-    state.module = stage.program.getState().cloneInto(context);
-    if (!state.module)
-      return failure();
-    state.main = llvm::dyn_cast<mlir::func::FuncOp>(getEntry(*state.module).getOperation());
+    state.module = std::move(stage.module);
+    state.main = state.module->lookupSymbol<mlir::func::FuncOp>("main");
     if (!state.main || !state.main.getBody().hasOneBlock())
       return emitError() << "stage '" << stage.name << "' is no function of one block";
-    if (stage.program.isSpmd())
+    if (state.main->hasAttr(dist::DistDialect::kSpmdAttr))
       return emitError() << "stage '" << stage.name
                          << "' is an SPMD program already, expected one for one device";
     state.sources.assign(state.main.getNumArguments(), {-1, -1});
@@ -119,7 +118,7 @@ LogicalResult Composer::addStages(const std::vector<Stage> &given) {
   return success();
 }
 
-LogicalResult Composer::setLoop(const std::vector<std::string> &names, int64_t count) {
+LogicalResult Composer::setLoop(llvm::ArrayRef<std::string> names, int64_t count) {
   if (count < 1)
     return emitError() << "steps is " << count << ", expected 1 or more";
   if (names.empty() && count > 1)
@@ -143,7 +142,7 @@ LogicalResult Composer::setLoop(const std::vector<std::string> &names, int64_t c
   return success();
 }
 
-LogicalResult Composer::connectOne(const Connection &connection) {
+LogicalResult Composer::connectOne(const StageConnection &connection) {
   auto [stageName, inputName] = llvm::StringRef(connection.input).split('.');
   int64_t to = find(stageName);
   if (to < 0)
@@ -186,8 +185,8 @@ LogicalResult Composer::connectOne(const Connection &connection) {
   return success();
 }
 
-LogicalResult Composer::connect(const std::vector<Connection> &connections) {
-  for (const Connection &connection : connections)
+LogicalResult Composer::connect(llvm::ArrayRef<StageConnection> connections) {
+  for (const StageConnection &connection : connections)
     if (failed(connectOne(connection)))
       return failure();
   return success();
@@ -293,25 +292,13 @@ FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> Composer::build() {
   return module;
 }
 
-Result<Program> Program::compose(const std::vector<Stage> &stages,
-                                 const std::vector<Connection> &connections,
-                                 const std::vector<std::string> &loop, int64_t steps) {
-  auto state = std::make_shared<State>();
-  state->context = createContext();
-  DiagnosticCollector collector(state->context.get());
-  Composer composer(state->context.get());
-  if (failed(composer.addStages(stages)) || failed(composer.setLoop(loop, steps)) ||
+FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
+meshwright::composeStages(mlir::MLIRContext *context, std::vector<StageModule> stages,
+                          llvm::ArrayRef<StageConnection> connections,
+                          llvm::ArrayRef<std::string> loop, int64_t steps) {
+  Composer composer(context);
+  if (failed(composer.addStages(std::move(stages))) || failed(composer.setLoop(loop, steps)) ||
       failed(composer.connect(connections)))
-    return collector.take();
-  FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> module = composer.build();
-  if (failed(module))
-    return collector.take();
-  state->module = std::move(*module);
-  FailureOr<Ports> ports = getPorts(*state->module);
-  if (failed(ports))
-    return collector.take();
-  state->ports = std::move(*ports);
-  Program program;
-  program.state = std::move(state);
-  return {std::move(program), collector.take()};
+    return failure();
+  return composer.build();
 }
