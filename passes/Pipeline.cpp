@@ -23,21 +23,12 @@ using namespace meshwright;
 
 static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) {
   DeclareMeshPassOptions mesh;
-  if (std::string text = options.getMeshText(); !text.empty())
-    mesh.mesh = llvm::StringRef(text).drop_front(llvm::StringRef("mesh=").size()).str();
+  mesh.mesh = options.mesh;
   mesh.device = options.device.empty() ? "h100" : options.device;
   pm.addPass(createDeclareMeshPass(mesh));
 
-  AnnotateRulesPassOptions rules;
-  // The one spelling of the option list.
-  ParallelizeOptions only;
-  only.shardings = options.shardings;
-  if (!only.shardings.empty()) {
-    std::string text = only.str();
-    llvm::StringRef key = "shardings=";
-    rules.shardings = text.substr(text.find(key) + key.size());
-    pm.addPass(createAnnotateRulesPass(rules));
-  }
+  if (!options.shardings.rules.empty())
+    pm.addPass(createAnnotateRulesPass({options.shardings}));
 
   AnnotateDataParallelPassOptions data;
   data.axis = options.dataParallel.getName("dp").str();
@@ -47,12 +38,9 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   if (options.contextParallel.isWanted())
     pm.addPass(createSplitJointAttentionPass());
   // Stages that are laid out for themselves, and those that are not as the others.
-  std::string folded, apart;
-  auto append = [](std::string &list, const std::string &stage) {
-    list += (list.empty() ? "" : ",") + stage;
-  };
+  std::vector<std::string> folded, apart;
   for (const FoldRule &rule : options.fold)
-    append(apart, rule.stage);
+    apart.push_back(rule.stage);
   if (options.contextParallel.isWanted()) {
     ChooseContextParallelPassOptions choose;
     choose.ulysses = options.contextParallel.ulysses;
@@ -65,9 +53,9 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
     pm.addPass(createChooseContextParallelPass(choose));
   }
   for (const FoldRule &rule : options.fold) {
-    if (rule.mode == "none")
+    if (rule.mode == FoldMode::None)
       continue;
-    append(folded, rule.stage);
+    folded.push_back(rule.stage);
     pm.addPass(createSplitFusedLinearsPass());
     FoldEncoderPassOptions fold;
     fold.stage = rule.stage;
@@ -76,7 +64,7 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
     fold.ring = options.contextParallel.ring;
     fold.data = data.axis;
     fold.tensor = options.tensorParallel.getName("tp").str();
-    fold.sequenceParallel = stringify(options.sequenceParallel).str();
+    fold.sequenceParallel = options.sequenceParallel;
     fold.memoryCeiling = options.memoryCeiling.value_or(0);
     pm.addPass(createFoldEncoderPass(fold));
   }
@@ -102,16 +90,16 @@ static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) 
   AnnotateScatterModesPassOptions scatter;
   scatter.axis = tensor.axis;
   scatter.optional = tensor.optional;
-  scatter.mode = stringify(options.sequenceParallel).str();
+  scatter.mode = options.sequenceParallel;
   pm.addPass(createAnnotateScatterModesPass(scatter));
 }
 
 static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) {
-  if (options.sequenceParallel != SequenceParallel::Off) {
+  if (options.sequenceParallel != OnOffAuto::Off) {
     // What was annotated is scattered already; this is for programs that come
     // with their all-reduces written out.
     DecomposeAllReducePassOptions decompose;
-    decompose.when = options.sequenceParallel == SequenceParallel::On ? "always" : "auto";
+    decompose.when = options.sequenceParallel;
     pm.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
     pm.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
   }
@@ -140,9 +128,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Spmd:
     buildOptimise(pm, options);
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
-    if (options.overlap != Overlap::Auto || options.memoryCeiling)
+    if (options.overlap != OnOffAuto::Auto || options.memoryCeiling)
       pm.addPass(createRequestSchedulePass(
-          {stringify(options.overlap).str(), options.memoryCeiling.value_or(0)}));
+          {options.overlap, options.memoryCeiling.value_or(0)}));
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;

@@ -33,7 +33,7 @@ static std::optional<Traffic> planBefore(const Program::State &program,
   if (!module)
     return std::nullopt;
   if (!program.isSpmd) {
-    options.sequenceParallel = SequenceParallel::Off;
+    options.sequenceParallel = OnOffAuto::Off;
     mlir::PassManager manager(context.get());
     buildParallelizePipeline(manager, options, Phase::Partitioned);
     if (failed(manager.run(*module)))

@@ -25,28 +25,28 @@ using llvm::StringRef;
 using llvm::success;
 using llvm::Twine;
 
-StringRef meshwright::stringify(SequenceParallel mode) {
-  switch (mode) {
-  case SequenceParallel::On:
-    return "on";
-  case SequenceParallel::Off:
-    return "off";
-  case SequenceParallel::Auto:
-    return "auto";
-  }
-  return "auto";
-}
+static constexpr FoldMode foldModes[] = {FoldMode::Sp,    FoldMode::Ulysses, FoldMode::Ring,
+                                         FoldMode::Replica, FoldMode::Batch, FoldMode::Auto,
+                                         FoldMode::None};
 
-StringRef meshwright::stringify(Overlap mode) {
+StringRef meshwright::stringify(FoldMode mode) {
   switch (mode) {
-  case Overlap::On:
-    return "on";
-  case Overlap::Off:
-    return "off";
-  case Overlap::Auto:
+  case FoldMode::Sp:
+    return "sp";
+  case FoldMode::Ulysses:
+    return "ulysses";
+  case FoldMode::Ring:
+    return "ring";
+  case FoldMode::Replica:
+    return "replica";
+  case FoldMode::Batch:
+    return "batch";
+  case FoldMode::Auto:
     return "auto";
+  case FoldMode::None:
+    return "none";
   }
-  return "auto";
+  return "none";
 }
 
 bool ShardingRule::matches(StringRef name) const {
@@ -153,7 +153,7 @@ struct Parser {
 
   LogicalResult parseMesh(StringRef value) {
     if (!value.contains(':'))
-      return parseAxes(value, options.mesh);
+      return parseAxes(value, options.mesh.axes);
     SmallVector<StringRef> stages;
     value.split(stages, ';', -1, /*KeepEmpty=*/false);
     for (StringRef text : stages) {
@@ -163,12 +163,12 @@ struct Parser {
       if (stage.stage.empty())
         return error("mesh: cannot read '" + text.trim() +
                      "': expected stage:name=size[,name=size...]");
-      if (llvm::any_of(options.stageMeshes,
+      if (llvm::any_of(options.mesh.stages,
                        [&](auto &other) { return other.stage == stage.stage; }))
         return error("mesh: stage '" + Twine(stage.stage) + "' is given twice");
       if (failed(parseAxes(axes.trim(), stage.axes)))
         return failure();
-      options.stageMeshes.push_back(std::move(stage));
+      options.mesh.stages.push_back(std::move(stage));
     }
     return success();
   }
@@ -210,14 +210,9 @@ struct Parser {
     return success();
   }
 
-  LogicalResult parseSequenceParallel(StringRef value) {
-    for (SequenceParallel mode :
-         {SequenceParallel::On, SequenceParallel::Off, SequenceParallel::Auto})
-      if (value == stringify(mode)) {
-        options.sequenceParallel = mode;
-        return success();
-      }
-    return error("sequence-parallel is '" + value + "': expected on, off or auto");
+  LogicalResult parseMode(StringRef key, StringRef value, OnOffAuto &mode) {
+    return parseOptionText(value, mode,
+                           [&](const Twine &message) { return error(key + " is " + message); });
   }
 
   LogicalResult parseContext(StringRef value) {
@@ -239,13 +234,11 @@ struct Parser {
     rest.split(rules, ',', -1, /*KeepEmpty=*/false);
     for (StringRef text : rules) {
       auto [stage, mode] = text.split(':');
-      FoldRule rule{unquote(stage), unquote(mode)};
-      // As JSON spells Python's None.
-      if (rule.mode == "null")
-        rule.mode = "none";
-      bool isKnown = llvm::is_contained(
-          {"sp", "ulysses", "ring", "replica", "batch", "auto", "none"}, StringRef(rule.mode));
-      if (rule.stage.empty() || !isKnown)
+      FoldRule rule{unquote(stage), FoldMode::None};
+      // JSON spells Python's None as null.
+      std::string spelling = unquote(mode) == "null" ? "none" : unquote(mode);
+      auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
+      if (rule.stage.empty() || failed(parseOptionText(spelling, rule.mode, ignore)))
         return error(
             "fold: cannot read '" + text.trim() +
             "': expected a stage and one of sp, ulysses, ring, replica, batch, auto, none");
@@ -254,15 +247,6 @@ struct Parser {
       options.fold.push_back(std::move(rule));
     }
     return success();
-  }
-
-  LogicalResult parseOverlap(StringRef value) {
-    for (Overlap mode : {Overlap::On, Overlap::Off, Overlap::Auto})
-      if (value == stringify(mode)) {
-        options.overlap = mode;
-        return success();
-      }
-    return error("overlap is '" + value + "': expected on, off or auto");
   }
 
   LogicalResult parseShardings(StringRef value) {
@@ -295,7 +279,7 @@ struct Parser {
       if (!glob)
         return malformed("pattern '" + Twine(rule.pattern) +
                          "': " + llvm::toString(glob.takeError()));
-      options.shardings.push_back(std::move(rule));
+      options.shardings.rules.push_back(std::move(rule));
     }
     return success();
   }
@@ -326,7 +310,7 @@ struct Parser {
     if (key == "tensor-parallel")
       return parseAxis(key, value, options.tensorParallel);
     if (key == "sequence-parallel")
-      return parseSequenceParallel(value);
+      return parseMode(key, value, options.sequenceParallel);
     if (key == "context-parallel")
       return parseContext(value);
     if (key == "fold")
@@ -343,7 +327,7 @@ struct Parser {
       return success();
     }
     if (key == "overlap")
-      return parseOverlap(value);
+      return parseMode(key, value, options.overlap);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
     if (llvm::is_contained(laterOptions, key))
@@ -428,39 +412,87 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
   return std::move(parser.options);
 }
 
-std::string ParallelizeOptions::getMeshText() const {
-  std::string result;
-  llvm::raw_string_ostream os(result);
+LogicalResult meshwright::parseOptionText(StringRef text, MeshOption &mesh,
+                                          OptionErrorHandler error) {
+  Parser parser{error, {}};
+  if (failed(parser.parseMesh(text)))
+    return failure();
+  mesh = std::move(parser.options.mesh);
+  return success();
+}
+
+LogicalResult meshwright::parseOptionText(StringRef text, ShardingRules &shardings,
+                                          OptionErrorHandler error) {
+  Parser parser{error, {}};
+  // Pass pipelines take the braces off.
+  std::string rules = text.starts_with("{") ? text.str() : ("{" + text + "}").str();
+  if (failed(parser.parseShardings(rules)))
+    return failure();
+  shardings = std::move(parser.options.shardings);
+  return success();
+}
+
+LogicalResult meshwright::parseOptionText(StringRef text, FoldMode &mode,
+                                          OptionErrorHandler error) {
+  for (FoldMode known : foldModes)
+    if (text == stringify(known)) {
+      mode = known;
+      return success();
+    }
+  return error("'" + text + "': expected sp, ulysses, ring, replica, batch, auto or none");
+}
+
+//===----------------------------------------------------------------------===//
+// Printing
+//===----------------------------------------------------------------------===//
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const MeshOption &mesh) {
   auto print = [&](const std::vector<MeshAxisOption> &axes) {
     llvm::interleave(
         axes, os, [&](const MeshAxisOption &axis) { os << axis.name << "=" << axis.size; }, ",");
   };
-  if (!mesh.empty() || !stageMeshes.empty())
-    os << "mesh=";
-  print(mesh);
+  print(mesh.axes);
   llvm::interleave(
-      stageMeshes, os,
+      mesh.stages, os,
       [&](const StageMeshOption &stage) {
         os << stage.stage << ":";
         print(stage.axes);
       },
       ";");
-  return result;
+  return os;
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ShardingRules &shardings) {
+  os << "{";
+  llvm::interleave(
+      shardings.rules, os,
+      [&](const ShardingRule &rule) {
+        os << '"';
+        for (char c : rule.pattern)
+          os << (c == '"' || c == '\\' ? "\\" : "") << c;
+        os << "\": " << rule.sharding;
+      },
+      ", ");
+  return os << "}";
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, FoldMode mode) {
+  return os << stringify(mode);
 }
 
 std::string ParallelizeOptions::str() const {
   std::string result;
   llvm::raw_string_ostream os(result);
   llvm::ListSeparator space(" ");
-  if (std::string text = getMeshText(); !text.empty())
-    os << space << text;
+  if (!mesh.empty())
+    os << space << "mesh=" << mesh;
   auto printAxis = [&](StringRef key, const AxisChoice &choice) {
     if (choice.kind != AxisChoice::Default)
       os << space << key << "=" << (choice.kind == AxisChoice::None ? "none" : choice.name);
   };
   printAxis("data-parallel", dataParallel);
   printAxis("tensor-parallel", tensorParallel);
-  os << space << "sequence-parallel=" << stringify(sequenceParallel);
+  os << space << "sequence-parallel=" << sequenceParallel;
   if (contextParallel.isWanted())
     os << space << "context-parallel={" << contextParallel.str() << "}";
   if (!fold.empty()) {
@@ -469,23 +501,12 @@ std::string ParallelizeOptions::str() const {
                           [&](const FoldRule &rule) { os << rule.stage << ": " << rule.mode; });
     os << "}";
   }
-  if (!shardings.empty()) {
-    os << space << "shardings={";
-    llvm::interleave(
-        shardings, os,
-        [&](const ShardingRule &rule) {
-          os << '"';
-          for (char c : rule.pattern)
-            os << (c == '"' || c == '\\' ? "\\" : "") << c;
-          os << "\": " << rule.sharding;
-        },
-        ", ");
-    os << "}";
-  }
+  if (!shardings.rules.empty())
+    os << space << "shardings=" << shardings;
   if (!device.empty())
     os << space << "device={" << device << "}";
-  if (overlap != Overlap::Auto)
-    os << space << "overlap=" << stringify(overlap);
+  if (overlap != OnOffAuto::Auto)
+    os << space << "overlap=" << overlap;
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
   return result;

@@ -14,11 +14,12 @@
 #ifndef MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
+#include "meshwright/lib/Support/OnOffAuto.h"
+#include "meshwright/lib/Support/OptionParser.h"
+
 #include "llvm/ADT/ArrayRef.h"
-#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/ADT/Twine.h"
-#include "llvm/Support/LogicalResult.h"
 
 #include <cstdint>
 #include <optional>
@@ -26,15 +27,6 @@
 #include <vector>
 
 namespace meshwright {
-
-enum class SequenceParallel { On, Off, Auto };
-
-llvm::StringRef stringify(SequenceParallel mode);
-
-/// Whether collectives run beside kernels, in chunks where that hides more.
-enum class Overlap { On, Off, Auto };
-
-llvm::StringRef stringify(Overlap mode);
 
 /// A named axis of the mesh a user asks for.
 struct MeshAxisOption {
@@ -48,6 +40,16 @@ struct StageMeshOption {
   std::vector<MeshAxisOption> axes;
 };
 
+/// The mesh that a user asks for. At most one of the lists has elements.
+struct MeshOption {
+  /// Major to minor.
+  std::vector<MeshAxisOption> axes;
+  /// Of a composed program: a mesh for each stage, over the same ranks.
+  std::vector<StageMeshOption> stages;
+
+  bool empty() const { return axes.empty() && stages.empty(); }
+};
+
 /// The sharding of every parameter whose name matches a shell pattern.
 struct ShardingRule {
   std::string pattern;
@@ -56,6 +58,11 @@ struct ShardingRule {
 
   /// Whether the pattern matches a parameter's name (or one of its aliases).
   bool matches(llvm::StringRef name) const;
+};
+
+/// In the order given: the first rule that matches a name wins.
+struct ShardingRules {
+  std::vector<ShardingRule> rules;
 };
 
 /// How an axis for a purpose is chosen.
@@ -88,42 +95,40 @@ struct ContextParallel {
   std::string str() const;
 };
 
-/// How a stage of a composed program lies on the axes of context parallelism.
+/// Over which axes a stage of a composed program is sharded: both axes of context
+/// parallelism, one of them, all axes but the data-parallel one; or its batch over both
+/// axes of context parallelism; or as other stages.
+enum class FoldMode { Sp, Ulysses, Ring, Replica, Batch, Auto, None };
+
+llvm::StringRef stringify(FoldMode mode);
+
 struct FoldRule {
   std::string stage;
-  /// sp, ulysses, ring, replica, batch, auto or none.
-  std::string mode;
+  FoldMode mode;
 };
 
 struct ParallelizeOptions {
-  /// Major to minor; empty: the IR's own mesh.
-  std::vector<MeshAxisOption> mesh;
-  /// Of a composed program, instead: a mesh for each stage, over the same ranks.
-  std::vector<StageMeshOption> stageMeshes;
+  /// Empty: the IR's own mesh.
+  MeshOption mesh;
   /// Usual name "dp".
   AxisChoice dataParallel;
   /// Usual name "tp".
   AxisChoice tensorParallel;
-  SequenceParallel sequenceParallel = SequenceParallel::Auto;
+  OnOffAuto sequenceParallel = OnOffAuto::Auto;
   ContextParallel contextParallel;
   std::vector<FoldRule> fold;
-  /// In the order given: the first match wins.
-  std::vector<ShardingRule> shardings;
+  ShardingRules shardings;
   /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or
   /// both; empty: the mesh's, else the default.
   std::string device;
-  Overlap overlap = Overlap::Auto;
+  /// Whether collectives run beside kernels, in chunks where that hides more.
+  OnOffAuto overlap = OnOffAuto::Auto;
   /// Bytes a rank may hold.
   std::optional<int64_t> memoryCeiling;
 
-  /// The mesh's part of `str`, or nothing.
-  std::string getMeshText() const;
   /// The spelling that `parseParallelizeOptions` reads back.
   std::string str() const;
 };
-
-/// Takes an error's text; returns failure.
-using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
 
 /// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
 llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
@@ -134,6 +139,17 @@ llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
 llvm::FailureOr<ParallelizeOptions> parseParallelizeOptions(llvm::StringRef text,
                                                             OptionErrorHandler error);
 
+/// For options of passes, whose types are those of ParallelizeOptions.
+llvm::LogicalResult parseOptionText(llvm::StringRef text, MeshOption &mesh,
+                                    OptionErrorHandler error);
+llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardings,
+                                    OptionErrorHandler error);
+llvm::LogicalResult parseOptionText(llvm::StringRef text, FoldMode &mode,
+                                    OptionErrorHandler error);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, FoldMode mode);
+
 /// An option's name, its values, what it does: for help and documentation.
 struct OptionDescription {
   llvm::StringRef name;
@@ -143,5 +159,26 @@ struct OptionDescription {
 llvm::ArrayRef<OptionDescription> getParallelizeOptionDescriptions();
 
 } // namespace meshwright
+
+template <>
+class llvm::cl::parser<meshwright::MeshOption>
+    : public meshwright::TextOptionParser<meshwright::MeshOption> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::ShardingRules>
+    : public meshwright::TextOptionParser<meshwright::ShardingRules> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::FoldMode>
+    : public meshwright::TextOptionParser<meshwright::FoldMode> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
 
 #endif // MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H

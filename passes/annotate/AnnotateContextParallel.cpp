@@ -484,7 +484,7 @@ struct AnnotateContextParallelPass
       return signalPassFailure();
     }
     StageFilter stages;
-    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
+    stages.except.assign(exceptStages.begin(), exceptStages.end());
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))

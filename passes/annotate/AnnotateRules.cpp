@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
-#include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/AsmParser/AsmParser.h"
@@ -20,31 +19,20 @@ namespace meshwright {
 #include "meshwright/passes/annotate/Passes.h.inc"
 } // namespace meshwright
 
-/// Parses pass options through the one list of options.
-static FailureOr<ParallelizeOptions> parseOptions(Operation *op, const Twine &text) {
-  return parseParallelizeOptions(text.str(), [&](const Twine &message) -> LogicalResult {
-    return op->emitError() << message;
-  });
-}
-
 namespace {
 
 struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRulesPass> {
   using AnnotateRulesPassBase::AnnotateRulesPassBase;
   void runOnOperation() override {
     markAnalysesPreserved<SharedFactorAnalysis>();
-    if (shardings.empty())
+    const std::vector<ShardingRule> &rules = shardings.getValue().rules;
+    if (rules.empty())
       return;
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    // A command line takes the braces off.
-    std::string rules = StringRef(shardings).starts_with("{") ? shardings : "{" + shardings + "}";
-    auto options = parseOptions(module, "shardings=" + rules);
-    if (failed(options))
-      return signalPassFailure();
-    SmallVector<bool> matched(options->shardings.size(), false);
+    SmallVector<bool> matched(rules.size(), false);
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
@@ -59,7 +47,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
         if (auto aliases = func.getArgAttrOfType<ArrayAttr>(index, nn::NnDialect::kAliasesAttr))
           for (auto alias : aliases.getAsRange<StringAttr>())
             names.push_back(alias.getValue());
-        for (auto [i, rule] : llvm::enumerate(options->shardings)) {
+        for (auto [i, rule] : llvm::enumerate(rules)) {
           if (llvm::none_of(names, [&](StringRef known) { return rule.matches(known); }))
             continue;
           matched[i] = true;
@@ -83,7 +71,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
       }
       setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
     }
-    for (auto [i, rule] : llvm::enumerate(options->shardings))
+    for (auto [i, rule] : llvm::enumerate(rules))
       if (!matched[i])
         module.emitWarning() << "rule \"" << rule.pattern << "\" matches no parameter";
   }

@@ -276,17 +276,12 @@ struct AnnotateScatterModesPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    if (mode != "on" && mode != "off" && mode != "auto") {
-      module.emitError() << "annotate-scatter-modes: mode '" << mode
-                         << "', expected on, off or auto";
-      return signalPassFailure();
-    }
     MeshAttr mesh = meshOp->getMesh();
     if (!optional && !anyHasAxis(*meshOp, axis)) {
       emitMissingAxis(*meshOp, axis, "to scatter tokens over");
       return signalPassFailure();
     }
-    if (mode == "off")
+    if (mode == OnOffAuto::Off)
       return;
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(*meshOp)) {
@@ -315,9 +310,9 @@ private:
               "nothing to scatter: no partial sum over \"" + axis + "\" with more than one token");
       return success();
     }
-    if (mode == "auto" && !modes.isProfitable())
+    if (mode == OnOffAuto::Auto && !modes.isProfitable())
       return success();
-    if (mode == "on")
+    if (mode == OnOffAuto::On)
       log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
               "tokens are scattered over \"" + axis + "\" between blocks, as asked");
     modes.annotate();

@@ -361,8 +361,8 @@ struct AnnotateTensorParallelPass
         return signalPassFailure();
       }
     StageFilter given;
-    StringRef(onlyStages).split(given.only, ',', -1, /*KeepEmpty=*/false);
-    StringRef(exceptStages).split(given.except, ',', -1, /*KeepEmpty=*/false);
+    given.only.assign(onlyStages.begin(), onlyStages.end());
+    given.except.assign(exceptStages.begin(), exceptStages.end());
     bool rewritten = false;
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(*meshOp)) {

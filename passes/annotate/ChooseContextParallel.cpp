@@ -243,7 +243,7 @@ struct ChooseContextParallelPass
     MeshAttr mesh = meshOp->getMesh();
     Chooser chooser(mesh, findAxis(mesh, data), findAxis(mesh, tensor));
     StageFilter stages;
-    StringRef(exceptStages).split(stages.except, ',', -1, /*KeepEmpty=*/false);
+    stages.except.assign(exceptStages.begin(), exceptStages.end());
     Location location = module.getLoc();
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;

@@ -127,9 +127,9 @@ static Planned plan(StringRef bytecode, MLIRContext *from, const FoldEncoderPass
     manager.addPass(createAnnotateScatterModesPass(scatter));
   manager.addPass(createPropagateShardingsPass());
   manager.addPass(createPartitionPass());
-  if (options.sequenceParallel != "off") {
+  if (options.sequenceParallel != OnOffAuto::Off) {
     DecomposeAllReducePassOptions decompose;
-    decompose.when = options.sequenceParallel == "on" ? "always" : "auto";
+    decompose.when = options.sequenceParallel;
     manager.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
     manager.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
   }
@@ -168,8 +168,17 @@ static std::string formatMemory(int64_t bytes) {
   return llvm::formatv("{0:f2} GB", double(bytes) * 1e-9).str();
 }
 
-FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
-                                              ArrayRef<FoldMode> modes,
+static std::string getName(const FoldCandidate &candidate, MeshAttr mesh, bool isTensorParallel) {
+  std::string over = " over " + toString(candidate.axes, mesh);
+  if (candidate.mode == FoldMode::None)
+    return isTensorParallel ? "none (tensor parallel)" : "replicate";
+  if (candidate.mode == FoldMode::Batch)
+    return "batch" + over;
+  return "fold " + stringify(candidate.mode).str() + over;
+}
+
+FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
+                                              ArrayRef<FoldCandidate> candidates,
                                               const FoldEncoderPassOptions &options) {
   MeshAttr mesh = meshOp.getMesh();
   std::string bytecode;
@@ -186,9 +195,9 @@ FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                                    tensorAxis < 0 ? 1 : mesh.getAxes()[tensorAxis].getSize());
 
   SmallVector<Planned> planned;
-  for (const FoldMode &mode : modes) {
+  for (const FoldCandidate &candidate : candidates) {
     FoldEncoderPassOptions own = options;
-    own.mode = mode.mode;
+    own.mode = candidate.mode;
     planned.push_back(plan(bytecode, func.getContext(), own));
   }
   if (!planned.front().note.empty())
@@ -200,52 +209,49 @@ FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
     return ceiling == 0 || planned[i].memory.getAll() + others <= ceiling;
   };
   auto getTime = [&](size_t i) { return planned[i].cost.getTime(); };
-  size_t fastest = modes.size(), smallest = 0;
-  for (size_t i = 0; i < modes.size(); ++i) {
+  size_t fastest = candidates.size(), smallest = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
     if (!isUsable(i))
       continue;
     if (planned[i].memory.getAll() < planned[smallest].memory.getAll())
       smallest = i;
-    if (fits(i) && (fastest == modes.size() || getTime(i) < getTime(fastest)))
+    if (fits(i) && (fastest == candidates.size() || getTime(i) < getTime(fastest)))
       fastest = i;
   }
   size_t best = fastest;
   std::string why;
-  if (fastest == modes.size()) {
+  if (fastest == candidates.size()) {
     best = smallest;
     why = llvm::formatv("no alternative fits into {0} beside {1} of other weights: this one needs "
                         "least memory",
                         formatMemory(ceiling), formatMemory(others));
   } else {
     auto getLeastSaving = [&](size_t than) {
-      return modes[than].mode == "batch" ? kLeastSavingOfReading : kLeastSaving;
+      return candidates[than].mode == FoldMode::Batch ? kLeastSavingOfReading : kLeastSaving;
     };
-    for (size_t i = 0; i < modes.size(); ++i) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
       bool isSimpler = planned[i].cost.launches < planned[best].cost.launches;
       if (isUsable(i) && fits(i) && isSimpler &&
           double(getTime(fastest)) > double(getTime(i)) * (1 - getLeastSaving(i)))
         best = i;
     }
     why = formatTime(getTime(best));
-    for (auto [i, mode] : llvm::enumerate(modes))
+    for (auto [i, candidate] : llvm::enumerate(candidates))
       if (i != best && isUsable(i))
-        why += llvm::formatv(", '{0}' {1}{2}", mode.mode, formatTime(getTime(i)),
+        why += llvm::formatv(", '{0}' {1}{2}", stringify(candidate.mode), formatTime(getTime(i)),
                              fits(i) ? "" : " and too much memory");
     if (best != fastest)
       why += llvm::formatv("; '{0}' is less than {1:P0} faster, for more collectives",
-                           modes[fastest].mode, getLeastSaving(best));
+                           stringify(candidates[fastest].mode), getLeastSaving(best));
     why += !fits(0)    ? "; a higher memory ceiling would change that"
            : best == 0 ? "; more tokens or larger weights would change that"
                        : "; fewer tokens or slower links would change that";
   }
 
   std::vector<Alternative> table;
-  for (auto [i, mode] : llvm::enumerate(modes)) {
+  for (auto [i, candidate] : llvm::enumerate(candidates)) {
     Alternative entry;
-    entry.name = mode.mode == "none" ? tensorAxis < 0 ? "replicate" : "none (tensor parallel)"
-                 : mode.mode == "batch"
-                     ? "batch over " + toString(mode.axes, mesh)
-                     : "fold " + mode.mode + " over " + toString(mode.axes, mesh);
+    entry.name = getName(candidate, mesh, tensorAxis >= 0);
     entry.note = planned[i].note;
     if (entry.note.empty() && !fits(i))
       entry.note = "above the memory ceiling";
@@ -266,5 +272,5 @@ FailureOr<std::string> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                .str(),
            {{"ranks", double(mesh.getNumRanks())}, {"memory ceiling", double(ceiling)}},
            std::move(table));
-  return modes[best].mode;
+  return candidates[best].mode;
 }

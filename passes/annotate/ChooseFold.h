@@ -15,9 +15,9 @@
 
 namespace meshwright {
 
-/// A mode of fold-encoder and the axes it shards over.
-struct FoldMode {
-  std::string mode;
+/// A mode of fold-encoder and the axes that it shards over.
+struct FoldCandidate {
+  FoldMode mode;
   dist::AxisList axes;
 };
 
@@ -27,8 +27,8 @@ struct FoldMode {
 ///
 /// `modes` begins with "none". `options` are those of the pass; its mode is not
 /// read.
-mlir::FailureOr<std::string> chooseFold(mlir::func::FuncOp func, dist::MeshOp meshOp,
-                                        mlir::ArrayRef<FoldMode> modes,
+mlir::FailureOr<FoldMode> chooseFold(mlir::func::FuncOp func, dist::MeshOp meshOp,
+                                        mlir::ArrayRef<FoldCandidate> candidates,
                                         const FoldEncoderPassOptions &options);
 
 } // namespace meshwright

@@ -8,7 +8,6 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
-#include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 using namespace mlir;
@@ -20,27 +19,12 @@ namespace meshwright {
 #include "meshwright/passes/annotate/Passes.h.inc"
 } // namespace meshwright
 
-/// Parses pass options through the one list of options.
-static FailureOr<ParallelizeOptions> parseOptions(Operation *op, const Twine &text) {
-  return parseParallelizeOptions(text.str(), [&](const Twine &message) -> LogicalResult {
-    return op->emitError() << message;
-  });
-}
-
 namespace {
 
 struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> {
   using DeclareMeshPassBase::DeclareMeshPassBase;
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    std::string text;
-    if (!mesh.empty())
-      text += "mesh=" + mesh + " ";
-    if (!device.empty())
-      text += "device='" + device + "'";
-    auto options = parseOptions(module, text);
-    if (failed(options))
-      return signalPassFailure();
     auto meshes = llvm::to_vector(module.getOps<MeshOp>());
     // Whoever plans, plans for a device there is: the cost model takes another
     // for none.
@@ -53,10 +37,11 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
     };
     if (!checkDevice(device, module.getLoc()))
       return signalPassFailure();
-    for (MeshOp mesh : meshes)
-      if (!checkDevice(mesh.getMesh().getDevice(), mesh.getLoc()))
+    for (MeshOp known : meshes)
+      if (!checkDevice(known.getMesh().getDevice(), known.getLoc()))
         return signalPassFailure();
-    if (options->mesh.empty() && options->stageMeshes.empty()) {
+    const MeshOption &wanted = mesh.getValue();
+    if (wanted.empty()) {
       if (meshes.empty()) {
         module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";
         return signalPassFailure();
@@ -72,10 +57,10 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
     };
     MeshAttr attr;
     DictionaryAttr views;
-    if (!options->stageMeshes.empty()) {
+    if (!wanted.stages.empty()) {
       SmallVector<StageMesh> stages;
       SmallVector<NamedAttribute> named;
-      for (const StageMeshOption &stage : options->stageMeshes) {
+      for (const StageMeshOption &stage : wanted.stages) {
         MeshAttr own = makeMesh(stage.axes, "");
         if (!own)
           return signalPassFailure();
@@ -88,7 +73,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
       attr = *joined;
       views = DictionaryAttr::get(&getContext(), named);
     } else {
-      attr = makeMesh(options->mesh, device);
+      attr = makeMesh(wanted.axes, device);
     }
     if (!attr)
       return signalPassFailure();

@@ -44,8 +44,8 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
     FailureOr<std::string> chosenRing = getChosen(module, "ring", ring);
     if (failed(chosenUlysses) || failed(chosenRing))
       return signalPassFailure();
-    ulysses = *chosenUlysses;
-    ring = *chosenRing;
+    ulyssesAxis = *chosenUlysses;
+    ringAxis = *chosenRing;
     if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
     bool found = false;
@@ -56,7 +56,9 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
       if (!llvm::is_contained(stages, stage))
         continue;
       found = true;
-      FailureOr<std::string> chosen = mode == "auto" ? choose(func, *meshOp) : mode.getValue();
+      FailureOr<FoldMode> chosen = mode.getValue();
+      if (mode == FoldMode::Auto)
+        chosen = choose(func, *meshOp);
       if (failed(chosen) || failed(fold(func, *meshOp, *chosen)))
         return signalPassFailure();
     }
@@ -72,13 +74,17 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
 
 private:
   LogicalResult checkAxes(MeshOp meshOp);
-  AxisList getGroup(MeshAttr mesh, StringRef mode);
-  FailureOr<std::string> choose(func::FuncOp func, MeshOp meshOp);
-  LogicalResult fold(func::FuncOp func, MeshOp meshOp, StringRef mode);
+  AxisList getGroup(MeshAttr mesh, FoldMode mode);
+  FailureOr<FoldMode> choose(func::FuncOp func, MeshOp meshOp);
+  LogicalResult fold(func::FuncOp func, MeshOp meshOp, FoldMode mode);
   LogicalResult splitBatch(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
                            ArrayRef<Axis> axes);
   void reportWeights(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
                      ArrayRef<Axis> axes);
+  /// The axes that are taken for `ulysses` and `ring`: the options', or where these are
+  /// auto those that choose-context-parallel chose.
+  std::string ulyssesAxis, ringAxis;
+
   void log(Outcome outcome, Location loc, const std::string &message,
            std::vector<std::pair<std::string, double>> numbers = {}) {
     DistDialect::getDecisionLog(&getContext())
@@ -86,43 +92,40 @@ private:
   }
 };
 
-/// The mode is one, and the mesh has the axes that it needs.
+/// Checks that the mesh has the axes that the mode needs.
 LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
-  if (!llvm::is_contained({"sp", "ulysses", "ring", "replica", "batch", "auto", "none"},
-                          StringRef(mode)))
-    return meshOp->emitError() << "fold mode is '" << mode << "' for stage '" << stage
-                               << "', expected sp, ulysses, ring, replica, batch, auto or none";
-  if (mode == "none")
+  if (mode == FoldMode::None)
     return success();
-  bool both = mode == "sp" || mode == "batch";
-  bool isMissing = both                ? ring.empty() && ulysses.empty()
-                   : mode == "ring"    ? ring.empty()
-                   : mode == "ulysses" ? ulysses.empty()
-                                       : false;
+  bool both = mode == FoldMode::Sp || mode == FoldMode::Batch;
+  bool isMissing = both                        ? ringAxis.empty() && ulyssesAxis.empty()
+                   : mode == FoldMode::Ring    ? ringAxis.empty()
+                   : mode == FoldMode::Ulysses ? ulyssesAxis.empty()
+                                               : false;
   if (isMissing)
-    return meshOp->emitError() << "fold mode '" << mode << "' for stage '" << stage
+    return meshOp->emitError() << "fold mode '" << stringify(mode) << "' for stage '" << stage
                                << "' needs the axis that context-parallel names: expected one for "
-                               << (both ? StringRef("ulysses or ring") : StringRef(mode))
+                               << (both ? StringRef("ulysses or ring") : stringify(mode))
                                << ", got none";
-  for (StringRef name : {StringRef(ring), StringRef(ulysses)})
+  for (StringRef name : {StringRef(ringAxis), StringRef(ulyssesAxis)})
     if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
       return emitMissingAxis(meshOp, name, "to fold over");
-  if (!ring.empty() && ring == ulysses)
-    return meshOp->emitOpError() << "axis \"" << ring << "\" is both ring and ulysses of stage '"
+  if (!ringAxis.empty() && ringAxis == ulyssesAxis)
+    return meshOp->emitOpError() << "axis \"" << ringAxis << "\" is both ring and ulysses of stage '"
                                  << stage << "', expected two axes";
   return success();
 }
 
 /// The axes of a mode, in the mesh's order; those of size 1 left out.
-AxisList FoldEncoderPass::getGroup(MeshAttr mesh, StringRef mode) {
+AxisList FoldEncoderPass::getGroup(MeshAttr mesh, FoldMode mode) {
   AxisList axes;
+  bool both = mode == FoldMode::Sp || mode == FoldMode::Batch;
   for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
     StringRef name = axis.getName();
-    bool isRing = name == ring && (mode == "sp" || mode == "batch" || mode == "ring");
-    bool isUlysses = name == ulysses && (mode == "sp" || mode == "batch" || mode == "ulysses");
-    bool isWanted = mode == "replica" ? name != data
-                    : mode == "none"  ? name == tensor
-                                      : isRing || isUlysses;
+    bool isRing = name == ringAxis && (both || mode == FoldMode::Ring);
+    bool isUlysses = name == ulyssesAxis && (both || mode == FoldMode::Ulysses);
+    bool isWanted = mode == FoldMode::Replica ? name != data
+                    : mode == FoldMode::None  ? name == tensor
+                                              : isRing || isUlysses;
     if (isWanted && axis.getSize() > 1)
       axes.push_back({int(i), 1, axis.getSize()});
   }
@@ -130,53 +133,55 @@ AxisList FoldEncoderPass::getGroup(MeshAttr mesh, StringRef mode) {
 }
 
 /// Each group of axes that a mode gives is one alternative.
-FailureOr<std::string> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
+FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   MeshAttr mesh = meshOp.getMesh();
-  SmallVector<FoldMode> modes{{"none", getGroup(mesh, "none")}};
-  for (StringRef mode : {"sp", "ulysses", "ring", "replica"}) {
+  SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(mesh, FoldMode::None)}};
+  for (FoldMode mode : {FoldMode::Sp, FoldMode::Ulysses, FoldMode::Ring, FoldMode::Replica}) {
     AxisList axes = getGroup(mesh, mode);
-    if (!axes.empty() &&
-        llvm::none_of(modes, [&](const FoldMode &other) { return other.axes == axes; }))
-      modes.push_back({mode.str(), axes});
+    if (!axes.empty() && llvm::none_of(candidates, [&](const FoldCandidate &other) {
+          return other.axes == axes;
+        }))
+      candidates.push_back({mode, axes});
   }
-  if (AxisList axes = getGroup(mesh, "batch"); !axes.empty())
-    modes.push_back({"batch", axes});
-  if (modes.size() == 1) {
+  if (AxisList axes = getGroup(mesh, FoldMode::Batch); !axes.empty())
+    candidates.push_back({FoldMode::Batch, axes});
+  if (candidates.size() == 1) {
     log(Outcome::Declined, func.getLoc(),
         llvm::formatv("fold=auto has no group of more than one rank for stage '{0}'", stage));
-    return std::string("none");
+    return FoldMode::None;
   }
   FoldEncoderPassOptions options;
   options.stage = stage;
-  options.ulysses = ulysses;
-  options.ring = ring;
+  options.ulysses = ulyssesAxis;
+  options.ring = ringAxis;
   options.data = data;
   options.tensor = tensor;
   options.sequenceParallel = sequenceParallel;
   options.memoryCeiling = memoryCeiling;
-  return chooseFold(func, meshOp, modes, options);
+  return chooseFold(func, meshOp, candidates, options);
 }
 
-LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, StringRef mode) {
+LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, FoldMode mode) {
   AxisList axes = getGroup(meshOp.getMesh(), mode);
   if (axes.empty()) {
-    if (mode == "none")
+    if (mode == FoldMode::None)
       return success();
     log(Outcome::Declined, func.getLoc(),
-        llvm::formatv("stage '{0}' is not folded by '{1}': the group has one rank", stage, mode));
+        llvm::formatv("stage '{0}' is not folded by '{1}': the group has one rank", stage,
+                      stringify(mode)));
     return success();
   }
   auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
   if (failed(factors))
     return failure();
-  if (mode == "batch")
+  if (mode == FoldMode::Batch)
     return splitBatch(func, *factors, meshOp, axes);
   bool rewritten = false;
   StageFilter stages;
   stages.only = {stage};
   if (failed(annotateTensorParallel(func, *factors, meshOp, axes, stages, rewritten)))
     return failure();
-  if (mode != "none")
+  if (mode != FoldMode::None)
     log(Outcome::Applied, func.getLoc(),
         llvm::formatv("stage '{0}' is folded over {1}, {2} ranks", stage,
                       toString(axes, meshOp.getMesh()), getNumShards(axes)));

@@ -36,7 +36,7 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     ```
   }];
   let options = [
-    Option<"mesh", "mesh", "std::string", "\"\"",
+    Option<"mesh", "mesh", "::meshwright::MeshOption", "",
            "axes, name=size, major to minor; or stage:axes;stage:axes">,
     Option<"device", "device", "std::string", "\"\"", "device preset">,
   ];
@@ -60,7 +60,7 @@ def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
     ```
   }];
   let options = [
-    Option<"shardings", "shardings", "std::string", "\"\"", "rules, as --parallelize takes them">,
+    Option<"shardings", "shardings", "::meshwright::ShardingRules", "", "rules, as --parallelize takes them">,
   ];
 }
 
@@ -159,8 +159,8 @@ def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
   let options = [
     Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis, or several, major to minor: ring,ulysses">,
     Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
-    Option<"onlyStages", "stages", "std::string", "\"\"", "stages of a composed program; all where empty">,
-    Option<"exceptStages", "except", "std::string", "\"\"", "stages to leave alone">,
+    ListOption<"onlyStages", "stages", "std::string", "stages of a composed program; all where empty">,
+    ListOption<"exceptStages", "except", "std::string", "stages to leave alone">,
   ];
 }
 
@@ -186,7 +186,7 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
   let options = [
     Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis">,
     Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
-    Option<"mode", "mode", "std::string", "\"auto\"", "on, off or auto">,
+    Option<"mode", "mode", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto", "on, off or auto">,
   ];
 }
 
@@ -225,7 +225,7 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
     Option<"order", "order", "std::string", "\"auto\"", "contiguous, zigzag, striped or auto">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
     Option<"tensor", "tensor", "std::string", "\"tp\"", "mesh axis of tensor parallelism">,
-    Option<"exceptStages", "except", "std::string", "\"\"",
+    ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",
            "bytes that attention may take on a rank; 0: any">,
@@ -268,7 +268,7 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
            "mesh axis that keys and values move along, or auto">,
     Option<"order", "order", "std::string", "\"auto\"",
            "how the sequence lies on the ring: contiguous, zigzag, striped or auto">,
-    Option<"exceptStages", "except", "std::string", "\"\"",
+    ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,
   ];
 }
@@ -312,14 +312,14 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
   }];
   let options = [
     Option<"stage", "stage", "std::string", "", "a stage of a composed program">,
-    Option<"mode", "mode", "std::string", "\"sp\"",
+    Option<"mode", "mode", "::meshwright::FoldMode", "::meshwright::FoldMode::Sp",
            "sp, ulysses, ring, replica, batch, none or auto">,
     Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
     Option<"ring", "ring", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
     Option<"tensor", "tensor", "std::string", "\"\"",
            "mesh axis of tensor parallelism, if the mesh has it: mode none">,
-    Option<"sequenceParallel", "sequence-parallel", "std::string", "\"auto\"",
+    Option<"sequenceParallel", "sequence-parallel", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto",
            "on, off or auto: how alternatives of mode auto are planned">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",
            "bytes a rank may use, for mode auto; 0: the device's memory">,

@@ -27,13 +27,6 @@ struct DecomposeAllReducePass
     : meshwright::impl::DecomposeAllReducePassBase<DecomposeAllReducePass> {
   using DecomposeAllReducePassBase::DecomposeAllReducePassBase;
 
-  LogicalResult initialize(MLIRContext *context) override {
-    if (when != "auto" && when != "always")
-      return emitError(UnknownLoc::get(context))
-             << kPass << ": option 'when' is '" << when << "', expected auto or always";
-    return success();
-  }
-
   void runOnOperation() override;
   /// Whether it was.
   bool decompose(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding,
@@ -90,7 +83,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
       {"gathers_less_savings_seconds", double(entry.getBest()) * 1e-12}};
   if (token.padded != token.size)
     numbers.push_back({"padded_rows", double(token.padded - token.size)});
-  if (after > whole.time && when != "always") {
+  if (after > whole.time && when != OnOffAuto::On) {
     log.add(kPass.str(), Outcome::Declined, op.getLoc(),
             token.padded != token.size
                 ? "all-reduce stays whole: padding and launches cost more than sharding the tokens "
@@ -108,7 +101,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
 
 void DecomposeAllReducePass::runOnOperation() {
   func::FuncOp func = getOperation();
-  if (!getSpmdMeshSymbol(func) || func.isDeclaration())
+  if (!getSpmdMeshSymbol(func) || func.isDeclaration() || when == OnOffAuto::Off)
     return markAllAnalysesPreserved();
   MeshAttr mesh = getSpmdMesh(func);
   if (failed(verifyDevice(mesh, func)))

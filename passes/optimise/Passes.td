@@ -36,8 +36,9 @@ def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"
     %3 = nn.relu %2 : tensor<16x8xf32>
     ```
   }];
-  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
-                        "auto: where it pays by the cost model; always: wherever an op behind it can then run on a shard">];
+  let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
+                        "on: wherever an op behind it can then run on a shard; off: nowhere; auto: where it "
+                        "pays by the cost model">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 

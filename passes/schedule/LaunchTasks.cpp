@@ -45,6 +45,11 @@ static void addDependences(ScheduleTask &task, Operation *op,
   task.dependences.append(dependences.begin(), dependences.end());
 }
 
+std::optional<OnOffAuto> meshwright::getRequestedOverlap(func::FuncOp func) {
+  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
+  return asked ? parseOnOffAuto(asked) : std::nullopt;
+}
+
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
   DenseMap<Operation *, unsigned> numbers;
   for (Operation &op : func.front()) {

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H
 
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/passes/schedule/ListScheduler.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -17,6 +18,9 @@ namespace meshwright {
 
 /// Which collectives run beside kernels: those whose links do, all, or none.
 enum class RunBeside { ByLink, Always, Never };
+
+/// The overlap that the function asks for (`rt.overlap`); none if it does not say.
+std::optional<OnOffAuto> getRequestedOverlap(mlir::func::FuncOp func);
 
 /// A function of launches, in its order: kernels, and collectives with their
 /// waits. What is between launches (views, constants, prepared parameters) goes

@@ -85,13 +85,6 @@ struct OverlapCollectivesPass
     : meshwright::impl::OverlapCollectivesPassBase<OverlapCollectivesPass> {
   using OverlapCollectivesPassBase::OverlapCollectivesPassBase;
 
-  LogicalResult initialize(MLIRContext *context) override {
-    if (when != "auto" && when != "always" && when != "never")
-      return emitError(UnknownLoc::get(context))
-             << kPass << ": option 'when' is '" << when << "', expected auto, always or never";
-    return success();
-  }
-
   void runOnOperation() override;
   /// Finds an order within the ceiling, and its schedule. `plain` has the same
   /// launches, none of which runs beside others; null if none does anyway.
@@ -100,11 +93,6 @@ struct OverlapCollectivesPass
 };
 
 } // namespace
-
-static bool isAsked(func::FuncOp func, StringRef overlap) {
-  auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
-  return asked && asked == overlap;
-}
 
 LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
                                           Program *plain, Schedule &schedule) {
@@ -173,7 +161,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
     error << " (" << packing << " of them for packing)";
   error << " and " << least << " for what it computes, in the most frugal order: expected at most "
         << ceiling << ", the memory ceiling";
-  if (isAsked(func, "on"))
+  if (getRequestedOverlap(func) == OnOffAuto::On)
     error << "; 'overlap=on' cuts collectives into chunks wherever it can, 'overlap=auto' may need "
              "less";
   return error;
@@ -189,17 +177,15 @@ void OverlapCollectivesPass::runOnOperation() {
   if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   CostModel model(mesh);
-  bool isAskedAnything = func->hasAttr(rt::RtDialect::kOverlapAttr);
-  bool always = isAskedAnything ? isAsked(func, "on") : when == "always";
-  bool never = isAskedAnything ? isAsked(func, "off") : when == "never";
+  OnOffAuto mode = getRequestedOverlap(func).value_or(when);
   int64_t ceiling = memoryCeiling;
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
   Program plain(func, model, RunBeside::Never);
   Program program(func, model,
-                  always  ? RunBeside::Always
-                  : never ? RunBeside::Never
-                          : RunBeside::ByLink);
+                  mode == OnOffAuto::On    ? RunBeside::Always
+                  : mode == OnOffAuto::Off ? RunBeside::Never
+                                           : RunBeside::ByLink);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
   bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
   Schedule schedule;

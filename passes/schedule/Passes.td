@@ -29,7 +29,8 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
     ceiling, `rt.chunks = "none"` or `"all"` notes the one that does; if none does, the
     one that needs least, which the refusal names. What is noted already stays.
   }];
-  let options = [Option<"overlap", "overlap", "std::string", /*default=*/"\"auto\"", "on, off or auto">,
+  let options = [Option<"overlap", "overlap", "::meshwright::OnOffAuto",
+                        /*default=*/"::meshwright::OnOffAuto::Auto", "on, off or auto">,
                  Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
                         "bytes of arguments and arena; no limit if 0">];
   let dependentDialects = ["::meshwright::rt::RtDialect"];
@@ -77,9 +78,9 @@ def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
     %2 = nn.concat %7, %8 dim 0 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<32x8xf32>
     ```
   }];
-  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
-                        "auto: where it pays by the cost model; always: wherever it can be done; the "
-                        "function's rt.overlap goes before">,
+  let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
+                        "on: wherever it can be done; off: nowhere; auto: where it pays by the cost "
+                        "model; the function's rt.overlap goes before">,
                  Option<"chunks", "chunks", "int64_t", /*default=*/"0",
                         "how many; 0: as many as take least time">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -208,9 +209,9 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
     %g = rt.wait %f : !rt.future<tensor<16x8xf32>>
     ```
   }];
-  let options = [Option<"when", "when", "std::string", /*default=*/"\"auto\"",
-                        "auto: where links run beside the device's work; always; never: for the "
-                        "ceiling alone; the function's rt.overlap goes before">,
+  let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
+                        "on; off: orders for the ceiling alone; auto: where links run beside the "
+                        "device's work; the function's rt.overlap goes before">,
                  Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
                         "bytes of arguments, of their packing, and of the arena; the function's "
                         "rt.memory_ceiling if 0">];

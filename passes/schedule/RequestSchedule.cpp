@@ -25,24 +25,17 @@ namespace {
 struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSchedulePass> {
   using RequestSchedulePassBase::RequestSchedulePassBase;
 
-  LogicalResult initialize(MLIRContext *context) override {
-    if (overlap != "on" && overlap != "off" && overlap != "auto")
-      return emitError(UnknownLoc::get(context)) << "request-schedule: option 'overlap' is '"
-                                                 << overlap << "', expected on, off or auto";
-    return success();
-  }
-
   void runOnOperation() override {
     Builder builder(&getContext());
     for (auto func : getOperation().getOps<func::FuncOp>()) {
       if (!dist::getSpmdMeshSymbol(func))
         continue;
-      if (overlap != "auto")
-        func->setAttr(rt::RtDialect::kOverlapAttr, builder.getStringAttr(overlap));
+      if (overlap != OnOffAuto::Auto)
+        func->setAttr(rt::RtDialect::kOverlapAttr, builder.getStringAttr(stringify(overlap)));
       if (!memoryCeiling)
         continue;
       func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(memoryCeiling));
-      if (overlap == "auto" && !func->hasAttr(rt::RtDialect::kChunksAttr))
+      if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
         chooseChunks(func);
     }
   }

@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/ListScheduler.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/SplitRegion.h"
@@ -385,9 +386,6 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCo
   using SplitCollectivesPassBase::SplitCollectivesPassBase;
 
   LogicalResult initialize(MLIRContext *context) override {
-    if (when != "auto" && when != "always")
-      return emitError(UnknownLoc::get(context))
-             << kPass << ": option 'when' is '" << when << "', expected auto or always";
     if (chunks < 0 || chunks == 1)
       return emitError(UnknownLoc::get(context))
              << kPass << ": option 'chunks' is " << chunks.getValue()
@@ -442,15 +440,15 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
 
 void SplitCollectivesPass::runOnOperation() {
   func::FuncOp func = getOperation();
-  auto isAsked = [&](StringRef attribute, StringRef value) {
-    auto asked = func->getAttrOfType<StringAttr>(attribute);
-    return asked && asked == value;
-  };
-  if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||
-      isAsked(rt::RtDialect::kOverlapAttr, "off") || isAsked(rt::RtDialect::kChunksAttr, "none"))
+  OnOffAuto mode = getRequestedOverlap(func).value_or(when);
+  auto chunks = func->getAttrOfType<StringAttr>(rt::RtDialect::kChunksAttr);
+  if (chunks && chunks == "none")
+    mode = OnOffAuto::Off;
+  else if (chunks && chunks == "all" && mode != OnOffAuto::Off)
+    mode = OnOffAuto::On;
+  if (!getSpmdMeshSymbol(func) || func.isDeclaration() || mode == OnOffAuto::Off)
     return markAllAnalysesPreserved();
-  always = when == "always" || isAsked(rt::RtDialect::kOverlapAttr, "on") ||
-           isAsked(rt::RtDialect::kChunksAttr, "all");
+  always = mode == OnOffAuto::On;
   Block &block = func.front();
   if (llvm::none_of(block, [](Operation &op) { return isCollective(&op); }))
     return markAllAnalysesPreserved();

@@ -10,7 +10,7 @@ from harness import assert_close, launch, tool
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-PASSES = ["--decompose-all-reduce=when=always", "--sink-all-gather", "--combine-collectives"]
+PASSES = ["--decompose-all-reduce=when=on", "--sink-all-gather", "--combine-collectives"]
 
 
 def model(tokens):

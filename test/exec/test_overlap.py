@@ -97,7 +97,7 @@ def run(folder, name):
 def test_split(tmp_path, mesh, batch, tokens, chunks, sequence_parallel):
     prepare(tmp_path, batch, tokens)
     opt(tmp_path, "m.mlir", f"--parallelize=mesh={mesh} sequence-parallel={sequence_parallel}", "-o", "whole.mlir")
-    opt(tmp_path, "whole.mlir", f"--split-collectives=when=always chunks={chunks}", "-o", "split.mlir")
+    opt(tmp_path, "whole.mlir", f"--split-collectives=when=on chunks={chunks}", "-o", "split.mlir")
     text = (tmp_path / "split.mlir").read_text()
     assert "nn.concat" in text
     reference, whole, split = (run(tmp_path, name) for name in ("m", "whole", "split"))

@@ -3,7 +3,7 @@
 // RUN: not sharding-opt %s --split-input-file --annotate-tensor-parallel="axis=sp" 2>&1 | FileCheck %s --check-prefix=TENSOR
 // RUN: sharding-opt %s --split-input-file --annotate-tensor-parallel --annotate-scatter-modes=mode=on -verify-diagnostics -o /dev/null
 
-// MODE: error: annotate-scatter-modes: mode 'maybe', expected on, off or auto
+// MODE: for the --mode option: 'maybe': expected on, off or auto
 // AXIS: error: 'dist.mesh' op has no axis "sp" to scatter tokens over
 // TENSOR: error: 'dist.mesh' op has no axis "sp" for tensor parallelism
 dist.mesh @mesh = <["tp"=2]>

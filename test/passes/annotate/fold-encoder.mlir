@@ -10,7 +10,7 @@
 // RUN: not sharding-opt %s --fold-encoder="stage=text mode=replica" 2>&1 | FileCheck %s --check-prefix=STAGE
 
 // NEEDS: error: fold mode 'sp' for stage 'encoder' needs the axis that context-parallel names: expected one for ulysses or ring, got none
-// MODE: error: fold mode is 'up' for stage 'encoder', expected sp, ulysses, ring, replica, batch, auto or none
+// MODE: for the --mode option: 'up': expected sp, ulysses, ring, replica, batch, auto or none
 // STAGE: error: fold names stage 'text', expected one of encoder, denoiser
 
 // AXIS: error: 'dist.mesh' op has no axis "up" to fold over

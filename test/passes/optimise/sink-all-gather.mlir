@@ -1,5 +1,5 @@
 // RUN: sharding-opt %s --decompose-all-reduce --sink-all-gather --split-input-file | FileCheck %s
-// RUN: sharding-opt %s --decompose-all-reduce=when=always --sink-all-gather --verify-placement --split-input-file | FileCheck %s 
+// RUN: sharding-opt %s --decompose-all-reduce=when=on --sink-all-gather --verify-placement --split-input-file | FileCheck %s 
 // RUN: sharding-opt %s --decompose-all-reduce --sink-all-gather --report-decisions --split-input-file 2>&1 -o /dev/null | FileCheck %s --check-prefix=LOG
 
 // Two layers. The residual stream stays on the shard from the first reduction to

@@ -4,8 +4,8 @@
 // RUN: not sharding-opt %s --overlap-collectives --request-schedule=overlap=sometimes 2>&1 | FileCheck %s --check-prefix=REQUEST
 // RUN: sharding-opt %s --form-kernels --overlap-collectives=memory-ceiling=1152 --plan-buffers | FileCheck %s
 
-// WHEN: overlap-collectives: option 'when' is 'often', expected auto, always or never
-// REQUEST: error: request-schedule: option 'overlap' is 'sometimes', expected on, off or auto
+// WHEN: for the --when option: 'often': expected on, off or auto
+// REQUEST: for the --overlap option: 'sometimes': expected on, off or auto
 
 // What the smallest value is, it also keeps to.
 // CEILING: error: 'main' needs 1152 bytes on a rank, 128 for parameters and inputs and 1024 for what it computes, in the most frugal order: expected at most 1024, the memory ceiling

@@ -1,7 +1,7 @@
 // RUN: not sharding-opt %s --split-collectives=when=often 2>&1 | FileCheck %s --check-prefix=WHEN
 // RUN: not sharding-opt %s --split-collectives=chunks=1 2>&1 | FileCheck %s --check-prefix=CHUNKS
 
-// WHEN: split-collectives: option 'when' is 'often', expected auto or always
+// WHEN: for the --when option: 'often': expected on, off or auto
 // CHUNKS: split-collectives: option 'chunks' is 1, expected 0 (as many as pay) or at least 2
 func.func @main() {
   return

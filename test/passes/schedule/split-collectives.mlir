@@ -1,4 +1,4 @@
-// RUN: sharding-opt %s --split-input-file --split-collectives="when=always chunks=2" --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --split-collectives="when=on chunks=2" --verify-roundtrip | FileCheck %s
 // RUN: sharding-opt %s --split-input-file --split-collectives --report-decisions 2>&1 -o /dev/null | FileCheck %s --check-prefix=LOG
 
 // The products on either side of an all-reduce: one chunk is summed while the

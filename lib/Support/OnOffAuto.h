@@ -1,0 +1,41 @@
+//===- OnOffAuto.h - on, off, or as the compiler decides --------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_SUPPORT_ONOFFAUTO_H
+#define MESHWRIGHT_LIB_SUPPORT_ONOFFAUTO_H
+
+#include "meshwright/lib/Support/OptionParser.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <optional>
+
+namespace meshwright {
+
+/// Whether a rewrite happens wherever it can, nowhere, or where it pays by the cost
+/// model. Options, passes and attributes spell it on, off, auto.
+enum class OnOffAuto { On, Off, Auto };
+
+llvm::StringRef stringify(OnOffAuto mode);
+
+/// Returns nothing for a text that is none of the three.
+std::optional<OnOffAuto> parseOnOffAuto(llvm::StringRef text);
+
+llvm::LogicalResult parseOptionText(llvm::StringRef text, OnOffAuto &mode,
+                                    OptionErrorHandler error);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, OnOffAuto mode);
+
+} // namespace meshwright
+
+template <>
+class llvm::cl::parser<meshwright::OnOffAuto>
+    : public meshwright::TextOptionParser<meshwright::OnOffAuto> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+#endif // MESHWRIGHT_LIB_SUPPORT_ONOFFAUTO_H
