@@ -8,11 +8,16 @@
 #include "meshwright/passes/Pipeline.h"
 
 #include "meshwright/passes/annotate/Passes.h"
+#include "meshwright/passes/annotate/Pipeline.h"
 #include "meshwright/passes/optimise/Passes.h"
+#include "meshwright/passes/optimise/Pipeline.h"
 #include "meshwright/passes/partition/Passes.h"
+#include "meshwright/passes/partition/Pipeline.h"
 #include "meshwright/passes/propagate/Passes.h"
+#include "meshwright/passes/propagate/Pipeline.h"
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/schedule/Passes.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/passes/verify/Passes.h"
 
 #include "mlir/Pass/PassRegistry.h"
@@ -21,112 +26,41 @@
 using namespace mlir;
 using namespace meshwright;
 
-static void buildAnnotate(OpPassManager &pm, const ParallelizeOptions &options) {
-  DeclareMeshPassOptions mesh;
-  mesh.mesh = options.mesh;
-  mesh.device = options.device.empty() ? "h100" : options.device;
-  pm.addPass(createDeclareMeshPass(mesh));
-
-  if (!options.shardings.rules.empty())
-    pm.addPass(createAnnotateRulesPass({options.shardings}));
-
-  AnnotateDataParallelPassOptions data;
-  data.axis = options.dataParallel.getName("dp").str();
-  data.optional = options.dataParallel.kind == AxisChoice::Default;
-  pm.addPass(createAnnotateDataParallelPass(data));
-
-  if (options.contextParallel.isWanted())
-    pm.addPass(createSplitJointAttentionPass());
-  // Stages that are laid out for themselves, and those that are not as the others.
-  std::vector<std::string> folded, apart;
-  for (const FoldRule &rule : options.fold)
-    apart.push_back(rule.stage);
-  if (options.contextParallel.isWanted()) {
-    ChooseContextParallelPassOptions choose;
-    choose.ulysses = options.contextParallel.ulysses;
-    choose.ring = options.contextParallel.ring;
-    choose.order = options.contextParallel.order;
-    choose.data = data.axis;
-    choose.tensor = options.tensorParallel.getName("tp").str();
-    choose.exceptStages = apart;
-    choose.memoryCeiling = options.memoryCeiling.value_or(0);
-    pm.addPass(createChooseContextParallelPass(choose));
-  }
-  for (const FoldRule &rule : options.fold) {
-    if (rule.mode == FoldMode::None)
-      continue;
-    folded.push_back(rule.stage);
-    pm.addPass(createSplitFusedLinearsPass());
-    FoldEncoderPassOptions fold;
-    fold.stage = rule.stage;
-    fold.mode = rule.mode;
-    fold.ulysses = options.contextParallel.ulysses;
-    fold.ring = options.contextParallel.ring;
-    fold.data = data.axis;
-    fold.tensor = options.tensorParallel.getName("tp").str();
-    fold.sequenceParallel = options.sequenceParallel;
-    fold.memoryCeiling = options.memoryCeiling.value_or(0);
-    pm.addPass(createFoldEncoderPass(fold));
-  }
-  bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
-  AnnotateTensorParallelPassOptions tensor;
-  if (isTensorParallel) {
-    pm.addPass(createSplitFusedLinearsPass());
-    tensor.axis = options.tensorParallel.getName("tp").str();
-    tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
-    tensor.exceptStages = folded;
-    pm.addPass(createAnnotateTensorParallelPass(tensor));
-  }
-  if (options.contextParallel.isWanted()) {
-    AnnotateContextParallelPassOptions context;
-    context.ulysses = options.contextParallel.ulysses;
-    context.ring = options.contextParallel.ring;
-    context.order = options.contextParallel.order;
-    context.exceptStages = apart;
-    pm.addPass(createAnnotateContextParallelPass(context));
-  }
-  if (!isTensorParallel)
-    return;
-  AnnotateScatterModesPassOptions scatter;
-  scatter.axis = tensor.axis;
-  scatter.optional = tensor.optional;
-  scatter.mode = options.sequenceParallel;
-  pm.addPass(createAnnotateScatterModesPass(scatter));
-}
-
-static void buildOptimise(OpPassManager &pm, const ParallelizeOptions &options) {
-  if (options.sequenceParallel != OnOffAuto::Off) {
-    // What was annotated is scattered already; this is for programs that come
-    // with their all-reduces written out.
-    DecomposeAllReducePassOptions decompose;
-    decompose.when = options.sequenceParallel;
-    pm.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
-    pm.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
-  }
-  pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
-  pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
-}
-
 ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) {
   ScheduleOptions schedule;
+  schedule.splitCollectives = true;
   schedule.verifyPlacement = true;
   return schedule;
+}
+
+void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &options) {
+  buildSchedulePipeline(pm, options);
+  if (options.verifyPlacement)
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
+}
+
+/// The memory of a program as it is scheduled.
+static PlanMemory getMemoryPlanner() {
+  return [](FunctionOpInterface function) { return planMemory(function).memory; };
+}
+
+void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
+  pm.addPass(createReportCommunicationPass({file.str()}, getMemoryPlanner()));
 }
 
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
-    buildAnnotate(pm, options);
+    buildAnnotatePipeline(pm, options);
     return;
   case Phase::Propagated:
-    pm.addPass(createPropagateShardingsPass());
+    buildPropagatePipeline(pm);
     return;
   case Phase::Partitioned:
-    pm.addPass(createSumShardedSlicesPass());
-    pm.addPass(createPartitionPass());
+    buildPartitionPipeline(pm);
     return;
   case Phase::Spmd:
-    buildOptimise(pm, options);
+    buildOptimisePipeline(pm, {options.sequenceParallel});
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     if (options.overlap != OnOffAuto::Auto || options.memoryCeiling)
       pm.addPass(createRequestSchedulePass(
@@ -135,7 +69,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
   case Phase::Rt:
-    buildSchedule(pm, getScheduleOptions(options));
+    buildSchedulePhase(pm, getScheduleOptions(options));
     return;
   }
 }
@@ -148,6 +82,20 @@ void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOp
     if (phase == to)
       return;
   }
+}
+
+void meshwright::registerPasses() {
+  // Passes that ask other phases come first: MLIR keeps the first pass that is registered
+  // under a name, and those that TableGen registers know their own phase only.
+  registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
+
+  registerAnnotatePasses();
+  registerPropagatePasses();
+  registerPartitionPasses();
+  registerOptimisePasses();
+  registerSchedulePasses();
+  registerReportPasses();
+  registerVerifyPasses();
 }
 
 void meshwright::registerPipelines() {

@@ -9,7 +9,7 @@
 #define MESHWRIGHT_PASSES_PIPELINE_H
 
 #include "meshwright/lib/Support/ParallelizeOptions.h"
-#include "meshwright/passes/schedule/Schedule.h"
+#include "meshwright/passes/schedule/Pipeline.h"
 
 #include "mlir/Pass/PassManager.h"
 
@@ -23,11 +23,22 @@ enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 
+/// Adds the schedule phase with the proofs that it asks for: from an SPMD program, or a
+/// global one for one rank, to planned launches.
+void buildSchedulePhase(mlir::OpPassManager &pm, const ScheduleOptions &options);
+
 /// Adds the passes of one phase alone.
 void buildPhase(mlir::OpPassManager &pm, const ParallelizeOptions &options, Phase phase);
 
 /// How the schedule phase of that pipeline works.
 ScheduleOptions getScheduleOptions(const ParallelizeOptions &options);
+
+/// Adds a pass that writes the report on an SPMD program, with the memory of its
+/// schedule.
+void addReport(mlir::OpPassManager &pm, llvm::StringRef file);
+
+/// Registers the passes of all phases.
+void registerPasses();
 
 /// Registers `--parallelize` and `--schedule`.
 void registerPipelines();

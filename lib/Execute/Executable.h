@@ -10,7 +10,7 @@
 
 #include "Compile.h"
 
-#include "meshwright/passes/schedule/Schedule.h"
+#include "meshwright/passes/schedule/Pipeline.h"
 #include "meshwright/runtime/include/Program.h"
 
 #include "mlir/IR/BuiltinOps.h"

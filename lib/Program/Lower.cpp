@@ -18,6 +18,7 @@
 #include "meshwright/lib/Program/Step.h"
 
 #include "meshwright/lib/Launches/RaceAnalysis.h"
+#include "meshwright/passes/Pipeline.h"
 
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/Pass/PassManager.h"
@@ -352,7 +353,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   // What is looked at is kept, which is more than the program that runs needs.
   if (options.probes)
     module->lookupSymbol(main.getName())->removeAttr(rt::RtDialect::kCeilingAttr);
-  buildSchedule(manager, schedule);
+  buildSchedulePhase(manager, schedule);
   if (failed(manager.run(*module)))
     return failure();
   return lower::ProgramLowering(module->lookupSymbol<func::FuncOp>(main.getName()), options).run();

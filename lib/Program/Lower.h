@@ -12,7 +12,7 @@
 #include "meshwright-c/Runtime.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
-#include "meshwright/passes/schedule/Schedule.h"
+#include "meshwright/passes/schedule/Pipeline.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"

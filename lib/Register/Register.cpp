@@ -11,13 +11,6 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/Pipeline.h"
-#include "meshwright/passes/annotate/Passes.h"
-#include "meshwright/passes/optimise/Passes.h"
-#include "meshwright/passes/partition/Passes.h"
-#include "meshwright/passes/propagate/Passes.h"
-#include "meshwright/passes/report/Passes.h"
-#include "meshwright/passes/schedule/Passes.h"
-#include "meshwright/passes/verify/Passes.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -34,12 +27,6 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
 }
 
 void meshwright::registerAllPasses() {
-  registerAnnotatePasses();
-  registerPropagatePasses();
-  registerPartitionPasses();
-  registerOptimisePasses();
-  registerSchedulePasses();
-  registerReportPasses();
-  registerVerifyPasses();
+  registerPasses();
   registerPipelines();
 }

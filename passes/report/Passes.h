@@ -8,14 +8,26 @@
 #ifndef MESHWRIGHT_PASSES_REPORT_PASSES_H
 #define MESHWRIGHT_PASSES_REPORT_PASSES_H
 
+#include "meshwright/lib/Report/Report.h"
+
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
+
+#include <functional>
 
 namespace meshwright {
 
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/report/Passes.h.inc"
+
+/// The memory of an SPMD function as it is scheduled. The schedule phase knows it, so
+/// passes/Pipeline.cpp supplies it.
+using PlanMemory = std::function<Memory(mlir::FunctionOpInterface)>;
+
+/// Without a planner the report counts values from their definition to their last use.
+std::unique_ptr<mlir::Pass> createReportCommunicationPass(ReportCommunicationPassOptions options,
+                                                          PlanMemory planMemory);
 
 } // namespace meshwright
 

@@ -33,17 +33,6 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
                         "where to; the standard error if empty">];
 }
 
-def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
-  let summary = "refuse SPMD programs that need more memory than a rank has";
-  let description = [{
-    An error where no order in which the schedule phase could put an SPMD function
-    keeps its weights, inputs and activations to `ceiling` bytes on a rank. Leaves the
-    module as it is: a copy is scheduled.
-  }];
-  let options = [Option<"ceiling", "ceiling", "int64_t", /*default=*/"0",
-                        "bytes; no limit if 0">];
-}
-
 def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
   let summary = "emit the decisions of earlier passes as remarks";
   let description = [{

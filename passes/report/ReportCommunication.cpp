@@ -8,7 +8,6 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/report/Passes.h"
-#include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_REPORTCOMMUNICATIONPASS
@@ -47,6 +46,8 @@ namespace {
 struct ReportCommunicationPass
     : meshwright::impl::ReportCommunicationPassBase<ReportCommunicationPass> {
   using ReportCommunicationPassBase::ReportCommunicationPassBase;
+  ReportCommunicationPass(ReportCommunicationPassOptions options, PlanMemory planMemory)
+      : ReportCommunicationPassBase(std::move(options)), planMemory(std::move(planMemory)) {}
 
   void runOnOperation() override {
     markAllAnalysesPreserved();
@@ -56,11 +57,21 @@ struct ReportCommunicationPass
     FailureOr<Report> report = buildReport(*function);
     if (failed(report))
       return signalPassFailure();
-    report->memory = planMemory(*function).memory;
+    if (planMemory)
+      report->memory = planMemory(*function);
     if (failed(writeReport(*report, file, [&](const Twine &message) -> LogicalResult {
           return emitError(getOperation().getLoc(), message);
         })))
       signalPassFailure();
   }
+
+private:
+  PlanMemory planMemory;
 };
 } // namespace
+
+std::unique_ptr<Pass>
+meshwright::createReportCommunicationPass(ReportCommunicationPassOptions options,
+                                          PlanMemory planMemory) {
+  return std::make_unique<ReportCommunicationPass>(std::move(options), std::move(planMemory));
+}

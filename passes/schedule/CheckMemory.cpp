@@ -6,12 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
-#include "meshwright/passes/report/Passes.h"
+#include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_CHECKMEMORYPASS
-#include "meshwright/passes/report/Passes.h.inc"
+#include "meshwright/passes/schedule/Passes.h.inc"
 } // namespace meshwright
 
 using namespace mlir;

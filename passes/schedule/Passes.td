@@ -36,6 +36,17 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 
+def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
+  let summary = "refuse SPMD programs that need more memory than a rank has";
+  let description = [{
+    An error where no order in which the schedule phase could put an SPMD function
+    keeps its weights, inputs and activations to `ceiling` bytes on a rank. Leaves the
+    module as it is: a copy is scheduled.
+  }];
+  let options = [Option<"ceiling", "ceiling", "int64_t", /*default=*/"0",
+                        "bytes; no limit if 0">];
+}
+
 def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let summary = "cuts collectives and the products around them into chunks that overlap";
   let description = [{

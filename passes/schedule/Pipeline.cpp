@@ -1,24 +1,22 @@
-//===- Schedule.cpp - the schedule phase ----------------------------------===//
+//===- Pipeline.cpp - the schedule phase ----------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/passes/schedule/Schedule.h"
+#include "meshwright/passes/schedule/Pipeline.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
-#include "meshwright/passes/verify/Passes.h"
 
 using namespace mlir;
 using namespace meshwright;
 
-void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options) {
-  // Values that somebody looks at stay whole; and only what is the placement of a
-  // global program can be cut by what its values are.
-  if (!options.keepProbed && options.verifyPlacement)
+void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
+  // Probed values stay whole.
+  if (options.splitCollectives && !options.keepProbed)
     pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
@@ -30,8 +28,6 @@ void meshwright::buildSchedule(OpPassManager &pm, const ScheduleOptions &options
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass(weights));
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
   pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
-  if (options.verifyPlacement)
-    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
 }
 
 CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {

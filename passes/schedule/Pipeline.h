@@ -1,12 +1,12 @@
-//===- Schedule.h - the schedule phase --------------------------*- C++ -*-===//
+//===- Pipeline.h - the schedule phase --------------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H
-#define MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_PIPELINE_H
+#define MESHWRIGHT_PASSES_SCHEDULE_PIPELINE_H
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/PassManager.h"
@@ -17,14 +17,18 @@ struct ScheduleOptions {
   /// Keep every value that has an `nn.id` between kernels, where it can be
   /// looked at.
   bool keepProbed = false;
-  /// Prove the placement of what comes out; races are always looked for.
+  /// Cut collectives into chunks that overlap with kernels, where the function's
+  /// `rt.overlap` allows it. Without effect under `keepProbed`.
+  bool splitCollectives = false;
+  /// Prove the placement of the result. Races are always looked for.
   bool verifyPlacement = false;
   /// The processor that programs are for, by LLVM's name.
   std::string targetCpu = "host";
 };
 
-/// Adds the passes from an SPMD or a global program to a planned rt program.
-void buildSchedule(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+/// Adds the passes from an SPMD or a global program to a planned rt program. They prove
+/// nothing: see `buildSchedulePhase` (passes/Pipeline.h).
+void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
 /// Seconds that a rank's collectives take by the cost model.
 struct CommunicationTime {
@@ -42,4 +46,4 @@ bool isPlanned(mlir::func::FuncOp func);
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_PASSES_SCHEDULE_SCHEDULE_H
+#endif // MESHWRIGHT_PASSES_SCHEDULE_PIPELINE_H

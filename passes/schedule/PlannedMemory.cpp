@@ -12,7 +12,7 @@
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
-#include "meshwright/passes/schedule/Schedule.h"
+#include "meshwright/passes/schedule/Pipeline.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/Parser/Parser.h"
@@ -91,8 +91,8 @@ static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface functi
     copy->setAttr(rt::RtDialect::kCeilingAttr, Builder(&context).getI64IntegerAttr(ceiling));
   PassManager manager(&context);
   ScheduleOptions options;
-  options.verifyPlacement = true;
-  buildSchedule(manager, options);
+  options.splitCollectives = true;
+  buildSchedulePipeline(manager, options);
   if (failed(manager.run(*module))) {
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
       refused.needed = needed.getInt();

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
@@ -69,7 +70,7 @@ int main(int argc, char **argv) {
       manager.addPass(meshwright::createReportDecisionsPass(options));
     }
     if (!reportFile.empty())
-      manager.addPass(meshwright::createReportCommunicationPass({reportFile}));
+      meshwright::addReport(manager, reportFile);
     return mlir::success();
   });
 

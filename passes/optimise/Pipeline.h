@@ -1,0 +1,29 @@
+//===- Pipeline.h - the optimise phase -----------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_OPTIMISE_PIPELINE_H
+#define MESHWRIGHT_PASSES_OPTIMISE_PIPELINE_H
+
+#include "meshwright/lib/Support/OnOffAuto.h"
+
+#include "mlir/Pass/PassManager.h"
+
+namespace meshwright {
+
+struct OptimiseOptions {
+  /// Whether all-reduces become reduce-scatters and all-gathers over tokens. Policies
+  /// have scattered the programs that they annotate; this is for programs that come
+  /// with their all-reduces written out.
+  OnOffAuto sequenceParallel = OnOffAuto::Auto;
+};
+
+/// Adds the passes that rewrite an SPMD program into one that communicates less.
+void buildOptimisePipeline(mlir::OpPassManager &pm, const OptimiseOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_OPTIMISE_PIPELINE_H
