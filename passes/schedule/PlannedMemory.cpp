@@ -11,13 +11,11 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Codegen/Cpu/Gemm.h"
+#include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
-#include "mlir/Bytecode/BytecodeWriter.h"
-#include "mlir/Parser/Parser.h"
 #include "llvm/ADT/MapVector.h"
-#include "llvm/Support/raw_ostream.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -68,32 +66,29 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   return memory;
 }
 
-/// In a context of its own, so that neither its decisions nor its diagnostics are seen.
-static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface function, int64_t ceiling,
+/// The memory of a copy that is scheduled under the ceiling; none where that fails.
+static std::optional<Memory> plan(FunctionOpInterface function, int64_t ceiling,
                                   PlannedMemory &refused) {
-  DialectRegistry registry;
-  function->getContext()->getDialectRegistry().appendTo(registry);
-  MLIRContext context(registry, MLIRContext::Threading::DISABLED);
-  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && refused.refusal.empty())
-      refused.refusal = diagnostic.str();
-  });
-  auto module = parseSourceString<ModuleOp>(bytecode, ParserConfig(&context), "<module>");
-  auto copy = module ? module->lookupSymbol<func::FuncOp>(function.getName()) : func::FuncOp();
+  auto module = function->getParentOfType<ModuleOp>();
+  if (!module)
+    return std::nullopt;
+  IsolatedModule isolated(module);
+  auto copy = isolated.get() ? isolated.get().lookupSymbol<func::FuncOp>(function.getName())
+                             : func::FuncOp();
   if (!copy)
     return std::nullopt;
-  // Others are not asked about.
-  for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
+  // Other functions are not asked about.
+  for (auto other : llvm::make_early_inc_range(isolated.get().getOps<func::FuncOp>()))
     if (other != copy)
       other.erase();
   copy->removeAttr(rt::RtDialect::kCeilingAttr);
   if (ceiling)
-    copy->setAttr(rt::RtDialect::kCeilingAttr, Builder(&context).getI64IntegerAttr(ceiling));
-  PassManager manager(&context);
+    copy->setAttr(rt::RtDialect::kCeilingAttr,
+                  Builder(copy->getContext()).getI64IntegerAttr(ceiling));
   ScheduleOptions options;
   options.splitCollectives = true;
-  buildSchedulePipeline(manager, options);
-  if (failed(manager.run(*module))) {
+  if (failed(isolated.run([&](OpPassManager &pm) { buildSchedulePipeline(pm, options); }))) {
+    refused.refusal = isolated.getError();
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
       refused.needed = needed.getInt();
     return std::nullopt;
@@ -102,20 +97,15 @@ static std::optional<Memory> plan(StringRef bytecode, FunctionOpInterface functi
 }
 
 PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
-  std::string bytecode;
-  llvm::raw_string_ostream os(bytecode);
-  auto module = function->getParentOfType<ModuleOp>();
   PlannedMemory planned;
-  if (module && succeeded(writeBytecodeToFile(module, os))) {
-    if (auto memory = plan(bytecode, function, ceiling, planned)) {
-      planned.memory = std::move(*memory);
-      return planned;
-    }
-    PlannedMemory again;
-    if (auto memory = ceiling ? plan(bytecode, function, 0, again) : std::nullopt) {
-      planned.memory = std::move(*memory);
-      return planned;
-    }
+  if (auto memory = plan(function, ceiling, planned)) {
+    planned.memory = std::move(*memory);
+    return planned;
+  }
+  PlannedMemory again;
+  if (auto memory = ceiling ? plan(function, 0, again) : std::nullopt) {
+    planned.memory = std::move(*memory);
+    return planned;
   }
   planned.memory = countMemory(function);
   planned.refusal.clear();

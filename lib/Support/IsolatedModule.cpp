@@ -1,0 +1,39 @@
+//===- IsolatedModule.cpp - a copy in a context of its own ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/IsolatedModule.h"
+
+#include "mlir/Bytecode/BytecodeWriter.h"
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/Parser/Parser.h"
+#include "llvm/Support/raw_ostream.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+IsolatedModule::IsolatedModule(ModuleOp original) {
+  std::string bytecode;
+  llvm::raw_string_ostream os(bytecode);
+  if (failed(writeBytecodeToFile(original, os)))
+    return;
+  DialectRegistry registry;
+  original->getContext()->getDialectRegistry().appendTo(registry);
+  context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
+  handler = std::make_unique<ScopedDiagnosticHandler>(context.get(), [&](Diagnostic &diagnostic) {
+    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
+      error = diagnostic.str();
+  });
+  module = parseSourceString<ModuleOp>(bytecode, ParserConfig(context.get()), "<module>");
+}
+
+LogicalResult IsolatedModule::run(llvm::function_ref<void(OpPassManager &)> build) {
+  if (!module)
+    return failure();
+  PassManager manager(context.get());
+  build(manager);
+  return manager.run(*module);
+}
