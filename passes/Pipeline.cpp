@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/Pipeline.h"
 
+#include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/annotate/Passes.h"
 #include "meshwright/passes/annotate/Pipeline.h"
 #include "meshwright/passes/optimise/Passes.h"
@@ -48,10 +50,52 @@ void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
   pm.addPass(createReportCommunicationPass({file.str()}, getMemoryPlanner()));
 }
 
+/// Adds the passes that note on an SPMD program how it is to be scheduled.
+static void addScheduleRequest(OpPassManager &pm, OnOffAuto overlap, int64_t memoryCeiling) {
+  if (overlap != OnOffAuto::Auto || memoryCeiling)
+    pm.addPass(createRequestSchedulePass({overlap, memoryCeiling}));
+}
+
+/// Prices a candidate by the program that the phases make of it.
+static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, OnOffAuto overlap) {
+  FoldPrice price;
+  IsolatedModule copy(stage);
+  auto build = [&](OpPassManager &pm) {
+    buildFoldPipeline(pm, fold);
+    buildPropagatePipeline(pm);
+    buildPartitionPipeline(pm);
+    buildOptimisePipeline(pm, {fold.sequenceParallel});
+  };
+  if (failed(copy.run(build))) {
+    price.refusal = copy.getError().empty() ? "cannot be planned" : copy.getError();
+    return price;
+  }
+  auto func = *copy.get().getOps<func::FuncOp>().begin();
+  price.cost = getProgramCost(func, CostModel(dist::getSpmdMesh(func)));
+  // No order helps where the weights alone are too much.
+  price.fits = !fold.memoryCeiling || countMemory(func).weights <= fold.memoryCeiling;
+  int64_t ceiling = price.fits ? fold.memoryCeiling : 0;
+  auto request = [&](OpPassManager &pm) { addScheduleRequest(pm, overlap, ceiling); };
+  if (failed(copy.run(request))) {
+    price.refusal = copy.getError();
+    return price;
+  }
+  PlannedMemory planned = planMemory(func, ceiling);
+  price.memory = std::move(planned.memory);
+  price.fits &= planned.refusal.empty();
+  return price;
+}
+
+static PriceFold getFoldPricing(OnOffAuto overlap) {
+  return [overlap](ModuleOp stage, const FoldEncoderPassOptions &fold) {
+    return priceFold(stage, fold, overlap);
+  };
+}
+
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
-    buildAnnotatePipeline(pm, options);
+    buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});
     return;
   case Phase::Propagated:
     buildPropagatePipeline(pm);
@@ -62,9 +106,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Spmd:
     buildOptimisePipeline(pm, {options.sequenceParallel});
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
-    if (options.overlap != OnOffAuto::Auto || options.memoryCeiling)
-      pm.addPass(createRequestSchedulePass(
-          {options.overlap, options.memoryCeiling.value_or(0)}));
+    addScheduleRequest(pm, options.overlap, options.memoryCeiling.value_or(0));
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
@@ -87,6 +129,7 @@ void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOp
 void meshwright::registerPasses() {
   // Passes that ask other phases come first: MLIR keeps the first pass that is registered
   // under a name, and those that TableGen registers know their own phase only.
+  registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
 
   registerAnnotatePasses();

@@ -54,10 +54,6 @@ EDGES = {
     "lib/Report": {"lib/CostModel", "lib/Placement", "lib/Stages"},
     "lib/Execute": {"lib/Program"},
     "lib/Facade": {"lib/Execute", "lib/Program", "lib/Register"},
-    # Phases that still include one another.
-    "passes/annotate": {"passes/optimise", "passes/partition", "passes/propagate", "passes/schedule"},
-    "passes/report": {"passes/schedule"},
-    "passes/schedule": {"passes/verify"},
 }
 # These include neither MLIR nor LLVM, and no other folder of ours except include/.
 STANDALONE = {"runtime", "include"}

@@ -8,17 +8,8 @@
 #include "meshwright/passes/annotate/ChooseFold.h"
 
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/CostModel/ProgramCost.h"
-#include "meshwright/lib/Report/Report.h"
-#include "meshwright/passes/optimise/Passes.h"
-#include "meshwright/passes/partition/Passes.h"
-#include "meshwright/passes/propagate/Passes.h"
-#include "meshwright/passes/schedule/PlannedMemory.h"
 
-#include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/IR/IRMapping.h"
-#include "mlir/Parser/Parser.h"
-#include "mlir/Pass/PassManager.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
@@ -88,66 +79,6 @@ static OwningOpRef<ModuleOp> extractStage(func::FuncOp func, MeshOp meshOp, Stri
   return module;
 }
 
-namespace {
-
-/// One way to lay the stage out, planned.
-struct Planned {
-  ProgramCost cost;
-  Memory memory;
-  /// Why the mode cannot be had; empty if it can.
-  std::string note;
-};
-
-} // namespace
-
-/// Plans the stage in a context of its own, so that neither decisions nor
-/// diagnostics of what is not chosen are seen.
-static Planned plan(StringRef bytecode, MLIRContext *from, const FoldEncoderPassOptions &options) {
-  DialectRegistry registry;
-  from->getDialectRegistry().appendTo(registry);
-  MLIRContext context(registry, MLIRContext::Threading::DISABLED);
-  std::string error;
-  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
-      error = diagnostic.str();
-  });
-  Planned planned;
-  OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(bytecode, ParserConfig(&context));
-  if (!module) {
-    planned.note = error;
-    return planned;
-  }
-  PassManager manager(&context);
-  manager.addPass(createFoldEncoderPass(options));
-  AnnotateScatterModesPassOptions scatter;
-  scatter.axis = options.tensor;
-  scatter.optional = true;
-  scatter.mode = options.sequenceParallel;
-  if (!options.tensor.empty())
-    manager.addPass(createAnnotateScatterModesPass(scatter));
-  manager.addPass(createPropagateShardingsPass());
-  manager.addPass(createPartitionPass());
-  if (options.sequenceParallel != OnOffAuto::Off) {
-    DecomposeAllReducePassOptions decompose;
-    decompose.when = options.sequenceParallel;
-    manager.addNestedPass<func::FuncOp>(createDecomposeAllReducePass(decompose));
-    manager.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
-  }
-  manager.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
-  if (failed(manager.run(*module))) {
-    planned.note = error.empty() ? "cannot be planned" : error;
-    return planned;
-  }
-  auto func = *module->getOps<func::FuncOp>().begin();
-  auto meshOp = *module->getOps<MeshOp>().begin();
-  planned.cost = getProgramCost(func, CostModel(meshOp.getMesh()));
-  planned.memory = planMemory(func).memory;
-  for (const Decision &decision : DistDialect::getDecisionLog(&context).get())
-    if (decision.pass == "fold-encoder" && decision.outcome == Outcome::Declined)
-      planned.note = decision.message;
-  return planned;
-}
-
 /// Bytes of weights that the stage does not read, as a rank holds them at least.
 static int64_t getOtherWeights(func::FuncOp func, StringRef stage, int64_t shards) {
   int64_t bytes = 0;
@@ -179,41 +110,44 @@ static std::string getName(const FoldCandidate &candidate, MeshAttr mesh, bool i
 
 FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                                               ArrayRef<FoldCandidate> candidates,
-                                              const FoldEncoderPassOptions &options) {
+                                              const FoldEncoderPassOptions &options,
+                                              const PriceFold &priceFold) {
   MeshAttr mesh = meshOp.getMesh();
-  std::string bytecode;
-  {
-    OwningOpRef<ModuleOp> stage = extractStage(func, meshOp, options.stage);
-    llvm::raw_string_ostream os(bytecode);
-    if (failed(writeBytecodeToFile(*stage, os)))
-      return failure();
-  }
   CostModel model(mesh);
   int64_t ceiling = options.memoryCeiling ? options.memoryCeiling : model.getDevice().memorySize;
   int tensorAxis = options.tensor.empty() ? -1 : mesh.getAxisIndex(options.tensor);
   int64_t others = getOtherWeights(func, options.stage,
                                    tensorAxis < 0 ? 1 : mesh.getAxes()[tensorAxis].getSize());
 
-  SmallVector<Planned> planned;
+  OwningOpRef<ModuleOp> stage = extractStage(func, meshOp, options.stage);
+  SmallVector<FoldPrice> prices;
   for (const FoldCandidate &candidate : candidates) {
+    prices.emplace_back();
+    prices.back().refusal = candidate.refusal;
+    if (!candidate.refusal.empty())
+      continue;
     FoldEncoderPassOptions own = options;
     own.mode = candidate.mode;
-    planned.push_back(plan(bytecode, func.getContext(), own));
+    // Other stages' weights are beside it.
+    if (options.memoryCeiling)
+      own.memoryCeiling = std::max<int64_t>(1, options.memoryCeiling - others);
+    prices.back() = priceFold(*stage, own);
   }
-  if (!planned.front().note.empty())
+  if (!prices.front().refusal.empty())
     return func.emitError() << "stage '" << options.stage
-                            << "' cannot be planned: " << planned.front().note;
+                            << "' cannot be planned: " << prices.front().refusal;
 
-  auto isUsable = [&](size_t i) { return planned[i].note.empty(); };
+  auto isUsable = [&](size_t i) { return prices[i].refusal.empty(); };
   auto fits = [&](size_t i) {
-    return ceiling == 0 || planned[i].memory.getAll() + others <= ceiling;
+    return prices[i].fits && (options.memoryCeiling || ceiling == 0 ||
+                              prices[i].memory.getAll() + others <= ceiling);
   };
-  auto getTime = [&](size_t i) { return planned[i].cost.getTime(); };
+  auto getTime = [&](size_t i) { return prices[i].cost.getTime(); };
   size_t fastest = candidates.size(), smallest = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!isUsable(i))
       continue;
-    if (planned[i].memory.getAll() < planned[smallest].memory.getAll())
+    if (prices[i].memory.getAll() < prices[smallest].memory.getAll())
       smallest = i;
     if (fits(i) && (fastest == candidates.size() || getTime(i) < getTime(fastest)))
       fastest = i;
@@ -230,7 +164,7 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
       return candidates[than].mode == FoldMode::Batch ? kLeastSavingOfReading : kLeastSaving;
     };
     for (size_t i = 0; i < candidates.size(); ++i) {
-      bool isSimpler = planned[i].cost.launches < planned[best].cost.launches;
+      bool isSimpler = prices[i].cost.launches < prices[best].cost.launches;
       if (isUsable(i) && fits(i) && isSimpler &&
           double(getTime(fastest)) > double(getTime(i)) * (1 - getLeastSaving(i)))
         best = i;
@@ -252,17 +186,17 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
   for (auto [i, candidate] : llvm::enumerate(candidates)) {
     Alternative entry;
     entry.name = getName(candidate, mesh, tensorAxis >= 0);
-    entry.note = planned[i].note;
+    entry.note = prices[i].refusal;
     if (entry.note.empty() && !fits(i))
       entry.note = "above the memory ceiling";
     entry.chosen = i == best;
-    const ProgramCost &cost = planned[i].cost;
+    const ProgramCost &cost = prices[i].cost;
     entry.numbers = {{"time", double(cost.getTime()) * 1e-12},
                      {"compute time", double(cost.compute) * 1e-12},
                      {"communication time", double(cost.communication) * 1e-12},
                      {"bytes", double(cost.bytes)},
-                     {"weights memory", double(planned[i].memory.weights)},
-                     {"memory", double(planned[i].memory.getAll())}};
+                     {"weights memory", double(prices[i].memory.weights)},
+                     {"memory", double(prices[i].memory.getAll())}};
     table.push_back(std::move(entry));
   }
   DistDialect::getDecisionLog(func.getContext())

@@ -19,17 +19,20 @@ namespace meshwright {
 struct FoldCandidate {
   FoldMode mode;
   dist::AxisList axes;
+  /// Why the mode cannot be had; empty if it can.
+  std::string refusal;
 };
 
-/// Plans the stage in each of the modes, from annotated program to optimised SPMD
-/// program, on a copy of it alone, and returns the mode that takes the least time
-/// of those whose memory fits. Leaves a decision with the table of them.
+/// Prices the stage in each of the modes, on a copy of it alone, and returns the mode
+/// that takes the least time of those whose memory fits. Adds a decision with the table
+/// of all candidates to the log.
 ///
-/// `modes` begins with "none". `options` are those of the pass; its mode is not
-/// read.
+/// `candidates` begins with mode none. `options` are those of the pass; their mode is
+/// not used.
 mlir::FailureOr<FoldMode> chooseFold(mlir::func::FuncOp func, dist::MeshOp meshOp,
-                                        mlir::ArrayRef<FoldCandidate> candidates,
-                                        const FoldEncoderPassOptions &options);
+                                     mlir::ArrayRef<FoldCandidate> candidates,
+                                     const FoldEncoderPassOptions &options,
+                                     const PriceFold &priceFold);
 
 } // namespace meshwright
 

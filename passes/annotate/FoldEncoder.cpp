@@ -29,6 +29,8 @@ namespace {
 
 struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> {
   using FoldEncoderPassBase::FoldEncoderPassBase;
+  FoldEncoderPass(FoldEncoderPassOptions options, PriceFold priceFold)
+      : FoldEncoderPassBase(std::move(options)), priceFold(std::move(priceFold)) {}
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
@@ -81,6 +83,10 @@ private:
                            ArrayRef<Axis> axes);
   void reportWeights(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
                      ArrayRef<Axis> axes);
+  int findBatch(func::FuncOp func, const FactorAnalysis &factors);
+  std::string describeWholeBatch(MeshAttr mesh, ArrayRef<Axis> axes);
+
+  PriceFold priceFold;
   /// The axes that are taken for `ulysses` and `ring`: the options', or where these are
   /// auto those that choose-context-parallel chose.
   std::string ulyssesAxis, ringAxis;
@@ -110,8 +116,9 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
     if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
       return emitMissingAxis(meshOp, name, "to fold over");
   if (!ringAxis.empty() && ringAxis == ulyssesAxis)
-    return meshOp->emitOpError() << "axis \"" << ringAxis << "\" is both ring and ulysses of stage '"
-                                 << stage << "', expected two axes";
+    return meshOp->emitOpError() << "axis \"" << ringAxis
+                                 << "\" is both ring and ulysses of stage '" << stage
+                                 << "', expected two axes";
   return success();
 }
 
@@ -135,21 +142,31 @@ AxisList FoldEncoderPass::getGroup(MeshAttr mesh, FoldMode mode) {
 /// Each group of axes that a mode gives is one alternative.
 FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   MeshAttr mesh = meshOp.getMesh();
-  SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(mesh, FoldMode::None)}};
+  SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(mesh, FoldMode::None), {}}};
   for (FoldMode mode : {FoldMode::Sp, FoldMode::Ulysses, FoldMode::Ring, FoldMode::Replica}) {
     AxisList axes = getGroup(mesh, mode);
     if (!axes.empty() && llvm::none_of(candidates, [&](const FoldCandidate &other) {
           return other.axes == axes;
         }))
-      candidates.push_back({mode, axes});
+      candidates.push_back({mode, axes, {}});
   }
-  if (AxisList axes = getGroup(mesh, FoldMode::Batch); !axes.empty())
-    candidates.push_back({FoldMode::Batch, axes});
+  auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+  if (failed(factors))
+    return failure();
+  if (AxisList axes = getGroup(mesh, FoldMode::Batch); !axes.empty()) {
+    bool isWhole = findBatch(func, *factors) < 0;
+    candidates.push_back(
+        {FoldMode::Batch, axes, isWhole ? describeWholeBatch(mesh, axes) : std::string()});
+  }
   if (candidates.size() == 1) {
     log(Outcome::Declined, func.getLoc(),
         llvm::formatv("fold=auto has no group of more than one rank for stage '{0}'", stage));
     return FoldMode::None;
   }
+  if (!priceFold)
+    return func.emitError() << "fold mode 'auto' for stage '" << stage
+                            << "' needs a function that prices: expected one of the pass's maker, "
+                               "got none";
   FoldEncoderPassOptions options;
   options.stage = stage;
   options.ulysses = ulyssesAxis;
@@ -158,7 +175,7 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   options.tensor = tensor;
   options.sequenceParallel = sequenceParallel;
   options.memoryCeiling = memoryCeiling;
-  return chooseFold(func, meshOp, candidates, options);
+  return chooseFold(func, meshOp, candidates, options, priceFold);
 }
 
 LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, FoldMode mode) {
@@ -253,24 +270,41 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
         {{"bytes", double(entry.bytes)}});
 }
 
-/// The batch is dimension 0 of what the stage's first input has there.
+/// The factor of the batch: dimension 0 of the first input that the stage reads; -1 where
+/// that has size 1.
+int FoldEncoderPass::findBatch(func::FuncOp func, const FactorAnalysis &factors) {
+  for (BlockArgument arg : func.getArguments()) {
+    bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
+    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || !isOwn)
+      continue;
+    ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(arg);
+    return leaves.empty() || leaves[0].empty() ? -1 : leaves[0].front();
+  }
+  return -1;
+}
+
+std::string FoldEncoderPass::describeWholeBatch(MeshAttr mesh, ArrayRef<Axis> axes) {
+  return llvm::formatv("stage '{0}' has a batch of one, which is not split over {1}: every rank "
+                       "computes all of it; a batch of {2} would be split",
+                       stage, toString(axes, mesh), getNumShards(axes));
+}
+
 LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysis &factors,
                                           MeshOp meshOp, ArrayRef<Axis> axes) {
   MeshAttr mesh = meshOp.getMesh();
   auto symbol = FlatSymbolRefAttr::get(meshOp);
-  int leaf = -1;
-  bool isFirst = true;
+  int batch = findBatch(func, factors);
+  if (batch < 0) {
+    log(Outcome::Declined, func.getLoc(), describeWholeBatch(mesh, axes));
+    return success();
+  }
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
     bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || !isOwn)
       continue;
     ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(arg);
-    int own = leaves.empty() || leaves[0].empty() ? -1 : leaves[0].front();
-    if (isFirst)
-      leaf = own;
-    isFirst = false;
-    if (own < 0 || own != leaf)
+    if (leaves.empty() || leaves[0].empty() || leaves[0].front() != batch)
       continue;
     ValueSharding sharding = ValueSharding::getReplicated(leaves);
     if (ShardingAttr attr = getShardingAttr(arg)) {
@@ -281,13 +315,6 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
     }
     sharding.dims[0][0].append(axes.begin(), axes.end());
     attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
-  }
-  if (leaf < 0) {
-    log(Outcome::Declined, func.getLoc(),
-        llvm::formatv("stage '{0}' has a batch of one, which is not split over {1}: every rank "
-                      "computes all of it; a batch of {2} would be split",
-                      stage, toString(axes, mesh), getNumShards(axes)));
-    return success();
   }
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
   // Other stages read whole batches.
@@ -317,3 +344,8 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
 }
 
 } // namespace
+
+std::unique_ptr<Pass> meshwright::createFoldEncoderPass(FoldEncoderPassOptions options,
+                                                        PriceFold priceFold) {
+  return std::make_unique<FoldEncoderPass>(std::move(options), std::move(priceFold));
+}

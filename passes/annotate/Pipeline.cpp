@@ -7,12 +7,11 @@
 
 #include "meshwright/passes/annotate/Pipeline.h"
 
-#include "meshwright/passes/annotate/Passes.h"
-
 using namespace mlir;
 using namespace meshwright;
 
-void meshwright::buildAnnotatePipeline(OpPassManager &pm, const ParallelizeOptions &options) {
+void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions &annotate) {
+  const ParallelizeOptions &options = annotate.request;
   DeclareMeshPassOptions mesh;
   mesh.mesh = options.mesh;
   mesh.device = options.device.empty() ? "h100" : options.device;
@@ -29,7 +28,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const ParallelizeOptio
   if (options.contextParallel.isWanted())
     pm.addPass(createSplitJointAttentionPass());
   // Stages that are laid out for themselves, and those that are not as the others.
-  std::vector<std::string> folded, apart;
+  SmallVector<std::string> folded, apart;
   for (const FoldRule &rule : options.fold)
     apart.push_back(rule.stage);
   if (options.contextParallel.isWanted()) {
@@ -57,7 +56,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const ParallelizeOptio
     fold.tensor = options.tensorParallel.getName("tp").str();
     fold.sequenceParallel = options.sequenceParallel;
     fold.memoryCeiling = options.memoryCeiling.value_or(0);
-    pm.addPass(createFoldEncoderPass(fold));
+    pm.addPass(createFoldEncoderPass(fold, annotate.priceFold));
   }
   bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
   AnnotateTensorParallelPassOptions tensor;
@@ -78,9 +77,13 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const ParallelizeOptio
   }
   if (!isTensorParallel)
     return;
-  AnnotateScatterModesPassOptions scatter;
-  scatter.axis = tensor.axis;
-  scatter.optional = tensor.optional;
-  scatter.mode = options.sequenceParallel;
-  pm.addPass(createAnnotateScatterModesPass(scatter));
+  pm.addPass(
+      createAnnotateScatterModesPass({tensor.axis, tensor.optional, options.sequenceParallel}));
+}
+
+void meshwright::buildFoldPipeline(OpPassManager &pm, const FoldEncoderPassOptions &fold) {
+  pm.addPass(createFoldEncoderPass(fold));
+  if (!fold.tensor.empty())
+    pm.addPass(createAnnotateScatterModesPass(
+        {fold.tensor, /*optional=*/true, fold.sequenceParallel}));
 }

@@ -8,14 +8,24 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_PIPELINE_H
 #define MESHWRIGHT_PASSES_ANNOTATE_PIPELINE_H
 
-#include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Pass/PassManager.h"
 
 namespace meshwright {
 
+struct AnnotateOptions {
+  ParallelizeOptions request;
+  /// Prices the candidates of `fold={stage: auto}`.
+  PriceFold priceFold;
+};
+
 /// Adds the passes that declare the mesh and state the layouts that policies choose.
-void buildAnnotatePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options);
+void buildAnnotatePipeline(mlir::OpPassManager &pm, const AnnotateOptions &options);
+
+/// Adds the passes of the annotate phase that see a stage from when it is folded on, for
+/// a program that is the stage alone.
+void buildFoldPipeline(mlir::OpPassManager &pm, const FoldEncoderPassOptions &fold);
 
 } // namespace meshwright
 
