@@ -158,10 +158,8 @@ static void addSchedule(Plan::State &state) {
   CommunicationTime time = estimateCommunication(func);
   state.report.communication = {time.exposed, time.hidden, time.total};
   state.report.memory = withPlan(std::move(state.report.memory), func);
-  // Decisions about kernels concern developers of the compiler, not users.
-  addDecisions(state.report, state.context.get(), [](const Decision &decision) {
-    return llvm::StringRef(decision.pass).ends_with("-collectives");
-  });
+  addDecisions(state.report, state.context.get(),
+               [](const Decision &decision) { return decision.subject == Subject::Program; });
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {

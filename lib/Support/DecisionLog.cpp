@@ -25,10 +25,10 @@ llvm::StringRef meshwright::stringify(Outcome outcome) {
 
 void DecisionLog::add(llvm::StringRef pass, Outcome outcome, mlir::Location location,
                       std::string message, std::vector<std::pair<std::string, double>> numbers,
-                      std::vector<Alternative> alternatives) {
+                      std::vector<Alternative> alternatives, Subject subject) {
   std::lock_guard<std::mutex> lock(mutex);
   decisions.push_back({pass.str(), outcome, std::move(message), location, std::move(numbers),
-                       std::move(alternatives)});
+                       std::move(alternatives), subject});
 }
 
 std::vector<Decision> DecisionLog::get() const {

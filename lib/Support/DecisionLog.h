@@ -29,6 +29,10 @@ enum class Outcome { Applied, Declined, Note };
 
 llvm::StringRef stringify(Outcome outcome);
 
+/// What a decision is about. Plans report on the program; how its kernels are formed
+/// interests those who work on kernels, and is told in remarks only.
+enum class Subject { Program, Kernels };
+
 /// One of the choices that a decision compared.
 struct Alternative {
   std::string name;
@@ -48,6 +52,7 @@ struct Decision {
   std::vector<std::pair<std::string, double>> numbers;
   /// The table of what was compared, where there was more than yes or no.
   std::vector<Alternative> alternatives;
+  Subject subject = Subject::Program;
 };
 
 /// Decisions in the order they were taken. Safe to append to from several
@@ -57,7 +62,7 @@ class DecisionLog {
 public:
   void add(llvm::StringRef pass, Outcome outcome, mlir::Location location, std::string message,
            std::vector<std::pair<std::string, double>> numbers = {},
-           std::vector<Alternative> alternatives = {});
+           std::vector<Alternative> alternatives = {}, Subject subject = Subject::Program);
   std::vector<Decision> get() const;
   void clear();
 

@@ -43,9 +43,8 @@ static int64_t countBytes(ArrayRef<Value> values) {
 }
 
 static void decline(nn::AttentionOp op, const Twine &reason) {
-  dist::DistDialect::getDecisionLog(op->getContext())
-      .add("form-kernels", Outcome::Declined, op->getLoc(),
-           ("nn.attention reads its bias from memory: " + reason).str());
+  logKernelDecision(op, Outcome::Declined,
+                    ("nn.attention reads its bias from memory: " + reason).str());
 }
 
 /// An op of the region that someone else needs, too; null if there is none.
@@ -110,11 +109,10 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
   }
   llvm::DenseMap<Operation *, SmallVector<Operation *>> result;
   for (const Candidate &candidate : candidates) {
-    dist::DistDialect::getDecisionLog(candidate.op->getContext())
-        .add("form-kernels", Outcome::Applied, candidate.op->getLoc(),
-             "nn.attention computes its bias, which is not in memory",
-             {{"bytes_of_bias", double(countBytes(candidate.region.outputs))},
-              {"bytes_read", double(countBytes(candidate.region.inputs))}});
+    logKernelDecision(candidate.op, Outcome::Applied,
+                      "nn.attention computes its bias, which is not in memory",
+                      {{"bytes_of_bias", double(countBytes(candidate.region.outputs))},
+                       {"bytes_read", double(countBytes(candidate.region.inputs))}});
     result[candidate.op] = candidate.region.ops;
   }
   return result;

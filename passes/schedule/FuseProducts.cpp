@@ -79,10 +79,10 @@ bool Fuser::isWanted(Value value) const {
 }
 
 void Fuser::decline(Operation *op, const Twine &reason) const {
-  dist::DistDialect::getDecisionLog(op->getContext())
-      .add("form-kernels", Outcome::Declined, op->getLoc(),
-           (op->getName().getStringRef() + " is not followed by anything in its kernel: " + reason)
-               .str());
+  logKernelDecision(
+      op, Outcome::Declined,
+      (op->getName().getStringRef() + " is not followed by anything in its kernel: " + reason)
+          .str());
 }
 
 /// The kernels that read a value, the first ones first.

@@ -192,10 +192,10 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
     }
   }
   if (!reason.empty() && !isDuplicable(op))
-    dist::DistDialect::getDecisionLog(op->getContext())
-        .add("form-kernels", Outcome::Declined, op->getLoc(),
-             (op->getName().getStringRef() + " does not join the kernel that reads it: " + reason)
-                 .str());
+    logKernelDecision(
+        op, Outcome::Declined,
+        (op->getName().getStringRef() + " does not join the kernel that reads it: " + reason)
+            .str());
   return false;
 }
 
@@ -311,4 +311,11 @@ std::vector<KernelGroup> Grouper::run() {
 std::vector<KernelGroup> meshwright::groupKernels(func::FuncOp func,
                                                   const GroupingOptions &options) {
   return Grouper(func.getBody().front(), options).run();
+}
+
+void meshwright::logKernelDecision(Operation *op, Outcome outcome, std::string message,
+                                   std::vector<std::pair<std::string, double>> numbers) {
+  dist::DistDialect::getDecisionLog(op->getContext())
+      .add("form-kernels", outcome, op->getLoc(), std::move(message), std::move(numbers), {},
+           Subject::Kernels);
 }

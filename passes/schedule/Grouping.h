@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 
 #include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -29,6 +30,10 @@ struct GroupingOptions {
   /// What kernels are made for.
   Target target = Target::host();
 };
+
+/// Adds a decision of form-kernels on an op to the log.
+void logKernelDecision(mlir::Operation *op, Outcome outcome, std::string message,
+                       std::vector<std::pair<std::string, double>> numbers = {});
 
 /// The kernels of a function, without an order. Ops that nobody needs are in
 /// none; neither are collectives, views and constants that are arrays.
