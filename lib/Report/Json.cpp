@@ -58,9 +58,9 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
       });
     if (report.communication)
       json.attributeObject("communication", [&] {
-        json.attribute("exposed", report.communication->exposed);
-        json.attribute("hidden", report.communication->hidden);
-        json.attribute("run", report.communication->run);
+        json.attribute("exposed_seconds", report.communication->exposed);
+        json.attribute("hidden_seconds", report.communication->hidden);
+        json.attribute("run_seconds", report.communication->run);
       });
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
@@ -83,8 +83,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           for (const Report::AttentionWork &entry : report.attention)
             json.object([&] {
               json.attribute("order", entry.order);
-              json.attribute("largest", entry.largest);
-              json.attribute("mean", entry.mean);
+              json.attribute("largest_pairs", entry.largest);
+              json.attribute("mean_pairs", entry.mean);
               json.attribute("location", toJson(entry.location));
             });
         });

@@ -136,9 +136,9 @@ static std::string formatSeconds(double number) {
 }
 
 static std::string formatNumber(StringRef name, double number) {
-  if (name.contains("bytes") || name.contains("memory"))
+  if (name.contains("bytes"))
     return formatBytes(static_cast<int64_t>(number));
-  if (name.contains("seconds") || name.contains("time"))
+  if (name.contains("seconds"))
     return formatSeconds(number);
   if (number == static_cast<double>(static_cast<int64_t>(number)))
     return std::to_string(static_cast<int64_t>(number));

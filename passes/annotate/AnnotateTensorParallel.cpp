@@ -301,7 +301,7 @@ void TensorParallel::report() {
             llvm::formatv("left whole: its features are read whole elsewhere (a norm, a slice) "
                           "or belong to a cheaper choice; a rule on its weight would shard it")
                 .str(),
-            {{"weight bytes", double(getTensorBytes(op.getOperand(1).getType()))}});
+            {{"weight_bytes", double(getTensorBytes(op.getOperand(1).getType()))}});
   }
 }
 

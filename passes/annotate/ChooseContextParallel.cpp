@@ -404,16 +404,16 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
   for (auto [i, choice] : llvm::enumerate(choices)) {
     const Price &price = prices[i];
     table.push_back({chooser.getName(choice),
-                     {{"time", double(price.time) * 1e-12},
+                     {{"seconds", double(price.time) * 1e-12},
                       {"bytes", double(price.bytes)},
-                      {"memory", double(price.memory)},
-                      {"largest over mean work", price.balance}},
+                      {"memory_bytes", double(price.memory)},
+                      {"largest_over_mean_work", price.balance}},
                      fits(i) ? "" : "above the memory ceiling",
                      i == best});
   }
   log.add("choose-context-parallel", Outcome::Applied, location,
           llvm::formatv("attention takes '{0}': {1}", chooser.getName(taken), why).str(),
-          {{"ulysses ranks", double(chooser.getSize(taken.ulysses))},
-           {"ring ranks", double(chooser.getSize(taken.ring))}},
+          {{"ulysses_ranks", double(chooser.getSize(taken.ulysses))},
+           {"ring_ranks", double(chooser.getSize(taken.ring))}},
           std::move(table));
 }

@@ -191,12 +191,12 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
       entry.note = "above the memory ceiling";
     entry.chosen = i == best;
     const ProgramCost &cost = prices[i].cost;
-    entry.numbers = {{"time", double(cost.getTime()) * 1e-12},
-                     {"compute time", double(cost.compute) * 1e-12},
-                     {"communication time", double(cost.communication) * 1e-12},
+    entry.numbers = {{"seconds", double(cost.getTime()) * 1e-12},
+                     {"compute_seconds", double(cost.compute) * 1e-12},
+                     {"communication_seconds", double(cost.communication) * 1e-12},
                      {"bytes", double(cost.bytes)},
-                     {"weights memory", double(prices[i].memory.weights)},
-                     {"memory", double(prices[i].memory.getAll())}};
+                     {"weights_bytes", double(prices[i].memory.weights)},
+                     {"memory_bytes", double(prices[i].memory.getAll())}};
     table.push_back(std::move(entry));
   }
   DistDialect::getDecisionLog(func.getContext())
@@ -204,7 +204,7 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
            llvm::formatv("fold=auto takes '{0}' for stage '{1}': {2}", table[best].name,
                          options.stage, why)
                .str(),
-           {{"ranks", double(mesh.getNumRanks())}, {"memory ceiling", double(ceiling)}},
+           {{"ranks", double(mesh.getNumRanks())}, {"memory_ceiling_bytes", double(ceiling)}},
            std::move(table));
   return candidates[best].mode;
 }

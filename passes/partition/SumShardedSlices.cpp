@@ -198,8 +198,8 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
             {{"elements", double(picks)},
              {"size", double(size)},
              {"ranks", double(ranks)},
-             {"bytes summed", double(summed)},
-             {"bytes gathered", double(gathered)}});
+             {"bytes_summed", double(summed)},
+             {"bytes_gathered", double(gathered)}});
   };
   if (summed >= gathered || picks > ranks) {
     decide(Outcome::Declined, "gathered");

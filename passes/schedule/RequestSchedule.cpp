@@ -70,7 +70,7 @@ void RequestSchedulePass::chooseChunks(func::FuncOp func) {
                ? "collectives run in chunks wherever they can: so the program needs less "
                  "memory, of which the ceiling leaves too little otherwise"
                : "collectives stay whole: chunks need more memory than the ceiling leaves",
-           {{"memory_ceiling", double(memoryCeiling)}});
+           {{"memory_ceiling_bytes", double(memoryCeiling)}});
 }
 
 } // namespace

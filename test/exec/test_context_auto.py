@@ -35,7 +35,7 @@ def test_one_host(context):
     plan = llama(8, 4, 4096).parallelize(mesh={"sp": 4}, context_parallel=context)
     choice, decision, report = get_choice(plan)
     assert choice == {"ulysses": "sp", "ring": "none", "order": "contiguous"}
-    assert {"time", "bytes", "memory"} <= set(decision["alternatives"][0]["numbers"])
+    assert {"seconds", "bytes", "memory_bytes"} <= set(decision["alternatives"][0]["numbers"])
     assert "all_gather" not in {c["kind"] for c in report["collectives"]}
     assert report["attention_work"]["largest_over_mean"] == 1
     assert "ulysses=none ring=sp order=zigzag" in plan.report()
@@ -65,7 +65,7 @@ def test_balance_in_report(order, expected):
     assert work["largest_over_mean"] == pytest.approx(expected, abs=0.002)
     assert {place["order"] for place in work["places"]} == {order}
     pairs = 4096 * 4097 // 2 * 8 * 2
-    assert sum(place["mean"] for place in work["places"]) * 4 == pytest.approx(pairs)
+    assert sum(place["mean_pairs"] for place in work["places"]) * 4 == pytest.approx(pairs)
     assert f"work of a rank over the mean: {expected:.2f} ({order} order)" in plan.report()
 
 

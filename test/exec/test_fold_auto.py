@@ -69,12 +69,12 @@ def test_t5_xxl(batch, expected, tokens, layers):
         return
     table = {a["name"].split()[0]: a for a in decision["alternatives"]}
     for alternative in table.values():
-        assert {"time", "bytes", "memory"} <= set(alternative["numbers"])
-    times = {name: a["numbers"]["time"] for name, a in table.items() if not a["note"]}
+        assert {"seconds", "bytes", "memory_bytes"} <= set(alternative["numbers"])
+    times = {name: a["numbers"]["seconds"] for name, a in table.items() if not a["note"]}
     assert min(times, key=times.get) == expected
     assert ("batch" in times) == (batch > 1)
-    whole = table["replicate"]["numbers"]["weights memory"]
-    assert table["fold"]["numbers"]["weights memory"] == pytest.approx(whole / 2, rel=0.001)
+    whole = table["replicate"]["numbers"]["weights_bytes"]
+    assert table["fold"]["numbers"]["weights_bytes"] == pytest.approx(whole / 2, rel=0.001)
     text = plan.report()
     assert "alternative" in text and 'fold sp over {"ulysses"}' in text
 

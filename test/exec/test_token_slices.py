@@ -77,7 +77,7 @@ def test_picked_tokens(name, mesh, order, batch, length):
         numbers = decision["numbers"]
         assert numbers["elements"] == 1 and numbers["size"] == length
         sums = [c for c in report["collectives"] if c["kind"] == "all_reduce" and axes & set(c["axes"])]
-        assert sum(c["bytes_per_rank"] for c in sums) == numbers["bytes summed"] < numbers["bytes gathered"]
+        assert sum(c["bytes_per_rank"] for c in sums) == numbers["bytes_summed"] < numbers["bytes_gathered"]
     plan.check(ids, **kwargs)
 
 

@@ -531,10 +531,10 @@ def test_report_of_the_schedule():
 
     off, on = report("off")["communication"], report("on")["communication"]
     # An all-reduce sends each half once, in two steps; a launch takes 5 us.
-    assert off["exposed"] == pytest.approx(512 * 256 * 4 / 1e9 + 2 * 1e-6 + 5e-6)
-    assert off["hidden"] == 0
-    assert 0 < on["exposed"] < off["exposed"] and on["hidden"] > 0
-    assert on["run"] < off["run"]
+    assert off["exposed_seconds"] == pytest.approx(512 * 256 * 4 / 1e9 + 2 * 1e-6 + 5e-6)
+    assert off["hidden_seconds"] == 0
+    assert 0 < on["exposed_seconds"] < off["exposed_seconds"] and on["hidden_seconds"] > 0
+    assert on["run_seconds"] < off["run_seconds"]
     assert any(d["pass"] == "split-collectives" for d in report("on")["decisions"])
     assert "communication that shows" in report("on", "text")
 

@@ -18,7 +18,7 @@
 
 // A mesh without a device: only bytes count, so the batch is split, or nothing.
 // AUTO: remark: [fold-encoder] {{.*}} fold=auto takes
-// AUTO-DAG: none (tensor parallel) (time = {{.*}}, bytes = {{.*}}, memory =
+// AUTO-DAG: none (tensor parallel) (seconds = {{.*}}, bytes = {{.*}}, memory_bytes =
 // AUTO-DAG: fold sp over {"ring", "ulysses"}
 // AUTO-DAG: fold ulysses over {"ulysses"}
 // AUTO-DAG: fold ring over {"ring"}
