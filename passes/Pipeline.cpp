@@ -28,17 +28,9 @@
 using namespace mlir;
 using namespace meshwright;
 
-ScheduleOptions meshwright::getScheduleOptions(const ParallelizeOptions &) {
-  ScheduleOptions schedule;
-  schedule.splitCollectives = true;
-  schedule.verifyPlacement = true;
-  return schedule;
-}
-
 void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &options) {
   buildSchedulePipeline(pm, options);
-  if (options.verifyPlacement)
-    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
+  pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
 }
 
 /// The memory of a program as it is scheduled.
@@ -111,7 +103,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
   case Phase::Rt:
-    buildSchedulePhase(pm, getScheduleOptions(options));
+    buildSchedulePhase(pm);
     return;
   }
 }

@@ -23,15 +23,12 @@ enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 
-/// Adds the schedule phase with the proofs that it asks for: from an SPMD program, or a
-/// global one for one rank, to planned launches.
-void buildSchedulePhase(mlir::OpPassManager &pm, const ScheduleOptions &options);
+/// Adds the schedule phase and the proof of its result: from an SPMD program, or a global
+/// one for one rank, to planned launches.
+void buildSchedulePhase(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
 /// Adds the passes of one phase alone.
 void buildPhase(mlir::OpPassManager &pm, const ParallelizeOptions &options, Phase phase);
-
-/// How the schedule phase of that pipeline works.
-ScheduleOptions getScheduleOptions(const ParallelizeOptions &options);
 
 /// Adds a pass that writes the report on an SPMD program, with the memory of its
 /// schedule.

@@ -9,7 +9,6 @@
 #include "meshwright/lib/Facade/Assemble.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
-#include "meshwright/passes/Pipeline.h"
 
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -145,7 +144,7 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
-  auto plan = state->compile(PlanPhase::Spmd, state->getCompileOptions(), diagnostics);
+  auto plan = state->compile(PlanPhase::Spmd, {}, diagnostics);
   if (failed(plan))
     return diagnostics;
   auto reference = state->compile(PlanPhase::Global, {}, diagnostics);

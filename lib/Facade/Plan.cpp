@@ -126,21 +126,11 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   return text;
 }
 
-CompileOptions Plan::State::getCompileOptions() const {
-  CompileOptions compiling;
-  if (options)
-    compiling.schedule = getScheduleOptions(*options);
-  return compiling;
-}
-
 /// Returns the rt program, or null after an error.
 mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
   mlir::PassManager manager(context.get());
-  if (options)
-    buildPhase(manager, *options, Phase::Rt);
-  else
-    buildSchedule(manager, getCompileOptions().schedule);
+  buildSchedulePhase(manager);
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
@@ -337,7 +327,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   std::unique_lock<std::mutex> lock(state->mutex);
   if (!state->executable || state->backend != options.backend ||
       state->targetCpu != options.targetCpu) {
-    CompileOptions compiling = state->getCompileOptions();
+    CompileOptions compiling;
     compiling.backend = options.backend;
     compiling.targetCpu = options.targetCpu;
     auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
@@ -368,7 +358,6 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
-  options.compile = state->getCompileOptions();
   options.compile.targetCpu = targetCpu;
   std::vector<Diagnostic> diagnostics;
   if (failed(state->completeReportLocked(diagnostics)))

@@ -64,8 +64,6 @@ struct Plan::State {
   PlanPhase getExecutedPhase() const {
     return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
   }
-  /// Returns the options with which the executed phase is compiled.
-  CompileOptions getCompileOptions() const;
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
   /// Adds the last parts of the report, if they are missing. `completeReport` locks the
   /// mutex; the caller of `completeReportLocked` holds it.

@@ -349,7 +349,10 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
       other.erase();
   PassManager manager(main.getContext(), ModuleOp::getOperationName());
   ScheduleOptions schedule = options.schedule;
-  schedule.keepProbed |= options.probes;
+  if (options.probes) {
+    schedule.keepProbed = true;
+    schedule.splitCollectives = false;
+  }
   // What is looked at is kept, which is more than the program that runs needs.
   if (options.probes)
     module->lookupSymbol(main.getName())->removeAttr(rt::RtDialect::kCeilingAttr);

@@ -15,8 +15,7 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
-  // Probed values stay whole.
-  if (options.splitCollectives && !options.keepProbed)
+  if (options.splitCollectives)
     pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;

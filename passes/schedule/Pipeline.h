@@ -18,10 +18,9 @@ struct ScheduleOptions {
   /// looked at.
   bool keepProbed = false;
   /// Cut collectives into chunks that overlap with kernels, where the function's
-  /// `rt.overlap` allows it. Without effect under `keepProbed`.
-  bool splitCollectives = false;
-  /// Prove the placement of the result. Races are always looked for.
-  bool verifyPlacement = false;
+  /// `rt.overlap` allows it. Probed values are those of whole tensors, so a program that
+  /// keeps them is not cut.
+  bool splitCollectives = true;
   /// The processor that programs are for, by LLVM's name.
   std::string targetCpu = "host";
 };

@@ -85,9 +85,7 @@ static std::optional<Memory> plan(FunctionOpInterface function, int64_t ceiling,
   if (ceiling)
     copy->setAttr(rt::RtDialect::kCeilingAttr,
                   Builder(copy->getContext()).getI64IntegerAttr(ceiling));
-  ScheduleOptions options;
-  options.splitCollectives = true;
-  if (failed(isolated.run([&](OpPassManager &pm) { buildSchedulePipeline(pm, options); }))) {
+  if (failed(isolated.run([](OpPassManager &pm) { buildSchedulePipeline(pm); }))) {
     refused.refusal = isolated.getError();
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
       refused.needed = needed.getInt();
