@@ -125,8 +125,22 @@ def target_of(root: pathlib.Path, source: pathlib.Path, spelling: str) -> str | 
     return None
 
 
+def phases_error(root: pathlib.Path, source: pathlib.Path):
+    """The error of a file that includes several phases; passes/Pipeline.cpp alone may."""
+    path = source.relative_to(root).as_posix()
+    lines = (INCLUDE.match(line) for line in source.read_text().splitlines())
+    nodes = {node_of(m.group(1).removeprefix("meshwright/")) for m in lines if m}
+    phases = sorted(node for node in nodes if node.startswith("passes/"))
+    if len(phases) > 1 and path != "passes/Pipeline.cpp" and not path.startswith("passes/"):
+        several = ", ".join(phases)
+        return f"{path}: includes {several}: only passes/Pipeline.cpp may include several phases"
+    return None
+
+
 def errors_of(root: pathlib.Path, source: pathlib.Path):
     folder = folder_of(source.relative_to(root).as_posix())
+    if error := phases_error(root, source):
+        yield error
     for number, line in enumerate(source.read_text().splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:

@@ -71,7 +71,7 @@ def test_ceiling_is_run(overlap):
     with pytest.raises(mw.Error, match="the memory ceiling") as refused:
         imported().parallelize(**options, memory_ceiling=str(least))
     needed = int(str(refused.value).split("needs ")[1].split()[0])
-    # What the refusal asks for is enough, and a byte less is not.
+    # The bytes that the refusal asks for are enough, and a byte less is not.
     plan = imported().parallelize(**options, memory_ceiling=str(needed))
     report = plan.report(format="json")
     assert total_of(report) <= needed
@@ -106,7 +106,7 @@ def test_fold_is_priced_as_planned(mode, overlap, batch):
 
 @pytest.mark.parametrize("overlap", ["on", "off", None])
 def test_program_as_it_stands(tmp_path, overlap):
-    """An SPMD program that nobody rewrites is scheduled as one that comes from a plan."""
+    """An SPMD program that runs as it stands is scheduled like one that comes from a plan."""
     plan = imported().parallelize(mesh={"tp": 2}, overlap=overlap or "auto", sequence_parallel="off")
     text = plan.ir(phase="spmd")
     assert ("rt.overlap" in text) == (overlap is not None)
