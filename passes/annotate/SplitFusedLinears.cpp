@@ -24,11 +24,11 @@ namespace meshwright {
 
 namespace {
 
-/// A slice that reads a contiguous range of a linear's output features, through
+/// A slice that reads a contiguous range of a linear's output features, through a chain of
 /// reshapes and transposes.
 struct Part {
   nn::SliceOp slice;
-  /// From the linear's reader to the slice's operand.
+  /// The ops from the linear to the slice, both excluded.
   SmallVector<Operation *> chain;
   /// The sliced dimension of each op in the chain.
   SmallVector<int64_t> dims;
@@ -39,8 +39,8 @@ ArrayRef<int64_t> shapeOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getShape();
 }
 
-/// Follows a slice up to a linear. Fails where what it reads is no contiguous
-/// range of the output features.
+/// Follows a slice up to a linear. Returns nothing where the slice does not read one
+/// contiguous range of the output features.
 std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
   Part part;
   part.slice = slice;
@@ -95,7 +95,8 @@ std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
   return part;
 }
 
-/// All parts that a linear's readers take; none where some reader wants more.
+/// The parts that the users of a linear read, in the order of the features. Empty where a
+/// user reads anything but a part.
 SmallVector<Part> getParts(nn::LinearOp linear) {
   SmallVector<Part> parts;
   SmallVector<Value> worklist{linear.getResult()};
@@ -113,124 +114,149 @@ SmallVector<Part> getParts(nn::LinearOp linear) {
       parts.push_back(std::move(*part));
     }
   }
-  // In the order of the features, whatever the order of the readers.
   llvm::stable_sort(parts, [](const Part &a, const Part &b) { return a.start < b.start; });
   return parts;
+}
+
+/// Splits the fused linears of one function.
+class Splitter {
+public:
+  explicit Splitter(func::FuncOp func) : func(func) {}
+
+  /// Returns true if a linear was split.
+  bool run();
+
+private:
+  bool isParameter(Value value) const {
+    auto arg = dyn_cast_or_null<BlockArgument>(value);
+    return arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
+  }
+  Value takePart(Value parameter, int64_t dim, int64_t start, int64_t size);
+  void split(nn::LinearOp linear, MutableArrayRef<Part> parts);
+  Value copyChain(OpBuilder &builder, const Part &part, Value value);
+  void eraseWholes();
+
+  func::FuncOp func;
+  /// Arguments that are parts of others, by argument, dimension, start and size.
+  std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, BlockArgument> slices;
+};
+
+/// A part of a parameter along `dim`, as an argument of its own.
+Value Splitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t size) {
+  auto arg = cast<BlockArgument>(parameter);
+  auto [it, inserted] = slices.try_emplace({arg.getArgNumber(), dim, start, size}, BlockArgument());
+  if (!inserted)
+    return it->second;
+  auto type = cast<RankedTensorType>(arg.getType());
+  SmallVector<int64_t> shape(type.getShape()), offsets(type.getRank(), 0);
+  if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(arg.getArgNumber(),
+                                                          nn::NnDialect::kParameterOffsetsAttr))
+    offsets.assign(old.asArrayRef().begin(), old.asArrayRef().end());
+  shape[dim] = size;
+  offsets[dim] += start;
+  NamedAttrList attrs(func.getArgAttrDict(arg.getArgNumber()));
+  attrs.set(nn::NnDialect::kParameterOffsetsAttr,
+            DenseI64ArrayAttr::get(func.getContext(), offsets));
+  unsigned index = func.getNumArguments();
+  (void)func.insertArgument(index, RankedTensorType::get(shape, type.getElementType()),
+                            attrs.getDictionary(func.getContext()), arg.getLoc());
+  return it->second = func.getArgument(index);
+}
+
+/// Repeats the ops between the linear and the slice on the part alone.
+Value Splitter::copyChain(OpBuilder &builder, const Part &part, Value value) {
+  for (auto [op, dim] : llvm::zip_equal(part.chain, part.dims)) {
+    SmallVector<int64_t> to(shapeOf(op->getResult(0)));
+    int64_t elements = 1, others = 1;
+    for (int64_t s : shapeOf(value))
+      elements *= s;
+    for (auto [d, s] : llvm::enumerate(to))
+      others *= int64_t(d) == dim ? 1 : s;
+    to[dim] = elements / others;
+    Operation *copy = builder.clone(*op);
+    copy->removeAttr(nn::NnDialect::kIdAttr);
+    copy->setOperand(0, value);
+    copy->getResult(0).setType(RankedTensorType::get(to, getElementTypeOrSelf(value)));
+    value = copy->getResult(0);
+  }
+  return value;
+}
+
+void Splitter::split(nn::LinearOp linear, MutableArrayRef<Part> parts) {
+  OpBuilder builder(linear);
+  int64_t outDim = linear.getInOut() ? 1 : 0;
+  for (Part &part : parts) {
+    Value weight = takePart(linear.getWeight(), outDim, part.start, part.size);
+    Value bias = linear.getBias() ? takePart(linear.getBias(), 0, part.start, part.size) : Value();
+    SmallVector<int64_t> shape(linear.getType().getShape());
+    shape.back() = part.size;
+    auto type = RankedTensorType::get(shape, linear.getType().getElementType());
+    Value value = nn::LinearOp::create(builder, linear.getLoc(), type, linear.getInput(), weight,
+                                       bias, linear.getInOutAttr());
+    value = copyChain(builder, part, value);
+    if (auto id = part.slice->getAttr(nn::NnDialect::kIdAttr))
+      value.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+    part.slice.replaceAllUsesWith(value);
+  }
+  dist::DistDialect::getDecisionLog(func.getContext())
+      .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
+           llvm::formatv("a projection to {0} features is taken apart into {1}",
+                         linear.getType().getShape().back(), parts.size())
+               .str(),
+           {{"parts", double(parts.size())}});
+  // Users go before the ops that they use. Parts may share ops of their chains.
+  for (Part &part : parts)
+    part.slice.erase();
+  bool erased = true;
+  while (erased) {
+    erased = false;
+    for (Part &part : parts)
+      for (Operation *&op : llvm::reverse(part.chain))
+        if (op && op->use_empty()) {
+          Operation *dead = op;
+          for (Part &other : parts)
+            std::replace(other.chain.begin(), other.chain.end(), dead,
+                         static_cast<Operation *>(nullptr));
+          dead->erase();
+          erased = true;
+        }
+  }
+  linear.erase();
+}
+
+/// Erases the parameters of which only parts are used.
+void Splitter::eraseWholes() {
+  for (int i = func.getNumArguments() - 1; i >= 0; --i) {
+    bool wasSliced = llvm::any_of(
+        slices, [&](const auto &entry) { return std::get<0>(entry.first) == unsigned(i); });
+    if (wasSliced && func.getArgument(i).use_empty())
+      (void)func.eraseArgument(i);
+  }
+}
+
+bool Splitter::run() {
+  for (auto linear : llvm::to_vector(func.getOps<nn::LinearOp>())) {
+    if (!isParameter(linear.getWeight()) || (linear.getBias() && !isParameter(linear.getBias())))
+      continue;
+    // An annotation of a weight is about the whole weight.
+    if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),
+                        dist::DistDialect::kShardingAttr))
+      continue;
+    SmallVector<Part> parts = getParts(linear);
+    if (parts.size() >= 2)
+      split(linear, parts);
+  }
+  eraseWholes();
+  return !slices.empty();
 }
 
 struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {
   void runOnOperation() override {
     bool changed = false;
     for (func::FuncOp func : getGlobalFunctions(getOperation()))
-      changed |= split(func);
+      changed |= Splitter(func).run();
     if (!changed)
       markAllAnalysesPreserved();
-  }
-
-  /// Whether anything was split.
-  bool split(func::FuncOp func) {
-    std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, BlockArgument> slices;
-    auto isParameter = [&](Value value) {
-      auto arg = dyn_cast_or_null<BlockArgument>(value);
-      return arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
-    };
-    // A part of a parameter along `dim`, as an argument of its own.
-    auto take = [&](Value whole, int64_t dim, int64_t start, int64_t size) -> Value {
-      auto arg = cast<BlockArgument>(whole);
-      auto [it, inserted] =
-          slices.try_emplace({arg.getArgNumber(), dim, start, size}, BlockArgument());
-      if (!inserted)
-        return it->second;
-      auto type = cast<RankedTensorType>(arg.getType());
-      SmallVector<int64_t> shape(type.getShape()), offsets(type.getRank(), 0);
-      if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(arg.getArgNumber(),
-                                                              nn::NnDialect::kParameterOffsetsAttr))
-        offsets.assign(old.asArrayRef().begin(), old.asArrayRef().end());
-      shape[dim] = size;
-      offsets[dim] += start;
-      NamedAttrList attrs(func.getArgAttrDict(arg.getArgNumber()));
-      attrs.set(nn::NnDialect::kParameterOffsetsAttr,
-                DenseI64ArrayAttr::get(func.getContext(), offsets));
-      unsigned index = func.getNumArguments();
-      (void)func.insertArgument(index, RankedTensorType::get(shape, type.getElementType()),
-                                attrs.getDictionary(func.getContext()), arg.getLoc());
-      return it->second = func.getArgument(index);
-    };
-
-    for (auto linear : llvm::to_vector(func.getOps<nn::LinearOp>())) {
-      if (!isParameter(linear.getWeight()) || (linear.getBias() && !isParameter(linear.getBias())))
-        continue;
-      // An annotated weight has been decided about as a whole.
-      if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),
-                          dist::DistDialect::kShardingAttr))
-        continue;
-      SmallVector<Part> parts = getParts(linear);
-      if (parts.size() < 2)
-        continue;
-      OpBuilder builder(linear);
-      int64_t outDim = linear.getInOut() ? 1 : 0;
-      for (Part &part : parts) {
-        Value weight = take(linear.getWeight(), outDim, part.start, part.size);
-        Value bias = linear.getBias() ? take(linear.getBias(), 0, part.start, part.size) : Value();
-        SmallVector<int64_t> shape(linear.getType().getShape());
-        shape.back() = part.size;
-        auto type = RankedTensorType::get(shape, linear.getType().getElementType());
-        Value value = nn::LinearOp::create(builder, linear.getLoc(), type, linear.getInput(),
-                                           weight, bias, linear.getInOutAttr());
-        // The chain again, on the part alone.
-        int64_t size = part.size;
-        for (auto [op, dim] : llvm::zip_equal(part.chain, part.dims)) {
-          SmallVector<int64_t> to(shapeOf(op->getResult(0)));
-          int64_t elements = 1, others = 1;
-          for (int64_t s : shapeOf(value))
-            elements *= s;
-          for (auto [d, s] : llvm::enumerate(to))
-            others *= int64_t(d) == dim ? 1 : s;
-          size = elements / others;
-          to[dim] = size;
-          Operation *copy = builder.clone(*op);
-          copy->removeAttr(nn::NnDialect::kIdAttr);
-          copy->setOperand(0, value);
-          copy->getResult(0).setType(RankedTensorType::get(to, type.getElementType()));
-          value = copy->getResult(0);
-        }
-        if (auto id = part.slice->getAttr(nn::NnDialect::kIdAttr))
-          value.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
-        part.slice.replaceAllUsesWith(value);
-      }
-      dist::DistDialect::getDecisionLog(&getContext())
-          .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
-               llvm::formatv("a projection to {0} features is taken apart into {1}",
-                             linear.getType().getShape().back(), parts.size())
-                   .str(),
-               {{"parts", double(parts.size())}});
-      // Readers first: chains may be shared between parts.
-      for (Part &part : parts)
-        part.slice.erase();
-      bool erased = true;
-      while (erased) {
-        erased = false;
-        for (Part &part : parts)
-          for (Operation *&op : llvm::reverse(part.chain))
-            if (op && op->use_empty()) {
-              Operation *dead = op;
-              for (Part &other : parts)
-                std::replace(other.chain.begin(), other.chain.end(), dead,
-                             static_cast<Operation *>(nullptr));
-              dead->erase();
-              erased = true;
-            }
-      }
-      linear.erase();
-    }
-    // Wholes that nothing reads any more.
-    for (int i = func.getNumArguments() - 1; i >= 0; --i) {
-      bool wasSliced = llvm::any_of(
-          slices, [&](const auto &entry) { return std::get<0>(entry.first) == unsigned(i); });
-      if (wasSliced && func.getArgument(i).use_empty())
-        (void)func.eraseArgument(i);
-    }
-    return !slices.empty();
   }
 };
 } // namespace
