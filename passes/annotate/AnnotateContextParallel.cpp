@@ -47,7 +47,7 @@ private:
   bool isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const;
   LogicalResult annotateInputs();
   void annotateAttention(nn::AttentionOp op, const ShardingPropagation &shardings);
-  /// Axes for the heads while attention runs, by leaf.
+  /// The axes of each head factor (leaf) while attention runs.
   llvm::SmallDenseMap<int, AxisList> placeHeads(nn::AttentionOp op,
                                                 const ShardingPropagation &shardings) const;
   Value constrain(OpBuilder &builder, Value value, const ValueSharding &sharding) const;
@@ -56,15 +56,15 @@ private:
   FactorAnalysis &factors;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  /// At most one axis each; empty where it is not used.
+  /// At most one axis each; empty where the plan does not use it.
   AxisList ring, ulysses;
-  /// None: what suits the mask.
+  /// The order that the user asks for; none: the mask decides.
   std::optional<TokenOrder> order;
   const StageFilter &stages;
   /// The stage whose mesh has the axes; empty where all stages have one mesh.
   StringRef stage;
-  /// Factors of the sequences that self-attention mixes, and their axes. A sequence
-  /// may be a product: frames, rows and columns.
+  /// Factors of the sequences that self-attention mixes, and their axes. A sequence may
+  /// be a product of factors: frames, rows and columns.
   llvm::SmallDenseMap<int, AxisList> tokens;
   SmallVector<int64_t, 2> lengths;
 };
@@ -75,8 +75,8 @@ void ContextParallelPolicy::findTokens() {
     if (sequence.size() == 1)
       chooseOrder(op, sequence.front());
   };
-  // Sequences of stages that are left alone, such as a prompt's: what these stages
-  // do with the axes comes first, as long as there are others.
+  // Sequences of stages that the policy leaves alone, such as a prompt's. These stages
+  // decide about their own sequences, unless the program has no other sequence.
   llvm::SmallDenseSet<int> foreign;
   bool takesForeign = !stage.empty(), takesShorter = false;
   func.walk([&](nn::AttentionOp op) {
@@ -106,14 +106,14 @@ void ContextParallelPolicy::findTokens() {
     return factors.getLeaves(op.getQuery())[2] == factors.getLeaves(op.getKey())[2];
   };
   visit(isSelf);
-  // The shorter of joined sequences, where the longer is another stage's.
+  // The shorter one of joined sequences, where the longer one is of another stage.
   takesShorter = tokens.empty();
   if (takesShorter)
     visit(isSelf);
   takesForeign |= tokens.empty();
   if (tokens.empty())
     visit(isSelf);
-  // A program of attention alone does not say that its sequences are one.
+  // In a program of attention alone, no op ties the sequences of queries and keys.
   if (tokens.empty())
     visit([&](nn::AttentionOp op) {
       return length(op.getQuery()) == length(op.getKey()) &&
@@ -121,9 +121,10 @@ void ContextParallelPolicy::findTokens() {
     });
 }
 
-/// Gives the axes to the sequence's factors. A ring moves chunks of one factor: the
-/// first that it divides. The rest takes as much of ulysses as divides each, major to
-/// minor, so that nothing is padded where the product divides.
+/// Gives the axes to the factors of the sequence. A ring moves chunks of one factor, so it
+/// takes the first factor that its size divides. The factors then take parts of ulysses,
+/// major to minor, as far as these divide them. So a sequence is not padded where the
+/// axes divide its length.
 void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
   int64_t ringSize = getNumShards(ring);
   int largest = *llvm::max_element(
@@ -141,14 +142,14 @@ void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
     int64_t shards = std::gcd(left, getNumShards(rest));
     auto own = getPart(rest, 1, shards);
     auto behind = getPart(rest, shards, getNumShards(rest) / shards);
-    // Of axes that do not split so nothing is taken here.
+    // The axes do not split at this size: this factor takes none of them.
     if (!own || !behind)
       continue;
     placed[leaf].append(own->begin(), own->end());
     rest = *behind;
   }
   if (!rest.empty()) {
-    // Padded, and then the largest factor is padded least.
+    // Padding is needed, and it is least on the largest factor.
     placed.clear();
     placed[ringLeaf] = ring;
     placed[largest].append(ulysses.begin(), ulysses.end());
@@ -157,7 +158,7 @@ void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
     tokens[leaf] = placed.lookup(leaf);
 }
 
-/// An order is for causal masks: without one all ranks have the same to do anyway.
+/// Only a causal mask needs an order: without one, all ranks have the same work.
 void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   if (ring.empty()) {
@@ -183,8 +184,8 @@ void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
   factors.setOrder(leaf, {wanted, getNumShards(ring)});
 }
 
-/// Whether a value ends in masks of attention and nowhere else: every rank needs
-/// all of it.
+/// Returns true if all users of a value lead to masks of attention: every rank needs the
+/// whole value.
 bool ContextParallelPolicy::onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const {
   if (!seen.insert(value).second)
     return true;
@@ -196,7 +197,7 @@ bool ContextParallelPolicy::onlyMasks(Value value, llvm::SmallDenseSet<Value> &s
   });
 }
 
-/// Whether a mask of attention depends on a value.
+/// Returns true if a mask of attention depends on a value.
 bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> &seen) const {
   if (!seen.insert(value).second)
     return false;
@@ -208,8 +209,8 @@ bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> 
   });
 }
 
-/// Whether something made of integers alone looks at all tokens at once: where the
-/// last one is that is no padding, say.
+/// Returns true if integers that are computed from the value depend on all tokens at once,
+/// such as the position of the last token that is no padding.
 bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const {
   if (!getElementTypeOrSelf(value.getType()).isInteger() || !seen.insert(value).second)
     return false;
@@ -230,7 +231,7 @@ bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &s
 LogicalResult ContextParallelPolicy::annotateInputs() {
   AxisList sequence = ring;
   sequence.append(ulysses.begin(), ulysses.end());
-  // The sharding that tokens give a value besides what it has; none where they do not.
+  // The sharding of a value with the axes of its tokens added; none if it has no tokens.
   auto place = [&](Value value, ShardingAttr &result) -> LogicalResult {
     ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
     if (ShardingAttr attr = getShardingAttr(value)) {
@@ -240,8 +241,8 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
         return failure();
       sharding = std::move(*given);
     }
-    // Ids and positions that a mask is made of, or an index, are few: each rank has all
-    // of them, and cuts what else it needs.
+    // Ids and positions from which a mask or an index is computed are few: each rank has
+    // all of them, and slices its part for other uses.
     llvm::SmallDenseSet<Value> seen, reached, counted;
     bool isIds = getElementTypeOrSelf(value.getType()).isInteger();
     if (anyOverlap(sharding.getAxes(), sequence) || onlyMasks(value, seen) ||
@@ -260,7 +261,7 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
       result = writeSharding(sharding, value, factors, mesh, symbol);
     return success();
   };
-  // Where whole ids become tokens, these are cut.
+  // Whole ids become tokens in an embedding, whose result is sharded.
   std::function<LogicalResult(Value)> placeReaders = [&](Value ids) -> LogicalResult {
     for (Operation *user : ids.getUsers()) {
       ShardingAttr attr;
@@ -286,7 +287,7 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
     attrs[arg.getArgNumber()] = attr;
   }
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
-  // What another stage made comes in as inputs do.
+  // Values of other stages enter like inputs.
   for (auto op : func.getOps<ConstrainOp>()) {
     ShardingAttr attr;
     if (stage.empty() || !isCrossing(op) || getStage(op.getOperation()) != stage)
@@ -299,8 +300,8 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
   return success();
 }
 
-/// Key/value heads take a part of the axis, the queries of a group the rest: the
-/// key/value heads are then held by several ranks.
+/// Key/value heads take a part of the axis, and the query heads of a group take the rest.
+/// Several ranks then hold the same key/value heads.
 llvm::SmallDenseMap<int, AxisList>
 ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation &shardings) const {
   llvm::SmallDenseMap<int, AxisList> placed;
@@ -347,13 +348,13 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   };
   if (!hasTokens(op.getQuery()) && !hasTokens(op.getKey()))
     return;
-  // In a stage that is left alone tokens are whole, and heads as it has them.
+  // In a stage that the policy leaves alone, tokens are whole and heads keep their axes.
   bool isOwn = stages.contains(op);
   llvm::SmallDenseMap<int, AxisList> heads;
   if (isOwn)
     heads = placeHeads(op, shardings);
   OpBuilder builder(op);
-  // While attention runs: heads over more ranks, the sequence over fewer.
+  // While attention runs, heads are sharded over more ranks and the sequence over fewer.
   auto inside = [&](Value value) {
     ValueSharding sharding = shardings.get(value);
     for (auto [d, dim] : llvm::enumerate(sharding.dims))
@@ -373,7 +374,7 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   for (unsigned i = 0; i < 3; ++i)
     op->setOperand(i, constrain(builder, op->getOperand(i), inside(op->getOperand(i))));
   annotateResults(op);
-  // Parts are merged where they are.
+  // Parts are merged in the same layout.
   Operation *last = op;
   while (last->getResult(0).hasOneUse()) {
     auto merge = dyn_cast<nn::MergeAttentionOp>(*last->getResult(0).user_begin());
@@ -385,7 +386,7 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   Value output = last->getResult(0);
   if (llvm::any_of(output.getUsers(), [](Operation *user) { return isa<ConstrainOp>(user); }))
     return;
-  // Behind it: as the stream lies.
+  // After attention, the output takes the layout of the stream.
   builder.setInsertionPointAfter(last);
   ValueSharding outside = shardings.get(output);
   AxisList used = outside.getAxes();
@@ -412,7 +413,7 @@ LogicalResult ContextParallelPolicy::run() {
     return failure();
   SmallVector<nn::AttentionOp> attentions;
   func.walk([&](nn::AttentionOp op) { attentions.push_back(op); });
-  // From the last on: of what is constrained behind an op nothing is known.
+  // Backward, as the propagation knows nothing of the constraints that this adds.
   for (nn::AttentionOp op : llvm::reverse(attentions))
     if (stage.empty() || stages.contains(op))
       annotateAttention(op, *shardings);
@@ -496,8 +497,8 @@ struct AnnotateContextParallelPass
   }
 
 private:
-  /// Each stage by the axes that its own mesh has. Their sequences stay contiguous:
-  /// an order would be that of all stages' tokens.
+  /// Annotates each stage by the axes of its own mesh. Sequences stay contiguous: another
+  /// order would apply to the tokens of all stages.
   LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
     if (!ring.empty() && order != "contiguous" && order != "auto")
       return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "

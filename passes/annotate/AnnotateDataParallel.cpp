@@ -33,7 +33,7 @@ public:
 
   /// Shards the inputs that have no sharding yet.
   void annotateInputs();
-  /// States how what other stages made lies here.
+  /// States the layouts that values of other stages have in this one.
   void constrainCrossings();
 
 private:
@@ -46,8 +46,8 @@ private:
   FlatSymbolRefAttr symbol;
   StringRef stage, name;
   std::optional<Axis> axis;
-  /// Dimension 0 of the stage's first input, be it the program's or another stage's
-  /// result; -1 as long as there is none.
+  /// Dimension 0 of the stage's first input, which is an input of the program or a result
+  /// of another stage; -1 before the first input.
   int64_t batch = -1;
 };
 
@@ -81,7 +81,7 @@ ValueSharding DataParallel::split(Value value) {
     batch = type.getRank() > 0 ? type.getDimSize(0) : 0;
     report(value.getLoc());
   }
-  // A dimension of size 1 has no leaf: nothing tells it from one that broadcasts.
+  // A dimension of size 1 has no leaf, as it may broadcast.
   if (axis && axis->size > 1 && type.getRank() > 0 && type.getDimSize(0) == batch &&
       !sharding.dims[0].empty())
     sharding.dims[0][0] = {*axis};
@@ -149,13 +149,13 @@ struct AnnotateDataParallelPass
         stages.emplace_back(func, *factors, *meshOp, view, axis, found);
         stages.back().annotateInputs();
       }
-      // The analysis knows the values that the crossings read, not their results:
-      // each is asked once.
+      // The analysis knows the operands of the new constraints, but not their results.
+      // Each stage asks for each value once.
       if (hasStages)
         for (DataParallel &stage : stages)
           stage.constrainCrossings();
     }
-    // Changes attributes only then, which propagation reads and verifies.
+    // Without stages the pass changes attributes only, which propagation reads and verifies.
     if (!hasStages)
       markAllAnalysesPreserved();
   }

@@ -32,21 +32,22 @@ public:
       : func(func), factors(factors), shardings(shardings), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), axis(axis), stages(stages) {}
 
-  /// Finds what would be scattered.
+  /// Finds the values that would be scattered.
   void find();
   void shareGathers();
   bool empty() const { return stream.empty(); }
-  /// Whether it pays, by the cost model; leaves a decision.
+  /// Returns true if scattering pays by the cost model. Logs a decision.
   bool isProfitable();
   void annotate();
 
 private:
   bool usesAxis(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axis); }
-  /// Whether the op leaves a partial sum over the axis.
+  /// Returns true if the result of the op is a partial sum over the axis.
   bool isReduced(Operation *op) const;
-  /// The leaf of the tokens in a partial sum; -1 if none divides worthwhile.
+  /// The leaf of the tokens in a partial sum; -1 if the axis divides none.
   int chooseTokens(Value value) const;
-  /// Whether `op` computes each token of `tokens` alone and its result keeps them.
+  /// Returns true if `op` computes each token of the leaf `tokens` on its own, and its
+  /// result has this leaf.
   bool keepsTokens(Operation *op, int tokens) const;
   bool hasTokens(Value value, int tokens) const;
   bool goesThrough(Operation *op, Value from, int tokens) const;
@@ -64,7 +65,7 @@ private:
 };
 
 bool ScatterModes::isReduced(Operation *op) const {
-  // Sums of rows are too small to gain from it.
+  // A sum with one number per row is too small to gain.
   if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isa<nn::ReduceOp>(op))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
@@ -84,7 +85,7 @@ int ScatterModes::chooseTokens(Value value) const {
   ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
   if (dims.size() < 2)
     return -1;
-  // The first dimension is the batch if there are two before the features.
+  // With two dimensions before the features, the first one is the batch.
   int batch = dims.size() > 2 && !dims.front().empty() ? dims.front().front() : -1;
   int sequence = -1;
   for (const FactorAnalysis::Leaves &dim : dims.drop_front(dims.size() > 2).drop_back())
@@ -122,8 +123,9 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   auto linear = dyn_cast<nn::LinearOp>(op);
   if (!linear)
     return !op->hasTrait<Product>();
-  // A projection by a whole weight: its result is gathered instead of its
-  // operand, where that is less and no other reader needs the operand whole.
+  // A projection by a whole weight can run on scattered tokens. Its result is then
+  // gathered, not its operand. This pays where the result is smaller and no other user
+  // needs the whole operand.
   int64_t together = 0;
   for (Operation *user : from.getUsers()) {
     auto other = dyn_cast<nn::LinearOp>(user);
@@ -157,7 +159,7 @@ void ScatterModes::find() {
       auto it = stream.find(operand);
       if (it == stream.end() || !goesThrough(&op, operand, it->second))
         continue;
-      // The iterator dies with the insertion.
+      // The insertion invalidates the iterator.
       int tokens = it->second;
       stream.insert({result, tokens});
       break;
@@ -165,9 +167,9 @@ void ScatterModes::find() {
   }
 }
 
-/// Where several values that end the stream are made from one (parallel
-/// branches with a norm each), that one is gathered instead if it is less: the
-/// ops between compute all tokens then.
+/// Parallel branches, each with a norm, end the stream with several values that are
+/// computed from one value. If that value is smaller than their sum, it is gathered in
+/// their place, and the ops between compute all tokens.
 void ScatterModes::shareGathers() {
   auto ends = [&](Value value) {
     return llvm::none_of(value.getUsers(), [&](Operation *user) {
@@ -249,8 +251,8 @@ void ScatterModes::annotate() {
   };
   for (auto [value, tokens] : stream)
     setShardingAttr(value, writeSharding(scatter(value, tokens), value, factors, mesh, symbol));
-  // Where the stream ends tokens are whole again, also where nothing forces it:
-  // what is gathered for one reader serves the others.
+  // Behind the stream tokens are whole, even for users that could take shards: one gather
+  // serves all users.
   for (auto [value, tokens] : stream)
     for (Operation *user : value.getUsers())
       if (user->getNumResults() == 1 && !stream.count(user->getResult(0)) &&
@@ -258,7 +260,7 @@ void ScatterModes::annotate() {
         setShardingAttr(user->getResult(0),
                         writeSharding(shardings.get(user->getResult(0)), user->getResult(0),
                                       factors, mesh, symbol));
-  // The model's results keep their tokens whole.
+  // Results of the model have whole tokens.
   Operation *terminator = func.getBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
     if (stream.count(value) && !func.getResultAttr(i, DistDialect::kShardingAttr))
@@ -270,7 +272,7 @@ struct AnnotateScatterModesPass
     : meshwright::impl::AnnotateScatterModesPassBase<AnnotateScatterModesPass> {
   using AnnotateScatterModesPassBase::AnnotateScatterModesPassBase;
   void runOnOperation() override {
-    // Changes attributes only, which propagation reads and verifies.
+    // The pass changes attributes only, which propagation reads and verifies.
     markAllAnalysesPreserved();
     ModuleOp module = getOperation();
     auto meshOp = getOnlyMesh(module);

@@ -27,26 +27,26 @@ namespace meshwright {
 
 namespace {
 
-/// An embedding's rows are sharded from this many a rank on: fewer save nothing
-/// worth a partial sum.
+/// The rows of an embedding are sharded if each rank has at least so many. Fewer rows save
+/// less memory than a partial sum is worth.
 constexpr int64_t kMinTableRows = 8;
 
-/// What is known of a class of tied factors.
+/// Facts about a class of tied factors.
 struct ClassInfo {
-  /// Read whole by some op.
+  /// Some op needs this factor whole.
   bool isSpecial = false;
   /// Rows of an embedding table.
   bool isTableRows = false;
-  /// Sharded, or kept whole, by an annotation.
+  /// An annotation shards it or keeps it whole.
   bool isForced = false, isForbidden = false;
   bool isOutput = false, isContracted = false;
-  /// Bytes of weights that have it.
+  /// Bytes of the weights that have this factor.
   double weightBytes = 0;
-  /// Bytes of partial sums that sharding it leaves.
+  /// Bytes of the partial sums that result if it is sharded.
   double partialBytes = 0;
-  /// Classes that occur in a value together with it.
+  /// Classes that occur in some value together with this one.
   llvm::SmallDenseSet<int, 8> neighbours;
-  /// The factors just below it in weights' dimensions.
+  /// The next minor factors in dimensions of weights.
   SmallVector<int, 2> below;
 };
 
@@ -67,7 +67,7 @@ public:
     return success();
   }
 
-  /// Whether norms were taken apart: what was known of the function is stale.
+  /// Returns true if norms were expanded: analyses of the function are then stale.
   bool hasRewritten() const { return rewritten; }
 
 private:
@@ -99,7 +99,7 @@ LogicalResult TensorParallel::collect() {
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
       continue;
     fromParameters.insert(arg);
-    // Other stages' weights lie on parts of axes that need not fit these.
+    // Weights of other stages are sharded over parts of axes that need not fit these.
     if (!arg.use_empty() &&
         llvm::none_of(arg.getUsers(), [&](Operation *op) { return stages.contains(op); }))
       continue;
@@ -123,7 +123,7 @@ LogicalResult TensorParallel::collect() {
   for (Operation &op : block.without_terminator()) {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     if (!stages.contains(&op)) {
-      // What another stage has too is not this one's to shard.
+      // A factor that another stage has, too, is not for this stage to shard.
       for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
         for (int leaf : leaves)
           classes[leaf].isForbidden = true;
@@ -134,8 +134,8 @@ LogicalResult TensorParallel::collect() {
         llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
     if (allFromParameters)
       fromParameters.insert(op.getResult(0));
-    // A norm over heads and head size can be taken by its sums; one over the
-    // residual stream's features would send those for every reader.
+    // A norm over heads and head size can be expanded into sums. A norm over the features
+    // of the residual stream cannot: its users would exchange these sums each time.
     bool isNorm = op.hasTrait<RowNorm>();
     for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
       for (int leaf : leaves) {
@@ -196,14 +196,14 @@ bool TensorParallel::place(int leaf) {
   std::optional<AxisList> own = fits ? getPart(group, 1, n) : std::nullopt;
   std::optional<AxisList> rest = own ? getPart(group, n, size / n) : std::nullopt;
   if (!rest) {
-    // Fewer than half a factor's element a rank would compute mostly padding.
+    // With less than half an element per rank, most of the work is padding.
     if (2 * n <= size)
       return false;
     chosen[leaf] = group;
     return true;
   }
-  // The factor takes a part of the axes; the one below it, the query heads of a
-  // group, takes the rest, or the values are replicated over it.
+  // The factor takes a part of the axes. The next minor one, the query heads of a group,
+  // takes the rest, or else the values are replicated over the rest.
   chosen[leaf] = *own;
   for (int below : classes[leaf].below)
     if (!classes[below].isSpecial && !classes[below].isForbidden && !chosen.count(below)) {
@@ -222,14 +222,14 @@ void TensorParallel::choose() {
     int64_t n = factors.getSize(leaf);
     if (info.isTableRows && n < kMinTableRows * size)
       continue;
-    // Something small that nobody contracts is not worth cutting.
+    // A small factor that no op contracts is not worth sharding.
     if (n < size && !(info.isOutput && info.isContracted))
       continue;
     candidates.push_back(leaf);
   }
-  // What pairs a column- with a row-parallel weight comes first, then what has
-  // no partner. Among each the cheapest communication per weight byte; larger and
-  // earlier on ties.
+  // Classes that pair a column-parallel with a row-parallel weight come first, then classes
+  // without a partner. Within each group, classes are ordered by communication per byte of
+  // weight, then by size (larger first), then by position.
   llvm::stable_sort(candidates, [&](int a, int b) {
     const ClassInfo &x = classes[a], &y = classes[b];
     bool xPairs = x.isOutput && x.isContracted, yPairs = y.isOutput && y.isContracted;
@@ -385,7 +385,8 @@ struct AnnotateTensorParallelPass
         if (failed(annotate(func, *meshOp, axes, stages, rewritten)))
           return signalPassFailure();
       }
-    // Changes attributes only then, which propagation reads and verifies.
+    // Without expanded norms the pass changes attributes only, which propagation reads and
+    // verifies.
     if (!rewritten)
       markAllAnalysesPreserved();
   }
@@ -393,7 +394,7 @@ struct AnnotateTensorParallelPass
 private:
   LogicalResult annotate(func::FuncOp func, MeshOp meshOp, ArrayRef<Axis> axes,
                          const StageFilter &stages, bool &rewritten) {
-    // A stage before may have taken norms apart.
+    // The policy of an earlier stage may have expanded norms.
     if (rewritten) {
       FailureOr<FactorAnalysis> fresh = FactorAnalysis::run(func);
       return failed(fresh) ? failure()

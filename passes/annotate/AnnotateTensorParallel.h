@@ -13,9 +13,8 @@
 
 namespace meshwright {
 
-/// Shards the weights that the ops of some stages read over `axes` (major to
-/// minor). Sets `rewritten` where norms were taken apart: the analysis is then
-/// stale.
+/// Shards the weights that the ops of `stages` use over `axes` (major to minor). Sets
+/// `rewritten` if it expands norms: `factors` is then stale.
 mlir::LogicalResult annotateTensorParallel(mlir::func::FuncOp func, const FactorAnalysis &factors,
                                            dist::MeshOp meshOp, mlir::ArrayRef<dist::Axis> axes,
                                            const StageFilter &stages, bool &rewritten);

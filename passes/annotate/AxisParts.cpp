@@ -42,8 +42,8 @@ HeadSplit meshwright::splitHeads(int64_t keyHeads, int64_t group, int64_t ranks,
       continue;
     int64_t own = llvm::divideCeil(keyHeads, parts);
     HeadSplit split{parts, own, own * int64_t(llvm::divideCeil(group, ranks / parts))};
-    // All but a rank's own part of the heads comes to it, and results leave as queries
-    // come; keys and values go on around the ring.
+    // A rank receives its heads from all ranks of the group, and sends results back the
+    // same way. Keys and values then travel around the ring.
     auto key = [&](const HeadSplit &s) {
       int64_t sent = s.heads * (ranks - 1) + s.keyHeads * (ranks - 1 + (ring - 1) * ranks);
       return std::tuple(sent, s.heads, s.parts * s.keyHeads);

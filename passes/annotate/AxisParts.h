@@ -12,18 +12,18 @@
 
 namespace meshwright {
 
-/// Of the axes (major to minor), seen as one axis of their product's size, the
-/// part of `size` behind `pre`; none where an axis does not split so.
+/// The part of some axes that has `size` ranks after the first `pre` ones, where the axes
+/// (major to minor) count as one axis. None where this would cut an axis unevenly.
 std::optional<dist::AxisList> getPart(mlir::ArrayRef<dist::Axis> axes, int64_t pre, int64_t size);
 
-/// How the heads of attention go over ranks: key/value heads over so many parts, the
-/// queries of a group over the ranks of a part, and what a rank then has of both.
+/// A split of attention heads over ranks. Key/value heads are sharded over `parts`, and the
+/// query heads of a group over the ranks of a part.
 struct HeadSplit {
   int64_t parts, keyHeads, heads;
 };
 
-/// The split that sends fewest bytes, keys and values around a ring of `ring` ranks
-/// included, then computes fewest heads, then pads fewest of keys and values.
+/// The split that sends the fewest bytes, including keys and values around a ring of `ring`
+/// ranks. Ties go to the fewest computed heads, then to the fewest padded key/value heads.
 HeadSplit splitHeads(int64_t keyHeads, int64_t group, int64_t ranks, int64_t ring);
 
 } // namespace meshwright

@@ -27,12 +27,12 @@ namespace meshwright {
 #include "meshwright/passes/annotate/Passes.h.inc"
 } // namespace meshwright
 
-/// A plan that is less usual must save this share of the time. Nothing is counted as
-/// hidden here, since that depends on the schedule, and kernels run as fast on small
-/// parts as on large ones: both are off by less than this.
+/// A less usual plan must save this share of the time. The price counts no communication as
+/// hidden, which depends on the schedule, and assumes that kernels are as fast on small
+/// parts as on large ones. Both errors are smaller than this share.
 static constexpr double kLeastSaving = 0.25;
 
-/// The same for an order instead of the one that balances work.
+/// The share that another order must save over the one that balances work.
 static constexpr double kLeastSavingOfOrder = 0.1;
 
 FailureOr<std::string> meshwright::getChosen(ModuleOp module, StringRef key, StringRef given) {
@@ -47,7 +47,7 @@ FailureOr<std::string> meshwright::getChosen(ModuleOp module, StringRef key, Str
 
 namespace {
 
-/// Attention ops that are alike.
+/// Equal attention ops.
 struct Attentions {
   nn::AttentionOp op;
   int64_t count = 0;
@@ -59,10 +59,10 @@ struct Choice {
   TokenOrder order = TokenOrder::Natural;
 };
 
-/// What attention costs a rank, with what it sends.
+/// The cost of attention to a rank, including communication.
 struct Price {
   int64_t time = 0, bytes = 0, memory = 0;
-  /// Of attention's pairs.
+  /// The largest over the mean number of pairs that a rank computes.
   double balance = 1;
 };
 
@@ -79,8 +79,8 @@ public:
   }
   Price getPrice(const Choice &choice);
   std::string getName(const Choice &choice) const;
-  /// The usual plan has no Ulysses over a slow link, then no longer ring than it must,
-  /// and no Ulysses that pads heads; the less the more usual.
+  /// How unusual a plan is; less is more usual. The usual plan has no Ulysses over a slow
+  /// link, no longer ring than it must, and no Ulysses that pads heads.
   int64_t getOddness(const Choice &choice) const {
     int64_t padded = padsHeads(choice.ulysses) ? getSize(choice.ulysses) : 1;
     return std::max(getSize(choice.ring), padded) + (isSlow(choice.ulysses) ? int64_t(1) << 32 : 0);
@@ -92,7 +92,8 @@ private:
   AxisList getAxes(int axis) const {
     return axis < 0 ? AxisList() : AxisList{{axis, 1, getSize(axis)}};
   }
-  /// Against the device's own links, or the fastest of the mesh.
+  /// Returns true if the axis takes over twice the time of the device's own links, or of
+  /// the fastest axis where the device states none.
   bool isSlow(int axis) const {
     constexpr int64_t bytes = 1 << 30;
     double bandwidth = model.getDevice().linkBandwidth;
@@ -153,8 +154,8 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
   int64_t batch = llvm::divideCeil(query.getDimSize(0), dataSize);
   int64_t size = query.getDimSize(3), valueSize = op.getValue().getType().getDimSize(3);
   int64_t element = getElementBytes(query.getElementType());
-  // Heads of a rank of tensor parallelism, and of one of ulysses: padded, and of keys
-  // and values copied, where they do not go around.
+  // The heads of a rank under tensor parallelism, and then under ulysses. Heads that do
+  // not divide are padded; key/value heads are copied.
   int64_t heads = llvm::divideCeil(query.getDimSize(1), tensorSize);
   int64_t keyHeads = llvm::divideCeil(key.getDimSize(1), tensorSize);
   HeadSplit own = splitHeads(keyHeads, llvm::divideCeil(heads, keyHeads), ulysses, ring);
@@ -170,7 +171,7 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
   int64_t outputBytes = batch * own.heads * chunk * valueSize * element;
   int64_t keyBytes = batch * own.keyHeads * chunk * (size + valueSize) * element;
 
-  // All-to-all to heads, q, k and v together, and back.
+  // All-to-alls move q, k and v to heads, and the output back.
   int64_t time = 0, bytes = 0, memory = queryBytes + outputBytes + keyBytes;
   if (ulysses > 1) {
     for (int64_t moved : {queryBytes + keyBytes, outputBytes}) {
@@ -181,7 +182,7 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
     memory *= 2;
   }
 
-  // The ring's steps: what the mask leaves empty is neither sent nor computed.
+  // The steps of the ring. A step whose pairs are all masked is neither sent nor computed.
   std::vector<int64_t> pairs = countVisiblePairs(MaskShape::of(op), tokens, ring, tokens, ring);
   AttentionWork work;
   work.perRank.resize(ring);
@@ -204,7 +205,7 @@ void Chooser::addPrice(Price &price, nn::AttentionOp op, int64_t count, const Ch
       continue;
     Cost cost = model.getCost(CollectiveKind::Permute, getAxes(choice.ring), keyBytes);
     bytes += cost.bytes;
-    // Merging reads both parts and writes one, in f32.
+    // A merge reads two parts and writes one, in f32.
     int64_t part = outputBytes / element * 4;
     time += cost.time + model.getLaunchTime() + model.getMemoryTime(3 * part);
   }
@@ -288,7 +289,7 @@ private:
 
 } // namespace
 
-/// All plans that use as many axes as any.
+/// The plans that use the most axes.
 SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &chooser) {
   auto candidates = [&](StringRef given) {
     SmallVector<int> axes;
@@ -361,7 +362,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
   auto saves = [&](size_t i, size_t than, double share) {
     return double(prices[i].time) <= double(prices[than].time) * (1 - share);
   };
-  // Of each pair of axes the first order, unless another saves enough.
+  // For each pair of axes the first order counts, unless another one saves enough.
   SmallVector<size_t> finalists;
   for (size_t i = 0; i < choices.size(); ++i) {
     bool isNew = finalists.empty() || choices[finalists.back()].ulysses != choices[i].ulysses ||

@@ -14,9 +14,9 @@
 
 namespace meshwright {
 
-/// An option's value: as given, or where it is auto what `choose-context-parallel` chose
-/// for `key` and left on the module (`dist.context_parallel`). Fails,
-/// with an error, where an axis is auto and nothing was chosen; an order stays auto.
+/// The value of an option that may be auto. For auto, the value that
+/// `choose-context-parallel` noted on the module under `key` (`dist.context_parallel`).
+/// Without such a note, an axis that is auto is an error, and an order stays auto.
 mlir::FailureOr<std::string> getChosen(mlir::ModuleOp module, llvm::StringRef key,
                                        llvm::StringRef given);
 

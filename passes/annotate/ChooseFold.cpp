@@ -1,4 +1,4 @@
-//===- ChooseFold.cpp - how a stage lies on the axes of others ------------===//
+//===- ChooseFold.cpp - over which axes a stage is sharded ----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -16,17 +16,17 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// An alternative with more collectives must save this share of the time of one with
-/// fewer: closer than that the model does not tell them apart.
+/// An alternative with more collectives must save this share of the time of one with fewer:
+/// the cost model cannot tell closer ones apart.
 static constexpr double kLeastSaving = 0.15;
 
-/// The same against a split batch, which halves the arithmetic as well: all that is left
-/// to save is time to read weights, and that only as long as kernels keep up with the
-/// memory.
+/// The share that it must save against a split batch. A split batch divides the arithmetic,
+/// too, so an alternative only saves time to read weights, if its kernels are as fast as
+/// the memory.
 static constexpr double kLeastSavingOfReading = 0.3;
 
-/// The stage as a program of its own: what other stages give it are inputs, what
-/// they read are outputs.
+/// The stage as a program of its own. Values from other stages are its inputs, and values
+/// that other stages use are its outputs.
 static OwningOpRef<ModuleOp> extractStage(func::FuncOp func, MeshOp meshOp, StringRef stage) {
   OpBuilder builder(func.getContext());
   OwningOpRef<ModuleOp> module = ModuleOp::create(func.getLoc());
@@ -48,7 +48,7 @@ static OwningOpRef<ModuleOp> extractStage(func::FuncOp func, MeshOp meshOp, Stri
         outputs.push_back(result);
   }
   SmallVector<Value> arguments(inputs.begin(), inputs.end());
-  // The first input stays the first: it says what the batch is.
+  // The first input stays the first: its dimension 0 is the batch.
   llvm::stable_sort(arguments, [](Value a, Value b) {
     auto x = dyn_cast<BlockArgument>(a), y = dyn_cast<BlockArgument>(b);
     return x && y ? x.getArgNumber() < y.getArgNumber() : bool(x) && !y;
@@ -79,7 +79,7 @@ static OwningOpRef<ModuleOp> extractStage(func::FuncOp func, MeshOp meshOp, Stri
   return module;
 }
 
-/// Bytes of weights that the stage does not read, as a rank holds them at least.
+/// The least bytes that a rank holds of weights that the stage does not use.
 static int64_t getOtherWeights(func::FuncOp func, StringRef stage, int64_t shards) {
   int64_t bytes = 0;
   for (BlockArgument argument : func.getArguments()) {
@@ -128,7 +128,7 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
       continue;
     FoldEncoderPassOptions own = options;
     own.mode = candidate.mode;
-    // Other stages' weights are beside it.
+    // The weights of other stages need memory, too.
     if (options.memoryCeiling)
       own.memoryCeiling = std::max<int64_t>(1, options.memoryCeiling - others);
     prices.back() = priceFold(*stage, own);

@@ -1,4 +1,4 @@
-//===- ChooseFold.h - how a stage lies on the axes of others ----*- C++ -*-===//
+//===- ChooseFold.h - over which axes a stage is sharded --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -26,8 +26,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto meshes = llvm::to_vector(module.getOps<MeshOp>());
-    // Whoever plans, plans for a device there is: the cost model takes another
-    // for none.
+    // The cost model treats an unknown device like none, so it is an error here.
     auto checkDevice = [&](StringRef spelling, Location location) {
       std::string error;
       if (getDevice(spelling, &error))

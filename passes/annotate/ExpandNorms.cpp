@@ -14,7 +14,7 @@ using namespace meshwright;
 
 namespace {
 
-/// Builds arithmetic on values of one element type.
+/// Builds arithmetic ops on values of one element type.
 class Arithmetic {
 public:
   Arithmetic(Operation *op, Type element) : builder(op), loc(op->getLoc()), element(element) {}
@@ -67,7 +67,7 @@ bool meshwright::expandNorm(Operation *op) {
   Value weight = rms ? rms.getWeight() : layer.getWeight();
   auto type = cast<RankedTensorType>(input.getType());
   int64_t features = type.getShape().back();
-  // As the op itself: in f32, rounded at the end.
+  // Like the op itself, the sums compute in f32 and round at the end.
   Type element = type.getElementType();
   Type wide = element.getIntOrFloatBitWidth() < 32 ? Float32Type::get(op->getContext()) : element;
   Arithmetic math(op, wide);

@@ -12,9 +12,9 @@
 
 namespace meshwright {
 
-/// Writes a norm (nn.rms_norm, nn.layer_norm) out as sums over its features and
-/// what is made of them, so that the features can be sharded: the sums of each
-/// row are all that ranks exchange. False for other ops.
+/// Replaces a norm (nn.rms_norm, nn.layer_norm) by sums over its features and elementwise
+/// ops. The features can then be sharded: ranks exchange only the sums of each row.
+/// Returns false for other ops.
 bool expandNorm(mlir::Operation *op);
 
 } // namespace meshwright

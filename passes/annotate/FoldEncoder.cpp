@@ -87,8 +87,8 @@ private:
   std::string describeWholeBatch(MeshAttr mesh, ArrayRef<Axis> axes);
 
   PriceFold priceFold;
-  /// The axes that are taken for `ulysses` and `ring`: the options', or where these are
-  /// auto those that choose-context-parallel chose.
+  /// The axes for `ulysses` and `ring`: those of the options, or where these are auto, those
+  /// that choose-context-parallel chose.
   std::string ulyssesAxis, ringAxis;
 
   void log(Outcome outcome, Location loc, const std::string &message,
@@ -122,7 +122,7 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
   return success();
 }
 
-/// The axes of a mode, in the mesh's order; those of size 1 left out.
+/// The axes of a mode, in the order of the mesh, without axes of size 1.
 AxisList FoldEncoderPass::getGroup(MeshAttr mesh, FoldMode mode) {
   AxisList axes;
   bool both = mode == FoldMode::Sp || mode == FoldMode::Batch;
@@ -139,7 +139,7 @@ AxisList FoldEncoderPass::getGroup(MeshAttr mesh, FoldMode mode) {
   return axes;
 }
 
-/// Each group of axes that a mode gives is one alternative.
+/// Compares the modes. Modes with the same axes are one candidate.
 FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   MeshAttr mesh = meshOp.getMesh();
   SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(mesh, FoldMode::None), {}}};
@@ -206,8 +206,8 @@ LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, FoldMode m
   return success();
 }
 
-/// Says which weights a rank holds more of than its share: features that do not
-/// divide are padded, few ones take a part of the axes, others none.
+/// Logs the weights of which a rank holds more than its share. Features that do not divide
+/// are padded, few features take a part of the axes, and some weights take no axis.
 void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
                                     ArrayRef<Axis> axes) {
   int64_t size = getNumShards(axes);
@@ -215,7 +215,7 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
     int64_t weights = 0, bytes = 0;
     std::string first;
   };
-  // By the features' number and the ranks they lie on.
+  // Keyed by the number of features and the ranks that they are sharded over.
   llvm::MapVector<std::pair<int64_t, int64_t>, Entry> padded;
   llvm::MapVector<int64_t, Entry> partial;
   auto count = [](Entry &entry, StringRef name, int64_t bytes) {
@@ -243,7 +243,7 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
             count(padded[{features, ranks}], name, bytes);
         }
     }
-    // Norms and biases are small change.
+    // Norms and biases are too small to mention.
     if (shards < size && cast<ShapedType>(arg.getType()).getRank() > 1)
       count(partial[shards], name, bytes);
   }
@@ -263,8 +263,8 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
                             "ranks",
                             stage, entry.weights, entry.first, size)
                   .str()
-            : llvm::formatv("stage '{0}': {1} weights, {2} first, lie on a group of {3} of the {4} "
-                            "ranks, and every such group holds them",
+            : llvm::formatv("stage '{0}': {1} weights, {2} first, are sharded over {3} of the {4} "
+                            "ranks, and every group of {3} ranks holds them",
                             stage, entry.weights, entry.first, shards, size)
                   .str(),
         {{"bytes", double(entry.bytes)}});
@@ -317,7 +317,7 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
     attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
   }
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
-  // Other stages read whole batches.
+  // Other stages use whole batches.
   OpBuilder builder(func.getContext());
   for (Operation &op : llvm::make_early_inc_range(func.getBody().front().without_terminator())) {
     if (getStage(&op) != stage)

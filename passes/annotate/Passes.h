@@ -24,7 +24,7 @@ namespace meshwright {
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/annotate/Passes.h.inc"
 
-/// What a stage costs a rank in one mode of fold-encoder.
+/// The cost of a stage to a rank in one mode of fold-encoder.
 struct FoldPrice {
   ProgramCost cost;
   Memory memory;

@@ -27,7 +27,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions 
 
   if (options.contextParallel.isWanted())
     pm.addPass(createSplitJointAttentionPass());
-  // Stages that are laid out for themselves, and those that are not as the others.
+  // Stages with a policy of their own; and stages that the option `fold` names.
   SmallVector<std::string> folded, apart;
   for (const FoldRule &rule : options.fold)
     apart.push_back(rule.stage);

@@ -23,8 +23,8 @@ struct AnnotateOptions {
 /// Adds the passes that declare the mesh and state the layouts that policies choose.
 void buildAnnotatePipeline(mlir::OpPassManager &pm, const AnnotateOptions &options);
 
-/// Adds the passes of the annotate phase that see a stage from when it is folded on, for
-/// a program that is the stage alone.
+/// Adds fold-encoder and the passes of the annotate phase after it that concern a folded
+/// stage, for a program that consists of this stage.
 void buildFoldPipeline(mlir::OpPassManager &pm, const FoldEncoderPassOptions &fold);
 
 } // namespace meshwright

@@ -25,13 +25,13 @@ namespace meshwright {
 
 namespace {
 
-/// What a sequence dimension is joined of.
+/// The parts of a joined sequence dimension.
 using Parts = SmallVector<Value, 2>;
 
 class Splitter {
 public:
   explicit Splitter(nn::AttentionOp op) : op(op), builder(op) {}
-  /// Takes the op apart where its keys are joined; tells whether they were.
+  /// Splits the op if its keys are joined. Returns true if they are.
   bool run();
 
 private:
@@ -40,7 +40,7 @@ private:
   Value reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim);
   Value attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row);
   void replace(Value whole, const Parts &parts, int64_t dim);
-  /// Gives an op what says which stage it belongs to.
+  /// Marks an op as one of the stage.
   template <typename Op> Op adopt(Op made) {
     if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
       made->setAttr(nn::NnDialect::kStageAttr, stage);
@@ -56,8 +56,8 @@ int64_t sizeOf(Value value, int64_t dim) {
   return cast<RankedTensorType>(value.getType()).getDimSize(dim);
 }
 
-/// The dimension of a reshape's result that is dimension `dim` of its operand, as it
-/// is; none where it is taken apart or joined with others.
+/// The dimension of a reshape's result that equals dimension `dim` of its operand; none
+/// where the reshape splits the dimension or joins it with others.
 std::optional<int64_t> follow(nn::ReshapeOp op, int64_t dim, bool backward) {
   auto from = cast<RankedTensorType>(op.getInput().getType()).getShape();
   auto to = op.getType().getShape();
@@ -86,14 +86,14 @@ Value Splitter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
       builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides)));
 }
 
-/// A part of what `like` reshapes, whose dimension `dim` becomes `toDim`.
+/// Reshapes a part of the operand of `like`, whose dimension `dim` becomes `toDim`.
 Value Splitter::reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim) {
   SmallVector<int64_t> shape(like.getType().getShape());
   shape[toDim] = sizeOf(value, dim);
   return adopt(nn::ReshapeOp::create(builder, like.getLoc(), like.getType().clone(shape), value));
 }
 
-/// The parts of dimension `dim`; one where it is not joined.
+/// The parts of dimension `dim`; a single one where it is not joined.
 Parts Splitter::getParts(Value value, int64_t dim) {
   if (auto concat = value.getDefiningOp<nn::ConcatOp>(); concat && int64_t(concat.getDim()) == dim)
     return Parts(concat.getInputs());
@@ -122,7 +122,7 @@ Parts Splitter::getParts(Value value, int64_t dim) {
   return {value};
 }
 
-/// Attention of the queries from `row` on over each part of the keys, merged.
+/// Builds attention of the queries from `row` on over each part of the keys, merged.
 Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row) {
   Location loc = op.getLoc();
   SmallVector<int64_t> shape(op.getResult().getType().getShape());
@@ -166,7 +166,7 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
   return out;
 }
 
-/// Lets the readers of a joined value read its parts, as far as they take it apart.
+/// Makes users that slice a joined value use its parts.
 void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
   Value joined;
   for (OpOperand &use : llvm::make_early_inc_range(whole.getUses())) {
@@ -215,7 +215,7 @@ void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
         use.set(joined ? joined : whole);
       }
     } else if (!joined) {
-      // Whoever reads the whole, as it was.
+      // The other users keep the whole value.
       OpBuilder::InsertionGuard guard(builder);
       builder.setInsertionPointAfterValue(parts.back());
       joined = adopt(nn::ConcatOp::create(builder, op.getLoc(), whole.getType(), parts,
@@ -230,7 +230,7 @@ void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
 }
 
 bool Splitter::run() {
-  // Masks by position, and keys that are counted, are of the whole.
+  // Masks by position and counts of keys refer to the whole sequence.
   if (op.getCausal() || op.getWindowLeft() || op.getWindowRight() || op.getKvLength() ||
       op.getQPositions() || op.getLse())
     return false;
@@ -276,7 +276,7 @@ struct SplitJointAttentionPass
                                 length)
                       .str());
       }
-      // Joins that nobody reads now.
+      // Erases joins without users.
       SmallVector<Operation *> all;
       func.walk([&](Operation *op) { all.push_back(op); });
       for (Operation *op : llvm::reverse(all))

@@ -159,7 +159,7 @@ def test_group_larger_than_the_encoder_can_use():
         mesh={"ring": 1, "ulysses": 8}, context_parallel=CONTEXT, fold={"encoder": "ulysses"}
     )
     text = plan.report()
-    assert "lie on a group of 2 of the 8 ranks" in text
+    assert "are sharded over 2 of the 8 ranks" in text
     assert "9 features, heads or rows are padded to 16 on 8 ranks" in text
     (got,) = plan.run(**inputs)
     assert (got - want).abs().max() <= 1e-5 * want.abs().max()
