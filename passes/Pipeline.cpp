@@ -33,7 +33,7 @@ void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &op
   pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
 }
 
-/// The memory of a program as it is scheduled.
+/// Returns a function that plans the memory of a program.
 static PlanMemory getMemoryPlanner() {
   return [](FunctionOpInterface function) { return planMemory(function).memory; };
 }
@@ -42,7 +42,7 @@ void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
   pm.addPass(createReportCommunicationPass({file.str()}, getMemoryPlanner()));
 }
 
-/// Adds the passes that note on an SPMD program how it is to be scheduled.
+/// Adds the pass that notes on an SPMD program how to schedule it, if an option says so.
 static void addScheduleRequest(OpPassManager &pm, OnOffAuto overlap, int64_t memoryCeiling) {
   if (overlap != OnOffAuto::Auto || memoryCeiling)
     pm.addPass(createRequestSchedulePass({overlap, memoryCeiling}));
@@ -64,7 +64,7 @@ static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, O
   }
   auto func = *copy.get().getOps<func::FuncOp>().begin();
   price.cost = getProgramCost(func, CostModel(dist::getSpmdMesh(func)));
-  // No order helps where the weights alone are too much.
+  // If the weights alone exceed the ceiling, no order keeps to it.
   price.fits = !fold.memoryCeiling || countMemory(func).weights <= fold.memoryCeiling;
   int64_t ceiling = price.fits ? fold.memoryCeiling : 0;
   auto request = [&](OpPassManager &pm) { addScheduleRequest(pm, overlap, ceiling); };
@@ -119,8 +119,8 @@ void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOp
 }
 
 void meshwright::registerPasses() {
-  // Passes that ask other phases come first: MLIR keeps the first pass that is registered
-  // under a name, and those that TableGen registers know their own phase only.
+  // MLIR keeps the first pass that is registered under a name. The passes that TableGen
+  // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
 

@@ -15,11 +15,11 @@
 
 namespace meshwright {
 
-/// Phases of the pipeline, in order; each one's IR can be looked at.
+/// The phases of the pipeline, in order. Users can print the IR after each of them.
 enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
 
 /// Adds the passes from a global program up to and including a phase.
-/// Functions that are SPMD already only meet Spmd and Rt.
+/// Functions that are SPMD already are changed by Spmd and Rt only.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 

@@ -28,7 +28,8 @@ SmallVector<StageMesh> meshwright::getStageMeshes(MeshOp meshOp) {
   return stages;
 }
 
-/// How many ranks one step along each axis is, and the number of ranks in front.
+/// The number of ranks, and then the stride of each axis: borders[i] / borders[i + 1] is the
+/// size of axis i.
 static SmallVector<int64_t> getBorders(MeshAttr mesh) {
   SmallVector<int64_t> borders{1};
   for (MeshAxisAttr axis : llvm::reverse(mesh.getAxes()))
@@ -85,7 +86,7 @@ FailureOr<MeshAttr> meshwright::joinMeshes(ArrayRef<StageMesh> stages, StringRef
   SmallVector<SmallVector<int64_t>> borders;
   for (const StageMesh &stage : stages)
     borders.push_back(getBorders(stage.mesh));
-  // Runs of ranks, major to minor, that every stage cuts at both ends.
+  // Axes of the joined mesh, major to minor: between strides that all stages have.
   struct Run {
     int64_t size;
     StringRef name;
@@ -102,7 +103,7 @@ FailureOr<MeshAttr> meshwright::joinMeshes(ArrayRef<StageMesh> stages, StringRef
       for (auto [a, axis] : llvm::enumerate(stage.mesh.getAxes()))
         if (axis.getSize() > 1 && borders[i][a] == high && borders[i][a + 1] == low)
           name = axis.getName();
-      // Links between hosts are those of an axis of their own.
+      // An axis named "host" has its own links, so it must stay an axis.
       for (auto [a, axis] : llvm::enumerate(stage.mesh.getAxes()))
         if (axis.getName() == "host" && borders[i][a] <= high && borders[i][a + 1] >= low &&
             axis.getSize() > 1 && name != "host")

@@ -5,11 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The models of a composed program may see the same ranks as different meshes: a
-// target as (dp 2, tp 3), a draft as (dp 3, sp 2). The program's mesh then has an
-// axis for each run of ranks that all of them cut at both ends, and `dist.stages`
-// on it says what each stage makes of these. An axis of a stage is a part of an
-// axis of the mesh.
+// The stages of a composed program may have different meshes over the same ranks: a target
+// (dp 2, tp 3), a draft (dp 3, sp 2). The mesh of the program then has the finest axes
+// such that each axis of a stage is a part of one of them. Its attribute `dist.stages` has
+// the meshes of the stages.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,13 +20,13 @@
 
 namespace meshwright {
 
-/// The axes that the policies of a stage know.
+/// The mesh that the policies of a stage use.
 struct StageMesh {
-  /// Empty: the whole program has this one.
+  /// Empty if the whole program has this mesh.
   llvm::StringRef stage;
   dist::MeshAttr mesh;
 
-  /// The stage's ops, which are all where there is one mesh.
+  /// Contains the ops of the stage: all ops if the program has one mesh.
   StageFilter getFilter() const {
     StageFilter filter;
     if (!stage.empty())
@@ -36,25 +35,25 @@ struct StageMesh {
   }
 };
 
-/// The meshes of a program's stages, or the one that it has.
+/// The meshes of the stages, or the single mesh of a program without them.
 llvm::SmallVector<StageMesh> getStageMeshes(dist::MeshOp meshOp);
 inline bool hasStageMeshes(dist::MeshOp meshOp) {
   return meshOp->hasAttr(dist::DistDialect::kStageMeshesAttr);
 }
 
-/// A stage's axis as a part of the mesh's; none where the stage has no axis of the
-/// name. Of an axis of size 1 the size is all that counts.
+/// An axis of a stage, as a part of an axis of the program's mesh. None if the stage has no
+/// axis of this name. Only the size of an axis of size 1 has a meaning.
 std::optional<dist::Axis> findAxis(dist::MeshOp meshOp, const StageMesh &view,
                                    llvm::StringRef name);
 
-/// Whether any stage has an axis of the name.
+/// Returns true if some stage has an axis of this name.
 bool anyHasAxis(dist::MeshOp meshOp, llvm::StringRef name);
 
-/// The error that none has; `purpose` as in "to fold over".
+/// Emits the error that no stage has the axis. `purpose` ends a sentence: "to fold over".
 mlir::InFlightDiagnostic emitMissingAxis(dist::MeshOp meshOp, llvm::StringRef name,
                                          llvm::StringRef purpose);
 
-/// The mesh of which all stages' axes are parts.
+/// The finest mesh such that each axis of a stage is a part of one of its axes.
 mlir::FailureOr<dist::MeshAttr>
 joinMeshes(mlir::ArrayRef<StageMesh> stages, llvm::StringRef device,
            mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
@@ -62,10 +61,10 @@ joinMeshes(mlir::ArrayRef<StageMesh> stages, llvm::StringRef device,
 /// Checks that each of the function's stages has a mesh, and each mesh a stage.
 mlir::LogicalResult checkStageMeshes(mlir::func::FuncOp func, dist::MeshOp meshOp);
 
-/// The stage that a pipeline's input belongs to: `target.input_ids`.
+/// The stage of an input of the pipeline, which its name begins with: `target.input_ids`.
 llvm::StringRef getStage(mlir::BlockArgument input);
 
-/// Whether the op gives a stage what another stage or an input of another made.
+/// Returns true if the op gives its stage a value, or an input, of another stage.
 bool isCrossing(dist::ConstrainOp op);
 
 } // namespace meshwright

@@ -1,12 +1,12 @@
-//===- Stages.h - the models that a program was composed of -----*- C++ -*-===//
+//===- Stages.h - the stages of a composed program --------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// An op of a composed program says which model it comes from, `nn.stage =
-// "encoder"`. Policies may treat stages differently.
+// An op of a composed program carries the name of its stage, the model that it comes from:
+// `nn.stage = "encoder"`. Policies may treat stages differently.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,13 +20,13 @@
 
 namespace meshwright {
 
-/// The stage of an op; empty in a program that is one model.
+/// The stage of an op; empty in a program of one model.
 inline llvm::StringRef getStage(mlir::Operation *op) {
   auto stage = op->getAttrOfType<mlir::StringAttr>(nn::NnDialect::kStageAttr);
   return stage ? stage.getValue() : llvm::StringRef();
 }
 
-/// Stages in the order of their first op, each once.
+/// The stages in the order of their first ops.
 inline llvm::SmallVector<llvm::StringRef> getStages(mlir::func::FuncOp func) {
   llvm::SmallVector<llvm::StringRef> stages;
   llvm::StringSet<> seen;
@@ -36,11 +36,11 @@ inline llvm::SmallVector<llvm::StringRef> getStages(mlir::func::FuncOp func) {
   return stages;
 }
 
-/// Which stages a pass is for.
+/// The stages that a policy annotates.
 struct StageFilter {
-  /// Those only; empty: all.
+  /// If not empty, only these stages.
   llvm::SmallVector<llvm::StringRef> only;
-  /// But for those.
+  /// Never these stages.
   llvm::SmallVector<llvm::StringRef> except;
 
   bool contains(mlir::Operation *op) const {

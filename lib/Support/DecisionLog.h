@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Every pass that rewrites, or declines to, says so here: what, where in the
-// user's source, why, with the numbers compared. Remarks and reports are made
-// from it. The log belongs to a context (the dist dialect holds it), so that it
-// outlives passes and nothing is global.
+// Every pass that rewrites the program, or declines to, adds a decision to a log: the
+// rewrite, its place in the user's source, the reason, and the numbers that the pass
+// compared. Remarks and reports show the log. It belongs to a context (the dist dialect
+// holds it), so it outlives passes without a global variable.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,16 +29,17 @@ enum class Outcome { Applied, Declined, Note };
 
 llvm::StringRef stringify(Outcome outcome);
 
-/// What a decision is about. Plans report on the program; how its kernels are formed
-/// interests those who work on kernels, and is told in remarks only.
+/// The subject of a decision. Reports of plans have decisions on the program. Decisions on
+/// how kernels are formed are shown by remarks only.
 enum class Subject { Program, Kernels };
 
-/// One of the choices that a decision compared.
+/// One of the choices that a decision compares.
 struct Alternative {
   std::string name;
-  /// By name, the same names in all alternatives of a decision.
+  /// Names are in snake_case with their unit, and are the same in all alternatives of a
+  /// decision.
   std::vector<std::pair<std::string, double>> numbers;
-  /// Why it was not to be had; empty where it was.
+  /// The reason why this choice is impossible; empty if it is possible.
   std::string note;
   bool chosen = false;
 };
@@ -48,16 +49,18 @@ struct Decision {
   Outcome outcome;
   std::string message;
   mlir::Location location;
-  /// What was compared, by name: bytes, seconds, counts.
+  /// The numbers that the pass compared, by name in snake_case with its unit.
   std::vector<std::pair<std::string, double>> numbers;
-  /// The table of what was compared, where there was more than yes or no.
+  /// The choices, if there are more than yes and no.
   std::vector<Alternative> alternatives;
   Subject subject = Subject::Program;
 };
 
-/// Decisions in the order they were taken. Safe to append to from several
-/// threads; function passes run on one function each, so the order within a
-/// function is the program's.
+/// The decisions of a context.
+///
+/// - Several threads may add decisions.
+/// - Decisions are in the order in which they were added. A function pass runs on one
+///   function at a time, so within a function the order is that of the pass.
 class DecisionLog {
 public:
   void add(llvm::StringRef pass, Outcome outcome, mlir::Location location, std::string message,
@@ -71,8 +74,8 @@ private:
   std::vector<Decision> decisions;
 };
 
-/// `location`'s file and line, and the name nearest to the user's source, as
-/// far as it has them.
+/// The file and line of a location, and the name that is closest to the user's source;
+/// empty where the location has none.
 struct SourceLocation {
   std::string file;
   int64_t line = 0;

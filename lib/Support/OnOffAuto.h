@@ -16,13 +16,13 @@
 
 namespace meshwright {
 
-/// Whether a rewrite happens wherever it can, nowhere, or where it pays by the cost
-/// model. Options, passes and attributes spell it on, off, auto.
+/// Says if a rewrite happens wherever it is possible (on), nowhere (off), or where it pays
+/// by the cost model (auto). Options, passes and attributes use these three spellings.
 enum class OnOffAuto { On, Off, Auto };
 
 llvm::StringRef stringify(OnOffAuto mode);
 
-/// Returns nothing for a text that is none of the three.
+/// Returns nothing for other texts.
 std::optional<OnOffAuto> parseOnOffAuto(llvm::StringRef text);
 
 llvm::LogicalResult parseOptionText(llvm::StringRef text, OnOffAuto &mode,

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// TableGen declares the options of a pass with their C++ types. LLVM reads an option
-// through `llvm::cl::parser<T>`. Types of ours derive theirs from TextOptionParser and
-// bring two functions:
+// TableGen declares the options of a pass with their C++ types. LLVM reads the text of an
+// option with `llvm::cl::parser<T>`. For a type of ours, this parser derives from
+// TextOptionParser, and the type has two functions:
 //
 //   LogicalResult parseOptionText(StringRef text, T &value, OptionErrorHandler error);
 //   raw_ostream &operator<<(raw_ostream &, const T &);
@@ -25,7 +25,7 @@
 
 namespace meshwright {
 
-/// Takes an error's text; returns failure.
+/// Reports an error with this text, and returns failure.
 using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
 
 /// Reads an option's value by `parseOptionText`.

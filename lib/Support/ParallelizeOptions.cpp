@@ -1,4 +1,4 @@
-//===- ParallelizeOptions.cpp - what a user may ask for -------------------===//
+//===- ParallelizeOptions.cpp - the options of a plan ---------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -86,7 +86,7 @@ static constexpr OptionDescription descriptions[] = {
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
 };
 
-/// Named so that their users get more than "unknown option".
+/// Options of later versions, for which the error says so.
 static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel", "gtp"};
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
@@ -99,9 +99,8 @@ llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions()
 
 namespace {
 
-/// The length of the prefix of `text` up to the first character for which
-/// `stop` holds outside of quotes and brackets; failure where a quote or a
-/// bracket stays open.
+/// Finds the first character outside of quotes and brackets for which `stop` holds, or the
+/// end of `text`. Fails if a quote or a bracket stays open.
 FailureOr<size_t> findOutside(StringRef text, llvm::function_ref<bool(char)> stop) {
   SmallVector<char> open;
   char quote = 0;
@@ -131,7 +130,7 @@ FailureOr<size_t> findOutside(StringRef text, llvm::function_ref<bool(char)> sto
   return text.size();
 }
 
-/// A quoted string's content, or the text as it is.
+/// The content of a quoted string, or else the text itself.
 std::string unquote(StringRef text) {
   text = text.trim();
   if (text.size() < 2 || (text.front() != '"' && text.front() != '\'') ||
@@ -191,7 +190,7 @@ struct Parser {
         return error("mesh: axis '" + name + "' has size " + Twine(size) + ": expected at least 1");
       if (llvm::any_of(mesh, [&](auto &other) { return other.name == name; }))
         return error("mesh: axis '" + name + "' is given twice");
-      // Products beyond this would overflow where ranks are counted in bytes.
+      // Larger meshes would overflow sums of bytes over ranks.
       if (size > (int64_t(1) << 40) / ranks)
         return error("mesh: more than 2^40 ranks");
       ranks *= size;
@@ -216,7 +215,7 @@ struct Parser {
   }
 
   LogicalResult parseContext(StringRef value) {
-    // Braces, where a table is within other options.
+    // Braces enclose a table within other options.
     if (value.consume_front("{") && !value.consume_back("}"))
       return error("context-parallel: a brace stays open");
     FailureOr<ContextParallel> context = parseContextParallel(value, error);
@@ -320,7 +319,7 @@ struct Parser {
     if (key == "device") {
       if (value.empty())
         return error("device is empty: expected a preset's name or a table in braces");
-      // A table stands in braces, as its own spelling has spaces.
+      // A table has spaces, so braces enclose it.
       if (value.consume_front("{") && !value.consume_back("}"))
         return error("device: a brace stays open");
       options.device = value.trim().str();
@@ -404,7 +403,7 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
                    Parser::supported());
     if (!seen.insert(key).second)
       return error("option '" + Twine(key) + "' is given twice");
-    // A table in braces and a rule's brackets stay; quotes around all of it go.
+    // Removes quotes around the whole value. Braces and brackets stay.
     std::string plain = unquote(value);
     if (failed(parser.parseOption(key, plain)))
       return failure();
@@ -424,7 +423,7 @@ LogicalResult meshwright::parseOptionText(StringRef text, MeshOption &mesh,
 LogicalResult meshwright::parseOptionText(StringRef text, ShardingRules &shardings,
                                           OptionErrorHandler error) {
   Parser parser{error, {}};
-  // Pass pipelines take the braces off.
+  // Pass pipelines remove the braces.
   std::string rules = text.starts_with("{") ? text.str() : ("{" + text + "}").str();
   if (failed(parser.parseShardings(rules)))
     return failure();

@@ -1,13 +1,13 @@
-//===- ParallelizeOptions.h - what a user may ask for -----------*- C++ -*-===//
+//===- ParallelizeOptions.h - the options of a plan -------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// The one list of options, spelt `mesh=dp=2,tp=4 sequence-parallel=auto` on a
-// command line and with underscores as Python keywords. Plain data: what an
-// axis or a device means is checked where the mesh is known.
+// The list of options of `--parallelize` and of Python's `parallelize`. A command line
+// spells them `mesh=dp=2,tp=4 sequence-parallel=auto`; Python uses keywords with
+// underscores. The structs are plain data: passes that know the mesh check axes and devices.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,23 +28,23 @@
 
 namespace meshwright {
 
-/// A named axis of the mesh a user asks for.
+/// A named axis of a mesh.
 struct MeshAxisOption {
   std::string name;
   int64_t size;
 };
 
-/// The axes that a stage of a composed program sees.
+/// The mesh of one stage of a composed program.
 struct StageMeshOption {
   std::string stage;
   std::vector<MeshAxisOption> axes;
 };
 
-/// The mesh that a user asks for. At most one of the lists has elements.
+/// The mesh that a user asks for. At most one of the two lists has elements.
 struct MeshOption {
   /// Major to minor.
   std::vector<MeshAxisOption> axes;
-  /// Of a composed program: a mesh for each stage, over the same ranks.
+  /// For a composed program: a mesh for each stage, over the same ranks.
   std::vector<StageMeshOption> stages;
 
   bool empty() const { return axes.empty() && stages.empty(); }
@@ -56,7 +56,7 @@ struct ShardingRule {
   /// The bracketed part of a `#dist.sharding`: `[{"tp"}, {}]`.
   std::string sharding;
 
-  /// Whether the pattern matches a parameter's name (or one of its aliases).
+  /// Returns true if the pattern matches the name, or alias, of a parameter.
   bool matches(llvm::StringRef name) const;
 };
 
@@ -65,28 +65,28 @@ struct ShardingRules {
   std::vector<ShardingRule> rules;
 };
 
-/// How an axis for a purpose is chosen.
+/// The axis for a purpose, such as data parallelism.
 struct AxisChoice {
   enum Kind {
-    /// The mesh's axis of the usual name, if it has one.
+    /// The axis of the usual name, if the mesh has one.
     Default,
-    /// `none`: not at all.
+    /// No axis: `none`.
     None,
-    /// The axis named, which the mesh must have.
+    /// The axis `name`, which the mesh must have.
     Named,
   } kind = Default;
   std::string name;
 
-  /// The name to look for: that given, or `usual`; empty for None.
+  /// The name of the axis to look for: `name`, or `usual` for Default; empty for None.
   llvm::StringRef getName(llvm::StringRef usual) const {
     return kind == None ? llvm::StringRef() : kind == Named ? llvm::StringRef(name) : usual;
   }
 };
 
-/// How attention over a sharded sequence is computed: heads move along one axis
-/// (Ulysses), keys and values travel along the other (ring).
+/// How ranks compute attention over a sharded sequence: heads move along one axis (Ulysses),
+/// and keys and values travel along the other (ring).
 struct ContextParallel {
-  /// Axes of the mesh, or auto; both empty where not asked for.
+  /// Axes of the mesh, or auto. Both are empty without context parallelism.
   std::string ulysses, ring;
   /// contiguous, zigzag, striped or auto.
   std::string order = "auto";
@@ -95,10 +95,21 @@ struct ContextParallel {
   std::string str() const;
 };
 
-/// Over which axes a stage of a composed program is sharded: both axes of context
-/// parallelism, one of them, all axes but the data-parallel one; or its batch over both
-/// axes of context parallelism; or as other stages.
-enum class FoldMode { Sp, Ulysses, Ring, Replica, Batch, Auto, None };
+/// The axes over which the weights of a stage of a composed program are sharded.
+enum class FoldMode {
+  /// Both axes of context parallelism.
+  Sp,
+  Ulysses,
+  Ring,
+  /// All axes except the data-parallel one.
+  Replica,
+  /// None: the batch is sharded over both axes of context parallelism.
+  Batch,
+  /// The cheapest of the other modes.
+  Auto,
+  /// The tensor-parallel axis, as in other stages.
+  None
+};
 
 llvm::StringRef stringify(FoldMode mode);
 
@@ -108,25 +119,25 @@ struct FoldRule {
 };
 
 struct ParallelizeOptions {
-  /// Empty: the IR's own mesh.
+  /// If empty, the IR has the mesh.
   MeshOption mesh;
-  /// Usual name "dp".
+  /// The usual name is "dp".
   AxisChoice dataParallel;
-  /// Usual name "tp".
+  /// The usual name is "tp".
   AxisChoice tensorParallel;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
   ContextParallel contextParallel;
   std::vector<FoldRule> fold;
   ShardingRules shardings;
-  /// A preset's name, numbers that override its own ("h100 memory_size=4e10"), or
-  /// both; empty: the mesh's, else the default.
+  /// The name of a preset, numbers that override its own, or both:
+  /// "h100 memory_size=4e10". If empty, the device of the mesh, or else the default.
   std::string device;
-  /// Whether collectives run beside kernels, in chunks where that hides more.
+  /// Says if collectives run beside kernels, in chunks where these hide more.
   OnOffAuto overlap = OnOffAuto::Auto;
-  /// Bytes a rank may hold.
+  /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
 
-  /// The spelling that `parseParallelizeOptions` reads back.
+  /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;
 };
 
@@ -134,12 +145,12 @@ struct ParallelizeOptions {
 llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
                                                       OptionErrorHandler error);
 
-/// Parses `key=value` pairs separated by white space; a value may hold white
-/// space within brackets, braces or quotes. Underscores in keys read as dashes.
+/// Reads `key=value` pairs that white space separates. A value may contain white space
+/// within brackets, braces or quotes. An underscore in a key counts as a dash.
 llvm::FailureOr<ParallelizeOptions> parseParallelizeOptions(llvm::StringRef text,
                                                             OptionErrorHandler error);
 
-/// For options of passes, whose types are those of ParallelizeOptions.
+/// Readers and printers for options of passes that have types of ParallelizeOptions.
 llvm::LogicalResult parseOptionText(llvm::StringRef text, MeshOption &mesh,
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardings,
@@ -150,7 +161,7 @@ llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, FoldMode mode);
 
-/// An option's name, its values, what it does: for help and documentation.
+/// An option, for help and documents.
 struct OptionDescription {
   llvm::StringRef name;
   llvm::StringRef values;

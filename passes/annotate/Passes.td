@@ -25,9 +25,10 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     dist.mesh @mesh = <["dp"=2, "tp"=4], device = "h100">
     ```
 
-    The stages of a composed program may each have a mesh over the same ranks. The
-    module's is then the coarsest that all of them cut, and says what each makes of
-    it; axes that a policy names are looked up in the mesh of each stage.
+    Each stage of a composed program may have a mesh of its own over the same ranks.
+    The module's mesh is then the finest one such that each axis of a stage is a part of
+    one of its axes, and `dist.stages` has the mesh of each stage. Policies look up the
+    axes that they name in the mesh of each stage.
 
     `--declare-mesh="mesh=target:dp=2,tp=3;draft:dp=3,sp=2"` gives
     ```mlir
@@ -45,9 +46,9 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
 def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
   let summary = "give parameters the shardings that rules state";
   let description = [{
-    Each rule is a shell pattern on parameter names and the bracketed part of a
-    sharding; the first that matches a parameter wins. What a rule says stands
-    above what policies find. A rule that matches nothing is a warning.
+    A rule is a shell pattern on parameter names and the bracketed part of a
+    sharding. The first rule that matches a parameter wins. Policies keep the
+    shardings that rules state. A rule that matches no parameter is a warning.
 
     Before, with `shardings={"*.up.weight": [{"tp"}, {} ] }`:
     ```mlir
@@ -67,11 +68,11 @@ def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
 def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
   let summary = "split the batch over an axis";
   let description = [{
-    Dimension 0 of every input whose dimension 0 equals the first input's is
-    sharded over the axis; the other inputs are replicated. A batch that the axis
-    does not divide is padded; a batch of one stays whole. Both leave a remark.
-    Where stages have meshes of their own, each splits its own batch, and
-    `dist.constrain` says how what another stage made lies in it.
+    The batch is dimension 0 of the first input. Every input with an equal dimension 0
+    is sharded over the axis along it; the other inputs are replicated. A batch that
+    the axis does not divide is padded, and a batch of one stays whole. The decision
+    log notes both. Stages with meshes of their own split their own batches;
+    `dist.constrain` states the layouts that values of other stages have in them.
 
     Before:
     ```mlir
@@ -90,11 +91,11 @@ def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
 }
 
 def SplitFusedLinearsPass : AnnotatePass<"split-fused-linears"> {
-  let summary = "take fused projections apart where their outputs are";
+  let summary = "split fused projections whose outputs are split";
   let description = [{
-    A linear all of whose readers are slices of contiguous output features (a
-    fused qkv or gate-and-up projection) becomes one linear a slice, on a part of
-    the stored weight. So each part can be sharded by heads or features of its own.
+    Splits a linear of which all users slice contiguous output features, such as a
+    fused qkv or gate-and-up projection. Each slice becomes a linear with a part of
+    the stored weight. Each part can then be sharded by its own heads or features.
 
     Before:
     ```mlir
@@ -111,13 +112,13 @@ def SplitFusedLinearsPass : AnnotatePass<"split-fused-linears"> {
 }
 
 def SplitJointAttentionPass : AnnotatePass<"split-joint-attention"> {
-  let summary = "attend to each of several joined sequences for itself";
+  let summary = "split attention over joined sequences into attention over each";
   let description = [{
-    Diffusion transformers join the tokens of an image and of a prompt and attend to
-    both at once. Attention over joined keys becomes attention over each part, put
-    together by log-sum-exps; queries that are joined are taken apart too, and so are
-    the readers of the result. Each sequence can then lie as suits it: the long one
-    sharded, the short one whole, its keys counted once.
+    Diffusion transformers join the tokens of an image and of a prompt, and attend to
+    both at once. The pass replaces attention over joined keys by attention over the
+    keys of each part, merged by log-sum-exps. It also splits joined queries and the
+    users of the result. Each sequence can then have a layout of its own: the long one
+    is sharded, the short one is whole, and its keys count once.
 
     Before:
     ```mlir
@@ -138,15 +139,16 @@ def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
   let summary = "shard weights over an axis, found by structure";
   let description = [{
     Chooses classes of tied factors (see FactorAnalysis): the hidden features of
-    an MLP, the heads of attention, the vocabulary. A class that is the output of
-    some weights and contracted by others makes the former column-parallel and the
-    latter row-parallel. Such pairs are taken first, then weights without a
-    partner; among each by communication per weight byte, cheapest first, so that
-    no value is sharded twice; a class that some op must
-    read whole (a norm's features) is left out. No parameter names are looked at.
+    an MLP, the heads of attention, the vocabulary. If a class is the output of some
+    weights and other weights contract it, the former become column-parallel and the
+    latter row-parallel. The pass takes such pairs first, then weights without a
+    partner, each in the order of communication per byte of weight. A class that would
+    shard a value twice is left out, and so is one that some op needs whole, such as
+    the features of a norm. Names of parameters play no part.
 
-    Key/value heads: where the axis is a multiple of them they lie on a part of it
-    and the queries of a group on the rest; otherwise they are padded.
+    If the size of the axis is a multiple of the number of key/value heads, these are
+    sharded over a part of the axis and the query heads of a group over the rest.
+    Otherwise key/value heads are padded.
 
     Before:
     ```mlir
@@ -193,21 +195,24 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
 def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
   let summary = "choose the axes for Ulysses and ring, and the order of the sequence";
   let description = [{
-    What is `auto` is chosen among all plans that use as many of the mesh's axes as
-    any: those that neither data nor tensor parallelism has, one for `ulysses`, one for
-    `ring`, and under a causal mask the order of the sequence on the ring.
+    Chooses the options that are `auto`: an axis for `ulysses`, an axis for `ring`, and
+    under a causal mask the order of the sequence on the ring. The candidates are the
+    plans that use the most axes, of those that neither data nor tensor parallelism
+    uses.
 
-    A plan is priced by what self-attention costs a rank: all-to-alls of q, k, v and of
-    the output; per step of the ring the largest work of a rank, counted pair by pair
-    under the mask, the keys' way and the merge of the parts. Heads that do not go
-    around are padded, key/value heads copied. Nothing counts as hidden. The fastest
-    plan is taken, unless it is less than 25 % faster than the usual one: Ulysses where
-    links are fast, the ring where one is slow (an axis named `host`), and no longer
-    than it must be.
+    The price of a plan is the time that self-attention takes on a rank:
+    - the all-to-alls of q, k, v and the output;
+    - for each step of the ring, the largest work of a rank, counted in pairs of a
+      query and a key that the mask shows; the permutes of keys and values; and the
+      merge of the parts.
+    Query heads that do not divide are padded, and key/value heads are copied. No
+    communication counts as hidden. The fastest plan wins, unless it is less than 25 %
+    faster than the usual plan: Ulysses over fast links, the ring over a slow one (an
+    axis named `host`), and a ring no longer than it must be.
 
-    Of the orders zigzag balances causal work. Striped balances it as well, but leaves
-    runs of one token: all steps remain needed under a window, and no tile of a kernel
-    is free of the mask. So it is taken only where it is asked for.
+    Zigzag order balances causal work. So does striped order, but its runs have one
+    token. Under a window all its steps remain, and no tile of a kernel is free of the
+    mask. So only a user can ask for striped order.
 
     Before, `ulysses=auto ring=auto` with 8 heads:
     ```mlir
@@ -235,19 +240,20 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
 def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
   let summary = "shard the sequence, and move heads where attention mixes it";
   let description = [{
-    The sequences that self-attention mixes are sharded over `ring` and `ulysses`,
-    from the inputs to the results. Around attention, `dist.constrain` moves
-    `ulysses` from the sequence to the heads and back: the resharder writes
-    all-to-alls. Key/value heads take a part of the axis and the queries of a group
-    the rest, on whose ranks there are copies of the keys: the parts that send fewest
-    bytes, then compute fewest heads. Heads that do not divide are padded.
+    Shards the sequences that self-attention mixes over `ring` and `ulysses`, from the
+    inputs to the results. Around attention, `dist.constrain` moves `ulysses` from the
+    sequence to the heads and back, and the resharder writes all-to-alls. Key/value
+    heads take a part of the axis, and the query heads of a group take the rest, over
+    which keys and values are replicated. Of such splits the pass takes the one that
+    sends the fewest bytes, then the one that computes the fewest heads. Heads that do
+    not divide are padded.
 
-    Along `ring` the keys stay sharded: `--partition` writes attention in steps, in
-    which keys and values go around. Under a causal mask the sequence lies in zigzag
-    order (`order`), so that all ranks have as much to do.
+    Along `ring` keys stay sharded: `--partition` writes attention in steps, in which
+    keys and values travel around the ring. Under a causal mask the sequence is in
+    zigzag order (`order`), which gives all ranks equal work.
 
-    Ids of which a mask or an index is made are whole on every rank, and cut where they
-    are embedded.
+    Ids from which a mask or an index is computed are whole on every rank. They are
+    sliced where they are embedded.
 
     Before:
     ```mlir
@@ -267,7 +273,7 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     Option<"ring", "ring", "std::string", "\"\"",
            "mesh axis that keys and values move along, or auto">,
     Option<"order", "order", "std::string", "\"auto\"",
-           "how the sequence lies on the ring: contiguous, zigzag, striped or auto">,
+           "order of the sequence on the ring: contiguous, zigzag, striped or auto">,
     ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,
   ];
@@ -276,27 +282,28 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
 def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
   let summary = "shard a stage's weights over axes that other stages split sequences over";
   let description = [{
-    A text encoder before a denoiser whose sequence is sharded would be held and
-    computed whole by every rank. Folded, its weights are sharded over the axes of
-    `mode`, found by structure as for tensor parallelism:
+    Every rank would hold and compute the whole of a text encoder before a denoiser
+    whose sequence is sharded. A folded encoder has weights that are sharded over the
+    axes of `mode`; the pass finds the dimensions to shard by structure, as for tensor
+    parallelism:
     - sp: ring and ulysses; ulysses; ring;
     - replica: all axes but that of data parallelism;
     - batch: weights whole, the batch split over ring and ulysses instead;
     - none: as other stages, over `tensor`;
-    - auto: the one that takes the least time of those whose memory fits (see below).
+    - auto: the mode that takes the least time of those that fit into memory (see below).
 
-    Over axes that a mode does not name the stage is replicated. What other stages
-    read of it is whole again on every rank. Features that do not divide are
-    padded, or take a part of the axes, and a remark says which; a group of one
-    leaves a remark.
+    The stage is replicated over axes that a mode does not name. Values that other
+    stages use are whole on every rank. Features that do not divide are padded, or take
+    a part of the axes; the decision log has the weights. It also notes a group of one
+    rank, which changes nothing.
 
-    `auto` plans the stage alone in each mode that the mesh offers, up to the
-    optimised SPMD program, and asks the cost model: weights are read from memory
-    once a run (what counts with few tokens), products take their arithmetic (what
-    counts with many), collectives their latency and bytes. Of the modes whose memory,
-    with the other stages' weights, stays below the ceiling the fastest is taken,
-    unless it is less than 15 % faster than one with fewer collectives (30 % than
-    `batch`). The decision has the table: time, bytes, memory.
+    For `auto`, the phases compile the stage alone in each mode that the mesh offers,
+    and the cost model prices the programs. It counts that a run reads each weight from
+    memory once (which matters with few tokens), the arithmetic of products (which
+    matters with many), and the latency and bytes of collectives. A mode fits if its
+    schedule and the weights of the other stages keep to the memory ceiling. The fastest
+    mode that fits wins, unless it is less than 15 % faster than one with fewer
+    collectives (30 % for `batch`). The decision has a table of time, bytes and memory.
 
     Before:
     ```mlir

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Stages run one after another in one function. Those of the loop are written out
-// once a step: their parameters are the same arguments every time, and equal
-// kernels are compiled once.
+// Stages run one after another in one function. The ops of the loop's stages are repeated
+// for each step. All steps share the arguments of parameters, and equal kernels are
+// compiled once.
 //
 //===----------------------------------------------------------------------===//
 
@@ -37,12 +37,12 @@ struct StageState {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   mlir::func::FuncOp main;
   bool inLoop = false;
-  /// For each argument, the stage that feeds it and which of its results; -1 for
-  /// inputs of the pipeline and parameters.
+  /// For each argument, the stage that feeds it and the number of the result; -1 for inputs
+  /// of the pipeline and parameters.
   std::vector<std::pair<int64_t, int64_t>> sources;
-  /// Arguments of the composed function; null where only a stage feeds it.
+  /// For each argument, the argument of the composed function; null if only a stage feeds it.
   std::vector<Value> arguments;
-  /// Results of its latest run.
+  /// The results in the latest step.
   std::vector<Value> results;
 };
 
@@ -67,7 +67,7 @@ private:
   LogicalResult copyMeshes(mlir::ModuleOp module);
   void addArguments(mlir::func::FuncOp main);
   void runStage(StageState &stage, bool isFirstStep);
-  /// Whether the argument's value in the first step comes from outside.
+  /// Returns true if an input of the pipeline feeds the argument in the first step.
   bool startsOutside(const StageState &stage, int64_t index, int64_t source) const {
     return stage.inLoop && stages[source].inLoop && source >= index;
   }
@@ -130,7 +130,7 @@ LogicalResult Composer::setLoop(llvm::ArrayRef<std::string> names, int64_t count
       return emitError() << "loop names stage '" << name << "', expected one of " << listStages();
     stages[index].inLoop = true;
   }
-  // Once left, the loop is over.
+  // The loop's stages are neighbours.
   bool left = false;
   for (size_t i = 0; i + 1 < stages.size(); ++i) {
     left |= stages[i].inLoop && !stages[i + 1].inLoop;
@@ -244,7 +244,7 @@ void Composer::runStage(StageState &stage, bool isFirstStep) {
   mlir::Block &body = stage.main.getBody().front();
   for (mlir::Operation &op : body.without_terminator()) {
     mlir::Operation *copy = builder.clone(op, mapping);
-    // Numbers are given anew where they are needed.
+    // A pass that needs numbers numbers the composed program.
     copy->removeAttr(NnDialect::kIdAttr);
     copy->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage.name));
   }

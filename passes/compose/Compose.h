@@ -34,8 +34,7 @@ struct StageConnection {
 /// - An input that no connection feeds becomes an input of the result, named
 ///   "<stage>.<input>". So does, for the first step, an input that is fed from the
 ///   same or a later stage of the loop.
-/// - Parameters are named "<stage>.<parameter>". Each is one argument, whatever
-///   the number of steps.
+/// - Parameters are named "<stage>.<parameter>". All steps of the loop share them.
 /// - The results are those of the last stage.
 ///
 /// The stages' modules belong to `context`. Fails after an error diagnostic that

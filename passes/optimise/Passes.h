@@ -1,4 +1,4 @@
-//===- Passes.h - passes over SPMD programs ----------------------*- C++ -*-===//
+//===- Passes.h - passes of the optimise phase -------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

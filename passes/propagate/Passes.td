@@ -13,12 +13,12 @@ include "mlir/Pass/PassBase.td"
 def PropagateShardingsPass : Pass<"propagate-shardings", "::mlir::ModuleOp"> {
   let summary = "give every value of a global program a sharding";
   let description = [{
-    Spreads the shardings that arguments and values carry to all other values, to
-    a fixed point, forward and backward through each op's factor rule. Parameters
-    speak first, then inputs, then annotated interior values. A value that carries
-    a sharding keeps it, but for dimensions left open (`?`). Annotations that
-    disagree are reported with the places of both; the partitioner reshards
-    between them.
+    Propagates shardings from the arguments and values that carry one to all other
+    values, forward and backward through the factor rule of each op, to a fixed point.
+    Shardings of parameters come first, then those of inputs, then those of interior
+    values. A value that carries a sharding keeps it, except in open dimensions (`?`).
+    The decision log has each pair of annotations that disagree, with both places. The
+    partitioner reshards between them.
 
     Guarantees that every value, and every result of the function, has a
     sharding without open dimensions.

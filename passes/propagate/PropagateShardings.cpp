@@ -20,7 +20,7 @@ namespace meshwright {
 #include "meshwright/passes/propagate/Passes.h.inc"
 } // namespace meshwright
 
-/// Tells of annotations that disagree, each pair of places once.
+/// Logs annotations that disagree, once for each pair of places.
 static void reportConflicts(ArrayRef<ShardingPropagation::Conflict> conflicts, MeshAttr mesh) {
   if (conflicts.empty())
     return;
@@ -66,7 +66,7 @@ struct PropagateShardingsPass
       reportConflicts(shardings->getConflicts(), mesh);
       auto write = [&](Value value) {
         ShardingAttr attr = writeSharding(shardings->get(value), value, *factors, mesh, symbol);
-        // What the user declares a partial sum stays one.
+        // A partial sum that the user declares stays one.
         ShardingAttr declared = getShardingAttr(value);
         if (declared && !declared.getUnreduced().empty())
           attr = ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),

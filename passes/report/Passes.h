@@ -21,11 +21,11 @@ namespace meshwright {
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/report/Passes.h.inc"
 
-/// The memory of an SPMD function as it is scheduled. The schedule phase knows it, so
-/// passes/Pipeline.cpp supplies it.
+/// Returns the memory of an SPMD function as it is scheduled. The schedule phase knows it,
+/// so passes/Pipeline.cpp supplies this function.
 using PlanMemory = std::function<Memory(mlir::FunctionOpInterface)>;
 
-/// Without a planner the report counts values from their definition to their last use.
+/// Without `planMemory`, each value counts from its definition to its last use.
 std::unique_ptr<mlir::Pass> createReportCommunicationPass(ReportCommunicationPassOptions options,
                                                           PlanMemory planMemory);
 

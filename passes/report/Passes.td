@@ -11,13 +11,12 @@
 include "mlir/Pass/PassBase.td"
 
 def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
-  let summary = "write what the SPMD program sends and holds, and why";
+  let summary = "report the communication and the memory of an SPMD program";
   let description = [{
-    Requires one SPMD function, or one named `main`; leaves the module as it is.
-    Writes a table of its collectives with the bytes each rank sends, memory per
-    rank, a warning for each gather of a whole tensor, and the decisions of the
-    passes that ran before: as JSON where the file's name ends in `.json`, else as
-    text.
+    Requires one SPMD function, or one named `main`. Changes nothing. The report has a
+    table of the collectives with the bytes that each rank sends, the memory per rank,
+    a warning for each gather of a whole tensor, and the decisions of earlier passes.
+    It is JSON if the name of the file ends in `.json`, and text otherwise.
 
     ```mlir
     func.func @main(%x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>, dist.global = tensor<8x8xf32>, nn.input = "x"})
@@ -30,14 +29,14 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
     has the line `all_gather  tp  0  1  192 B  192 B  f32`.
   }];
   let options = [Option<"file", "file", "std::string", /*default=*/"",
-                        "where to; the standard error if empty">];
+                        "the file to write; the standard error if empty">];
 }
 
 def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
   let summary = "emit the decisions of earlier passes as remarks";
   let description = [{
-    One remark a decision, at the place in the user's source: the pass, what it
-    did or declined to, and the numbers compared. Leaves the module as it is.
+    Emits one remark for each decision, at its place in the user's source, with the
+    pass, the message, and the numbers that the pass compared. Changes nothing.
   }];
   let options = [ListOption<"outcomes", "outcomes", "std::string",
                             "which: applied, declined, note; all if empty">];

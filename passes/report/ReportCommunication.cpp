@@ -1,4 +1,4 @@
-//===- ReportCommunication.cpp - what an SPMD program sends and holds -----===//
+//===- ReportCommunication.cpp - communication and memory of a program ----===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -17,7 +17,7 @@ namespace meshwright {
 using namespace mlir;
 using namespace meshwright;
 
-/// The SPMD function to report on: `main`, or the only one.
+/// The SPMD function that the report describes: `main`, or the only one.
 static FailureOr<FunctionOpInterface> getFunction(ModuleOp module) {
   SmallVector<FunctionOpInterface> functions;
   for (auto function : module.getOps<FunctionOpInterface>())

@@ -39,9 +39,9 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
 def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
   let summary = "refuse SPMD programs that need more memory than a rank has";
   let description = [{
-    An error where no order in which the schedule phase could put an SPMD function
-    keeps its weights, inputs and activations to `ceiling` bytes on a rank. Leaves the
-    module as it is: a copy is scheduled.
+    Schedules a copy of each SPMD function. It is an error if no order that the schedule
+    phase tries keeps weights, inputs and arena to `ceiling` bytes on a rank. Changes
+    nothing.
   }];
   let options = [Option<"ceiling", "ceiling", "int64_t", /*default=*/"0",
                         "bytes; no limit if 0">];

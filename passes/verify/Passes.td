@@ -11,22 +11,25 @@
 include "mlir/Pass/PassBase.td"
 
 def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
-  let summary = "proves that a program's data lies where its ops need it, when they need it";
+  let summary = "prove that the operands of all ops have the layouts and the buffers that these need";
   let description = [{
-    Derives how every value lies from the layouts of the arguments and reports
-    the first op that does not fit: a reduction left out, done twice or over the
-    wrong axes; an unreduced value in an op that is not linear or added to a
-    reduced one; padding read where it counts; a collective that not all ranks
-    issue; a result with another layout than promised.
+    Derives the layout of every value from the layouts of the arguments, and reports
+    the first op that does not fit:
+    - a reduction that is missing, done twice, or over the wrong axes;
+    - an unreduced value in an op that is not linear, or added to a reduced value;
+    - padding in a place where its value counts;
+    - a collective that only some ranks issue;
+    - a result with another layout than the signature promises.
 
-    Of a function of launches it proves besides that each start has one wait,
-    that collectives in flight on different streams share at most one rank, and,
-    once buffers are planned, that nothing is written where a value lies that is
-    needed later, or where a collective in flight reads or writes.
+    In a function of launches, the pass also proves that
+    - each start has exactly one wait;
+    - collectives in flight on different streams share at most one rank;
+    - once buffers are planned, no op writes to a buffer that holds a value for a later
+      user, or that a collective in flight reads or writes.
 
-    Requires layouts on arguments and results (`dist.sharding`, `dist.global`)
-    of functions with `dist.spmd`; of others only launches are looked at. Changes
-    nothing.
+    Functions with `dist.spmd` need layouts (`dist.sharding`, `dist.global`) on all
+    arguments and results. Of other functions the pass checks the launches only. It
+    changes nothing.
 
     ```mlir
     dist.mesh @mesh = <["tp"=4]>
