@@ -1,4 +1,4 @@
-//===- DecomposeAllReduce.cpp - all-reduce by halves ----------------------===//
+//===- DecomposeAllReduce.cpp - all-reduces over tokens -------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -28,7 +28,7 @@ struct DecomposeAllReducePass
   using DecomposeAllReducePassBase::DecomposeAllReducePassBase;
 
   void runOnOperation() override;
-  /// Whether it was.
+  /// Returns true if the all-reduce was decomposed.
   bool decompose(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding,
                  const GatherPlan &plan);
 };
@@ -124,7 +124,7 @@ void DecomposeAllReducePass::runOnOperation() {
     }
     std::optional<TokenDim> token = chooseTokens(cast<RankedTensorType>(op.getResult(0).getType()),
                                                  getCollectiveAxes(op, mesh));
-    // Padding within another padded dimension has no true tail.
+    // The tail of a dimension that is sharded or padded already is no tail of the tensor.
     const Layout &layout = placement->getLayout(op.getResult(0));
     if (token && (layout.dims[token->dim].isSharded() || layout.dims[token->dim].isPadded()))
       token.reset();

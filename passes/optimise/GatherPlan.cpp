@@ -1,4 +1,4 @@
-//===- GatherPlan.cpp - where to gather shared-out values -----------------===//
+//===- GatherPlan.cpp - where to gather sharded values --------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -15,7 +15,7 @@ GatherPlan::GatherPlan(Block &block, const TokenSharding &sharding,
     : sharding(sharding), joins(joins) {
   for (const auto &[value, token] : seeds)
     tokens.try_emplace(value, token);
-  // Down: what could be on shards.
+  // Downward: ops that can run on shards.
   for (Operation &op : block) {
     for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
       auto it = tokens.find(operand);
@@ -24,7 +24,7 @@ GatherPlan::GatherPlan(Block &block, const TokenSharding &sharding,
       std::optional<TokenOp> how = sharding.match(&op, i, it->second);
       if (!how)
         continue;
-      // All that are shared out have to be so in the same way.
+      // All sharded operands must be sharded as the op needs them.
       bool agree = true;
       for (auto [j, other] : llvm::enumerate(op.getOperands()))
         if (const TokenDim *token = lookup(other))
@@ -37,7 +37,7 @@ GatherPlan::GatherPlan(Block &block, const TokenSharding &sharding,
       break;
     }
   }
-  // Up: what is needed whole, and the cheapest place to gather for it.
+  // Upward: values that ops need whole, and the cheapest places to gather them.
   for (Operation &op : llvm::reverse(block))
     for (Value result : op.getResults())
       if (tokens.contains(result))
@@ -63,7 +63,7 @@ bool GatherPlan::isJoin(Operation *op) const {
 bool GatherPlan::accounts(Operation *op, Value value) const {
   if (!isJoin(op))
     return true;
-  if (joins == Joins::Nobody)
+  if (joins == Joins::None)
     return false;
   const TokenOp &how = ops.find(op)->second;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
@@ -104,7 +104,7 @@ void GatherPlan::evaluate(Value value) {
       continue;
     int64_t extra = getExtra(user);
     entry.below += extra;
-    // Padding and strips are moved along in any case.
+    // Ops that add or strip padding run behind the gather in any case.
     entry.here += how->kind == TokenOp::Forward ? extra : std::min<int64_t>(0, extra);
   }
   entries[value] = entry;

@@ -1,13 +1,19 @@
-//===- GatherPlan.h - where to gather shared-out values ---------*- C++ -*-===//
+//===- GatherPlan.h - where to gather sharded values ------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// From values of which each rank has a shard (seeds), which others could be
-// computed on shards, and at which of them a gather for those who need the whole
-// value costs least.
+// Given values of which each rank could have a shard (seeds), finds the values that could
+// be computed on shards, and the values at which an all-gather costs least.
+//
+// - Downward, in program order: ops whose operands are sharded run on shards if
+//   TokenSharding can match them.
+// - Upward, in reverse order: `evaluate` compares, for each sharded value, a gather of the
+//   value itself (`here`) with gathers of the values that are computed from it (`below`).
+//
+// Both walks are linear in the number of uses.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,15 +28,15 @@ namespace meshwright {
 
 class GatherPlan {
 public:
-  /// Who accounts for an op that joins two shared-out values: the one that is
-  /// computed last (so that each seed's cost can be told), or nobody (it runs on
-  /// shards either way).
-  enum class Joins { Last, Nobody };
+  /// The operand that bears the cost of an op which joins two sharded values: the one that
+  /// is computed last, so that each seed has a cost of its own; or none, as the op runs on
+  /// shards in any case.
+  enum class Joins { Last, None };
 
   GatherPlan(mlir::Block &block, const TokenSharding &sharding,
              const llvm::MapVector<mlir::Value, TokenDim> &seeds, Joins joins);
 
-  /// How the op runs on shards; null where it cannot.
+  /// How the op runs on shards; null if it cannot.
   const TokenOp *lookup(mlir::Operation *op) const {
     auto it = ops.find(op);
     return it == ops.end() ? nullptr : &it->second;
@@ -41,14 +47,14 @@ public:
   }
 
   struct Entry {
-    /// Time, less what shards save, to have whole all that is needed whole of
-    /// the value and of what follows from it: with a gather of the value itself
-    /// (if somebody needs it whole, that is needed anyhow), or gathering what
-    /// follows from it.
+    /// Picoseconds of the gathers, less the time that shards save, such that all values
+    /// that some op needs whole are whole. `here` gathers the value itself; `below`
+    /// gathers values that are computed from it. If an op needs the value itself whole,
+    /// only `here` is possible.
     int64_t here = 0, below = 0;
-    /// Somebody needs the value itself whole.
+    /// Some op needs the value itself whole.
     bool isNeeded = false;
-    /// Ops that would run on shards, this value's users.
+    /// Users of the value that would run on shards.
     int64_t shardedUsers = 0;
 
     bool gatherHere() const { return isNeeded || here < below; }
@@ -56,8 +62,8 @@ public:
   };
   const Entry &getEntry(mlir::Value value) const { return entries.find(value)->second; }
 
-  /// What running the op on shards adds, over running it whole where its
-  /// operand is whole; negative if it saves.
+  /// Picoseconds that the op takes more on shards than on whole values; negative if it takes
+  /// less.
   int64_t getExtra(mlir::Operation *op) const;
 
 private:

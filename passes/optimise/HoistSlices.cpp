@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A mask of queries and keys is computed whole where it does not depend on what is
-// sharded, and each rank then takes its rows and, in the steps of a ring, some keys.
-// Here the cuts move up past the ops that compute it, to the ids and positions, and
-// these ops are written once more for each cut.
+// The partitioner computes a mask of queries and keys whole if it does not depend on
+// sharded values. Each rank then slices its rows and, in the steps of a ring, some keys.
+// This pass moves the slices up, past the ops that compute the mask, to ids and positions.
+// It repeats these ops for each slice.
 //
 //===----------------------------------------------------------------------===//
 
@@ -38,14 +38,14 @@ int64_t countBytes(Value value) {
   return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
 }
 
-/// What is done to one dimension of a value: a dist.slice, dist.pad or dist.reorder.
+/// An op on one dimension of a value: a dist.slice, dist.pad or dist.reorder.
 struct Cut {
   Operation *example;
   int64_t dim;
-  /// Of the dimension, afterwards.
+  /// The size of the dimension after the op.
   int64_t size;
 
-  /// None where the op is none of these, or is one of several dimensions or values.
+  /// Returns nothing for other ops, and for ops on several dimensions or values.
   static std::optional<Cut> of(Operation *op);
   bool operator==(const Cut &other) const;
   Type applyTo(RankedTensorType type) const {
@@ -56,13 +56,14 @@ struct Cut {
   Value create(OpBuilder &builder, Value value) const;
 };
 
-/// One walk up a function: which ops are computed on parts only, and the parts.
+/// One walk in reverse program order. It finds the ops that are needed in parts only, and
+/// the parts.
 class Hoister {
 public:
   explicit Hoister(func::FuncOp func)
       : block(func.front()), log(DistDialect::getDecisionLog(func.getContext())) {}
 
-  /// Whether anything changed.
+  /// Returns true if the program changed.
   bool run();
 
 private:
@@ -72,9 +73,9 @@ private:
 
   Block &block;
   DecisionLog &log;
-  /// The least bytes that can be cut instead of a value.
+  /// The least bytes that are sliced if the slices of a value move up.
   DenseMap<Value, int64_t> frontier;
-  /// The cuts that are asked for of an op's result; all of its users ask for some.
+  /// The slices of an op's result that its users need, if all of them need slices.
   DenseMap<Operation *, SmallVector<Cut, 2>> cuts;
   DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> parts;
 };
@@ -122,21 +123,21 @@ Value Cut::create(OpBuilder &builder, Value value) const {
   return op->getResult(0);
 }
 
-/// Returns true for ops that a cut may move past, as they cost little for each element.
-/// A slice takes a part itself: cuts stay below it.
+/// Returns true for cheap ops that a slice can move past. A slice does not move past an op
+/// that takes a part itself.
 static bool isCheap(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
-/// The elements of a constant that are all one; null for other ops.
+/// The elements of a constant that are all equal; null for other ops.
 static DenseElementsAttr getSplat(Operation *op) {
   auto constant = llvm::dyn_cast_or_null<nn::ConstantOp>(op);
   auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
   return elements && elements.isSplat() ? elements : nullptr;
 }
 
-/// The dimension of each operand that is dimension `dim` of the result; -1 for one that
-/// has none.
+/// The dimension of each operand that corresponds to dimension `dim` of the result; -1 for
+/// an operand without such a dimension.
 std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64_t dim) const {
   FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
   const FactorRule::DimFactors &own = rule.results[0][dim];
@@ -157,8 +158,8 @@ std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64
   return dims;
 }
 
-/// Whether the op is needed in parts only, and less is to be cut above it; notes the
-/// parts.
+/// Returns true, and notes the parts, if the op is needed in parts only and its operands
+/// have fewer bytes to slice.
 bool Hoister::wantsCuts(Operation *op) {
   if (!isCheap(op) || op->use_empty())
     return false;
@@ -268,7 +269,7 @@ struct HoistSlicesPass : meshwright::impl::HoistSlicesPassBase<HoistSlicesPass> 
     if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||
         func.front().getOps<dist::SliceOp>().empty())
       return markAllAnalysesPreserved();
-    // Cuts of several dimensions move up one after the other.
+    // Slices of several dimensions move up one after the other.
     bool changed = false;
     while (Hoister(func).run())
       changed = true;

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// One walk down the program. Values of which each rank has a shard are tracked;
-// an op that can run on shards is written once more, on them, and its result is
-// gathered for those who need it whole. What is then unused goes.
+// One walk in program order. It keeps track of the values of which each rank has a shard. An
+// op that can run on shards is repeated on them, and its result is gathered for the users
+// that need it whole. Ops without users are erased at the end.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,10 +35,10 @@ public:
   Sinker(func::FuncOp func, const TokenSharding &sharding,
          const llvm::MapVector<Value, TokenDim> &seeds)
       : block(func.front()), sharding(sharding), seeds(seeds),
-        plan(block, sharding, seeds, GatherPlan::Joins::Nobody),
+        plan(block, sharding, seeds, GatherPlan::Joins::None),
         log(DistDialect::getDecisionLog(func.getContext())) {}
 
-  /// Whether anything changed.
+  /// Returns true if the program changed.
   bool run();
 
 private:
@@ -53,31 +53,31 @@ private:
   GatherPlan plan;
   DecisionLog &log;
 
-  /// Of a whole value the shard that a rank has.
+  /// The shards of whole values.
   DenseMap<Value, Value> shards;
-  /// Which gather a shard goes back to, and the ops that each has passed.
+  /// The gather that a shard comes from, and the number of ops that each gather has passed.
   DenseMap<Value, Value> origin;
   llvm::MapVector<Value, int64_t> passed;
-  /// Shards cut out of whole values.
+  /// Shards that are slices of whole values.
   DenseMap<Value, SmallVector<std::pair<TokenDim, Value>, 1>> slices;
-  /// Whole values to be gathered from their shards.
+  /// Whole values that are gathered from their shards.
   SmallVector<Value> gathered;
 };
 
-/// Whether an op that could run on shards does.
+/// Decides if an op that can run on shards does.
 bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
   Value only;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     if (!how.operands[i] || !shards.contains(operand) || operand == only)
       continue;
-    // It joins two shards.
+    // An op that joins two shards runs on them.
     if (only)
       return true;
     only = operand;
   }
   if (!only)
     return false;
-  // Where the operand is whole anyhow, the shard has to pay for itself.
+  // If another user needs the operand whole, running on the shard must save time.
   if (!plan.getEntry(only).gatherHere())
     return true;
   int64_t extra = plan.getExtra(op);
@@ -122,7 +122,7 @@ void Sinker::visit(Operation *op) {
       source = operand;
   if (!source)
     return;
-  // Copies: what the maps gain below moves their entries.
+  // Copies, as insertions below move the entries of the maps.
   Value seed = origin.lookup(source), shard = shards.lookup(source);
   if (how->kind == TokenOp::TakeShard) {
     op->getResult(0).replaceAllUsesWith(shard);
@@ -149,7 +149,7 @@ void Sinker::visit(Operation *op) {
               {{"gather_above_seconds", double(entry.here) * 1e-12},
                {"gather_below_seconds", double(entry.below) * 1e-12}});
     }
-    // Gathers that meet in it have all passed it.
+    // All gathers that meet in the op have passed it.
     llvm::SmallDenseSet<Value, 2> seen;
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
       if (Value other = how->operands[i] ? origin.lookup(operand) : Value();
@@ -187,7 +187,7 @@ bool Sinker::run() {
     if (whole.use_empty())
       continue;
     Value shard = shards[whole];
-    // Behind the op that it replaces: what a shard needs is there by then.
+    // After the op that it replaces: all operands of the shard are defined there.
     OpBuilder builder(whole.getContext());
     builder.setInsertionPointAfterValue(whole);
     Value result = sharding.gather(builder, whole, shard, *plan.lookup(whole));
@@ -197,7 +197,7 @@ bool Sinker::run() {
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
     if (isOpTriviallyDead(&op))
       op.erase();
-  // A value that is computed whole and on shards keeps its identity once.
+  // Of a value that is computed whole and on shards, one op keeps the id.
   for (Operation &op : block)
     if (Attribute name = op.getAttr(nn::NnDialect::kIdAttr); name && !names.insert(name).second)
       op.removeAttr(nn::NnDialect::kIdAttr);
@@ -225,7 +225,7 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
       AxisList axes = getCollectiveAxes(op, mesh);
       if (op->getNumResults() != 1 || axes.empty())
         continue;
-      // A weight that is gathered before its use stays one.
+      // A weight that is gathered before its use stays sharded until then.
       if (isa<BlockArgument>(op.getInputs()[0]) &&
           func.getArgAttr(cast<BlockArgument>(op.getInputs()[0]).getArgNumber(),
                           nn::NnDialect::kParameterAttr))
