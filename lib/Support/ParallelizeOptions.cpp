@@ -79,7 +79,7 @@ static constexpr OptionDescription descriptions[] = {
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins"},
     {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
-     "what the cost model assumes"},
+     "the device that the cost model assumes"},
     {"overlap", "on | off | auto",
      "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
      "model"},

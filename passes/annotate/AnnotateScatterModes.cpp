@@ -316,7 +316,7 @@ private:
       return success();
     if (mode == OnOffAuto::On)
       log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
-              "tokens are scattered over \"" + axis + "\" between blocks, as asked");
+              "tokens are scattered over \"" + axis + "\" between blocks, as the user asks");
     modes.annotate();
     return success();
   }

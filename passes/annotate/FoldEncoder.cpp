@@ -39,7 +39,7 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
       return signalPassFailure();
     if (hasStageMeshes(*meshOp)) {
       meshOp->emitOpError() << "has a mesh for each stage, and stage '" << stage
-                            << "' is to be folded: expected one mesh of all stages";
+                            << "' cannot be folded: expected one mesh of all stages";
       return signalPassFailure();
     }
     FailureOr<std::string> chosenUlysses = getChosen(module, "ulysses", ulysses);

@@ -28,7 +28,7 @@ namespace meshwright {
 struct FoldPrice {
   ProgramCost cost;
   Memory memory;
-  /// Whether the stage's schedule keeps to the ceiling that was given.
+  /// True if the stage's schedule keeps to the memory ceiling.
   bool fits = true;
   /// Why the mode cannot be planned; empty if it can.
   std::string refusal;

@@ -200,7 +200,7 @@ void Splitter::split(nn::LinearOp linear, MutableArrayRef<Part> parts) {
   }
   dist::DistDialect::getDecisionLog(func.getContext())
       .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
-           llvm::formatv("a projection to {0} features is taken apart into {1}",
+           llvm::formatv("a projection to {0} features is split into {1}",
                          linear.getType().getShape().back(), parts.size())
                .str(),
            {{"parts", double(parts.size())}});

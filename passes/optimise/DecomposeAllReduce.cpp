@@ -61,7 +61,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
   const GatherPlan::Entry &entry = plan.getEntry(op.getResult(0));
   if (entry.shardedUsers == 0) {
     log.add(kPass.str(), Outcome::Declined, op.getLoc(),
-            "all-reduce stays whole: nothing token-wise follows");
+            "all-reduce stays whole: no user of it can run on a shard of the tokens");
     return false;
   }
   int64_t bytes = getTensorBytes(op.getResult(0).getType()) / token.size * token.padded;
@@ -119,7 +119,7 @@ void DecomposeAllReducePass::runOnOperation() {
   for (auto op : func.front().getOps<AllReduceOp>()) {
     if (op->getNumResults() != 1) {
       log.add(kPass.str(), Outcome::Declined, op.getLoc(),
-              "all-reduce stays whole: it is one launch of several values");
+              "all-reduce stays whole: it sends several values in one launch");
       continue;
     }
     std::optional<TokenDim> token = chooseTokens(cast<RankedTensorType>(op.getResult(0).getType()),

@@ -248,7 +248,7 @@ bool Hoister::run() {
       continue;
     log.add("hoist-slices", Outcome::Applied, op->getLoc(),
             (op->getName().getStringRef() + " moves up past " + whole->getName().getStringRef() +
-             ": less is to be cut there")
+             ": its operands have fewer bytes to slice")
                 .str(),
             {{"bytes_below", double(countBytes(whole->getResult(0)))},
              {"bytes_above", double(frontier.lookup(whole->getResult(0)))}});

@@ -21,7 +21,7 @@ def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"
     where that is shorter than the group and the first is not. Tokens that do
     not divide are padded. `--sink-all-gather` moves the gather on.
 
-    An all-reduce is left whole where nothing token-wise follows, or where the
+    An all-reduce is left whole where no user of it can run on a shard of the tokens, or where the
     two launches and the padding cost more than what the ops behind it save by
     working on a shard; the decision log has the numbers.
 

@@ -15,9 +15,9 @@
 namespace meshwright {
 
 struct OptimiseOptions {
-  /// Whether all-reduces become reduce-scatters and all-gathers over tokens. Policies
-  /// have scattered the programs that they annotate; this is for programs that come
-  /// with their all-reduces written out.
+  /// Says if all-reduces become reduce-scatters and all-gathers over tokens. This is for
+  /// programs that enter with their all-reduces written out: policies scatter tokens
+  /// themselves.
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
 };
 

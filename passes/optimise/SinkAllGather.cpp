@@ -88,7 +88,7 @@ bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
           entry.isNeeded ? "all-gather stays above " + op->getName().getStringRef().str() +
                                ": its operand is needed whole by another op"
                          : "all-gather stays above " + op->getName().getStringRef().str() +
-                               ": below it more would be gathered",
+                               ": more bytes would be gathered behind it",
           {{"gather_above_seconds", double(entry.here) * 1e-12},
            {"gather_below_seconds", double(entry.below) * 1e-12},
            {"extra_seconds", double(extra) * 1e-12}});
@@ -172,7 +172,7 @@ void Sinker::report() {
               {{"bytes", double(cost.bytes)}, {"ops", double(count)}});
     else
       log.add(kPass.str(), Outcome::Declined, seed.getLoc(),
-              "all-gather stays: what follows needs the whole value",
+              "all-gather stays: its users need the whole value",
               {{"bytes", double(cost.bytes)}});
   }
 }

@@ -38,7 +38,7 @@
 // STAGE: error: 'func.func' op has no stage 'darft', for which there is a mesh: expected one of target, draft
 // MISSING: error: 'func.func' op stage 'draft' has no mesh: there are meshes for target, expected one for each stage
 // HOST: error: stage 'target' has an axis "host" that other stages cut otherwise: expected the same one in all
-// FOLD: error: 'dist.mesh' op has a mesh for each stage, and stage 'draft' is to be folded: expected one mesh of all stages
+// FOLD: error: 'dist.mesh' op has a mesh for each stage, and stage 'draft' cannot be folded: expected one mesh of all stages
 // AXIS: error: 'dist.mesh' op has no axis "sp" for tensor parallelism
 
 func.func @main(%x: tensor<12x16xf32> {nn.input = "target.x"},

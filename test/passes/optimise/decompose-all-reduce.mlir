@@ -28,7 +28,7 @@ func.func @mlp(
 // CHECK-LABEL: func.func @nothing_follows
 // CHECK: dist.all_reduce
 // CHECK-NOT: dist.reduce_scatter
-// LOG: declined: all-reduce stays whole: nothing token-wise follows
+// LOG: declined: all-reduce stays whole: no user of it can run on a shard of the tokens
 dist.mesh @mesh = <["tp"=4]>
 func.func @nothing_follows(
     %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},

@@ -2,8 +2,8 @@
 // RUN: sharding-opt %s --hoist-slices -split-input-file --remarks=applied 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // A mask of segments: a rank takes its rows, and in each step of a ring some keys.
-// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.compare: less is to be cut there
-// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.select: less is to be cut there
+// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.compare: its operands have fewer bytes to slice
+// REMARK: remark: [hoist-slices] applied: dist.slice moves up past nn.select: its operands have fewer bytes to slice
 // CHECK-LABEL: func.func @segments
 dist.mesh @mesh = <["ring"=2]>
 func.func @segments(

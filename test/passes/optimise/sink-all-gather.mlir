@@ -65,7 +65,7 @@ func.func @layers(
 // CHECK: nn.add %[[SHARD]], {{.*}} -> tensor<4x8xf32>
 // CHECK: dist.all_gather
 // CHECK-NEXT: return
-// LOG: declined: all-gather stays above nn.rms_norm: below it more would be gathered
+// LOG: declined: all-gather stays above nn.rms_norm: more bytes would be gathered behind it
 dist.mesh @mesh = <["tp"=4]>
 func.func @two_norms(
     %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
@@ -212,7 +212,7 @@ func.func @sharded_below(
 // CHECK-LABEL: func.func @needed_whole
 // CHECK: dist.all_gather
 // CHECK-NEXT: nn.linear
-// LOG: declined: all-gather stays: what follows needs the whole value (bytes = 3.84
+// LOG: declined: all-gather stays: its users need the whole value (bytes = 3.84
 dist.mesh @mesh = <["tp"=4]>
 func.func @needed_whole(
     %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
