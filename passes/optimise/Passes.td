@@ -13,17 +13,18 @@ include "mlir/Pass/PassBase.td"
 def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
   let description = [{
-    Requires an SPMD function (passes over others); guarantees the same results.
+    Requires an SPMD function; leaves other functions alone. Guarantees the same
+    results.
 
-    Partial sums that one addition joins are added first and share a reduction
-    (parallel branches into one residual). Then each all-reduce of a value with
-    tokens is split over its tokens: the last dimension but one, or the first
-    where that is shorter than the group and the first is not. Tokens that do
-    not divide are padded. `--sink-all-gather` moves the gather on.
+    First, an addition of partial sums adds them before a shared reduction, as in
+    parallel branches into one residual. Then each all-reduce of a value with tokens is
+    split over its tokens. Tokens are the last dimension but one, or the first
+    dimension if the former is shorter than the group and the latter is not. Tokens
+    that do not divide are padded. `--sink-all-gather` moves the gather on.
 
-    An all-reduce is left whole where no user of it can run on a shard of the tokens, or where the
-    two launches and the padding cost more than what the ops behind it save by
-    working on a shard; the decision log has the numbers.
+    An all-reduce stays whole if no user of it can run on a shard of the tokens, or if
+    two launches and the padding cost more than the users save on shards. The decision
+    log has the numbers.
 
     ```mlir
     %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
@@ -45,14 +46,15 @@ def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"
 def SinkAllGatherPass : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
   let summary = "moves all-gathers down to where the whole value is needed";
   let description = [{
-    Requires an SPMD function (passes over others); guarantees the same results.
+    Requires an SPMD function; leaves other functions alone. Guarantees the same
+    results.
 
     An op that computes each row of the gathered dimension on its own (norm,
     residual addition, elementwise op, cast, reshape, a linear whose weight is
-    not sharded over the gathered axes) runs on the shard instead, its other
-    operands sliced; its result is gathered where somebody needs it whole. A
-    value is gathered before its users instead where that sends less: two norms
-    of one value, or a projection to a wider one.
+    not sharded over the gathered axes) runs on the shard, and its other operands are
+    sliced. Its result is gathered for users that need it whole. A value is gathered
+    before its users if that sends less: before two norms of one value, or before a
+    projection to more features.
 
     ```mlir
     %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
@@ -64,11 +66,11 @@ def SinkAllGatherPass : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
     %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     ```
 
-    Below a reshape the gathered rows may be a part of a dimension. What lies above them in
-    it then gets a dimension of its own for the gather; where the rows are padded and another
-    axis shards the rest of the dimension, that does so even if each rank has one of it, for
-    only the tail of a dimension that nothing else shards can be stripped. Here "dp" shards
-    two sequences of 7 tokens that were put end to end:
+    Behind a reshape, the gathered rows may be a part of a dimension. The major part of
+    this dimension then gets a dimension of its own for the gather. If the rows are
+    padded and another axis shards the major part, it gets one even if its local size is
+    1: padding can be stripped only at the end of a dimension that no other axis shards.
+    Here "dp" shards two concatenated sequences of 7 tokens:
 
     ```mlir
     %1 = nn.reshape %0 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
@@ -83,14 +85,14 @@ def SinkAllGatherPass : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
 def HoistSlicesPass : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
   let summary = "moves slices up to the small values that large ones are computed from";
   let description = [{
-    Requires an SPMD function (passes over others); guarantees the same results, padding
-    apart.
+    Requires an SPMD function; leaves other functions alone. Guarantees the same
+    results, except in padding.
 
-    A `dist.slice`, and a `dist.pad` or `dist.reorder` before it, moves up past cheap ops
-    that compute element by element, where all that reads their results are such, and less
-    is to be cut above them: a mask that compares the ids of queries with those of keys is
-    then computed for a rank's queries and a step's keys, instead of being computed whole
-    and cut. Ops are written once for each part, however many read it.
+    A `dist.slice`, and a `dist.pad` or `dist.reorder` before it, moves up past cheap
+    elementwise ops if all users of their results are such slices, and if the operands
+    have fewer bytes to slice. A mask that compares the ids of queries with those of
+    keys is then computed for the queries of a rank and the keys of a step, not computed
+    whole and sliced. Each part is computed once for all its users.
 
     ```mlir
     %1 = nn.compare eq %q, %k : (tensor<64x1xi64>, tensor<1x64xi64>) -> tensor<64x64xi1>
