@@ -28,9 +28,9 @@ namespace meshwright {
 
 class GatherPlan {
 public:
-  /// The operand that bears the cost of an op which joins two sharded values: the one that
-  /// is computed last, so that each seed has a cost of its own; or none, as the op runs on
-  /// shards in any case.
+  /// The operand whose entry counts the cost of an op that joins two sharded values: the one
+  /// that is computed last, so that each seed has a cost of its own; or none, as the op runs
+  /// on shards in any case.
   enum class Joins { Last, None };
 
   GatherPlan(mlir::Block &block, const TokenSharding &sharding,
