@@ -165,8 +165,8 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   }
   if (!priceFold)
     return func.emitError() << "fold mode 'auto' for stage '" << stage
-                            << "' needs a function that prices: expected one of the pass's maker, "
-                               "got none";
+                            << "' needs prices: expected createFoldEncoderPass with a "
+                               "function that prices, got none";
   FoldEncoderPassOptions options;
   options.stage = stage;
   options.ulysses = ulyssesAxis;

@@ -6,9 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/MLIRContext.h"
+#include "mlir/Parser/Parser.h"
+#include "mlir/Pass/PassManager.h"
 #include "gtest/gtest.h"
 
 namespace {
@@ -19,6 +22,33 @@ TEST(Register, DialectsLoadByName) {
   mlir::MLIRContext context(registry);
   EXPECT_NE(context.getOrLoadDialect("dist"), nullptr);
   EXPECT_NE(context.getOrLoadDialect("nn"), nullptr);
+}
+
+// A registered fold-encoder prices: test/passes/annotate/fold-encoder.mlir.
+TEST(Register, FoldEncoderWithoutPricesIsAnError) {
+  mlir::DialectRegistry registry;
+  meshwright::registerAllDialects(registry);
+  mlir::MLIRContext context(registry);
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(R"mlir(
+    dist.mesh @mesh = <["sp"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "a.x"}) -> (tensor<4x8xf32> {nn.output = "y"}) {
+      %y = nn.relu %x {nn.stage = "a"} : tensor<4x8xf32>
+      return %y : tensor<4x8xf32>
+    })mlir",
+                                                        &context);
+  ASSERT_TRUE(module);
+  std::string error;
+  mlir::ScopedDiagnosticHandler handler(
+      &context, [&](mlir::Diagnostic &diagnostic) { error = diagnostic.str(); });
+  meshwright::FoldEncoderPassOptions options;
+  options.stage = "a";
+  options.mode = meshwright::FoldMode::Auto;
+  options.ulysses = "sp";
+  mlir::PassManager manager(&context);
+  manager.addPass(meshwright::createFoldEncoderPass(options));
+  EXPECT_TRUE(mlir::failed(manager.run(*module)));
+  EXPECT_EQ(error, "fold mode 'auto' for stage 'a' needs prices: expected createFoldEncoderPass "
+                   "with a function that prices, got none");
 }
 
 } // namespace
