@@ -59,7 +59,7 @@ MeshAttr meshwright::dist::getSpmdMesh(Operation *op) {
 // Attributes on other ops
 //===----------------------------------------------------------------------===//
 
-/// Checks one sharding against the type of the (global) value it stands on.
+/// Checks a sharding against the type of the global value that it belongs to.
 static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
   auto sharding = dyn_cast<ShardingAttr>(attr);
   if (!sharding)

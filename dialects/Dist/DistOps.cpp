@@ -354,7 +354,9 @@ LogicalResult MaskPaddingOp::verify() {
   return success();
 }
 
-/// What a factor's attribute must be for ops that work on its elements.
+/// - the factor has a size;
+/// - the mesh has its axes and parts, and none occurs twice;
+/// - its padded size divides over its shards and over the ranks of its order.
 static LogicalResult verifyFactor(Operation *op, StringRef name, FactorShardingAttr factor,
                                   MeshAttr mesh) {
   if (factor.getSize() < 1)

@@ -192,19 +192,18 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     SmallVector<LayoutFactor, 1> factors;
     for (LayoutFactor &factor : dim.factors) {
       canonicalizeAxes(factor.axes, mesh);
-      // A uniform element may stand for a chunk of more of them.
+      // A uniform factor of size 1 may be a chunk of a larger one.
       if (factor.size == 1 && factor.padded == 1 && !factor.uniform && dim.factors.size() > 1)
         continue;
       if (!factors.empty()) {
         LayoutFactor &above = factors.back();
-        // Elements out of order are no run of the product's; chunks that moved on
-        // are.
+        // Elements out of order do not form a run of the product. Shifted chunks do.
         if (above.order != TokenOrder::Natural || !factor.isNatural()) {
           factors.push_back(std::move(factor));
           continue;
         }
-        // An unsharded, unpadded factor under an unpadded one: the chunks of
-        // the product are those of the upper factor.
+        // Below an unpadded factor, an unsharded and unpadded one changes no chunks:
+        // they are the chunks of the upper factor.
         if (!above.isPadded() && !factor.isPadded() && factor.axes.empty() &&
             above.uniform == factor.uniform) {
           above.size *= factor.size;
@@ -305,7 +304,7 @@ std::optional<SmallVector<FactorPair>> dist::refine(const DimLayout &from, const
     }
     pairs.push_back({std::move(x), std::move(y)});
   }
-  // What is left over has size 1, but may be padded.
+  // The rest has size 1, but may be padded.
   LayoutFactor unit;
   for (; !a.empty(); a.pop_back())
     pairs.push_back({a.back(), unit});

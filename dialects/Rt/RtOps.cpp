@@ -52,8 +52,8 @@ Value rt::getSource(Value value) {
   }
 }
 
-/// Whether what the slice takes is in one piece: one index of each dimension
-/// before the last that it cuts, and all of those behind.
+/// Returns true if the elements of the slice are contiguous: it takes one index of each
+/// dimension before the last one that it cuts, and all of each dimension behind.
 static bool isInOnePiece(nn::SliceOp slice) {
   bool isCut = false;
   ArrayRef<int64_t> shape = slice.getInput().getType().getShape();
@@ -135,7 +135,8 @@ static LogicalResult verifyLaunch(Operation *op, Block &block, TypeRange results
   return success();
 }
 
-/// Offsets: one for each result, aligned.
+/// - one offset for each result;
+/// - each is a multiple of kAlignment.
 static LogicalResult verifyOffsets(Operation *op, std::optional<ArrayRef<int64_t>> offsets,
                                    size_t count) {
   if (!offsets)
@@ -176,7 +177,7 @@ LogicalResult StartOp::verify() {
 }
 
 /// - the region holds one collective, which moves data between ranks;
-/// - its operands are the start's, its results what is yielded, in order.
+/// - its operands are those of the start, and the start yields its results, in order.
 LogicalResult StartOp::verifyRegions() {
   if (failed(verifyLaunch(*this, getBlock(), TypeRange(getFuture().getType().getTypes()))))
     return failure();
@@ -211,7 +212,7 @@ LogicalResult WaitOp::verify() {
 }
 
 /// - a parameter of the function or a part of one, packed once at load;
-/// - as many elements as the packing says, in the shape it says;
+/// - the shape is that of the packing;
 /// - read by kernels only.
 LogicalResult PrepareOp::verify() {
   auto argument = dyn_cast<BlockArgument>(getBuffer(getParameter()));

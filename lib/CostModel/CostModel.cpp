@@ -129,7 +129,7 @@ CostModel::CostModel(MeshAttr mesh) : mesh(mesh) {
     Link link;
     link.bandwidth = isNetwork ? device.networkBandwidth : device.linkBandwidth;
     link.latency = toPicoseconds(isNetwork ? device.networkLatency : device.linkLatency);
-    // A link of its own is not the device's memory.
+    // A link that the mesh states is no part of the device's memory.
     link.overlaps =
         isNetwork || device.overlap != 0 || axis.getBandwidth() > 0 || axis.getLatency() > 0;
     if (axis.getBandwidth() > 0)
@@ -204,12 +204,13 @@ Cost CostModel::getRedistributeCost(ArrayRef<Axis> axes, int64_t bytes, int64_t 
 
 RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> factors,
                                                  int64_t elementBytes) {
-  // Of the value's rows a rank holds one box and needs another. Per factor the
-  // two intervals are nested, with the same overlap on all ranks, if the one
-  // list of axes begins with the other. Else the first axes that differ can be
-  // chosen freely, so that some rank holds nothing of what it needs. A rank
-  // never sends more than the rank that receives most: what leaves a group of
-  // replicas is spread over it, and in the nested case both are equal.
+  // A rank holds one box of the value's rows and needs another.
+  // - If, for each factor, one list of axes begins with the other, the two intervals are
+  //   nested, with the same overlap on all ranks.
+  // - Else coordinates along the first axes that differ are independent, so that some rank
+  //   holds no row that it needs.
+  // - No rank sends more than the rank that receives most. A group of replicas shares its
+  //   sends, and in the nested case both are equal.
   RedistributeCost result;
   __int128 needed = elementBytes, held = elementBytes, peers = 1;
   bool nested = true;
@@ -225,14 +226,14 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
     ArrayRef<Axis> from = factor.from.drop_front(common), to = factor.to.drop_front(common);
     nested &= from.empty() || to.empty();
     result.axes.append(from.begin(), from.end());
-    // Chunks of the source that one chunk of the target meets, at most.
+    // The most chunks of the source that overlap one chunk of the target.
     if (fromChunk > 0) {
       int64_t divisor = std::gcd(fromChunk, toChunk);
       peers *= llvm::divideCeil(toChunk - divisor, fromChunk) + 1;
     }
   }
-  // Ranks that hold the same rows share the sending; those that agree in all
-  // that changes keep to themselves.
+  // Ranks that hold the same rows share the sends. Ranks that differ only along other axes
+  // do not exchange anything.
   int64_t replicas = 1;
   size_t dropped = result.axes.size();
   for (const RedistributeFactor &factor : factors)
@@ -254,7 +255,7 @@ RedistributeCost meshwright::getRedistributeCost(ArrayRef<RedistributeFactor> fa
   return result;
 }
 
-/// Ranks of a group that crossing cuts are counted for, one by one.
+/// The largest group for which crossing cuts are counted rank by rank.
 static constexpr int64_t kMaxCountedRanks = 256;
 
 RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factors,
@@ -264,7 +265,7 @@ RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factor
   __int128 needed = elementBytes;
   for (const RedistributeFactor &factor : factors) {
     needed *= factor.paddedTo / getNumShards(factor.to);
-    // Chunks of different sizes have no rows in common that the axes could name.
+    // Chunks of different padded sizes share no rows that axes can name.
     size_t common = 0;
     while (factor.padded == factor.paddedTo && common < factor.from.size() &&
            common < factor.to.size() && factor.from[common] == factor.to[common])
@@ -286,7 +287,7 @@ RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factor
     result.peers = ranks - 1;
     return result;
   }
-  // Who is in the group of the rank whose coordinates are all 0 stands for all.
+  // All groups are alike, so only the group of rank 0 is counted.
   struct Box {
     SmallVector<std::pair<int64_t, int64_t>, 8> rows;
   };
@@ -310,7 +311,7 @@ RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factor
   for (int64_t i = 0; i < ranks; ++i)
     for (int64_t j = 0; j < ranks; ++j)
       replicas[i] += held[i].rows == held[j].rows;
-  // Rows, in equal parts from all that hold them.
+  // Each row comes in equal parts from all ranks that hold it.
   SmallVector<double> sent(ranks, 0);
   double most = 0;
   for (int64_t to = 0; to < ranks; ++to) {
@@ -334,12 +335,12 @@ RedistributeCost meshwright::getCrossingCost(ArrayRef<RedistributeFactor> factor
     most = std::max(most, sent[rank]);
     result.peers = std::max(result.peers, outPeers[rank]);
   }
-  // Thirds add up to a little more or less than a whole.
+  // Sums of thirds may be slightly more or less than a whole number.
   result.bytes = int64_t(std::ceil(most * elementBytes - 1e-6));
   return result;
 }
 
-/// Cuts axes so that any two of the layouts' are equal or apart. False where
+/// Cuts axes so that any two of both layouts are equal or do not overlap. Returns false if
 /// two parts overlap without a common part.
 static bool splitAxes(AxisList &axes, ArrayRef<Axis> others) {
   AxisList result;
@@ -390,7 +391,7 @@ RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layou
   for (auto [a, b] : llvm::zip_equal(from.dims, to.dims)) {
     SmallVector<FactorPair> pairs;
     if (a.factors.size() == 1 && b.factors.size() == 1) {
-      // Each side may have been padded on its own.
+      // The two sides may have different padded sizes.
       pairs.push_back({a.factors[0], b.factors[0]});
     } else if (auto refined = refine(a, b, mesh)) {
       pairs = std::move(*refined);
@@ -427,7 +428,7 @@ std::optional<CollectiveKind> meshwright::getCollectiveKind(Operation *op) {
       .Default([](Operation *) { return std::nullopt; });
 }
 
-/// Shape of the value that `localType` is a part of, as padded.
+/// The padded shape of the value that `localType` is a part of.
 static SmallVector<int64_t> getPaddedShape(RankedTensorType localType, ShardingAttr sharding,
                                            MeshAttr mesh) {
   SmallVector<int64_t> shape;
@@ -441,8 +442,8 @@ static SmallVector<int64_t> getPaddedShape(RankedTensorType localType, ShardingA
   return shape;
 }
 
-/// The layout of one side of a redistribute; sizes that the attribute does not
-/// spell are the padded ones, which is what is sent.
+/// The layout of one side of a redistribute. Sizes that the attribute does not state are the
+/// padded ones, because padding is sent, too.
 static FailureOr<Layout> getSideLayout(RankedTensorType localType, ShardingAttr sharding,
                                        MeshAttr mesh) {
   Layout layout;

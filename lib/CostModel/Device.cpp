@@ -22,8 +22,8 @@ struct Preset {
 };
 
 /// Vendors' figures for dense matrix products and memory, links in one
-/// direction; docs/devices.md repeats the table. f32 is what the device does
-/// without reduced-precision modes.
+/// direction. docs/devices.md repeats the table. The rate of f32 is without
+/// reduced-precision modes.
 const Preset presets[] = {
     {"h100",
      {/*f32=*/67e12, /*bf16=*/989e12, /*f16=*/989e12, /*memory=*/3.35e12, 80'000'000'000,
@@ -31,7 +31,7 @@ const Preset presets[] = {
     {"h200", {67e12, 989e12, 989e12, 4.8e12, 141'000'000'000, 450e9, 1e-6, 50e9, 5e-6, 4e-6}},
     {"a100", {19.5e12, 312e12, 312e12, 2.039e12, 80'000'000'000, 300e9, 1e-6, 25e9, 5e-6, 4e-6}},
     {"a800", {19.5e12, 312e12, 312e12, 2.039e12, 80'000'000'000, 200e9, 1e-6, 25e9, 5e-6, 4e-6}},
-    // One core of a server CPU a rank; ranks exchange through shared memory.
+    // Each rank is a core of a server CPU. Ranks exchange data through shared memory.
     {"cpu",
      {100e9, 200e9, 50e9, 30e9, 16'000'000'000, 10e9, 1e-6, 1.25e9, 50e-6, 5e-6, /*overlap=*/0}},
 };

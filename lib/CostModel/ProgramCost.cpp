@@ -32,7 +32,7 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
   return time;
 }
 
-/// Whether nothing is fused into the op: it reads and writes memory.
+/// Returns true if the op reads and writes memory, because nothing is fused into it.
 static bool standsAlone(Operation *op) {
   std::optional<CollectiveKind> kind = getCollectiveKind(op);
   return op->hasTrait<OpTrait::IsTerminator>() || (kind && isLaunch(*kind)) || op->hasTrait<dist::Product>() ||
@@ -41,7 +41,7 @@ static bool standsAlone(Operation *op) {
 
 ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {
   ProgramCost cost;
-  // Views share the memory of what they are made from.
+  // A view shares the memory of its operand.
   auto getSource = [](Value value) {
     while (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
       value = reshape.getInput();
@@ -81,10 +81,10 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
         isKernel = true;
       }
     if (isa<nn::EmbeddingOp>(op)) {
-      // Of the table only the rows that are looked up.
+      // An embedding reads as many bytes as it writes: the rows that it looks up.
       bytes *= 2;
     } else {
-      // A part of a value is all that is read of it.
+      // Such an op reads only as many elements as its result has.
       bool isPart = op.hasTrait<dist::TakesPart>();
       for (Value operand : op.getOperands())
         if (Value source = getSource(operand); inMemory.contains(source))

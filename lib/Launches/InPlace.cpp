@@ -12,8 +12,8 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// Whether each element of the results is computed on its own. A rotation reads
-/// two elements for each.
+/// Returns true if each element of the results is computed from single elements. A rotation
+/// reads two elements for each.
 static bool isElementByElement(Operation *op) {
   if (op->hasTrait<dist::Generates>() || op->hasTrait<dist::Reindexes>())
     return true;
@@ -26,15 +26,15 @@ static bool isElementByElement(Operation *op) {
 
 /// The results that depend on an operand.
 static ResultRange getDependents(Operation *op, unsigned operand) {
-  // Log-sum-exps are merged by themselves.
+  // The merged log-sum-exp does not depend on the attention values.
   auto merge = dyn_cast<nn::MergeAttentionOp>(op);
   bool isAttention = merge && (op->getOperand(operand) == merge.getFirst() ||
                                op->getOperand(operand) == merge.getSecond());
   return isAttention ? op->getResults().take_front(1) : op->getResults();
 }
 
-/// Whether an element of the one result that depends on the operand does so on the
-/// element at the same place in memory, and on no other.
+/// Returns true if one result depends on the operand, and each of its elements only on the
+/// element at the same place in memory.
 static bool isAtSamePlace(Operation *op, unsigned operand) {
   if (op->hasTrait<dist::View>())
     return true;
@@ -58,7 +58,7 @@ bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned
   for (Operation &op : kernel.getOps())
     if (!isElementByElement(&op))
       return false;
-  // What depends on the operand, in order.
+  // Values that depend on the operand. Each has its elements at the same places.
   llvm::SmallDenseSet<Value> dependent{kernel.getBlock().getArgument(operand)};
   for (Operation &op : kernel.getOps())
     for (OpOperand &use : op.getOpOperands())

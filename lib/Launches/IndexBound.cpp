@@ -24,7 +24,7 @@ static int64_t getBound(Value value, int depth) {
   for (OpOperand &use : value.getUses()) {
     Operation *user = use.getOwner();
     auto rowsOf = [](Value table, int64_t dim) {
-      // A table that is sharded by rows has more of them than a rank sees.
+      // A table that is sharded by rows has more rows than the local one.
       if (auto argument = dyn_cast<BlockArgument>(rt::getSource(table)))
         if (auto main = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp()))
           if (auto global = main.getArgAttrOfType<TypeAttr>(argument.getArgNumber(),

@@ -41,7 +41,7 @@ private:
   LogicalResult checkOver(Operation *op, unsigned result, int64_t begin, int64_t end,
                           int64_t heldBegin, const Held &held);
   LogicalResult visitPlaces(Operation *op);
-  /// The last op that needs a buffer, as its number in the block; -1 for none.
+  /// The number in the block of the last op that needs a buffer; -1 if there is none.
   int64_t getLastUse(Value value) const {
     auto it = lastUse.find(value);
     return it == lastUse.end() ? -1 : it->second;
@@ -52,13 +52,13 @@ private:
   dist::MeshAttr mesh;
   int64_t arena = 0;
   DenseMap<Operation *, int64_t> positions;
-  /// By buffers: values that are no views.
+  /// Keys are buffers: values that are no views.
   DenseMap<Value, int64_t> lastUse;
   /// The collective that uses a buffer last.
   DenseMap<Value, rt::StartOp> users;
   /// Collectives in flight.
   SmallVector<rt::StartOp, 4> inFlight;
-  /// What is held, by offset; no two overlap.
+  /// Byte ranges in use, by offset. No two overlap.
   std::map<int64_t, Held> held;
 };
 
@@ -143,7 +143,7 @@ void RaceAnalysis::findUses() {
   }
 }
 
-/// Says where a value is from and what needs it.
+/// Adds notes of the op that makes a value and of the op that needs it.
 void RaceAnalysis::note(InFlightDiagnostic &diagnostic, Value value, int64_t position) const {
   diagnostic.attachNote(value.getLoc()) << "the value is from here";
   if (auto start = users.lookup(value)) {
@@ -154,7 +154,7 @@ void RaceAnalysis::note(InFlightDiagnostic &diagnostic, Value value, int64_t pos
   diagnostic.attachNote(last->getLoc()) << "and needed here";
 }
 
-/// An op writes begin .. end, where `held` is.
+/// Checks that an op may write `begin` to `end`, which overlaps `held`.
 LogicalResult RaceAnalysis::checkOver(Operation *op, unsigned result, int64_t begin, int64_t end,
                                       int64_t heldBegin, const Held &held) {
   auto describe = [&]() -> InFlightDiagnostic {
@@ -162,7 +162,7 @@ LogicalResult RaceAnalysis::checkOver(Operation *op, unsigned result, int64_t be
   };
   if (held.value.getDefiningOp() == op)
     return describe() << ", where another of its results lies";
-  // A future stands for what its collective writes until the wait.
+  // Until its wait, a future is the buffer that the collective writes.
   if (auto start = held.value.getDefiningOp<rt::StartOp>()) {
     InFlightDiagnostic diagnostic = describe();
     diagnostic << ", where a collective in flight writes";
@@ -206,7 +206,7 @@ LogicalResult RaceAnalysis::write(Operation *op, unsigned result, Value value, i
     --at;
   int64_t position = positions.lookup(op);
   while (at != held.end() && at->first < end) {
-    // What nobody needs any more, not even this op, is gone.
+    // A value that neither this op nor a later one needs is not held any more.
     bool isFuture = isa<rt::FutureType>(at->second.value.getType());
     bool isOwn = at->second.value.getDefiningOp() == op;
     if ((isFuture || isOwn || getLastUse(at->second.value) >= position) &&
@@ -220,7 +220,7 @@ LogicalResult RaceAnalysis::write(Operation *op, unsigned result, Value value, i
 
 LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
   if (auto wait = dyn_cast<rt::WaitOp>(op)) {
-    // From here on it is the wait's results that lie there.
+    // From here on the wait's results are stored there.
     rt::StartOp start = wait.getStart();
     for (auto [result, offset] : llvm::zip_equal(wait.getResults(), *start.getOffsets()))
       if (auto at = held.find(offset); at != held.end() && at->second.value == start.getFuture())

@@ -18,7 +18,7 @@ static json::Value toJson(const SourceLocation &location) {
                       {"name", json::fixUTF8(location.name)}};
 }
 
-/// Counts and bytes as integers, so that they read back exactly.
+/// Writes counts and bytes as integers, so that readers get exact numbers.
 static json::Value toJson(double number) {
   if (number == static_cast<double>(static_cast<int64_t>(number)))
     return static_cast<int64_t>(number);

@@ -69,15 +69,14 @@ struct Launch {
 
 } // namespace
 
-/// What `dims` of one launch says: the dimension all its tensors share, or one
-/// for each.
+/// The dimensions of a launch: one that all its tensors share, or one for each.
 static std::vector<int64_t> getDims(ArrayRef<int64_t> dims) {
   if (!dims.empty() && llvm::all_equal(dims))
     return {dims.front()};
   return dims.vec();
 }
 
-/// The types of the tensors of one launch, each once.
+/// The element types of a launch, each once.
 static std::string getDtype(Operation *op) {
   std::string name;
   SmallVector<Type> seen;
@@ -91,7 +90,7 @@ static std::string getDtype(Operation *op) {
   return name;
 }
 
-/// What `op` costs; none where it is no launch.
+/// The cost of a launch; none for other ops.
 static std::optional<Cost> getLaunchCost(Operation *op, const CostModel &model) {
   std::optional<Cost> cost = model.getCost(op);
   return cost && cost->launches > 0 ? cost : std::nullopt;
@@ -99,7 +98,7 @@ static std::optional<Cost> getLaunchCost(Operation *op, const CostModel &model) 
 
 namespace {
 
-/// Adds up what the ranks send: in permutes that leave some out not all the same.
+/// Adds up the bytes that ranks send, rank by rank if a permute leaves some ranks out.
 class TrafficSum {
 public:
   void add(Operation *op, const Cost &cost, MeshAttr mesh) {
@@ -127,14 +126,14 @@ public:
 
 private:
   int64_t ranks = 0, launches = 0;
-  /// What each rank sends, and what each sends besides.
+  /// Bytes that every rank sends, and those that rank i sends in addition.
   int64_t even = 0;
   std::vector<int64_t> uneven;
 };
 
 } // namespace
 
-/// The launch that `op` is; none for ops that send nothing by their nature.
+/// Describes a launch; none for other ops.
 static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
   std::optional<Cost> cost = getLaunchCost(op, model);
   if (!cost)
@@ -170,9 +169,7 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
 
 namespace {
 
-/// Sums launches up by kind and place. Attributes and locations are unique
-/// objects of the context, so that most launches are found without spelling
-/// anything.
+/// Adds up launches of equal kind, axes, dimensions, types and source location.
 class Collectives {
 public:
   explicit Collectives(MeshAttr mesh) : mesh(mesh) {}
@@ -214,8 +211,8 @@ private:
 // Warnings
 //===----------------------------------------------------------------------===//
 
-/// The global type of what `op` makes of operand `i`, where it leaves the whole
-/// of a tensor on every rank; null otherwise.
+/// The global type of result `i` if the collective leaves the whole of a sharded tensor on
+/// every rank; null otherwise.
 static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &placement) {
   if (!isa<AllGatherOp, RedistributeOp>(op))
     return nullptr;
@@ -227,7 +224,7 @@ static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &
                                getElementTypeOrSelf(op->getResult(i).getType()));
 }
 
-/// A warning for each place and type.
+/// One warning for each source location and type.
 static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
                                                 const PlacementAnalysis &placement,
                                                 const CostModel &model) {
@@ -249,7 +246,7 @@ static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
       auto [entry, isNew] = index.try_emplace(key, warnings.size());
       if (isNew)
         warnings.push_back(std::move(warning));
-      // A launch of several tensors sends them together.
+      // A launch of several tensors has one cost, shared out by their bytes.
       double share = double(getTensorBytes(op->getResult(i).getType())) /
                      std::max<int64_t>(getResultBytes(op), 1);
       warnings[entry->second].bytes += std::llround(getLaunchCost(op, model)->bytes * share);
@@ -262,16 +259,16 @@ static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// The value whose memory `value` shares: reshapes move nothing.
+/// The value that owns the memory of `value`: reshapes move nothing.
 static Value getBuffer(Value value) {
   while (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
     value = reshape.getInput();
   return value;
 }
 
-/// The most bytes of inputs, results and intermediate values alive at one time,
-/// each from its definition to its last use. Inputs live throughout. `visit` sees each
-/// op with what is alive at it.
+/// The most bytes of inputs, results and intermediate values alive at one time. A value is
+/// alive from its definition to its last use, an input always. Calls `visit` with each op
+/// and the bytes alive at it.
 static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
@@ -282,7 +279,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
     return alive;
 
   Block &body = function.getFunctionBody().front();
-  // Values of ops nested in regions are held against the op around them.
+  // A use in a region counts as a use by the op of the block.
   llvm::DenseMap<Value, Operation *> lastUse;
   for (Operation &op : body)
     op.walk([&](Operation *inner) {
@@ -374,7 +371,7 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   }
   Memory::Module *current = nullptr;
   memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
-    // What moves values between stages belongs to the one before.
+    // Moves between stages belong to the earlier stage.
     if (Memory::Module *module = find(getStage(op)))
       current = module;
     if (current)
@@ -383,18 +380,18 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   return memory;
 }
 
-/// What attention makes each rank compute, by place and over all. Ranks are counted
-/// one by one: not where they are more than anybody has.
+/// Adds the work of attention on each rank, by source location and in all. Counts rank by
+/// rank, so meshes with too many ranks are left out.
 static void addAttention(FunctionOpInterface function, const PlacementAnalysis &placement,
                          Report &report) {
   constexpr int64_t kMostRanks = 1 << 24;
   if (report.ranks > kMostRanks)
     return;
   std::vector<int64_t> total(report.ranks);
-  // Steps of a ring, and the layers of a loop, share a place.
+  // Steps of a ring, and layers of a loop, have the same source location.
   llvm::StringMap<size_t> index;
   std::vector<std::vector<int64_t>> byPlace;
-  // Layers are alike: an analysis has each layout once.
+  // Layers share their layouts, which the analysis holds once each.
   std::map<std::tuple<const Layout *, const Layout *, bool, int64_t, int64_t>, AttentionWork> known;
   function->walk([&](nn::AttentionOp op) {
     std::tuple like(placement.lookup(op.getQuery()), placement.lookup(op.getKey()), op.getCausal(),

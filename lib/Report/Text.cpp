@@ -30,10 +30,10 @@ using llvm::StringRef;
 
 namespace {
 
-/// Names that differ only in layer numbers, as one: model.layers.{0..79}.mlp.
+/// A pattern of names that differ only in layer numbers: model.layers.{0..79}.mlp.
 class Pattern {
 public:
-  /// `name` with each number between dots replaced, and those numbers.
+  /// Replaces each number between dots in `name`. `numbers` receives them.
   static std::string generalize(StringRef name, llvm::SmallVectorImpl<int64_t> &numbers) {
     SmallVector<StringRef> parts;
     name.split(parts, '.');
@@ -97,7 +97,7 @@ std::string generalize(StringRef name) {
   return Pattern::generalize(name, ignored);
 }
 
-/// A message without the layer numbers in the names it quotes.
+/// Replaces the layer numbers in the names that a message quotes.
 std::string generalizeMessage(StringRef message) {
   SmallVector<StringRef> words;
   message.split(words, ' ');
@@ -155,10 +155,10 @@ static std::string formatFile(const SourceLocation &location) {
 
 namespace {
 
-/// Columns as wide as their widest cell; all but the last are padded.
+/// A table with columns as wide as their widest cell. The last column is not padded.
 class Table {
 public:
-  /// `alignment` has a character a column: 'l' or 'r'.
+  /// `alignment` has one character for each column: 'l' or 'r'.
   explicit Table(StringRef alignment) : alignment(alignment) {}
 
   void row(std::vector<std::string> cells) { rows.push_back(std::move(cells)); }
@@ -189,7 +189,7 @@ private:
   std::vector<std::vector<std::string>> rows;
 };
 
-/// Entries of a report that only layer numbers tell apart.
+/// Entries of a report that differ only in layer numbers.
 template <typename Entry> struct Group {
   Entry first;
   Pattern name;
@@ -243,7 +243,7 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
       key += '\0' + axis;
     for (int64_t dim : entry.dims)
       key += '\0' + std::to_string(dim);
-    // Layers that send the same only.
+    // Only layers that send the same bytes are one entry.
     key +=
         '\0' + std::to_string(entry.traffic.bytes / std::max<int64_t>(entry.traffic.launches, 1));
     Group<Report::Collective> &group = groups.get(entry, key);
@@ -320,7 +320,7 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
                       report.attentionBalance, llvm::join(orders, ", "));
 }
 
-/// What a decision compared, a row each.
+/// Prints the alternatives of a decision, one in each row.
 static void printAlternatives(ArrayRef<Alternative> alternatives, llvm::raw_ostream &os) {
   if (alternatives.empty())
     return;
@@ -448,7 +448,7 @@ meshwright::writeReport(const Report &report, StringRef file,
     }
     return code ? error("cannot write report '" + file + "': " + code.message()) : mlir::success();
   }
-  // Beside its final place under another name, so that no half of it is seen.
+  // The file is first written under another name, so that no reader sees a part of it.
   llvm::SmallString<128> temporary;
   int descriptor;
   if (std::error_code code =

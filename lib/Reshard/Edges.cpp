@@ -151,7 +151,7 @@ void Search::exchange() {
         if (g == f || getPadded(node, g) % (lists.shards[g] * ranks) != 0 ||
             !mayTouch(node, lists, g))
           continue;
-        // In another order the move is a redistribute, which costs the same.
+        // With another order of the axes, a redistribute costs the same.
         Node next = append(without, withoutLists, suffix, g);
         Lists nextLists = getLists(next.placement);
         if (wholeDims != 1 && !isConsistent(next, nextLists))
@@ -187,7 +187,7 @@ void Search::slice() {
 }
 
 void Search::makePartial() {
-  // Only a target that is unreduced itself has use for it.
+  // It can only help if the target is unreduced.
   if (problem.target.unreduced.empty() || problem.reduction != ReductionKind::Sum)
     return;
   for (uint8_t part : lists.free) {
@@ -201,8 +201,8 @@ void Search::makePartial() {
   }
 }
 
-/// Pairs up the digits of two lists of the same chunks; false where sizes do
-/// not nest. Appends to `moved` the axes whose digits change place.
+/// Pairs the digits of two lists of axes with as many chunks. Returns false if sizes do not
+/// nest. Appends to `moved` the axes whose digits change place.
 static bool matchDigits(ArrayRef<Axis> from, ArrayRef<Axis> to, AxisList &moved) {
   AxisList a(llvm::reverse(from)), b(llvm::reverse(to));
   while (!a.empty() && !b.empty()) {
@@ -227,7 +227,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   if (other.totalShards != lists.totalShards || other.shards != lists.shards ||
       placement == node.placement || isTooDear({}, rest))
     return;
-  // Between two cuts the chunks that move are a redistribute's.
+  // Between two cuts only a redistribute moves chunks.
   if (crosses(other.used, lists.used))
     return;
   AxisList moved;
@@ -242,8 +242,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   for (auto [a, b] : llvm::zip_equal(lists.factors, other.factors))
     if (a != b && !match(a, b))
       return;
-  // Which unreduced axis takes the part of which does not matter: those that
-  // stay are left alone.
+  // Any unreduced axis may replace any other. The axes that both sides have stay.
   Parts gone, come;
   for (uint8_t part : lists.unreduced)
     if (!llvm::is_contained(other.unreduced, part))
@@ -253,7 +252,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
       come.push_back(part);
   if (!match(gone, come))
     return;
-  // The group is over whole parts.
+  // The group consists of whole parts.
   Parts group;
   int64_t ranks = 1;
   for (auto [i, part] : llvm::enumerate(problem.axes))
@@ -271,8 +270,8 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   relax(std::move(next), other, std::move(edge));
 }
 
-/// A whole run of parts, side by side in a factor or all unreduced, may be spelled
-/// by the other cut.
+/// Writes a whole run of parts, adjacent in a factor or all unreduced, by the parts of the
+/// other cut. It costs nothing.
 void Search::recut() {
   for (const auto &pair : recuts)
     for (auto [from, to] :
@@ -288,7 +287,7 @@ void Search::recut() {
         continue;
       for (auto [i, part] : llvm::enumerate(*to))
         next.placement[part] = place == kUnreduced ? place : uint16_t(place + i);
-      // Those behind the run move up or down.
+      // Parts behind the run get other indices.
       int more = int(to->size()) - int(from->size());
       for (auto [i, other] : llvm::enumerate(node.placement))
         if (place != kUnreduced && other != kFree && other != kUnreduced &&
@@ -312,8 +311,8 @@ FactorAxes Search::getFactorAxes(const Lists &lists) const {
   return result;
 }
 
-/// Some rank has to receive what it needs and has not got, whichever way: no
-/// collective brings a rank more than it counts as sent.
+/// Bounds the cost of any path to the target. Some rank has to receive the rows that it
+/// needs and lacks, and no collective brings a rank more bytes than its cost counts.
 Cost Search::getLeastRest(const Lists &lists, const FactorAxes &axes) const {
   Cost rest;
   if (!lists.unreduced.empty() || !problem.target.unreduced.empty() || wholeDims != 1 ||
@@ -349,8 +348,7 @@ void Search::redistribute(const Placement &placement, const PadChoice &pads, con
   if (wholeDims != 1) {
     if (!isConsistent(next, other))
       return;
-    // Both cuts of a dimension are in use: rows of one cut are not boxes of the
-    // other.
+    // If both cuts of a dimension are in use, rows of one are not boxes of the other.
     for (int f = 0, e = problem.factors.size(); f < e; ++f)
       for (int g = 0; g < e; ++g)
         if (problem.factors[f].dim == problem.factors[g].dim &&
@@ -396,11 +394,11 @@ void Search::expand(int index) {
   recut();
   for (size_t i = 0; i < placements.size(); ++i)
     permute(placements[i], placementLists[i], placementRest[i]);
-  // From a replicated value slices do.
+  // From a replicated value, slices lead to all layouts.
   if (lists.unreduced.empty() && lists.totalShards != 1)
     for (size_t i = 0; i < placements.size(); ++i) {
       redistribute(placements[i], node.pads, placementLists[i], placementAxes[i], placementRest[i]);
-      // Between cuts that do not fit each side has padded sizes of its own.
+      // Between cuts that do not fit, the two sides have different padded sizes.
       if (i == 0 && node.pads != targetNode.pads && crosses(placementLists[i].used, lists.used))
         redistribute(placements[i], targetNode.pads, placementLists[i], placementAxes[i],
                      placementRest[i]);

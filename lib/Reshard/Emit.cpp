@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Collectives act on whole local dimensions. A factor that is not a whole
-// dimension is split off by a local reshape before, and merged again at the end.
+// Writes the steps of a plan. Collectives act on whole local dimensions. A local reshape
+// first splits off a factor that is no whole dimension, and one at the end merges it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,14 +49,14 @@ private:
   const ReshardPlan &plan;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  /// Whether a factor starts a dimension of its own.
+  /// True for a factor that starts a local dimension.
   SmallVector<bool, 8> starts;
-  /// Of each tensor dimension the cut in use.
+  /// For each dimension of the tensor the cut in use.
   SmallVector<int, 6> cuts;
 };
 
-/// A factor that a step changes starts a dimension, and what is sharded or
-/// padded behind it starts the next.
+/// A factor that a step changes starts a dimension. The next sharded or padded factor behind
+/// it starts another.
 void Emitter::findDimensions() {
   int count = plan.factors.size();
   starts.assign(count, false);
@@ -89,7 +89,7 @@ void Emitter::findDimensions() {
     }
 }
 
-/// A dimension with two cuts uses the one that the step's factors belong to.
+/// A dimension with two cuts uses the cut of the step's factors.
 void Emitter::chooseCuts(const ReshardStep &step) {
   for (auto [f, factor] : llvm::enumerate(plan.factors))
     if (!isNeutral(step.before, f) || !isNeutral(step.after, f))
@@ -154,11 +154,10 @@ Value Emitter::reshape(Value value, ArrayRef<int64_t> shape) {
   return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
 }
 
-/// Who sends to whom, as linear coordinates over the step's axes: each rank
-/// gets the chunk that its place in the new layout calls for.
+/// The pairs of a permute, source and destination, as linear coordinates over the step's
+/// axes. Each rank gets the chunk that it holds in the new layout.
 SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
-  // Both sides cut into single digits of the group's axes would do; coordinates
-  // along whole mesh axes are simpler. Other axes stay at 0.
+  // Ranks are coordinates along whole mesh axes, of which those outside of the group are 0.
   SmallVector<int64_t> sizes;
   for (MeshAxisAttr axis : mesh.getAxes())
     sizes.push_back(axis.getSize());
@@ -181,14 +180,14 @@ SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
       linear /= axis.size;
     }
   };
-  // What shares the group but places no chunk: replicas, in order.
+  // The parts of `axes` that a state does not use. Ranks along them are replicas.
   auto without = [&](const AxisList &axes, const ReshardState &state) {
     AxisList used = state.unreduced;
     for (const AxisList &list : state.axes)
       used.append(list);
     AxisList rest;
     for (const Axis &axis : axes) {
-      // Digit by digit, at the borders of what is used.
+      // Cut at the borders of the axes in use.
       SmallVector<int64_t> borders{axis.pre, axis.pre * axis.size};
       for (const Axis &other : used)
         if (other.overlaps(axis))
@@ -205,8 +204,8 @@ SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
     }
     return rest;
   };
-  // Unreduced axes that stay keep their place; those that go give it to those
-  // that come.
+  // Unreduced axes that both states have stay. Coordinates along `gone` become those along
+  // `come`.
   AxisList gone, come;
   auto subtract = [&](const AxisList &from, const AxisList &other) {
     ReshardState state;
@@ -288,7 +287,7 @@ Value Emitter::run(Value value) {
   findDimensions();
   for (const ReshardStep &step : plan.steps) {
     chooseCuts(step);
-    // Where nothing moves within a dimension it stays as it is.
+    // A dimension in which no step moves anything is not reshaped.
     value = write(step, reshape(value, getShape(step.before, /*merged=*/false)));
   }
   return reshape(value, getShape(plan.steps.back().after, /*merged=*/true));

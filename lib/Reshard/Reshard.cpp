@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Cuts two layouts into common factors and axis parts, and remembers plans.
+// Cuts two layouts into common factors and axis parts, and caches plans.
 //
 //===----------------------------------------------------------------------===//
 
@@ -52,15 +52,15 @@ llvm::StringRef meshwright::stringify(ReshardStepKind kind) {
 
 namespace {
 
-/// More parts of axes than this have no place in a search.
+/// The most parts of axes in a search, one bit each of a PartSet.
 constexpr size_t kMaxParts = 64;
 
 bool isUniform(const DimLayout &dim) {
   return llvm::any_of(dim.factors, [](const LayoutFactor &factor) { return factor.uniform; });
 }
 
-/// Where the parts that a layout names cut an axis; false where two of them
-/// overlap without one dividing the other.
+/// The borders at which the parts that a layout names cut an axis. Returns false if two of
+/// them overlap and neither divides the other.
 bool getBorders(int axis, int64_t size, ArrayRef<Axis> named, SmallVectorImpl<int64_t> &borders) {
   borders.assign({1, size});
   for (const Axis &part : named)
@@ -74,8 +74,8 @@ bool getBorders(int axis, int64_t size, ArrayRef<Axis> named, SmallVectorImpl<in
   return true;
 }
 
-/// Cuts the mesh's axes at the borders of the parts that either layout names, as
-/// far as they fit each other; where they do not, both cuts are listed.
+/// Cuts the mesh's axes at the borders of the parts that either layout names. Lists the
+/// parts of both cuts if they do not fit each other.
 bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &target,
              ReshardProblem &problem) {
   AxisList named[2];
@@ -89,7 +89,7 @@ bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &targ
     for (int cut : {0, 1})
       if (!getBorders(index, meshAxis.getSize(), named[cut], borders[cut]))
         return false;
-    // What fits all of the other's borders cuts both.
+    // A border that fits all borders of the other layout cuts both.
     for (int cut : {0, 1}) {
       SmallVector<int64_t> more;
       for (int64_t border : borders[!cut])
@@ -119,9 +119,8 @@ bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &targ
   return problem.axes.size() <= kMaxParts;
 }
 
-/// Both layouts without the axes that this plan does not touch, as a problem for
-/// the search. `strip` receives the sizes to which uniform dimensions are cut
-/// first, as steps.
+/// The problem of a search between two layouts: common factors, and axes cut into common
+/// parts. `strips` receives steps that first cut uniform dimensions to their final size.
 FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int64_t elementBytes,
                                        MeshAttr mesh, std::vector<ReshardStep> &strips) {
   if (from.getRank() != to.getRank())
@@ -144,8 +143,8 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
   for (int64_t d = 0; d < from.getRank(); ++d) {
     const DimLayout &source = from.dims[d], &target = to.dims[d];
     if (isUniform(source) || isUniform(target)) {
-      // A value that does not depend on the dimension has the target's layout
-      // once it is as long as a chunk.
+      // A value that does not depend on the dimension has the target's layout if it is as
+      // long as a chunk.
       const DimLayout &shape = isUniform(source) ? target : source;
       int64_t have = source.getLocalSize(), want = target.getLocalSize();
       if (have < want || (have > want && shape.factors.size() != 1))
@@ -170,7 +169,7 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
     for (const DimLayout *side : {&source, &target})
       if (llvm::any_of(side->factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
         return failure();
-    // No common cut: whole in between, so both cuts are listed.
+    // There is no common cut. The dimension is whole in between, and both cuts are listed.
     for (bool isTarget : {false, true})
       for (const LayoutFactor &factor : (isTarget ? target : source).factors) {
         LayoutFactor whole;
@@ -234,7 +233,7 @@ static bool isAnyUniform(const Layout &layout) { return llvm::any_of(layout.dims
 
 FailureOr<const ReshardPlan *> Resharder::plan(const Layout &from, const Layout &to,
                                                Type elementType) {
-  // The common case needs no lookup.
+  // Equal layouts, the common case, need no lookup.
   if (from.sameShardingAs(to) && !isAnyUniform(from) && !isAnyUniform(to))
     return &memo->nothing;
   Memo::Key key{from, to, getElementBytes(elementType)};

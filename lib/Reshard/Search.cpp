@@ -5,9 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Dijkstra's algorithm. A node is a layout: where each axis part lies, and to
-// what size each factor is padded; an edge is a collective or a local step.
-// Nothing here depends on the number of ranks, only on that of axes and factors.
+// Dijkstra's algorithm over layouts.
+// - A node is a layout: the factor that each axis part shards, and the padded size of each
+//   factor (`Node`). An edge is a collective or a local step (`Edge`).
+// - `listPlacements` lists the layouts to which permute and redistribute lead; all other
+//   edges are found from the node (`expand`).
+// - `getLeastRest` bounds the cost from a node to the target, and `isTooDear` skips edges
+//   that cannot be on the best path.
+// - Complexity: a node has O(placements + 2^parts + parts * factors) edges. At most
+//   kMaxNodes nodes are kept. The number of ranks has no influence, except between cuts
+//   that do not fit (`getCrossingCost`).
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,7 +29,7 @@ using namespace meshwright::detail;
 // Layouts
 //===----------------------------------------------------------------------===//
 
-/// Whether `part` is a part of `axis`.
+/// Returns true if `part` is a part of `axis`.
 static bool isWithin(const Axis &part, const Axis &axis) {
   return part.axis == axis.axis && part.pre % axis.pre == 0 &&
          axis.pre * axis.size % (part.pre * part.size) == 0;
@@ -112,7 +119,7 @@ bool Search::crosses(PartSet a, PartSet b) const {
   return false;
 }
 
-/// Of a dimension with two cuts only one is in use at a time.
+/// Returns true if the factor's cut may be in use: a dimension uses one of its two cuts.
 bool Search::mayTouch(const Node &node, const Lists &lists, int factor) const {
   const ReshardFactor &touched = problem.factors[factor];
   for (auto [f, other] : llvm::enumerate(problem.factors))
@@ -148,7 +155,7 @@ bool Search::isOutermost(const Node &node, const Lists &lists, int factor) const
       continue;
     if (getPadded(node, f) / lists.shards[f] == 1)
       continue;
-    // The cut that is not in use is whole and says nothing.
+    // The cut that is not in use is unsharded.
     if (isNeutral(node, lists, f) &&
         !llvm::all_of(llvm::seq<int>(0, problem.factors.size()), [&](int g) {
           const ReshardFactor &other = problem.factors[g];
@@ -161,7 +168,7 @@ bool Search::isOutermost(const Node &node, const Lists &lists, int factor) const
 }
 
 void Search::listPlacements() {
-  // Axis by axis: free, unreduced, or at any place among a factor's axes.
+  // Each axis part in turn is free, unreduced, or inserted among the axes of a factor.
   std::vector<Lists> partial(1);
   partial[0].factors.resize(problem.factors.size());
   for (uint8_t axis = 0; axis < problem.axes.size() && allPlacements; ++axis) {
@@ -193,7 +200,7 @@ void Search::listPlacements() {
     }
     partial = std::move(next);
   }
-  // The target first: what it costs bounds the rest.
+  // The target comes first, because its cost bounds all others.
   placements.push_back(targetNode.placement);
   if (allPlacements) {
     for (const Lists &entry : partial) {
@@ -215,8 +222,8 @@ void Search::listPlacements() {
   }
 }
 
-/// Between two borders that both cuts have, all the parts of the one are all the
-/// parts of the other.
+/// Finds runs of parts between two borders that both cuts have. The parts of one cut there
+/// are the same axis as the parts of the other.
 void Search::findRecuts() {
   if (!hasConflicts)
     return;

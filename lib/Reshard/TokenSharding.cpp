@@ -76,7 +76,7 @@ std::optional<TokenDim> meshwright::placeTokens(const FactorRule &rule,
   return std::nullopt;
 }
 
-/// A slice that takes off the tokens' padding.
+/// Returns true for a slice that strips the tokens' padding.
 static bool isStrip(nn::SliceOp slice, const TokenDim &token, const Layout &layout) {
   ArrayRef<int64_t> from = slice.getInput().getType().getShape();
   for (auto [d, size] : llvm::enumerate(from)) {
@@ -125,7 +125,7 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (!interface || op->getNumRegions() != 0 || op->getNumResults() == 0)
     return std::nullopt;
-  // A weight that is gathered stays a weight: only rows of what flows through.
+  // Only the activations of a product are sharded by token, never its weights.
   if (isa<MatrixOpInterface>(op) && operand != 0)
     return std::nullopt;
   if (isa<nn::AttentionOp>(op))
@@ -171,8 +171,8 @@ static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRe
   return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
 }
 
-/// Whether an axis shards what lies above the tokens in their dimension, and below.
-/// Of a factor the shards are the head; a rank may have one element of each.
+/// Returns whether an axis shards a factor above the tokens in their dimension, and one
+/// below. A sharded factor may have one element on a rank.
 static std::pair<bool, bool> getShardedSides(const DimLayout &dim, const TokenDim &token) {
   bool above = false, below = false;
   int64_t local = 1, whole = token.outer * token.size * token.inner;
@@ -187,13 +187,13 @@ static std::pair<bool, bool> getShardedSides(const DimLayout &dim, const TokenDi
 }
 
 namespace {
-/// The tokens' dimension as collectives see it: whether what lies above and below
-/// the tokens in it is a dimension of its own.
+/// The shape on which collectives act: factors above and below the tokens in their dimension
+/// may become dimensions.
 struct TokenView {
   bool above, below = false;
 
   TokenView(const TokenDim &token, const Layout *layout) : above(token.outer != 1) {
-    // Only the tail of a dimension that nothing else shards can be padded and stripped.
+    // Padding is the tail of a dimension, which no other axis may shard.
     if (token.padded == token.size || !layout)
       return;
     auto [shardedAbove, shardedBelow] = getShardedSides(layout->dims[token.dim], token);
@@ -202,7 +202,7 @@ struct TokenView {
   }
 
   int64_t getDim(const TokenDim &token) const { return token.dim + above; }
-  /// Of a value of this type, with so many tokens.
+  /// The shape of a value of this type, with `rows` tokens.
   SmallVector<int64_t> getShape(RankedTensorType type, const TokenDim &token, int64_t rows) const {
     SmallVector<int64_t> shape(type.getShape());
     shape[token.dim] = below ? rows : rows * token.inner;
@@ -257,7 +257,7 @@ Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const To
   for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
     result.setType(
         withDim(getType(result), token.dim, token.outer * token.getChunk() * token.inner));
-  // The one op that spells sizes of dimensions that it does not change.
+  // A slice states the sizes of dimensions that it does not change.
   if (auto slice = dyn_cast<nn::SliceOp>(sharded)) {
     SmallVector<int64_t> limits(slice.getLimits());
     limits[how.results[0].dim] = getType(slice.getResult()).getDimSize(how.results[0].dim);
