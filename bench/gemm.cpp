@@ -88,7 +88,7 @@ mlir::Value index(Builder &b, int64_t value) {
 }
 
 /// Sums in `count` registers, `begin` to `end` times.
-std::unique_ptr<Kernel> buildLoop(mlir::MLIRContext *context, const Target &target, int64_t count,
+std::unique_ptr<Kernel> buildLoop(mlir::MLIRContext *context, const Processor &target, int64_t count,
                                   llvm::function_ref<void(Builder &, mlir::Value, mlir::Value,
                                                           llvm::MutableArrayRef<mlir::Value>)>
                                       emitStep) {
@@ -119,7 +119,7 @@ std::unique_ptr<Kernel> buildLoop(mlir::MLIRContext *context, const Target &targ
 /// The peak of the arithmetic and the bandwidth of the memory.
 class Machine {
 public:
-  Machine(mlir::MLIRContext *context, const Target &target, int64_t bytes)
+  Machine(mlir::MLIRContext *context, const Processor &target, int64_t bytes)
       : target(target), memory(bytes) {
     constexpr int64_t registers = 12;
     auto operands = [](Builder &b, mlir::VectorType type, mlir::Value buffer) {
@@ -190,7 +190,7 @@ private:
            measure([&] { kernel({memory.get()}, 0, steps, nullptr); }, /*least=*/0.01);
   }
 
-  Target target;
+  Processor target;
   Buffer memory;
   std::unique_ptr<Kernel> fma, dot, read[2];
   double flops;
@@ -239,7 +239,7 @@ private:
 
 class Generated {
 public:
-  Generated(mlir::MLIRContext *context, const Target &target, int64_t m, int64_t n, int64_t k,
+  Generated(mlir::MLIRContext *context, const Processor &target, int64_t m, int64_t n, int64_t k,
             bool isBf16, const Buffer &a, const Buffer &b, Buffer &c, int64_t copies)
       : a(a), c(c) {
     mlir::Builder builder(context);
@@ -328,7 +328,7 @@ int main(int count, char **arguments) {
   omp_set_num_threads(1);
 
   auto context = test::makeContext();
-  Target target = llvm::cantFail(Target::get(arguments[2]));
+  Processor target = llvm::cantFail(Processor::get(arguments[2]));
   Machine machine(context.get(), target, 512 << 20);
   llvm::outs() << "[";
   for (int i = 3; i < count; ++i) {

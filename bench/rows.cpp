@@ -106,14 +106,14 @@ int main(int argc, char **argv) {
       return 1;
     std::vector<rt::KernelOp> launches;
     module->walk([&](rt::KernelOp launch) { launches.push_back(launch); });
-    lower::KernelBuilder kernels(context.get(), Target::host());
+    lower::KernelBuilder kernels(context.get(), Processor::host());
     auto info = launches.size() == 1 ? kernels.build(launches[0]) : std::nullopt;
     if (!info) {
       std::fprintf(stderr, "%s: %zu kernels, expected one of rows\n", argv[file], launches.size());
       return 1;
     }
     std::vector<KernelSource> sources = kernels.takeSources();
-    std::unique_ptr<test::Kernel> kernel = test::Kernel::compile(sources[0], Target::host());
+    std::unique_ptr<test::Kernel> kernel = test::Kernel::compile(sources[0], Processor::host());
     std::vector<const void *> buffers;
     for (mlir::Value input : info->inputs)
       buffers.push_back(allocate(mlir::cast<mlir::RankedTensorType>(input.getType())));

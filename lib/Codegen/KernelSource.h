@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 #define MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "mlir/IR/BuiltinOps.h"
 
@@ -29,7 +29,7 @@ struct KernelSource {
 /// Loads the dialects that kernels are written in and lowered through.
 void loadKernelDialects(mlir::MLIRContext &context);
 /// Lowers a module with a kernel to the LLVM dialect.
-mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const Target &target);
+mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const Processor &target);
 
 } // namespace meshwright
 

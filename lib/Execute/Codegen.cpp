@@ -39,7 +39,7 @@ namespace meshwright {
 
 CodeGenerator::~CodeGenerator() = default;
 
-Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Target &target) {
+Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Processor &target) {
   static std::once_flag initialized;
   std::call_once(initialized, [] {
     InitializeNativeTarget();
@@ -158,7 +158,7 @@ Expected<ObjectCode> CodeGenerator::compileEntry(mlir::ModuleOp module) {
   return compile(module, /*isEntry=*/true);
 }
 
-Expected<std::vector<std::string>> getUsedFeatures(const Target &target) {
+Expected<std::vector<std::string>> getUsedFeatures(const Processor &target) {
   auto generator = CodeGenerator::create(target);
   if (!generator)
     return generator.takeError();

@@ -9,7 +9,7 @@
 #define MESHWRIGHT_LIB_EXECUTE_CODEGEN_H
 
 #include "meshwright/lib/Program/Lower.h"
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "llvm/Support/Error.h"
 
@@ -28,12 +28,12 @@ using ObjectCode = std::string;
 
 /// What code for a processor may use of it, beyond what every one of its architecture
 /// has: those of the runtime's known features that it has.
-llvm::Expected<std::vector<std::string>> getUsedFeatures(const Target &target);
+llvm::Expected<std::vector<std::string>> getUsedFeatures(const Processor &target);
 
 /// Makes object code for a processor. Used by one thread at a time.
 class CodeGenerator {
 public:
-  static llvm::Expected<std::unique_ptr<CodeGenerator>> create(const Target &target);
+  static llvm::Expected<std::unique_ptr<CodeGenerator>> create(const Processor &target);
   ~CodeGenerator();
 
   /// A kernel, from its source.
@@ -47,7 +47,7 @@ private:
   CodeGenerator() = default;
   llvm::Expected<ObjectCode> compile(mlir::ModuleOp module, bool isEntry);
 
-  Target target;
+  Processor target;
   std::unique_ptr<llvm::TargetMachine> machine;
   /// Kernels are lowered here, apart from the program's context, so that several
   /// generators work at once.

@@ -43,7 +43,7 @@ namespace {
 /// The kernels of a program, taken one by one by any number of threads.
 class KernelQueue {
 public:
-  KernelQueue(ArrayRef<KernelSource> kernels, const Target &target)
+  KernelQueue(ArrayRef<KernelSource> kernels, const Processor &target)
       : kernels(kernels), target(target), objects(kernels.size()) {}
 
   Error compile(CompileStatistics *statistics);
@@ -59,7 +59,7 @@ private:
   }
 
   ArrayRef<KernelSource> kernels;
-  const Target &target;
+  const Processor &target;
   KernelCache cache;
   std::vector<ObjectCode> objects;
   /// Indices of those that are not on disk, and what they are stored under.
@@ -132,7 +132,7 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
 
 /// The list of calls: unlike kernels it is long, and another one for each program,
 /// but often the same program is compiled again.
-static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &target) {
+static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor &target) {
   KernelCache cache;
   std::string key;
   if (cache.isOn()) {
@@ -153,7 +153,7 @@ static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Target &ta
 }
 
 Expected<std::vector<ObjectCode>>
-compileObjects(const LoweredProgram &program, const Target &target, CompileStatistics *statistics) {
+compileObjects(const LoweredProgram &program, const Processor &target, CompileStatistics *statistics) {
   KernelQueue queue(program.kernels, target);
   if (Error error = queue.compile(statistics))
     return std::move(error);

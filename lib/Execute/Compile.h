@@ -30,7 +30,7 @@ struct CompileStatistics {
 /// as many threads as the process may use, each once for all programs that share
 /// the cache on disk.
 llvm::Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
-                                                       const Target &target,
+                                                       const Processor &target,
                                                        CompileStatistics *statistics = nullptr);
 
 } // namespace meshwright

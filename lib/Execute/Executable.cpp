@@ -186,7 +186,7 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   rt::ProgramDescription &description = program.description;
   if (failed(SignatureReader(main, description).read()))
     return failure();
-  llvm::Expected<Target> target = Target::get(options.targetCpu);
+  llvm::Expected<Processor> target = Processor::get(options.targetCpu);
   if (!target)
     return emitError(main.getLoc()) << llvm::toString(target.takeError());
   LowerOptions lowering;

@@ -98,7 +98,7 @@ KernelCache::KernelCache() {
     folder = path.str().str();
 }
 
-std::string KernelCache::getKey(const KernelSource &kernel, const Target &target) {
+std::string KernelCache::getKey(const KernelSource &kernel, const Processor &target) {
   BLAKE3 hasher;
   auto add = [&](StringRef text) {
     uint64_t size = text.size();

@@ -31,7 +31,7 @@ public:
   bool isOn() const { return !folder.empty(); }
   /// What a kernel's code is stored under. All that lowering takes from a target
   /// follows from its cpu and features; what its caches shape is in the text.
-  static std::string getKey(const KernelSource &kernel, const Target &target);
+  static std::string getKey(const KernelSource &kernel, const Processor &target);
   std::optional<ObjectCode> find(llvm::StringRef key) const;
   void insert(llvm::StringRef key, const ObjectCode &object) const;
   /// Deletes what is too much; cheap where little time has passed since the last.

@@ -73,7 +73,7 @@ struct LowerOptions {
   /// Hand every value that has an `nn.id` to the runtime.
   bool probes = false;
   /// What kernels are made for.
-  Target target = Target::host();
+  Processor target = Processor::host();
 };
 
 /// Lowers a planned rt program, or an SPMD function or a global one without

@@ -283,7 +283,7 @@ struct FormKernelsPass : meshwright::impl::FormKernelsPassBase<FormKernelsPass> 
     for (Operation &op : func.getBody().front())
       if (isa<rt::RtDialect>(op.getDialect()))
         return;
-    llvm::Expected<Target> target = Target::get(targetCpu);
+    llvm::Expected<Processor> target = Processor::get(targetCpu);
     if (!target) {
       func.emitError() << llvm::toString(target.takeError());
       return signalPassFailure();

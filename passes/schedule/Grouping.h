@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 #define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -28,7 +28,7 @@ struct GroupingOptions {
   /// Every value that has an `nn.id` is a result of its group.
   bool keepProbed = false;
   /// What kernels are made for.
-  Target target = Target::host();
+  Processor target = Processor::host();
 };
 
 /// Adds a decision of form-kernels on an op to the log.

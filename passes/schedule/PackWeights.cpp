@@ -26,7 +26,7 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
     func::FuncOp func = getOperation();
     if (func.isExternal())
       return;
-    llvm::Expected<Target> target = Target::get(targetCpu);
+    llvm::Expected<Processor> target = Processor::get(targetCpu);
     if (!target) {
       func.emitError() << llvm::toString(target.takeError());
       return signalPassFailure();

@@ -30,7 +30,7 @@ std::unique_ptr<mlir::MLIRContext> makeContext() {
 }
 
 std::unique_ptr<Kernel>
-Kernel::build(ArrayRef<mlir::Type> types, const Target &target,
+Kernel::build(ArrayRef<mlir::Type> types, const Processor &target,
               function_ref<void(mlir::ImplicitLocOpBuilder &, mlir::ValueRange)> emit) {
   mlir::MLIRContext *context = types.front().getContext();
   auto loc = mlir::UnknownLoc::get(context);
@@ -57,7 +57,7 @@ static double seconds() {
   return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-std::unique_ptr<Kernel> Kernel::compile(const KernelSource &source, const Target &target) {
+std::unique_ptr<Kernel> Kernel::compile(const KernelSource &source, const Processor &target) {
   ExitOnError exitOnError("kernel: ");
   auto codegen = exitOnError(CodeGenerator::create(target));
   double start = seconds();

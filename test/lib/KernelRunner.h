@@ -14,7 +14,7 @@
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/lib/Program/Lower.h"
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/IR/MLIRContext.h"
@@ -39,11 +39,11 @@ public:
   /// the target. Behind the buffers come begin and end (index) and the workspace
   /// (a memref of i8). Ends the process if it does not compile.
   static std::unique_ptr<Kernel>
-  build(llvm::ArrayRef<mlir::Type> types, const Target &target,
+  build(llvm::ArrayRef<mlir::Type> types, const Processor &target,
         llvm::function_ref<void(mlir::ImplicitLocOpBuilder &, mlir::ValueRange)> emit);
 
   /// The same for one that was built for a program.
-  static std::unique_ptr<Kernel> compile(const KernelSource &source, const Target &target);
+  static std::unique_ptr<Kernel> compile(const KernelSource &source, const Processor &target);
 
   /// Does the items begin .. end; buffers are inputs, then outputs.
   void operator()(llvm::ArrayRef<const void *> buffers, int64_t begin, int64_t end,

@@ -56,8 +56,8 @@ protected:
   GemmTest() : context(test::makeContext()) { context->loadDialect<meshwright::rt::RtDialect>(); }
 
   void SetUp() override {
-    target = llvm::cantFail(Target::get(GetParam()));
-    Target host = Target::host();
+    target = llvm::cantFail(Processor::get(GetParam()));
+    Processor host = Processor::host();
     if (target.vectorBytes > host.vectorBytes || (target.hasBf16Dot && !host.hasBf16Dot))
       GTEST_SKIP() << "this machine does not run code for " << GetParam();
   }
@@ -74,7 +74,7 @@ protected:
                          llvm::function_ref<float(float, int64_t, int64_t)> scaled = nullptr);
 
   std::unique_ptr<mlir::MLIRContext> context;
-  Target target;
+  Processor target;
   /// Of the last kernel.
   double compileMilliseconds = 0;
   std::vector<float> extra;

@@ -44,8 +44,8 @@ struct BuiltKernel {
 class RowTest : public ::testing::TestWithParam<const char *> {
 protected:
   void SetUp() override {
-    target = llvm::cantFail(Target::get(GetParam()));
-    if (target.vectorBytes > Target::host().vectorBytes)
+    target = llvm::cantFail(Processor::get(GetParam()));
+    if (target.vectorBytes > Processor::host().vectorBytes)
       GTEST_SKIP() << "this machine does not run code for " << GetParam();
     context = test::makeContext();
     context
@@ -70,7 +70,7 @@ protected:
                int64_t columns, const char *type, bool expectStreams);
 
   std::unique_ptr<mlir::MLIRContext> context;
-  Target target;
+  Processor target;
 };
 
 std::string replaceAll(std::string text, const std::string &from, const std::string &to) {

@@ -115,7 +115,7 @@ private:
 AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
   vectors = plan.blockRows > plan.lanes ? 2 : 1;
   width = vectors * plan.lanes;
-  tileRows = target.numVectorRegisters >= 32 ? 16 / vectors : 8 / vectors;
+  tileRows = processor.numVectorRegisters >= 32 ? 16 / vectors : 8 / vectors;
   featureSteps = plan.usesDot ? plan.features / 2 : plan.features;
   keySteps = plan.usesDot ? plan.blockKeys / 2 : plan.blockKeys;
   isWidened = !plan.usesDot && plan.element != plan.compute;

@@ -12,7 +12,7 @@
 #include "meshwright/lib/Codegen/Cpu/AttentionPlan.h"
 #include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
 #include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -35,7 +35,7 @@ Value emitExp2(mlir::ImplicitLocOpBuilder &builder, Value x);
 /// What a kernel of attention is made for.
 struct AttentionKernel {
   nn::AttentionOp op;
-  const Target &target;
+  const Processor &processor;
   AttentionPlan plan;
   /// The ops that compute the bias in the kernel; none where it is read.
   std::optional<KernelRegion> biasRegion;
@@ -181,7 +181,7 @@ protected:
 
   nn::AttentionOp op;
   AttentionPlan plan;
-  const Target &target;
+  const Processor &processor;
   mlir::ImplicitLocOpBuilder b;
   Value query, key, value, padding, bias, queryPositions, keyPositions, result, lse;
 

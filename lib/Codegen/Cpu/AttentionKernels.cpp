@@ -37,7 +37,7 @@ static int64_t countVisible(const AttentionPlan &plan) {
   return count;
 }
 
-AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
+AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor) {
   auto queryType = cast<RankedTensorType>(op.getQuery().getType());
   auto keyType = cast<RankedTensorType>(op.getKey().getType());
   auto valueType = cast<RankedTensorType>(op.getValue().getType());
@@ -61,8 +61,8 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
 
   element = queryType.getElementType();
   compute = getComputeType(element);
-  lanes = target.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
-  usesDot = element.isBF16() && target.hasBf16Dot && lanes == 16 && features % 2 == 0;
+  lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
+  usesDot = element.isBF16() && processor.hasBf16Dot && lanes == 16 && features % 2 == 0;
 
   // Fewer rows than lanes would leave lanes empty.
   int64_t group = keyHeads ? queryHeads / keyHeads : 1;
@@ -92,7 +92,7 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Target &target) {
 //===----------------------------------------------------------------------===//
 
 AttentionEmitter::AttentionEmitter(const AttentionKernel &kernel)
-    : op(kernel.op), plan(kernel.plan), target(kernel.target),
+    : op(kernel.op), plan(kernel.plan), processor(kernel.processor),
       b(UnknownLoc::get(kernel.op->getContext()), kernel.op->getContext()),
       biasRegion(kernel.biasRegion) {
   if (op.getBias())
@@ -193,8 +193,8 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
     if (!biasRegion || biasRegion->ops.size() != others)
       return std::nullopt;
   }
-  const Target &target = kernels.getTarget();
-  AttentionKernel attention{op, target, AttentionPlan(op, target), biasRegion};
+  const Processor &processor = kernels.getProcessor();
+  AttentionKernel attention{op, processor, AttentionPlan(op, processor), biasRegion};
   const AttentionPlan &plan = attention.plan;
   std::unique_ptr<AttentionEmitter> emitter =
       plan.byRow ? makeAttentionRows(attention) : makeAttentionBlocks(attention);
@@ -444,7 +444,7 @@ Value AttentionEmitter::getPlace(int64_t place) {
 
 AttentionEmitter::Bounds AttentionEmitter::getBounds(Value buffer, Value first, Value count) {
   Type type = cast<MemRefType>(buffer.getType()).getElementType();
-  int64_t lanes = target.vectorBytes / (type.getIntOrFloatBitWidth() / 8);
+  int64_t lanes = processor.vectorBytes / (type.getIntOrFloatBitWidth() / 8);
   auto widen = [&](const Bounds &bounds, Value place) {
     return SmallVector<Value>{arith::MinSIOp::create(b, bounds.lowest, place),
                               arith::MinUIOp::create(b, bounds.lowestPlace, place),

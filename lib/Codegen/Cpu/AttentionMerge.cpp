@@ -29,13 +29,13 @@ namespace meshwright::lower {
 namespace {
 class MergeKernel {
 public:
-  MergeKernel(nn::MergeAttentionOp op, const Target &target)
+  MergeKernel(nn::MergeAttentionOp op, const Processor &processor)
       : compute(getElementTypeOrSelf(op.getLse().getType())) {
     auto type = cast<RankedTensorType>(op.getFirst().getType());
     columns = type.getShape().back();
     count = type.getNumElements();
     rows = cast<RankedTensorType>(op.getLse().getType()).getNumElements();
-    lanes = target.vectorBytes / getWidth();
+    lanes = processor.vectorBytes / getWidth();
   }
 
   int64_t getWidth() const { return compute.getIntOrFloatBitWidth() / 8; }
@@ -165,7 +165,7 @@ std::optional<KernelInfo> KernelScope::buildMerge(rt::KernelOp launch) {
   if (std::distance(ops.begin(), ops.end()) != 1 || !isa<nn::MergeAttentionOp>(*ops.begin()))
     return std::nullopt;
   auto op = cast<nn::MergeAttentionOp>(*ops.begin());
-  MergeKernel emitter(op, kernels.getTarget());
+  MergeKernel emitter(op, kernels.getProcessor());
   SmallVector<Type> types;
   KernelInfo info;
   info.bytes = 0;

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONPLAN_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONPLAN_H
 
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 
@@ -23,7 +23,7 @@ namespace meshwright::lower {
 /// all of them are one matrix. An item is a block of rows of one unit: a query
 /// head, or, where its rows do not fill a block, all heads of a key head.
 struct AttentionPlan {
-  AttentionPlan(nn::AttentionOp op, const Target &target);
+  AttentionPlan(nn::AttentionOp op, const Processor &processor);
 
   /// `keys` are those that any query may see (up to kv_length); `keyRows` is
   /// how many lie in memory.

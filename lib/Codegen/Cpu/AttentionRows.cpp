@@ -67,7 +67,7 @@ private:
 } // namespace
 
 AttentionRows::AttentionRows(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
-  numSums = target.numVectorRegisters >= 32 ? 16 : 8;
+  numSums = processor.numVectorRegisters >= 32 ? 16 : 8;
   rowTile = plan.rows <= 2 ? plan.rows : 4;
   keyTile = plan.lanes / rowTile;
   step = plan.usesDot ? 2 * plan.lanes : plan.lanes;

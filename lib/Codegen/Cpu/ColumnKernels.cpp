@@ -67,14 +67,14 @@ struct Columns {
 /// dimensions, or a vector of the last one.
 class ColumnKernel {
 public:
-  ColumnKernel(nn::ReduceKind kind, Type element, const Columns &columns, const Target &target)
+  ColumnKernel(nn::ReduceKind kind, Type element, const Columns &columns, const Processor &processor)
       : columns(columns), element(element), compute(getComputeType(element)), kind(kind),
         isFloat(isa<FloatType>(compute)) {
     kept = columns.getSizes(/*ofReduced=*/false);
     bool isInner = !columns.reduced.empty() && !columns.reduced.back();
     vectorSize = isInner ? kept.pop_back_val() : 1;
     int64_t bytes = std::max<int64_t>(4, compute.getIntOrFloatBitWidth() / 8);
-    width = std::min(vectorSize, 4 * target.vectorBytes / bytes);
+    width = std::min(vectorSize, 4 * processor.vectorBytes / bytes);
     blocks = llvm::divideCeil(vectorSize, std::max<int64_t>(width, 1));
     items = blocks;
     for (int64_t size : kept)
@@ -239,7 +239,7 @@ std::optional<KernelInfo> KernelScope::buildColumns(rt::KernelOp launch) {
     return std::nullopt;
   auto type = cast<RankedTensorType>(op->getOperand(0).getType());
   Columns columns(type.getShape(), reduction->second);
-  ColumnKernel emitter(reduction->first, type.getElementType(), columns, kernels.getTarget());
+  ColumnKernel emitter(reduction->first, type.getElementType(), columns, kernels.getProcessor());
   Value result = op->getResult(0);
   int64_t outputs = cast<RankedTensorType>(result.getType()).getNumElements();
   int64_t elementBytes = getStorageType(type.getElementType()).getIntOrFloatBitWidth() / 8;

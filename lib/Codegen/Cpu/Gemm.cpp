@@ -26,8 +26,8 @@ static constexpr int64_t kChunkSteps = 4;
 
 static int64_t getGroup(Type type) { return type.isBF16() ? 2 : 1; }
 
-bool hasGemm(Type type, const Target &target) {
-  return target.hasFma && (type.isF32() || type.isBF16());
+bool hasGemm(Type type, const Processor &processor) {
+  return processor.hasFma && (type.isF32() || type.isBF16());
 }
 
 //===----------------------------------------------------------------------===//
@@ -51,8 +51,8 @@ struct BlockSizes {
 };
 } // namespace
 
-static BlockSizes getBlockSizes(const Target &target) {
-  if (target.numVectorRegisters >= 32)
+static BlockSizes getBlockSizes(const Processor &processor) {
+  if (processor.numVectorRegisters >= 32)
     return {/*panelVectors=*/2,   /*onlyTileRows=*/14,      /*tileRows=*/8,
             /*busyProducts=*/6,   /*panelBytes=*/128 << 10, /*blockRows=*/512,
             /*blockColumns=*/4096};
@@ -62,12 +62,12 @@ static BlockSizes getBlockSizes(const Target &target) {
 }
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
-                            const Target &target) {
+                            const Processor &processor) {
   return {type.isBF16() ? MW_BF16 : MW_F32,
           k,
           n,
           transposed,
-          getBlockSizes(target).panelVectors * target.getLanes(),
+          getBlockSizes(processor).panelVectors * processor.getLanes(),
           getGroup(type)};
 }
 
@@ -78,21 +78,21 @@ int64_t getPackedBytes(rt::PackingAttr packing, Type type) {
   return rows * llvm::alignTo(packing.getN(), packing.getPanel()) * getBytes(type);
 }
 
-GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Target &target) {
-  BlockSizes sizes = getBlockSizes(target);
+GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &processor) {
+  BlockSizes sizes = getBlockSizes(processor);
   GemmPlan plan;
-  plan.lanes = target.getLanes();
+  plan.lanes = processor.getLanes();
   plan.tileVectors = columns / plan.lanes;
-  plan.dotsPairs = spec.type.isBF16() && target.hasBf16Dot && target.vectorBytes == 64;
+  plan.dotsPairs = spec.type.isBF16() && processor.hasBf16Dot && processor.vectorBytes == 64;
 
-  plan.masksBf16 = target.hasBf16Conversion;
+  plan.masksBf16 = processor.hasBf16Conversion;
 
   // Tiles of equal height, so that the last one wastes little.
   // Beside sums, registers hold a step of B and an element of A; bf16 that has to
   // be widened takes two steps of B, and a mask.
   bool widens = spec.type.isBF16() && !plan.dotsPairs;
   int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
-  int64_t fitting = std::max<int64_t>(1, (target.numVectorRegisters - others) / plan.tileVectors);
+  int64_t fitting = std::max<int64_t>(1, (processor.numVectorRegisters - others) / plan.tileVectors);
   int64_t rows =
       std::min(fitting, spec.m <= std::min(fitting, sizes.onlyTileRows) ? sizes.onlyTileRows
                                                                         : sizes.tileRows);

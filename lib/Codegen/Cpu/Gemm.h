@@ -19,7 +19,7 @@
 #define MESHWRIGHT_LIB_CODEGEN_CPU_GEMM_H
 
 #include "meshwright/lib/Codegen/RowPlan.h"
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Rt/Rt.h"
@@ -74,12 +74,12 @@ struct GemmSpec {
 };
 
 /// Whether there is a kernel for this element type.
-bool hasGemm(mlir::Type type, const Target &target);
+bool hasGemm(mlir::Type type, const Processor &processor);
 
 /// How a parameter of k x n (`transposed`: stored as n x k) is packed for kernels
 /// of this target.
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
-                            const Target &target);
+                            const Processor &processor);
 
 /// Bytes of a parameter of this element type that is packed so, padding included.
 int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
@@ -92,7 +92,7 @@ struct GemmWeight {
 /// Nothing if the region is not a product that there is a kernel for: `nn.linear`
 /// alone, or among ops that make the elements it reads, or go on with those it
 /// gives, one by one.
-std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target);
+std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Processor &processor);
 /// Whether an op may follow a product of this type in its kernel, as far as one
 /// sees from the op alone.
 bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);
@@ -123,7 +123,7 @@ struct GemmPlan {
 };
 
 /// `panel` is that of the packing, whole vectors.
-GemmPlan planGemm(const GemmSpec &spec, int64_t panel, const Target &target);
+GemmPlan planGemm(const GemmSpec &spec, int64_t panel, const Processor &processor);
 
 /// The buffers of a product; their shapes do not matter, only that they are dense.
 struct GemmBuffers {

@@ -44,8 +44,8 @@ static GemmSpec getSpec(nn::LinearOp linear) {
 }
 
 /// Whether there is a kernel for the product itself.
-static bool isSupported(nn::LinearOp linear, const GemmSpec &spec, const Target &target) {
-  if (!hasGemm(spec.type, target) || spec.m == 0 || spec.n == 0 || spec.k == 0)
+static bool isSupported(nn::LinearOp linear, const GemmSpec &spec, const Processor &processor) {
+  if (!hasGemm(spec.type, processor) || spec.m == 0 || spec.n == 0 || spec.k == 0)
     return false;
   // One element type for all.
   return spec.resultType == spec.type && llvm::all_of(linear->getOperandTypes(), [&](Type type) {
@@ -213,18 +213,18 @@ static std::optional<Fusion> planFusion(const KernelRegion &region, nn::LinearOp
   return isKnown ? std::make_optional(std::move(fusion)) : std::nullopt;
 }
 
-std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Target &target) {
+std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Processor &processor) {
   nn::LinearOp linear = findLinear(region);
   if (!linear)
     return std::nullopt;
   GemmSpec spec = getSpec(linear);
-  if (!isSupported(linear, spec, target))
+  if (!isSupported(linear, spec, processor))
     return std::nullopt;
   auto weight = llvm::find(region.inputs, linear.getWeight());
   if (weight == region.inputs.end() || !planFusion(region, linear))
     return std::nullopt;
   return GemmWeight{unsigned(weight - region.inputs.begin()),
-                    choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(), target)};
+                    choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(), processor)};
 }
 
 /// What a kernel does behind a product, for two launches to have one kernel: ops,
@@ -336,9 +336,9 @@ void FusedRows::emitEpilogue(Builder &b, Value sums, const GemmPoint &point) {
 }
 
 std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
-  const Target &target = kernels.getTarget();
+  const Processor &processor = kernels.getProcessor();
   KernelRegion region = KernelRegion::of(launch);
-  std::optional<GemmWeight> weight = getGemmWeight(region, target);
+  std::optional<GemmWeight> weight = getGemmWeight(region, processor);
   if (!weight)
     return std::nullopt;
   auto prepared = launch.getInputs()[weight->operand].getDefiningOp<rt::PrepareOp>();
@@ -347,7 +347,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   // It may have been scheduled for another target, with panels that vectors here
   // do not divide.
   rt::PackingAttr packing = prepared.getPacking();
-  if (packing.getGroup() != weight->packing.group || packing.getPanel() % target.getLanes() != 0)
+  if (packing.getGroup() != weight->packing.group || packing.getPanel() % processor.getLanes() != 0)
     return std::nullopt;
 
   nn::LinearOp linear = findLinear(region);
@@ -366,7 +366,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
       rows.emitEpilogue(b, sums, point);
     };
   }
-  GemmPlan plan = planGemm(spec, packing.getPanel(), target);
+  GemmPlan plan = planGemm(spec, packing.getPanel(), processor);
   KernelInfo info;
   info.inputs = {fusion.source, linear.getWeight()};
   if (linear.getBias())

@@ -32,8 +32,8 @@ int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops) {
   return llvm::divideCeil(std::max<int64_t>(items, 1), shares);
 }
 
-KernelBuilder::KernelBuilder(MLIRContext *context, const Target &target)
-    : target(target), module(ModuleOp::create(UnknownLoc::get(context))) {}
+KernelBuilder::KernelBuilder(MLIRContext *context, const Processor &processor)
+    : processor(processor), module(ModuleOp::create(UnknownLoc::get(context))) {}
 
 func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
   OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());

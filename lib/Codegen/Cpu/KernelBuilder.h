@@ -14,7 +14,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_KERNELBUILDER_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_KERNELBUILDER_H
 
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 #include "meshwright/lib/Codegen/KernelSource.h"
 #include "meshwright/lib/Codegen/OpClasses.h"
 
@@ -98,13 +98,13 @@ struct KernelInfo {
 /// they are of type `mw_rt_kernel`.
 class KernelBuilder {
 public:
-  KernelBuilder(mlir::MLIRContext *context, const Target &target);
+  KernelBuilder(mlir::MLIRContext *context, const Processor &processor);
 
   /// The kernel of a launch, or none where there is none for what it computes:
   /// the runtime then has to do it.
   std::optional<KernelInfo> build(rt::KernelOp launch);
 
-  const Target &getTarget() const { return target; }
+  const Processor &getProcessor() const { return processor; }
 
   /// What has been built, in the order of first use.
   std::vector<KernelSource> takeSources() { return std::move(sources); }
@@ -117,7 +117,7 @@ private:
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 
-  Target target;
+  Processor processor;
   /// Holds the kernel that is being built.
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::vector<KernelSource> sources;

@@ -274,9 +274,9 @@ struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
 struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ApproximateMath)
 
-  explicit ApproximateMath(const meshwright::Target &target)
-      : expandBf16(!target.hasBf16Conversion), narrowsPairs(target.narrowsPairs()),
-        hasAvx512(target.vectorBytes == 64) {}
+  explicit ApproximateMath(const meshwright::Processor &processor)
+      : expandBf16(!processor.hasBf16Conversion), narrowsPairs(processor.narrowsPairs()),
+        hasAvx512(processor.vectorBytes == 64) {}
 
   void getDependentDialects(DialectRegistry &registry) const override {
     registry
@@ -350,7 +350,7 @@ static void addLaunched(LLVM::LLVMFuncOp kernel) {
   LLVM::ReturnOp::create(builder, loc, ValueRange());
 }
 
-LogicalResult meshwright::lowerKernel(ModuleOp module, const Target &target) {
+LogicalResult meshwright::lowerKernel(ModuleOp module, const Processor &processor) {
   llvm::StringSet<> launched;
   for (auto kernel : module.getOps<func::FuncOp>())
     if (!kernel.isExternal() && isLaunched(kernel))
@@ -358,7 +358,7 @@ LogicalResult meshwright::lowerKernel(ModuleOp module, const Target &target) {
   PassManager manager(module->getContext(), ModuleOp::getOperationName());
   manager.enableVerifier(false);
   OpPassManager &kernels = manager.nest<func::FuncOp>();
-  kernels.addPass(std::make_unique<ApproximateMath>(target));
+  kernels.addPass(std::make_unique<ApproximateMath>(processor));
   kernels.addPass(createCSEPass());
   kernels.addPass(createSCFToControlFlowPass());
   kernels.addPass(createConvertMathToLLVMPass());

@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -185,7 +185,7 @@ struct PieceItems {
 
 class RowKernel {
 public:
-  RowKernel(const KernelRegion &region, const RowPlan &plan, const Target &target);
+  RowKernel(const KernelRegion &region, const RowPlan &plan, const Processor &processor);
 
   int64_t getNumItems() const {
     return pieces.empty() ? 0 : pieces.back().first + pieces.back().items;
@@ -250,19 +250,19 @@ private:
 
 } // namespace
 
-RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Target &target)
+RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Processor &processor)
     : region(region), plan(plan) {
   int64_t registers = plan.isScalar ? 1 : 2;
-  widest = registers * target.vectorBytes / plan.widestBytes;
-  if (plan.canReorder && !plan.isScalar && plan.widestBytes == 4 && target.narrowsPairs())
+  widest = registers * processor.vectorBytes / plan.widestBytes;
+  if (plan.canReorder && !plan.isScalar && plan.widestBytes == 4 && processor.narrowsPairs())
     evenFirstWidth = widest;
   int64_t bytes = 0;
   for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
     for (Value value : values)
       bytes += bytesOf(value);
-  isLarge = bytes > 16 * target.l2Bytes;
-  if (target.hasStreamingStores && bytes > target.l3Bytes)
-    streamBytes = target.vectorBytes;
+  isLarge = bytes > 16 * processor.l2Bytes;
+  if (processor.hasStreamingStores && bytes > processor.l3Bytes)
+    streamBytes = processor.vectorBytes;
   int64_t first = 0;
   for (const RowPiece &piece : plan.pieces) {
     int64_t columns = piece.getNumColumns(), blocks = 1, blockColumns = columns;
@@ -546,7 +546,7 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   RowPlanResult result = planRows(region);
   if (!result.plan)
     return std::nullopt;
-  RowKernel emitter(region, *result.plan, kernels.getTarget());
+  RowKernel emitter(region, *result.plan, kernels.getProcessor());
   SmallVector<Type> types;
   KernelInfo info;
   info.bytes = 0;

@@ -1,12 +1,12 @@
-//===- Target.h - the processor that kernels are made for -------*- C++ -*-===//
+//===- Processor.h - the processor that code is made for --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_CODEGEN_CPU_TARGET_H
-#define MESHWRIGHT_LIB_CODEGEN_CPU_TARGET_H
+#ifndef MESHWRIGHT_LIB_CODEGEN_PROCESSOR_H
+#define MESHWRIGHT_LIB_CODEGEN_PROCESSOR_H
 
 #include "mlir/Support/LLVM.h"
 #include "llvm/Support/Error.h"
@@ -16,7 +16,7 @@
 namespace meshwright {
 
 /// What kernels need to know of a processor.
-struct Target {
+struct Processor {
   /// As LLVM spells them: "znver5", "+avx512f,+avx512bf16,...".
   std::string cpu, features;
   /// Of the widest vector registers.
@@ -38,12 +38,12 @@ struct Target {
   int64_t getLanes() const { return vectorBytes / 4; }
 
   /// This machine.
-  static const Target &host();
+  static const Processor &host();
   /// A processor by LLVM's name ("haswell", "x86-64-v3"), or "host"; an error for
   /// names that LLVM does not know.
-  static llvm::Expected<Target> get(llvm::StringRef cpu);
+  static llvm::Expected<Processor> get(llvm::StringRef cpu);
 };
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_LIB_CODEGEN_CPU_TARGET_H
+#endif // MESHWRIGHT_LIB_CODEGEN_PROCESSOR_H

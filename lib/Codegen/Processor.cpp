@@ -1,11 +1,11 @@
-//===- Target.cpp - the processor that kernels are made for ---------------===//
+//===- Processor.cpp - the processor that code is made for ----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/Target.h"
+#include "meshwright/lib/Codegen/Processor.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/MC/MCSubtargetInfo.h"
@@ -33,21 +33,21 @@ static const llvm::Target *getRegistered(std::string &error) {
   return TargetRegistry::lookupTarget(triple, error);
 }
 
-static void readFeatures(Target &target, const MCSubtargetInfo &subtarget) {
+static void readFeatures(Processor &processor, const MCSubtargetInfo &subtarget) {
   auto has = [&](StringRef name) { return subtarget.checkFeatures(("+" + name).str()); };
   bool isX86 = Triple(sys::getDefaultTargetTriple()).isX86();
   if (!isX86)
     return;
   if (has("avx512dq")) {
-    target.vectorBytes = 64;
-    target.numVectorRegisters = 32;
+    processor.vectorBytes = 64;
+    processor.numVectorRegisters = 32;
   } else if (has("avx")) {
-    target.vectorBytes = 32;
+    processor.vectorBytes = 32;
   }
-  target.hasStreamingStores = has("sse2");
-  target.hasFma = has("fma") || has("avx512dq");
-  target.hasBf16Dot = has("avx512bf16");
-  target.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
+  processor.hasStreamingStores = has("sse2");
+  processor.hasFma = has("fma") || has("avx512dq");
+  processor.hasBf16Dot = has("avx512bf16");
+  processor.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
 }
 
 /// The last cache that a core reaches, "32768K" to Linux; 0 where it does not say.
@@ -62,33 +62,33 @@ static int64_t readSharedCacheBytes() {
   return text.consume_back("K") && !text.getAsInteger(10, kilobytes) ? kilobytes << 10 : 0;
 }
 
-const Target &Target::host() {
-  static const Target host = [] {
-    Target target;
-    target.cpu = sys::getHostCPUName().str();
+const Processor &Processor::host() {
+  static const Processor host = [] {
+    Processor processor;
+    processor.cpu = sys::getHostCPUName().str();
     SubtargetFeatures features;
     for (const auto &feature : sys::getHostCPUFeatures())
       features.AddFeature(feature.first(), feature.second);
-    target.features = features.getString();
+    processor.features = features.getString();
     std::string error;
     if (const llvm::Target *registered = getRegistered(error)) {
       std::unique_ptr<MCSubtargetInfo> subtarget(registered->createMCSubtargetInfo(
-          Triple(sys::getDefaultTargetTriple()), target.cpu, target.features));
+          Triple(sys::getDefaultTargetTriple()), processor.cpu, processor.features));
       if (subtarget)
-        readFeatures(target, *subtarget);
+        readFeatures(processor, *subtarget);
     }
     if (long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE); bytes > 0)
-      target.l1Bytes = bytes;
+      processor.l1Bytes = bytes;
     if (long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0)
-      target.l2Bytes = bytes;
+      processor.l2Bytes = bytes;
     if (int64_t bytes = readSharedCacheBytes())
-      target.l3Bytes = bytes;
-    return target;
+      processor.l3Bytes = bytes;
+    return processor;
   }();
   return host;
 }
 
-Expected<Target> Target::get(StringRef cpu) {
+Expected<Processor> Processor::get(StringRef cpu) {
   if (cpu.empty() || cpu == "host")
     return host();
   std::string error;
@@ -96,19 +96,19 @@ Expected<Target> Target::get(StringRef cpu) {
   if (!registered)
     return createStringError("no code generator: " + error);
   Triple triple(sys::getDefaultTargetTriple());
-  Target target;
-  target.cpu = cpu.str();
+  Processor processor;
+  processor.cpu = cpu.str();
   std::unique_ptr<MCSubtargetInfo> subtarget(
       registered->createMCSubtargetInfo(triple, "generic", ""));
   if (!subtarget || !subtarget->isCPUStringValid(cpu))
-    return createStringError("unknown target cpu '" + cpu.str() + "' for " + triple.str());
+    return createStringError("unknown processor '" + cpu.str() + "' for " + triple.str());
   subtarget.reset(registered->createMCSubtargetInfo(triple, cpu, ""));
   // LLVM ends the process where 64-bit code is asked for and the processor has none.
   if (triple.isX86() && triple.isArch64Bit() && !subtarget->checkFeatures("+64bit"))
-    return createStringError("target cpu '" + cpu.str() +
+    return createStringError("processor '" + cpu.str() +
                              "' has no 64-bit code, expected one for " + triple.str());
-  readFeatures(target, *subtarget);
-  return target;
+  readFeatures(processor, *subtarget);
+  return processor;
 }
 
 } // namespace meshwright
