@@ -15,7 +15,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -106,7 +106,8 @@ int main(int argc, char **argv) {
       return 1;
     std::vector<rt::KernelOp> launches;
     module->walk([&](rt::KernelOp launch) { launches.push_back(launch); });
-    lower::KernelBuilder kernels(context.get(), Processor::host());
+    lower::CpuTarget cpu("cpu", Processor::host());
+    lower::CpuKernelBuilder kernels(context.get(), cpu);
     auto info = launches.size() == 1 ? kernels.build(launches[0]) : std::nullopt;
     if (!info) {
       std::fprintf(stderr, "%s: %zu kernels, expected one of rows\n", argv[file], launches.size());

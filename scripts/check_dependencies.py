@@ -55,6 +55,9 @@ EDGES = {
     "lib/Execute": {"lib/Program"},
     "lib/Facade": {"lib/Execute", "lib/Program", "lib/Register"},
 }
+# A folder that only its parent may include: the rest asks its parent's interface. The last level
+# is not restricted.
+PRIVATE = {"lib/Codegen/Cpu": "lib/Codegen"}
 # These include neither MLIR nor LLVM, and no other folder of ours except include/.
 STANDALONE = {"runtime", "include"}
 # Folders that start runs or test them.
@@ -110,6 +113,16 @@ def neighbour_error(source: str, spelling: str, where: str):
     return f"{where}: {node} includes {spelling} of {target}, which is not among its edges"
 
 
+def private_error(source: str, spelling: str, where: str):
+    """The error of an include of a header that is private to its folder's parent."""
+    named = spelling.removeprefix("meshwright/")
+    for private, parent in PRIVATE.items():
+        restricted = folder_of(source) not in LEVELS[-1]
+        if named.startswith(private + "/") and restricted and not source.startswith(parent + "/"):
+            return f"{where}: {spelling} is private to {parent}"
+    return None
+
+
 def target_of(root: pathlib.Path, source: pathlib.Path, spelling: str) -> str | None:
     """The folder of ours that an include names, None for headers of others."""
     for prefix in ("meshwright/", "meshwright-c/"):
@@ -147,6 +160,9 @@ def errors_of(root: pathlib.Path, source: pathlib.Path):
             continue
         spelling = match.group(1)
         where = f"{source.relative_to(root)}:{number}"
+        if error := private_error(source.relative_to(root).as_posix(), spelling, where):
+            yield error
+            continue
         target = target_of(root, source, spelling)
         if folder in STANDALONE:
             if re.match(r"(mlir|llvm|mlir-c|llvm-c)/", spelling):

@@ -34,7 +34,7 @@
 namespace meshwright::rt {
 
 /// Offsets in an arena are multiples of this.
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kBufferAlignment = 64;
 
 /// Bytes of a tensor's buffer; booleans take one each.
 int64_t getBufferBytes(mlir::Type type);

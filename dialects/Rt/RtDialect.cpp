@@ -56,6 +56,13 @@ LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << "\" on a function, got " << attribute.getValue();
     return success();
   }
+  if (name == kTargetAttr) {
+    auto target = dyn_cast<StringAttr>(attribute.getValue());
+    if (!isa<FunctionOpInterface>(op) || !target || target.empty())
+      return op->emitOpError() << "'" << name << "': expected the name of a target on a function, "
+                               << "got " << attribute.getValue();
+    return success();
+  }
   if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kNeededAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
   auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());

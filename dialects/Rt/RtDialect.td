@@ -40,6 +40,9 @@ def Rt_Dialect : Dialect {
     /// On a function that is to be scheduled: "all" or "none", whether collectives
     /// are cut into chunks wherever they can be or nowhere; without it where it pays.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";
+    /// On a function that is to be scheduled, or is: the target of its kernels, as
+    /// `cpu:x86-64-v3`; without it the processor of this machine.
+    static constexpr llvm::StringLiteral kTargetAttr = "rt.target";
     /// On a function that no order brings under its ceiling: bytes of the least (i64).
     static constexpr llvm::StringLiteral kNeededAttr = "rt.needed_memory";
 

@@ -145,9 +145,9 @@ static LogicalResult verifyOffsets(Operation *op, std::optional<ArrayRef<int64_t
     return op->emitOpError() << "has " << offsets->size() << " offsets, expected " << count
                              << ", one for each result";
   for (int64_t offset : *offsets)
-    if (offset < 0 || offset % kAlignment != 0)
+    if (offset < 0 || offset % kBufferAlignment != 0)
       return op->emitOpError() << "has offset " << offset << ", expected a multiple of "
-                               << kAlignment;
+                               << kBufferAlignment;
   return success();
 }
 

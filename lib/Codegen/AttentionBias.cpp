@@ -7,7 +7,7 @@
 
 #include "meshwright/lib/Codegen/AttentionBias.h"
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
 
 #include "llvm/ADT/SetVector.h"
 

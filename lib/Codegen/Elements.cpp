@@ -5,7 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
+
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"

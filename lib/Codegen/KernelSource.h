@@ -1,4 +1,4 @@
-//===- KernelSource.h - a kernel as text, and its lowering ------*- C++ -*-===//
+//===- KernelSource.h - a kernel as text, and its launch --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -8,29 +8,46 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 #define MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 
-#include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright-c/Runtime.h"
 
-#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/Value.h"
+#include "llvm/ADT/SmallVector.h"
 
 #include <string>
 
 namespace meshwright {
 
-/// A kernel, to be compiled by itself: whoever needs the same one needs the same
-/// name and text.
+/// A kernel that is compiled by itself. Equal kernels have equal names and texts, in all
+/// programs.
 struct KernelSource {
   std::string name;
   /// The ops of the first launch that needs it, for people.
   std::string purpose;
-  /// MLIR: the function of that name, before `lowerKernel`.
+  /// MLIR: the function of that name, before `KernelTarget::lowerKernel`.
   std::string text;
 };
 
-/// Loads the dialects that kernels are written in and lowered through.
-void loadKernelDialects(mlir::MLIRContext &context);
-/// Lowers a module with a kernel to the LLVM dialect.
-mlir::LogicalResult lowerKernel(mlir::ModuleOp module, const Processor &target);
+namespace lower {
 
+/// The kernel that computes a launch, and the arguments of its launch by the runtime.
+struct KernelInfo {
+  /// The kernel's function.
+  std::string name;
+  /// The values of the launch's region whose buffers the kernel reads, in the order of
+  /// its arguments. Each is an argument of the region. The buffers of the results follow,
+  /// in the order in which the region yields them.
+  llvm::SmallVector<mlir::Value> inputs;
+  /// The fields below are those of `mw_rt_launch`. One item means one call.
+  int64_t kind = MW_RT_ROWS;
+  int64_t items = 1, grain = 1;
+  /// For each thread.
+  int64_t workspaceBytes = 0;
+  int64_t flops = 0;
+  /// Negative: all inputs and outputs once.
+  int64_t bytes = -1;
+};
+
+} // namespace lower
 } // namespace meshwright
 
 #endif // MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H

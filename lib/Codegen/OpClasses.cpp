@@ -34,27 +34,4 @@ bool isCheap(Operation *op) {
   return op->hasTrait<dist::Cheap>() || isMovement(op) || rt::isView(op);
 }
 
-std::optional<int64_t> getMostEvaluations(Operation *op) {
-  if (isFree(op) || isCheap(op))
-    return std::nullopt;
-  // A kernel that reads a norm or a rotation twice still saves a pass over memory.
-  return op->hasTrait<dist::RowNorm>() || isa<nn::RotaryOp>(op) ? 2 : 1;
-}
-
-ElementCost getElementCost(Operation *op) {
-  // Exponentials are computed with the statistics of the row.
-  if (isa<nn::SoftmaxOp>(op))
-    return getElementTypeOrSelf(op->getResult(0).getType()).isF64() ? ElementCost::OneByOne
-                                                                   : ElementCost::Many;
-  if (!op->hasTrait<dist::Elementwise>() || op->hasTrait<dist::Cheap>())
-    return ElementCost::Few;
-  // Calls of a mathematical library, and integer division.
-  Type type = getElementTypeOrSelf(op->getResult(0).getType());
-  if (isa<nn::SinOp, nn::CosOp, nn::RemOp, nn::PowOp>(op) ||
-      (isa<nn::DivOp>(op) && isa<IntegerType>(type)))
-    return ElementCost::OneByOne;
-  bool hasInstruction = isa<nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp>(op);
-  return type.isF64() && !hasInstruction ? ElementCost::OneByOne : ElementCost::Many;
-}
-
 } // namespace meshwright::lower

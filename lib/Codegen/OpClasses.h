@@ -15,8 +15,6 @@
 
 #include "mlir/IR/Operation.h"
 
-#include <optional>
-
 namespace meshwright::lower {
 
 /// Returns true for a splat or an iota: each kernel that reads one makes it for itself.
@@ -32,12 +30,8 @@ bool isElementwise(mlir::Operation *op);
 /// several points at no loss.
 bool isCheap(mlir::Operation *op);
 
-/// How many times a kernel may compute each element of an op before it is better to
-/// store the result; none where any number will do.
-std::optional<int64_t> getMostEvaluations(mlir::Operation *op);
-
-/// The cost of one element of an op in a kernel. This is a fact of the target; the
-/// values are those of CPUs.
+/// The cost of one element of an op in a kernel, which the target states
+/// (`KernelTarget::getElementCost`).
 enum class ElementCost {
   /// A few instructions.
   Few,
@@ -46,7 +40,6 @@ enum class ElementCost {
   /// No vector form: elements are computed one by one.
   OneByOne,
 };
-ElementCost getElementCost(mlir::Operation *op);
 
 } // namespace meshwright::lower
 

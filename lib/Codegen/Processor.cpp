@@ -111,4 +111,19 @@ Expected<Processor> Processor::get(StringRef cpu) {
   return processor;
 }
 
+std::vector<std::string> Processor::select(ArrayRef<std::string> extensions) const {
+  std::string error;
+  std::vector<std::string> selected;
+  // Null only where `get` and `host` found no code generator either.
+  const llvm::Target *registered = getRegistered(error);
+  if (!registered)
+    return selected;
+  std::unique_ptr<MCSubtargetInfo> subtarget(registered->createMCSubtargetInfo(
+      Triple(sys::getDefaultTargetTriple()), cpu, features));
+  for (const std::string &name : extensions)
+    if (subtarget && subtarget->checkFeatures("+" + name))
+      selected.push_back(name);
+  return selected;
+}
+
 } // namespace meshwright

@@ -12,6 +12,7 @@
 #include "llvm/Support/Error.h"
 
 #include <string>
+#include <vector>
 
 namespace meshwright {
 
@@ -36,6 +37,9 @@ struct Processor {
   bool narrowsPairs() const { return hasBf16Dot && vectorBytes == 64; }
   /// f32 elements of a vector register.
   int64_t getLanes() const { return vectorBytes / 4; }
+
+  /// Those of the instruction set extensions that the processor has.
+  std::vector<std::string> select(llvm::ArrayRef<std::string> extensions) const;
 
   /// This machine.
   static const Processor &host();

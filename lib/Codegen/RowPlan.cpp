@@ -7,7 +7,8 @@
 
 #include "meshwright/lib/Codegen/RowPlan.h"
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 
 #include "llvm/Support/SaveAndRestore.h"
 
@@ -165,8 +166,8 @@ namespace {
 /// Follows what a piece reads, from what it stores to the kernel's inputs.
 class Walker {
 public:
-  Walker(const KernelRegion &region, RowPlan &plan, RowPiece &piece)
-      : region(region), plan(plan), piece(piece) {}
+  Walker(const KernelRegion &region, const KernelTarget &target, RowPlan &plan, RowPiece &piece)
+      : region(region), target(target), plan(plan), piece(piece) {}
 
   /// Visits an element. The level is the number of passes that come before the
   /// one that can compute it.
@@ -195,6 +196,7 @@ private:
   }
 
   const KernelRegion &region;
+  const KernelTarget &target;
   RowPlan &plan;
   RowPiece &piece;
   /// Of the pass.
@@ -240,7 +242,7 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
     return 0;
   }
   if (access.column != 0) {
-    ElementCost cost = getElementCost(op);
+    ElementCost cost = target.getElementCost(op);
     plan.isCostly |= cost != ElementCost::Few;
     plan.isScalar |= cost == ElementCost::OneByOne;
   }
@@ -438,7 +440,7 @@ bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &
       ++loads;
       continue;
     }
-    if (getElementCost(op) != ElementCost::Few || isRowReduction(op) || ++steps > 4)
+    if (target.getElementCost(op) != ElementCost::Few || isRowReduction(op) || ++steps > 4)
       return true;
     open.append(op->operand_begin(), op->operand_end());
   }
@@ -554,9 +556,10 @@ int64_t RowPiece::getNumColumns() const {
   return columns;
 }
 
-static LogicalResult finishPiece(const KernelRegion &region, RowPlan &plan, RowPiece piece,
+static LogicalResult finishPiece(const KernelRegion &region, const KernelTarget &target,
+                                 RowPlan &plan, RowPiece piece,
                                  std::string &reason) {
-  Walker walker(region, plan, piece);
+  Walker walker(region, target, plan, piece);
   for (Store &store : piece.stores) {
     piece.accesses.push_back(store.to);
     if (!store.value)
@@ -616,7 +619,8 @@ static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<in
 }
 
 /// A concatenation or padding that is not cut along columns: a piece for each part.
-static LogicalResult makeParts(const KernelRegion &region, Operation *root, RowPlan &plan,
+static LogicalResult makeParts(const KernelRegion &region, const KernelTarget &target,
+                               Operation *root, RowPlan &plan,
                                std::string &reason) {
   ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
   // A part of the result, from an index on.
@@ -639,7 +643,7 @@ static LogicalResult makeParts(const KernelRegion &region, Operation *root, RowP
     }
     Access to = linearize(dims, shape, piece.space.rows.size());
     piece.stores.push_back({0, value, from, to, false, 0});
-    return finishPiece(region, plan, std::move(piece), reason);
+    return finishPiece(region, target, plan, std::move(piece), reason);
   };
   SmallVector<int64_t> starts(shape.size(), 0);
   if (auto concat = dyn_cast<nn::ConcatOp>(root)) {
@@ -669,7 +673,7 @@ static LogicalResult makeParts(const KernelRegion &region, Operation *root, RowP
   return success();
 }
 
-RowPlanResult planRows(const KernelRegion &region) {
+RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target) {
   RowPlanResult result;
   int64_t columns = 0;
   for (Operation *op : region.ops) {
@@ -704,7 +708,7 @@ RowPlanResult planRows(const KernelRegion &region) {
       RowPlan plan;
       std::string reason;
       std::optional<RowPiece> piece = makePiece(region, shape, choice, reason);
-      if (piece && succeeded(finishPiece(region, plan, std::move(*piece), reason))) {
+      if (piece && succeeded(finishPiece(region, target, plan, std::move(*piece), reason))) {
         result.plan = std::move(plan);
         return result;
       }
@@ -716,7 +720,7 @@ RowPlanResult planRows(const KernelRegion &region) {
   if (isa_and_nonnull<nn::ConcatOp, dist::PadOp>(root)) {
     RowPlan plan;
     std::string reason;
-    if (succeeded(makeParts(region, root, plan, reason)))
+    if (succeeded(makeParts(region, target, root, plan, reason)))
       result.plan = std::move(plan);
   }
   return result;

@@ -28,6 +28,10 @@
 #include <string>
 #include <vector>
 
+namespace meshwright {
+class KernelTarget;
+} // namespace meshwright
+
 namespace meshwright::lower {
 
 /// What a kernel computes: ops in order, whose operands are results of others of
@@ -130,7 +134,7 @@ struct RowPlanResult {
   std::optional<RowPlan> plan;
   std::string reason;
 };
-RowPlanResult planRows(const KernelRegion &region);
+RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target);
 
 /// Ops whose results row kernels compute element by element from statistics of
 /// rows.

@@ -8,7 +8,9 @@
 #include "Compile.h"
 
 #include "KernelCache.h"
+#include "KernelCompiler.h"
 
+#include "meshwright/lib/Codegen/ObjectEmitter.h"
 #include "meshwright/runtime/include/Progress.h"
 
 #include <atomic>
@@ -43,7 +45,7 @@ namespace {
 /// The kernels of a program, taken one by one by any number of threads.
 class KernelQueue {
 public:
-  KernelQueue(ArrayRef<KernelSource> kernels, const Processor &target)
+  KernelQueue(ArrayRef<KernelSource> kernels, const KernelTarget &target)
       : kernels(kernels), target(target), objects(kernels.size()) {}
 
   Error compile(CompileStatistics *statistics);
@@ -59,7 +61,7 @@ private:
   }
 
   ArrayRef<KernelSource> kernels;
-  const Processor &target;
+  const KernelTarget &target;
   KernelCache cache;
   std::vector<ObjectCode> objects;
   /// Indices of those that are not on disk, and what they are stored under.
@@ -73,13 +75,13 @@ private:
 } // namespace
 
 void KernelQueue::work(rt::Progress &progress) {
-  auto generator = CodeGenerator::create(target);
-  if (!generator)
-    return fail(toString(generator.takeError()));
+  auto compiler = KernelCompiler::create(target);
+  if (!compiler)
+    return fail(toString(compiler.takeError()));
   for (size_t i = next++; i < missing.size(); i = next++) {
     const auto &[index, key] = missing[i];
     double start = getMilliseconds();
-    Expected<ObjectCode> object = (*generator)->compileKernel(kernels[index]);
+    Expected<ObjectCode> object = (*compiler)->compile(kernels[index]);
     if (!object)
       return fail(toString(object.takeError()));
     milliseconds[i] = getMilliseconds() - start;
@@ -90,8 +92,9 @@ void KernelQueue::work(rt::Progress &progress) {
 }
 
 Error KernelQueue::compile(CompileStatistics *statistics) {
+  std::string targetKey = target.getCodeKey();
   for (size_t i = 0; i < kernels.size(); ++i) {
-    std::string key = cache.isOn() ? KernelCache::getKey(kernels[i], target) : "";
+    std::string key = cache.isOn() ? KernelCache::getKey(kernels[i].text, targetKey) : "";
     if (std::optional<ObjectCode> found = cache.find(key))
       objects[i] = std::move(*found);
     else
@@ -132,34 +135,35 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
 
 /// The list of calls: unlike kernels it is long, and another one for each program,
 /// but often the same program is compiled again.
-static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor &target) {
+static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor &processor) {
   KernelCache cache;
   std::string key;
   if (cache.isOn()) {
-    KernelSource source{LoweredProgram::kEntry.str(), "", ""};
-    raw_string_ostream os(source.text);
+    std::string text;
+    raw_string_ostream os(text);
     module->print(os, mlir::OpPrintingFlags().assumeVerified());
-    key = KernelCache::getKey(source, target);
+    key = KernelCache::getKey(text, "entry\n" + processor.cpu + "\n" + processor.features);
     if (std::optional<ObjectCode> found = cache.find(key))
       return std::move(*found);
   }
-  auto generator = CodeGenerator::create(target);
-  if (!generator)
-    return generator.takeError();
-  Expected<ObjectCode> entry = (*generator)->compileEntry(module);
+  auto emitter = ObjectEmitter::create(processor);
+  if (!emitter)
+    return emitter.takeError();
+  Expected<ObjectCode> entry = (*emitter)->emitEntry(module);
   if (entry)
     cache.insert(key, *entry);
   return entry;
 }
 
 Expected<std::vector<ObjectCode>>
-compileObjects(const LoweredProgram &program, const Processor &target, CompileStatistics *statistics) {
+compileObjects(const LoweredProgram &program, const KernelTarget &target,
+               CompileStatistics *statistics) {
   KernelQueue queue(program.kernels, target);
   if (Error error = queue.compile(statistics))
     return std::move(error);
   std::vector<ObjectCode> objects = queue.take();
   double start = getMilliseconds();
-  Expected<ObjectCode> entry = compileEntry(*program.module, target);
+  Expected<ObjectCode> entry = compileEntry(*program.module, target.getHost());
   if (!entry)
     return entry.takeError();
   objects.push_back(std::move(*entry));

@@ -8,7 +8,8 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_COMPILE_H
 #define MESHWRIGHT_LIB_EXECUTE_COMPILE_H
 
-#include "Codegen.h"
+#include "meshwright/lib/Codegen/CodeEmitter.h"
+#include "meshwright/lib/Program/Lower.h"
 
 #include <vector>
 
@@ -30,7 +31,7 @@ struct CompileStatistics {
 /// as many threads as the process may use, each once for all programs that share
 /// the cache on disk.
 llvm::Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
-                                                       const Processor &target,
+                                                       const KernelTarget &target,
                                                        CompileStatistics *statistics = nullptr);
 
 } // namespace meshwright

@@ -186,27 +186,23 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   rt::ProgramDescription &description = program.description;
   if (failed(SignatureReader(main, description).read()))
     return failure();
-  llvm::Expected<Processor> target = Processor::get(options.targetCpu);
+  std::shared_ptr<const KernelTarget> target = getKernelTarget(main, options.target);
   if (!target)
-    return emitError(main.getLoc()) << llvm::toString(target.takeError());
+    return failure();
   LowerOptions lowering;
   lowering.probes = options.probes;
   lowering.schedule = options.schedule;
-  lowering.target = *target;
-  lowering.schedule.targetCpu = options.targetCpu;
+  lowering.target = target;
   FailureOr<LoweredProgram> lowered = lowerProgram(main, lowering);
   if (failed(lowered))
     return failure();
   auto objects = compileObjects(*lowered, *target, &program.statistics);
   if (!objects)
     return emitError(main.getLoc()) << llvm::toString(objects.takeError());
-  auto features = getUsedFeatures(*target);
-  if (!features)
-    return emitError(main.getLoc()) << llvm::toString(features.takeError());
   program.objects = std::move(*objects);
   program.probes = std::move(lowered->probes);
-  description.targetCpu = target->cpu;
-  description.targetFeatures = std::move(*features);
+  description.targetCpu = target->getHost().cpu;
+  description.targetFeatures = target->getHost().select(rt::getKnownFeatures());
   description.arenaBytes = lowered->arenaBytes;
   for (const PreparedParameter &prepared : lowered->prepared)
     description.prepared.push_back({prepared.argument, prepared.offset, prepared.packing});

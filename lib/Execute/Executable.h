@@ -24,8 +24,8 @@ namespace meshwright {
 
 struct CompileOptions {
   std::string backend = "local";
-  /// A processor by LLVM's name; empty for this machine's.
-  std::string targetCpu;
+  /// `cpu`, `cpu:x86-64-v3`; empty: the target that the program is scheduled for.
+  std::string target;
   /// Keep every value with an `nn.id`, so that `probe` can read it.
   bool probes = false;
   /// For programs that are not scheduled yet.

@@ -7,6 +7,8 @@
 
 #include "Jit.h"
 
+#include "meshwright/lib/Program/Lower.h"
+
 #include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
 #include "llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_JIT_H
 #define MESHWRIGHT_LIB_EXECUTE_JIT_H
 
-#include "Codegen.h"
+#include "meshwright/lib/Codegen/CodeEmitter.h"
 
 #include "meshwright-c/Runtime.h"
 

@@ -98,19 +98,18 @@ KernelCache::KernelCache() {
     folder = path.str().str();
 }
 
-std::string KernelCache::getKey(const KernelSource &kernel, const Processor &target) {
+std::string KernelCache::getKey(StringRef text, StringRef target) {
   BLAKE3 hasher;
-  auto add = [&](StringRef text) {
-    uint64_t size = text.size();
+  auto add = [&](StringRef part) {
+    uint64_t size = part.size();
     hasher.update(ArrayRef(reinterpret_cast<uint8_t *>(&size), sizeof(size)));
-    hasher.update(text);
+    hasher.update(part);
   };
   add(getBuildId());
   add(LLVM_VERSION_STRING);
   add(std::to_string(MW_RT_ABI_VERSION));
-  add(target.cpu);
-  add(target.features);
-  add(kernel.text);
+  add(target);
+  add(text);
   BLAKE3Result<20> result = hasher.final<20>();
   return toHex(result, /*LowerCase=*/true);
 }

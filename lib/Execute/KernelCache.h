@@ -16,7 +16,7 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_KERNELCACHE_H
 #define MESHWRIGHT_LIB_EXECUTE_KERNELCACHE_H
 
-#include "Codegen.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 
 #include <optional>
 
@@ -29,9 +29,9 @@ public:
   KernelCache();
 
   bool isOn() const { return !folder.empty(); }
-  /// What a kernel's code is stored under. All that lowering takes from a target
-  /// follows from its cpu and features; what its caches shape is in the text.
-  static std::string getKey(const KernelSource &kernel, const Processor &target);
+  /// The name that code is stored under: a hash of its text, and of the key of the target or
+  /// processor that it is for.
+  static std::string getKey(llvm::StringRef text, llvm::StringRef target);
   std::optional<ObjectCode> find(llvm::StringRef key) const;
   void insert(llvm::StringRef key, const ObjectCode &object) const;
   /// Deletes what is too much; cheap where little time has passed since the last.

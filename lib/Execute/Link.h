@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_LINK_H
 #define MESHWRIGHT_LIB_EXECUTE_LINK_H
 
-#include "Codegen.h"
+#include "meshwright/lib/Codegen/CodeEmitter.h"
 
 #include "llvm/ADT/ArrayRef.h"
 

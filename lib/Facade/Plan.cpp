@@ -329,7 +329,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
       state->targetCpu != options.targetCpu) {
     CompileOptions compiling;
     compiling.backend = options.backend;
-    compiling.targetCpu = options.targetCpu;
+    compiling.target = options.targetCpu;
     auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
@@ -358,7 +358,7 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
-  options.compile.targetCpu = targetCpu;
+  options.compile.target = targetCpu;
   std::vector<Diagnostic> diagnostics;
   if (failed(state->completeReportLocked(diagnostics)))
     return diagnostics;

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Program/Step.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -17,6 +18,16 @@
 using namespace mlir;
 
 namespace meshwright::lower {
+
+std::string describeOp(Operation *op) {
+  std::string text = op->getName().getStringRef().str();
+  SourceLocation source = getSourceLocation(op->getLoc());
+  if (!source.name.empty())
+    text += " at " + source.name;
+  if (!source.file.empty())
+    text += " (" + source.file + ":" + std::to_string(source.line) + ")";
+  return text;
+}
 
 namespace {
 

@@ -14,7 +14,8 @@
 
 #include "meshwright/lib/Program/Lower.h"
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Program/Step.h"
 
 #include "meshwright/lib/Launches/RaceAnalysis.h"
@@ -32,7 +33,9 @@ namespace {
 
 class ProgramLowering {
 public:
-  ProgramLowering(func::FuncOp main, const LowerOptions &options) : main(main), options(options) {}
+  ProgramLowering(func::FuncOp main, const KernelTarget &target, bool probes)
+      : main(main), target(target), probes(probes),
+        kernels(target.createBuilder(main.getContext())) {}
 
   FailureOr<LoweredProgram> run();
 
@@ -70,9 +73,10 @@ private:
   }
 
   func::FuncOp main;
-  LowerOptions options;
+  const KernelTarget &target;
+  bool probes;
+  std::unique_ptr<KernelBuilder> kernels;
   LoweredProgram program;
-  std::optional<KernelBuilder> kernels;
   std::vector<Step> steps;
   llvm::DenseMap<Value, Place> places;
   /// The starts whose waits are still to come, by their tickets.
@@ -202,7 +206,7 @@ void ProgramLowering::addProbe(Value result, Value yielded) {
   Operation *op = yielded.getDefiningOp();
   auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
   // Of several results of an op that computes, the first is what it is named for.
-  if (!options.probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
+  if (!probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
       (op->getNumResults() != 1 && !isa<nn::NnDialect>(op->getDialect())))
     return;
   auto type = cast<RankedTensorType>(result.getType());
@@ -248,9 +252,11 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
                               isLogSumExp(yielded) ? 0 : countOf(output)});
     steps.push_back(std::move(step));
   } else {
-    // What is left is for the runtime, one op at a time.
+    // The runtime performs ops of `dist`, the target's library those of `nn`: one op a launch.
     auto ops = launch.getOps();
-    if (std::distance(ops.begin(), ops.end()) != 1 || !isRuntimeCall(op))
+    bool isCall =
+        isRuntimeCall(op) && (!isa<nn::NnDialect>(op->getDialect()) || target.isLibraryOp(op));
+    if (std::distance(ops.begin(), ops.end()) != 1 || !isCall)
       return op->emitOpError("cannot be compiled for execution");
     FailureOr<Step> step = getRuntimeCall(op);
     if (failed(step))
@@ -317,7 +323,6 @@ LogicalResult ProgramLowering::addOp(Operation *op) {
 
 FailureOr<LoweredProgram> ProgramLowering::run() {
   program.module = ModuleOp::create(main.getLoc());
-  kernels.emplace(main.getContext(), options.target);
   program.arenaBytes = main->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
   if (failed(addArguments()))
     return failure();
@@ -333,20 +338,38 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
 
 } // namespace lower
 
+/// A planned program has the kernels and the packed weights of one target.
+static LogicalResult checkTarget(func::FuncOp main, const KernelTarget &target) {
+  auto noted = main->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr);
+  StringRef planned = noted ? noted.getValue() : "cpu";
+  if (planned != target.getName())
+    return emitError(main.getLoc(), "'")
+           << main.getName() << "' is planned for target '" << planned
+           << "' and cannot be compiled for '" << target.getName()
+           << "': expected the SPMD program, which can be planned anew";
+  return success();
+}
+
 FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &options) {
   if (main.isExternal())
     return emitError(main.getLoc(), "'main' has no body");
-  loadKernelDialects(*main.getContext());
+  std::shared_ptr<const KernelTarget> target =
+      options.target ? options.target : getKernelTarget(main);
+  if (!target)
+    return failure();
+  target->loadDialects(*main.getContext());
   if (isPlanned(main)) {
-    if (failed(verifyRaces(main)))
+    if (failed(checkTarget(main, *target)) || failed(verifyRaces(main)))
       return failure();
-    return lower::ProgramLowering(main, options).run();
+    return lower::ProgramLowering(main, *target, options.probes).run();
   }
   // On a copy: the caller's program stays as it is.
   OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
   for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
     if (other.getName() != main.getName())
       other.erase();
+  auto copy = module->lookupSymbol<func::FuncOp>(main.getName());
+  setTarget(copy, target->getName());
   PassManager manager(main.getContext(), ModuleOp::getOperationName());
   ScheduleOptions schedule = options.schedule;
   if (options.probes) {
@@ -355,11 +378,11 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   }
   // What is looked at is kept, which is more than the program that runs needs.
   if (options.probes)
-    module->lookupSymbol(main.getName())->removeAttr(rt::RtDialect::kCeilingAttr);
+    copy->removeAttr(rt::RtDialect::kCeilingAttr);
   buildSchedulePhase(manager, schedule);
   if (failed(manager.run(*module)))
     return failure();
-  return lower::ProgramLowering(module->lookupSymbol<func::FuncOp>(main.getName()), options).run();
+  return lower::ProgramLowering(copy, *target, options.probes).run();
 }
 
 } // namespace meshwright

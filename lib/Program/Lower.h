@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_PROGRAM_LOWER_H
 #define MESHWRIGHT_LIB_PROGRAM_LOWER_H
 
-#include "meshwright/lib/Codegen/KernelSource.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright-c/Runtime.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
@@ -72,8 +72,8 @@ struct LowerOptions {
   ScheduleOptions schedule;
   /// Hand every value that has an `nn.id` to the runtime.
   bool probes = false;
-  /// What kernels are made for.
-  Processor target = Processor::host();
+  /// The target to schedule for and to write kernels for; null: the function's own.
+  std::shared_ptr<const KernelTarget> target;
 };
 
 /// Lowers a planned rt program, or an SPMD function or a global one without

@@ -8,7 +8,6 @@
 #ifndef MESHWRIGHT_LIB_PROGRAM_STEP_H
 #define MESHWRIGHT_LIB_PROGRAM_STEP_H
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
 #include "meshwright/lib/Program/Lower.h"
 
 #include <map>
@@ -44,6 +43,9 @@ struct Step {
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 /// Whether there is one.
 bool isRuntimeCall(mlir::Operation *op);
+
+/// The name of an op in errors: its kind, the model's module and the source line.
+std::string describeOp(mlir::Operation *op);
 
 /// Where a value lies.
 struct Place {

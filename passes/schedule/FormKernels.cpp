@@ -283,12 +283,12 @@ struct FormKernelsPass : meshwright::impl::FormKernelsPassBase<FormKernelsPass> 
     for (Operation &op : func.getBody().front())
       if (isa<rt::RtDialect>(op.getDialect()))
         return;
-    llvm::Expected<Processor> target = Processor::get(targetCpu);
-    if (!target) {
-      func.emitError() << llvm::toString(target.takeError());
+    std::shared_ptr<const KernelTarget> kernelTarget = getKernelTarget(func, target);
+    if (!kernelTarget)
       return signalPassFailure();
-    }
-    if (failed(Former(func, {keepProbed, *target}).run()))
+    // Later passes and the compiler read it there.
+    setTarget(func, kernelTarget->getName());
+    if (failed(Former(func, {keepProbed, *kernelTarget}).run()))
       signalPassFailure();
   }
 };

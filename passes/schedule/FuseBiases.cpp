@@ -16,15 +16,11 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/AttentionBias.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::lower;
-
-/// Ops in one expression, at most: they are done again in each head.
-static constexpr size_t kMaxOps = 48;
 
 namespace {
 
@@ -76,14 +72,14 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
     if (!live.contains(op))
       continue;
     std::string reason;
-    std::optional<KernelRegion> region = getBiasRegion(op, reason);
+    std::optional<KernelRegion> region = options.target.getBiasRegion(op, reason);
     if (!region) {
       if (!reason.empty())
         decline(op, reason);
       continue;
     }
     int64_t read = countBytes(region->inputs), bytes = countBytes(region->outputs);
-    if (region->ops.size() > kMaxOps)
+    if (region->ops.size() > options.target.getMaxKernelOps())
       decline(op, Twine(region->ops.size()) + " ops compute it");
     else if (read >= bytes)
       decline(op, "it has " + Twine(bytes) + " bytes, and what it is computed from " + Twine(read));

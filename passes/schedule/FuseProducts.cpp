@@ -21,8 +21,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/Cpu/Gemm.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
@@ -105,7 +104,8 @@ Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
   const KernelGroup &group = groups[reader];
   llvm::SmallDenseSet<Operation *> members(group.ops.begin(), group.ops.end()), able, dependent;
   for (Operation *op : group.ops) {
-    if (!isEpilogueOp(op, type) || (!isFree(op) && groupsOf.lookup(op).size() > 1))
+    if (!options.target.canFollowProduct(op, type) ||
+        (!isFree(op) && groupsOf.lookup(op).size() > 1))
       continue;
     bool canMove = true, depends = false;
     for (Value operand : op->getOperands()) {
@@ -217,7 +217,8 @@ bool Fuser::fuseAhead(size_t made) {
   Value value = group.results.front();
   auto type = cast<RankedTensorType>(value.getType());
   if (!llvm::all_of(group.ops, [&](Operation *op) {
-        return isPrologueOp(op, type) && (isFree(op) || groupsOf.lookup(op).size() == 1);
+        return options.target.canPrecedeProduct(op, type) &&
+               (isFree(op) || groupsOf.lookup(op).size() == 1);
       }))
     return false;
   // Its readers, maybe through a view, are products.
@@ -247,7 +248,7 @@ bool Fuser::fuseAhead(size_t made) {
       KernelGroup whole = makeGroup(ops);
       // What views show of it stays inside.
       whole.results = groups[owners[0]].results;
-      if (!getGemmWeight(KernelRegion::of(whole.ops, whole.results), options.target))
+      if (!options.target.getPackedWeight(KernelRegion::of(whole.ops, whole.results)))
         return false;
       before += countBytes(groups[owners[0]]);
       after += countBytes(whole);
@@ -318,7 +319,7 @@ bool Fuser::fuse(size_t product) {
   if (llvm::any_of(fused.results, [](Value result) { return rt::isView(result.getDefiningOp()); }))
     return false;
   KernelRegion region = KernelRegion::of(fused.ops, fused.results);
-  if (!getGemmWeight(region, options.target)) {
+  if (!options.target.getPackedWeight(region)) {
     decline(linear, "its kernel cannot do what follows");
     return false;
   }

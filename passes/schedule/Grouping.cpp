@@ -9,17 +9,13 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
-#include "meshwright/lib/Codegen/RowPlan.h"
+#include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/passes/schedule/FuseBiases.h"
 #include "meshwright/passes/schedule/FuseProducts.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::lower;
-
-/// Ops in one kernel, at most: code grows with them, and so does the time to compile it.
-static constexpr size_t kMaxOps = 48;
 
 static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
@@ -89,12 +85,12 @@ int64_t Grouper::getTimesEvaluated(const Group &group, Operation *op) const {
 bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const {
   if (!group.isRows)
     return false;
-  if (group.ops.size() >= kMaxOps) {
+  if (group.ops.size() >= options.target.getMaxKernelOps()) {
     reason = "the kernel has " + std::to_string(group.ops.size()) + " ops already";
     return false;
   }
   int64_t times = getTimesEvaluated(group, op), count = countOf(op->getResult(0));
-  if (std::optional<int64_t> most = getMostEvaluations(op); most && times > *most * count) {
+  if (std::optional<int64_t> most = options.target.getMostEvaluations(op); most && times > *most * count) {
     reason = "it would be computed " + std::to_string(times / std::max<int64_t>(count, 1)) + " times";
     return false;
   }
@@ -103,7 +99,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   SmallVector<Value> results = group.results;
   if (asResult)
     results.push_back(op->getResult(0));
-  RowPlanResult joined = planRows(KernelRegion::of(ops, results));
+  RowPlanResult joined = options.target.planRows(KernelRegion::of(ops, results));
   if (!joined.plan) {
     reason = joined.reason;
     return false;
@@ -112,7 +108,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   bool hasPasses = llvm::any_of(joined.plan->pieces,
                                 [](const RowPiece &piece) { return !piece.statistics.empty(); });
   if (joined.plan->isScalar && hasPasses &&
-      !planRows(KernelRegion::of(group.ops, group.results)).plan->isScalar) {
+      !options.target.planRows(KernelRegion::of(group.ops, group.results)).plan->isScalar) {
     reason = "it is computed element by element, and rows are gone over several times";
     return false;
   }
@@ -253,7 +249,7 @@ void Grouper::place(Operation *op) {
   }
   Group group;
   group.isRows =
-      isRowOp(op) && planRows(KernelRegion::of({op}, {op->getResult(0)})).plan.has_value();
+      isRowOp(op) && options.target.planRows(KernelRegion::of({op}, {op->getResult(0)})).plan.has_value();
   groups.push_back(group);
   points[op] = std::max(points.lookup(op), countOf(op->getResult(0)));
   take(groups.size() - 1, op, /*asResult=*/true);

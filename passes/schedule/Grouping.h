@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 #define MESHWRIGHT_PASSES_SCHEDULE_GROUPING_H
 
-#include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -26,9 +26,9 @@ struct KernelGroup {
 
 struct GroupingOptions {
   /// Every value that has an `nn.id` is a result of its group.
-  bool keepProbed = false;
-  /// What kernels are made for.
-  Processor target = Processor::host();
+  bool keepProbed;
+  /// The target that kernels are written for.
+  const KernelTarget &target;
 };
 
 /// Adds a decision of form-kernels on an op to the log.

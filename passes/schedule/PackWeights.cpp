@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/Cpu/Gemm.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 namespace meshwright {
@@ -26,16 +26,14 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
     func::FuncOp func = getOperation();
     if (func.isExternal())
       return;
-    llvm::Expected<Processor> target = Processor::get(targetCpu);
-    if (!target) {
-      func.emitError() << llvm::toString(target.takeError());
+    std::shared_ptr<const KernelTarget> kernelTarget = getKernelTarget(func, target);
+    if (!kernelTarget)
       return signalPassFailure();
-    }
     auto begin = OpBuilder::atBlockBegin(&func.getBody().front());
     llvm::DenseMap<std::tuple<Value, int64_t, Attribute>, Value> packed;
     for (auto launch : func.getOps<rt::KernelOp>()) {
-      std::optional<lower::GemmWeight> weight =
-          lower::getGemmWeight(lower::KernelRegion::of(launch), *target);
+      std::optional<PackedWeight> weight =
+          kernelTarget->getPackedWeight(lower::KernelRegion::of(launch));
       if (!weight)
         continue;
       OpOperand &operand = launch->getOpOperand(weight->operand);

@@ -170,8 +170,9 @@ def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
   }];
   let options = [Option<"keepProbed", "keep-probed", "bool", /*default=*/"false",
                         "keep every value that has an nn.id between kernels, for --check">,
-                 Option<"targetCpu", "target-cpu", "std::string", /*default=*/"\"host\"",
-                        "the processor that kernels are for, by LLVM's name">];
+                 Option<"target", "target", "std::string", /*default=*/"",
+                        "the target that kernels are written for, cpu or cpu:NAME; the "
+                        "function's rt.target if empty">];
   let dependentDialects = ["::meshwright::rt::RtDialect", "::meshwright::nn::NnDialect",
                            "::meshwright::dist::DistDialect"];
 }
@@ -255,8 +256,8 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
     }
     ```
   }];
-  let options = [Option<"targetCpu", "target-cpu", "std::string", /*default=*/"\"host\"",
-                        "the processor that the program is for, by LLVM's name">];
+  let options = [Option<"target", "target", "std::string", /*default=*/"",
+                        "the target that the program is for; the function's rt.target if empty">];
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 

@@ -19,12 +19,9 @@ void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions 
     pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
-  kernels.targetCpu = options.targetCpu;
   pm.addNestedPass<func::FuncOp>(createFormKernelsPass(kernels));
   // Before an order is chosen under a memory ceiling: what is packed takes memory.
-  PackWeightsPassOptions weights;
-  weights.targetCpu = options.targetCpu;
-  pm.addNestedPass<func::FuncOp>(createPackWeightsPass(weights));
+  pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
   pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
 }

@@ -21,12 +21,11 @@ struct ScheduleOptions {
   /// `rt.overlap` allows it. Probed values are those of whole tensors, so a program that
   /// keeps them is not cut.
   bool splitCollectives = true;
-  /// The processor that programs are for, by LLVM's name.
-  std::string targetCpu = "host";
 };
 
-/// Adds the passes from an SPMD or a global program to a planned rt program. They prove
-/// nothing: see `buildSchedulePhase` (passes/Pipeline.h).
+/// Adds the passes from an SPMD or a global program to a planned rt program, for the target
+/// that the function names in `rt.target`. They prove nothing: see `buildSchedulePhase`
+/// (passes/Pipeline.h).
 void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
 /// Seconds that a rank's collectives take by the cost model.

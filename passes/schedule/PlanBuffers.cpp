@@ -12,6 +12,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
@@ -36,6 +37,8 @@ namespace {
 class Planner {
 public:
   explicit Planner(func::FuncOp func) : func(func) {
+    if (auto target = getKernelTarget(func))
+      alignment = target->getBufferAlignment();
     findUses();
     makeBlocks();
   }
@@ -51,6 +54,7 @@ private:
   void write(BufferPlan plan);
 
   func::FuncOp func;
+  int64_t alignment = rt::kBufferAlignment;
   /// The launches in order, and the last one that needs a buffer. What else there
   /// is, views and constants, takes no time: where it stands does not matter.
   int64_t numSteps = 0;
@@ -93,7 +97,7 @@ void Planner::findUses() {
 
 void Planner::makeBlocks() {
   auto add = [&](Type type, int64_t begin, int64_t end) {
-    int64_t bytes = llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), rt::kAlignment);
+    int64_t bytes = llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), alignment);
     blocks.push_back({bytes, begin, end});
     return blocks.size() - 1;
   };
@@ -203,6 +207,8 @@ struct PlanBuffersPass : meshwright::impl::PlanBuffersPassBase<PlanBuffersPass> 
     func::FuncOp func = getOperation();
     if (func.isExternal())
       return;
+    if (!getKernelTarget(func))
+      return signalPassFailure();
     // What is there of a plan goes; that starts and waits pair up is needed here.
     func->removeAttr(rt::RtDialect::kArenaAttr);
     if (failed(verifyRaces(func)))

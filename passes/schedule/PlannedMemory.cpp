@@ -9,8 +9,8 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Pipeline.h"
@@ -32,8 +32,11 @@ static StringRef getStageWithin(Operation *op) {
 
 int64_t meshwright::getPackingBytes(func::FuncOp func) {
   llvm::MapVector<Value, int64_t> packed;
+  std::shared_ptr<const KernelTarget> target = getKernelTarget(func);
+  if (!target)
+    return 0;
   for (auto prepare : func.getOps<rt::PrepareOp>())
-    packed[rt::getBuffer(prepare.getParameter())] += lower::getPackedBytes(
+    packed[rt::getBuffer(prepare.getParameter())] += target->getPackedBytes(
         prepare.getPacking(), getElementTypeOrSelf(prepare.getResult().getType()));
   int64_t bytes = 0;
   for (auto [parameter, held] : packed)

@@ -40,6 +40,7 @@ Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 
 /// Bytes that a function of launches takes for packed parameters (`rt.prepare`) beyond
 /// those of the parameters: padding, and all of those that are read as they lie, too.
+/// Zero, after an error, if the function's target is unknown.
 int64_t getPackingBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -7,7 +7,8 @@
 
 #include "KernelRunner.h"
 
-#include "meshwright/lib/Execute/Codegen.h"
+#include "meshwright/lib/Codegen/Cpu/LowerKernels.h"
+#include "meshwright/lib/Execute/KernelCompiler.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
@@ -25,7 +26,7 @@ Kernel::~Kernel() = default;
 
 std::unique_ptr<mlir::MLIRContext> makeContext() {
   auto context = std::make_unique<mlir::MLIRContext>(mlir::MLIRContext::Threading::DISABLED);
-  loadKernelDialects(*context);
+  lower::loadKernelDialects(*context);
   return context;
 }
 
@@ -59,9 +60,10 @@ static double seconds() {
 
 std::unique_ptr<Kernel> Kernel::compile(const KernelSource &source, const Processor &target) {
   ExitOnError exitOnError("kernel: ");
-  auto codegen = exitOnError(CodeGenerator::create(target));
+  lower::CpuTarget cpu("cpu:" + target.cpu, target);
+  auto compiler = exitOnError(KernelCompiler::create(cpu));
   double start = seconds();
-  ObjectCode object = exitOnError(codegen->compileKernel(source));
+  ObjectCode object = exitOnError(compiler->compile(source));
   std::unique_ptr<Kernel> result(new Kernel());
   result->compileMilliseconds = (seconds() - start) * 1e3;
   if (const char *path = getenv("MESHWRIGHT_DUMP_KERNEL")) {

@@ -13,8 +13,7 @@
 #define MESHWRIGHT_TEST_LIB_KERNELRUNNER_H
 
 #include "meshwright-c/Runtime.h"
-#include "meshwright/lib/Program/Lower.h"
-#include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
 
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 #include "mlir/IR/MLIRContext.h"

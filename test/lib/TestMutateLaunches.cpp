@@ -41,7 +41,7 @@ class MarkedRun {
 public:
   explicit MarkedRun(func::FuncOp func) : func(func) {
     if (auto bytes = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr))
-      cells = bytes.getInt() / rt::kAlignment;
+      cells = bytes.getInt() / rt::kBufferAlignment;
   }
 
   /// Whether every launch, and the caller, finds the values that it should.
@@ -62,8 +62,8 @@ private:
   };
 
   static Range getRange(int64_t offset, Type type) {
-    int64_t begin = offset / rt::kAlignment;
-    return {begin, begin + int64_t(llvm::divideCeil(rt::getBufferBytes(type), rt::kAlignment))};
+    int64_t begin = offset / rt::kBufferAlignment;
+    return {begin, begin + int64_t(llvm::divideCeil(rt::getBufferBytes(type), rt::kBufferAlignment))};
   }
   static bool overlap(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
 
@@ -221,7 +221,7 @@ bool moveResult(func::FuncOp func, Random &random) {
   int64_t before = offset;
   offset = others[random() % others.size()];
   if (random() % 4 == 0)
-    offset += rt::kAlignment;
+    offset += rt::kBufferAlignment;
   op->setAttr("offsets", DenseI64ArrayAttr::get(op->getContext(), offsets));
   return offset != before;
 }
@@ -291,10 +291,10 @@ bool dropWait(func::FuncOp func, Random &random) {
 
 bool shrinkArena(func::FuncOp func, Random &random) {
   auto bytes = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
-  if (bytes < rt::kAlignment)
+  if (bytes < rt::kBufferAlignment)
     return false;
   func->setAttr(rt::RtDialect::kArenaAttr,
-                OpBuilder(func).getI64IntegerAttr(bytes - rt::kAlignment));
+                OpBuilder(func).getI64IntegerAttr(bytes - rt::kBufferAlignment));
   return true;
 }
 

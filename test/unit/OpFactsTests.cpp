@@ -11,7 +11,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Register/Register.h"
 

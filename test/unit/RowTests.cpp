@@ -16,7 +16,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -54,7 +54,8 @@ protected:
 
   BuiltKernel build(rt::KernelOp launch, int64_t l3Bytes) {
     target.l3Bytes = l3Bytes;
-    lower::KernelBuilder kernels(context.get(), target);
+    lower::CpuTarget cpu("cpu:" + target.cpu, target);
+    lower::CpuKernelBuilder kernels(context.get(), cpu);
     std::optional<lower::KernelInfo> info = kernels.build(launch);
     if (!info)
       llvm::report_fatal_error("not a kernel of rows");

@@ -10,7 +10,7 @@
 
 #include "meshwright/lib/Codegen/AttentionBias.h"
 #include "meshwright/lib/Codegen/Cpu/AttentionPlan.h"
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
 #include "meshwright/lib/Codegen/Processor.h"
 

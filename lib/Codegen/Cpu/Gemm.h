@@ -18,8 +18,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_GEMM_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_GEMM_H
 
-#include "meshwright/lib/Codegen/RowPlan.h"
-#include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Rt/Rt.h"
@@ -84,15 +83,10 @@ mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transpos
 /// Bytes of a parameter of this element type that is packed so, padding included.
 int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
 
-/// The input of a kernel that a generated product would read packed, and how.
-struct GemmWeight {
-  unsigned operand;
-  mw_rt_packing packing;
-};
 /// Nothing if the region is not a product that there is a kernel for: `nn.linear`
 /// alone, or among ops that make the elements it reads, or go on with those it
 /// gives, one by one.
-std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Processor &processor);
+std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuTarget &target);
 /// Whether an op may follow a product of this type in its kernel, as far as one
 /// sees from the op alone.
 bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);

@@ -71,8 +71,9 @@ bool isPrologueOp(Operation *op, RankedTensorType input) {
 
 /// Elements of a matrix as a row kernel would compute them: one row after the
 /// other, none reduced. Nothing if it cannot.
-static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t columns) {
-  RowPlanResult plan = planRows(region);
+static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t columns,
+                                            const CpuTarget &target) {
+  RowPlanResult plan = target.planRows(region);
   if (!plan.plan || plan.plan->isScalar || plan.plan->pieces.size() != 1)
     return std::nullopt;
   RowPiece &piece = plan.plan->pieces.front();
@@ -107,7 +108,8 @@ static llvm::SetVector<Operation *> findAhead(const KernelRegion &region, nn::Li
 
 /// Nothing if the ops ahead of the product cannot be done where its input is
 /// copied. They read one buffer of its size: that is done more than once.
-static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::LinearOp linear) {
+static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::LinearOp linear,
+                                            const CpuTarget &target) {
   auto input = cast<RankedTensorType>(linear.getInput().getType());
   llvm::SetVector<Operation *> ahead = findAhead(region, linear);
   Prologue prologue;
@@ -141,7 +143,7 @@ static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::Line
   if (!prologue.source)
     return std::nullopt;
   Type type = getElementTypeOrSelf(prologue.source.getType());
-  std::optional<RowPiece> piece = planElements(prologue.region, input.getShape().back());
+  std::optional<RowPiece> piece = planElements(prologue.region, input.getShape().back(), target);
   if (!piece || !(type.isF32() || type.isBF16()))
     return std::nullopt;
   prologue.piece = std::move(*piece);
@@ -149,7 +151,8 @@ static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::Line
 }
 
 /// What a region does with its product. Nothing if that cannot be an epilogue.
-static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::LinearOp linear) {
+static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::LinearOp linear,
+                                            const CpuTarget &target) {
   auto product = cast<RankedTensorType>(linear.getType());
   llvm::SetVector<Operation *> ahead = findAhead(region, linear);
   KernelRegion rest;
@@ -180,7 +183,7 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
     if (auto op = region.getDefiningOp(output);
         !op || ahead.contains(op) || (op != linear && isFree(op)))
       return std::nullopt;
-  return planElements(rest, product.getShape().back());
+  return planElements(rest, product.getShape().back(), target);
 }
 
 namespace {
@@ -193,16 +196,17 @@ struct Fusion {
 };
 } // namespace
 
-static std::optional<Fusion> planFusion(const KernelRegion &region, nn::LinearOp linear) {
+static std::optional<Fusion> planFusion(const KernelRegion &region, nn::LinearOp linear,
+                                        const CpuTarget &target) {
   Fusion fusion;
   fusion.source = linear.getInput();
   if (region.getDefiningOp(linear.getInput())) {
-    if (!(fusion.prologue = planPrologue(region, linear)))
+    if (!(fusion.prologue = planPrologue(region, linear, target)))
       return std::nullopt;
     fusion.source = fusion.prologue->source;
   }
   if (!llvm::equal(region.outputs, ValueRange(linear.getResult())) &&
-      !(fusion.epilogue = planEpilogue(region, linear)))
+      !(fusion.epilogue = planEpilogue(region, linear, target)))
     return std::nullopt;
   auto isReadOnce = [&](Operation *op) {
     return op == linear || !llvm::is_contained(op->getOperands(), fusion.source) ||
@@ -213,18 +217,19 @@ static std::optional<Fusion> planFusion(const KernelRegion &region, nn::LinearOp
   return isKnown ? std::make_optional(std::move(fusion)) : std::nullopt;
 }
 
-std::optional<GemmWeight> getGemmWeight(const KernelRegion &region, const Processor &processor) {
+std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuTarget &target) {
   nn::LinearOp linear = findLinear(region);
   if (!linear)
     return std::nullopt;
   GemmSpec spec = getSpec(linear);
-  if (!isSupported(linear, spec, processor))
+  if (!isSupported(linear, spec, target.getProcessor()))
     return std::nullopt;
   auto weight = llvm::find(region.inputs, linear.getWeight());
-  if (weight == region.inputs.end() || !planFusion(region, linear))
+  if (weight == region.inputs.end() || !planFusion(region, linear, target))
     return std::nullopt;
-  return GemmWeight{unsigned(weight - region.inputs.begin()),
-                    choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(), processor)};
+  return PackedWeight{unsigned(weight - region.inputs.begin()),
+                      choosePacking(spec.type, spec.k, spec.n, !linear.getInOut(),
+                                    target.getProcessor())};
 }
 
 /// What a kernel does behind a product, for two launches to have one kernel: ops,
@@ -338,7 +343,7 @@ void FusedRows::emitEpilogue(Builder &b, Value sums, const GemmPoint &point) {
 std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   const Processor &processor = kernels.getProcessor();
   KernelRegion region = KernelRegion::of(launch);
-  std::optional<GemmWeight> weight = getGemmWeight(region, processor);
+  std::optional<PackedWeight> weight = getGemmWeight(region, kernels.getTarget());
   if (!weight)
     return std::nullopt;
   auto prepared = launch.getInputs()[weight->operand].getDefiningOp<rt::PrepareOp>();
@@ -352,7 +357,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
 
   nn::LinearOp linear = findLinear(region);
   GemmSpec spec = getSpec(linear);
-  Fusion fusion = *planFusion(region, linear);
+  Fusion fusion = *planFusion(region, linear, kernels.getTarget());
   FusedRows rows(region, linear, fusion);
   bool isFused = fusion.prologue || fusion.epilogue;
   if (fusion.prologue)

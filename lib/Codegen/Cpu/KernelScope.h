@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_KERNELSCOPE_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_KERNELSCOPE_H
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -27,7 +27,7 @@ inline mlir::MemRefType getBufferType(mlir::Value value) {
 /// One family of kernels a file.
 class KernelScope {
 public:
-  explicit KernelScope(KernelBuilder &kernels) : kernels(kernels) {}
+  explicit KernelScope(CpuKernelBuilder &kernels) : kernels(kernels) {}
 
   /// Launches of nn.attention.
   std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
@@ -50,7 +50,7 @@ private:
   }
   std::string finish(mlir::func::FuncOp kernel) { return kernels.finish(kernel); }
 
-  KernelBuilder &kernels;
+  CpuKernelBuilder &kernels;
 };
 
 using Builder = mlir::ImplicitLocOpBuilder;

@@ -5,7 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/LowerKernels.h"
+
+#include "meshwright/lib/Codegen/Elements.h"
 
 #include "mlir/Conversion/Passes.h"
 #include "mlir/Dialect/Arith/Transforms/Passes.h"
@@ -307,7 +309,7 @@ struct ApproximateMath : PassWrapper<ApproximateMath, OperationPass<>> {
 };
 } // namespace
 
-void meshwright::loadKernelDialects(MLIRContext &context) {
+void meshwright::lower::loadKernelDialects(MLIRContext &context) {
   context.loadDialect<arith::ArithDialect, cf::ControlFlowDialect, func::FuncDialect,
                       LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
                       vector::VectorDialect, x86vector::X86VectorDialect>();
@@ -350,7 +352,7 @@ static void addLaunched(LLVM::LLVMFuncOp kernel) {
   LLVM::ReturnOp::create(builder, loc, ValueRange());
 }
 
-LogicalResult meshwright::lowerKernel(ModuleOp module, const Processor &processor) {
+LogicalResult meshwright::lower::lowerKernel(ModuleOp module, const Processor &processor) {
   llvm::StringSet<> launched;
   for (auto kernel : module.getOps<func::FuncOp>())
     if (!kernel.isExternal() && isLaunched(kernel))

@@ -543,7 +543,7 @@ void RowKernel::emitBlock(const RowPiece &piece, const PieceItems &items, Value 
 
 std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   KernelRegion region = KernelRegion::of(launch);
-  RowPlanResult result = planRows(region);
+  RowPlanResult result = kernels.getTarget().planRows(region);
   if (!result.plan)
     return std::nullopt;
   RowKernel emitter(region, *result.plan, kernels.getProcessor());

@@ -1,7 +1,7 @@
-// RUN: sharding-opt %s --form-kernels="target-cpu=x86-64-v4" --verify-roundtrip -split-input-file | FileCheck %s
-// RUN: sharding-opt %s --form-kernels="target-cpu=x86-64" -split-input-file | FileCheck %s --check-prefix=NONE
-// RUN: sharding-opt %s --form-kernels="target-cpu=x86-64-v4 keep-probed" -split-input-file | FileCheck %s --check-prefix=PROBED
-// RUN: sharding-opt %s --form-kernels="target-cpu=x86-64-v4" -split-input-file --remarks=declined 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64-v4" --verify-roundtrip -split-input-file | FileCheck %s
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" -split-input-file | FileCheck %s --check-prefix=NONE
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64-v4 keep-probed" -split-input-file | FileCheck %s --check-prefix=PROBED
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64-v4" -split-input-file --remarks=declined 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // A gate that reads two products is done by the one that is there last; the bias
 // and the cast belong to it.

@@ -1,22 +1,19 @@
-//===- Codegen.cpp - LLVM dialect to object code --------------------------===//
+//===- ObjectEmitter.cpp - LLVM dialect to object code --------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "Codegen.h"
+#include "meshwright/lib/Codegen/ObjectEmitter.h"
 
 #include "meshwright-c/Runtime.h"
-#include "meshwright/runtime/include/Cpu.h"
 
-#include "mlir/Parser/Parser.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Export.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/IR/LegacyPassManager.h"
-#include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/TargetSelect.h"
@@ -37,9 +34,9 @@ using namespace llvm;
 
 namespace meshwright {
 
-CodeGenerator::~CodeGenerator() = default;
+ObjectEmitter::~ObjectEmitter() = default;
 
-Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Processor &target) {
+Expected<std::unique_ptr<ObjectEmitter>> ObjectEmitter::create(const Processor &processor) {
   static std::once_flag initialized;
   std::call_once(initialized, [] {
     InitializeNativeTarget();
@@ -50,16 +47,16 @@ Expected<std::unique_ptr<CodeGenerator>> CodeGenerator::create(const Processor &
   const llvm::Target *registered = TargetRegistry::lookupTarget(triple, error);
   if (!registered)
     return createStringError("no code generator: " + error);
-  std::unique_ptr<CodeGenerator> generator(new CodeGenerator());
-  generator->target = target;
+  std::unique_ptr<ObjectEmitter> emitter(new ObjectEmitter());
+  emitter->processor = processor;
   // Position-independent: objects are loaded into this process or linked into a
   // shared object.
-  generator->machine.reset(registered->createTargetMachine(triple, target.cpu, target.features, {},
+  emitter->machine.reset(registered->createTargetMachine(triple, processor.cpu, processor.features, {},
                                                            Reloc::PIC_, std::nullopt,
                                                            CodeGenOptLevel::Default));
-  if (!generator->machine)
-    return createStringError("no code generator for " + target.cpu);
-  return generator;
+  if (!emitter->machine)
+    return createStringError("no code generator for " + processor.cpu);
+  return emitter;
 }
 
 /// What helps kernels of LLVM's O2. They are vectors as far as they will ever be, in
@@ -100,7 +97,7 @@ static void optimize(Module &module, TargetMachine &machine) {
   run(std::move(finish));
 }
 
-Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry) {
+Expected<ObjectCode> ObjectEmitter::emit(mlir::ModuleOp module, bool isEntry) {
   mlir::registerBuiltinDialectTranslation(*module->getContext());
   mlir::registerLLVMDialectTranslation(*module->getContext());
   LLVMContext llvmContext;
@@ -111,8 +108,8 @@ Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry)
   translated->setDataLayout(machine->createDataLayout());
   for (Function &function : *translated)
     if (!function.isDeclaration()) {
-      function.addFnAttr("target-cpu", target.cpu);
-      function.addFnAttr("target-features", target.features);
+      function.addFnAttr("target-cpu", processor.cpu);
+      function.addFnAttr("target-features", processor.features);
     }
   if (isEntry) {
     // For whoever loads it.
@@ -126,47 +123,17 @@ Expected<ObjectCode> CodeGenerator::compile(mlir::ModuleOp module, bool isEntry)
   raw_svector_ostream os(object);
   legacy::PassManager passes;
   if (machine->addPassesToEmitFile(passes, os, nullptr, CodeGenFileType::ObjectFile))
-    return createStringError("no object files for " + target.cpu);
+    return createStringError("no object files for " + processor.cpu);
   passes.run(*translated);
   return object.str().str();
 }
 
-Expected<ObjectCode> CodeGenerator::compileKernel(const KernelSource &kernel) {
-  if (!context) {
-    context = std::make_unique<mlir::MLIRContext>(mlir::MLIRContext::Threading::DISABLED);
-    loadKernelDialects(*context);
-  }
-  std::string diagnostics;
-  mlir::ScopedDiagnosticHandler handler(
-      context.get(), [&](mlir::Diagnostic &diagnostic) { diagnostics += ": " + diagnostic.str(); });
-  auto fail = [&](StringRef what) {
-    return createStringError("kernel '" + kernel.name + "' " + what.str() + diagnostics);
-  };
-  auto module = mlir::parseSourceString<mlir::ModuleOp>(
-      kernel.text, mlir::ParserConfig(context.get(), /*verifyAfterParse=*/false));
-  if (!module)
-    return fail("cannot be read");
-  if (failed(lowerKernel(*module, target)))
-    return fail("cannot be lowered");
-  Expected<ObjectCode> object = compile(*module, /*isEntry=*/false);
-  if (!object)
-    return fail("cannot be compiled: " + toString(object.takeError()));
-  return object;
+Expected<ObjectCode> ObjectEmitter::emitKernel(mlir::ModuleOp module) {
+  return emit(module, /*isEntry=*/false);
 }
 
-Expected<ObjectCode> CodeGenerator::compileEntry(mlir::ModuleOp module) {
-  return compile(module, /*isEntry=*/true);
-}
-
-Expected<std::vector<std::string>> getUsedFeatures(const Processor &target) {
-  auto generator = CodeGenerator::create(target);
-  if (!generator)
-    return generator.takeError();
-  std::vector<std::string> features;
-  for (const std::string &name : rt::getKnownFeatures())
-    if ((*generator)->getMachine().getMCSubtargetInfo()->checkFeatures("+" + name))
-      features.push_back(name);
-  return features;
+Expected<ObjectCode> ObjectEmitter::emitEntry(mlir::ModuleOp module) {
+  return emit(module, /*isEntry=*/true);
 }
 
 } // namespace meshwright

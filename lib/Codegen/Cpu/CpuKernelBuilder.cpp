@@ -1,11 +1,11 @@
-//===- KernelBuilder.cpp - kernels of a program ---------------------------===//
+//===- CpuKernelBuilder.cpp - kernels of a program ------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/KernelBuilder.h"
+#include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 
@@ -17,25 +17,15 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-std::string describeOp(Operation *op) {
-  std::string text = op->getName().getStringRef().str();
-  SourceLocation source = getSourceLocation(op->getLoc());
-  if (!source.name.empty())
-    text += " at " + source.name;
-  if (!source.file.empty())
-    text += " (" + source.file + ":" + std::to_string(source.line) + ")";
-  return text;
-}
-
 int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops) {
   int64_t shares = std::max({bytes / kShareBytes, flops / kShareFlops, int64_t(1)});
   return llvm::divideCeil(std::max<int64_t>(items, 1), shares);
 }
 
-KernelBuilder::KernelBuilder(MLIRContext *context, const Processor &processor)
-    : processor(processor), module(ModuleOp::create(UnknownLoc::get(context))) {}
+CpuKernelBuilder::CpuKernelBuilder(MLIRContext *context, const CpuTarget &target)
+    : target(target), module(ModuleOp::create(UnknownLoc::get(context))) {}
 
-func::FuncOp KernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
+func::FuncOp CpuKernelBuilder::begin(Location, ArrayRef<Type> types, int64_t workspaceBytes) {
   OpBuilder builder = OpBuilder::atBlockEnd(module->getBody());
   SmallVector<Type> all(types);
   all.append(2, builder.getIndexType());
@@ -58,7 +48,7 @@ static std::string print(func::FuncOp kernel) {
   return text;
 }
 
-std::string KernelBuilder::finish(func::FuncOp kernel) {
+std::string CpuKernelBuilder::finish(func::FuncOp kernel) {
   OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
   func::ReturnOp::create(builder, builder.getUnknownLoc());
   std::string text = print(kernel), self = "@" + kernel.getName().str();
@@ -80,7 +70,7 @@ static std::string describeOps(rt::KernelOp launch) {
   return text;
 }
 
-std::optional<KernelInfo> KernelBuilder::build(rt::KernelOp launch) {
+std::optional<KernelInfo> CpuKernelBuilder::build(rt::KernelOp launch) {
   // Those for one kind of launch first. Each looks at the ops in the region and
   // declines, before it has begun a kernel, what it is not for.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
