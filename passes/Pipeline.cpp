@@ -84,9 +84,16 @@ static PriceFold getFoldPricing(OnOffAuto overlap) {
   };
 }
 
+/// Before any phase that plans memory.
+static void addTarget(OpPassManager &pm, const ParallelizeOptions &options) {
+  if (!options.target.empty())
+    pm.addPass(createSetTargetPass({options.target}));
+}
+
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
+    addTarget(pm, options);
     buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});
     return;
   case Phase::Propagated:
@@ -96,6 +103,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     buildPartitionPipeline(pm);
     return;
   case Phase::Spmd:
+    // SPMD programs enter here.
+    addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel});
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     addScheduleRequest(pm, options.overlap, options.memoryCeiling.value_or(0));

@@ -68,8 +68,9 @@ typedef struct mw_run_options {
   int32_t measure;
   /* The file for a trace of all ranks and streams, in the Chrome trace format, or null. */
   const char *trace;
-  /* The processor to compile for, by LLVM's name, or null: this machine's. */
-  const char *target_cpu;
+  /* The target to compile for: `cpu` (this machine's processor) or `cpu:NAME` (a processor by
+   * LLVM's name). Null: the target of `parallelize`, or `cpu`. */
+  const char *target;
 } mw_run_options;
 
 /* These return 0, or 1 after an error. */
@@ -84,9 +85,9 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
 /* Returns 1 if a rank has not come back from a run that failed, else 0. It may still read
  * the inputs and the weights, which must stay as long as the process. */
 int32_t mw_program_is_stuck(const mw_program *program);
-/* Compiles for a processor by LLVM's name (null: this machine's) and writes a bundle,
- * which runs without the compiler; see docs/bundles.md. */
-int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu);
+/* Compiles for a target, as in `mw_run_options`, and writes a bundle, which runs without the
+ * compiler; see docs/bundles.md. */
+int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target);
 /* Runs the program, runs it as it was before it was rewritten, and compares the outputs. A
  * negative tolerance stands for that of the types. Returns 3 if they differ; the error names
  * the first value that differs. */

@@ -189,8 +189,10 @@ struct RunOptions {
   std::string trace;
   /// Measure time and memory, and add them to the report.
   bool measure = false;
-  /// The processor to compile for, by LLVM's name; this machine's if empty.
-  std::string targetCpu;
+  /// The target to compile for: `cpu` (this machine's processor) or `cpu:NAME` (a processor by
+  /// LLVM's name). Empty: the target that the plan was made for. Another target than the plan's
+  /// schedules anew, and reports then describe it.
+  std::string target;
 };
 
 /// A program that is ready to run: rewritten for the ranks of a mesh, or as it is. Threads may
@@ -229,10 +231,9 @@ public:
   /// read the inputs and parameters, which must stay as long as the process.
   bool isStuck() const;
 
-  /// Compiles for a processor by LLVM's name (empty: this machine's) and writes a
-  /// bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
+  /// Compiles for a target, as in `RunOptions`, and writes a bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
   /// at all, over nothing but another bundle or an empty folder.
-  Result<CompileSummary> compile(std::string_view path, std::string_view targetCpu = "");
+  Result<CompileSummary> compile(std::string_view path, std::string_view target = "");
 
   /// Runs the plan, runs the unsharded program on one rank, and compares the outputs. A
   /// negative tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.

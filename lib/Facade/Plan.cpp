@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/passes/Pipeline.h"
@@ -93,6 +95,7 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   if (failed(report))
     return collector.take();
   state->report = std::move(*report);
+  state->keepPlanned();
   Plan plan;
   plan.state = std::move(state);
   return {std::move(plan), collector.take()};
@@ -110,6 +113,7 @@ Result<Plan> Plan::asIs(const Program &program) {
   if (dist::MeshAttr mesh = dist::getSpmdMesh(getEntry(*module)))
     state->report.ranks = mesh.getNumRanks();
   state->phases[static_cast<size_t>(phase)] = std::move(module);
+  state->keepPlanned();
   Plan plan;
   plan.state = std::move(state);
   return {std::move(plan), collector.take()};
@@ -124,6 +128,39 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   else
     printText(report, os);
   return text;
+}
+
+void Plan::State::keepPlanned() {
+  mlir::FunctionOpInterface entry = getEntry(get(getExecutedPhase()));
+  if (auto noted = entry->getAttrOfType<mlir::StringAttr>(rt::RtDialect::kTargetAttr))
+    target = ownTarget = noted.str();
+  report.target = target;
+  planned = report;
+}
+
+LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics) {
+  if (text.empty())
+    text = ownTarget;
+  if (text == target)
+    return success();
+  ModuleOp module = get(getExecutedPhase());
+  DiagnosticCollector collector(module.getContext());
+  for (auto func : module.getOps<mlir::func::FuncOp>()) {
+    std::shared_ptr<const KernelTarget> known = getKernelTarget(func, text);
+    if (known && succeeded(checkTarget(func, *known)))
+      continue;
+    for (Diagnostic &diagnostic : collector.take())
+      diagnostics.push_back(std::move(diagnostic));
+    return failure();
+  }
+  for (auto func : module.getOps<mlir::func::FuncOp>())
+    meshwright::setTarget(func, text);
+  target = text.str();
+  report = planned;
+  report.target = target;
+  isComplete = false;
+  executable.reset();
+  return success();
 }
 
 /// Returns the rt program, or null after an error.
@@ -325,25 +362,28 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
   std::unique_lock<std::mutex> lock(state->mutex);
-  if (!state->executable || state->backend != options.backend ||
-      state->targetCpu != options.targetCpu) {
+  if (failed(state->setTarget(options.target, diagnostics)))
+    return diagnostics;
+  if (!state->executable || state->backend != options.backend) {
     CompileOptions compiling;
     compiling.backend = options.backend;
-    compiling.target = options.targetCpu;
     auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
     state->executable = std::move(*executable);
     state->backend = options.backend;
-    state->targetCpu = options.targetCpu;
   }
   std::shared_ptr<Executable> executable = state->executable;
+  std::string target = state->target;
   lock.unlock();
   if (failed(state->run(*executable, inputs, outputs, options, diagnostics)))
     return diagnostics;
   if (options.measure) {
     rt::RunReport run = executable->getProgram().getRunReport();
     lock.lock();
+    // Another thread may have asked for another target, which the report then describes.
+    if (state->target != target)
+      return {true, diagnostics};
     state->report.runText = run.toText();
     state->report.runJson = run.toJson();
   }
@@ -352,14 +392,15 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
 
 bool Plan::isStuck() const { return state->stuck; }
 
-Result<CompileSummary> Plan::compile(std::string_view path, std::string_view targetCpu) {
+Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target) {
   std::lock_guard<std::mutex> lock(state->mutex);
+  std::vector<Diagnostic> diagnostics;
+  if (failed(state->setTarget(target, diagnostics)))
+    return diagnostics;
   std::map<std::string, rt::HostTensor, std::less<>> parameters;
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
-  options.compile.target = targetCpu;
-  std::vector<Diagnostic> diagnostics;
   if (failed(state->completeReportLocked(diagnostics)))
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.

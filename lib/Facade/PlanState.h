@@ -42,7 +42,9 @@ struct Plan::State {
   /// The module after each phase except the last, which is made on demand. Null for the
   /// phases before an SPMD program enters. A program that runs as it is has one module.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
-  Report report;
+  /// `planned` is the report before the parts that depend on the target. `report` is for
+  /// `target`.
+  Report planned, report;
   /// Whether the report has its last parts: the plan that it is compared with, and the
   /// schedule.
   bool isComplete = false;
@@ -50,7 +52,10 @@ struct Plan::State {
   /// Compiled by the first run that needs it. A run keeps the executable that it uses:
   /// another thread may ask for another backend meanwhile.
   std::shared_ptr<Executable> executable;
-  std::string backend, targetCpu;
+  std::string backend;
+  /// The target that the executed phase names, that the report describes, and that
+  /// `executable` is for; and the target that the program came with.
+  std::string target = "cpu", ownTarget = "cpu";
   /// Whether a rank has not come back from a run that failed.
   mutable std::atomic<bool> stuck{false};
   /// Protects the members above. Not held while a program runs.
@@ -65,6 +70,12 @@ struct Plan::State {
     return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
   }
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
+  /// Ends planning: keeps the report and the target of the executed phase.
+  void keepPlanned();
+  /// Makes a target the one to schedule, report and compile for; empty: the plan's own.
+  /// Fails, and changes nothing, if the target is unknown or the program is planned for
+  /// another one.
+  mlir::LogicalResult setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics);
   /// Adds the last parts of the report, if they are missing. `completeReport` locks the
   /// mutex; the caller of `completeReportLocked` holds it.
   mlir::LogicalResult completeReport(std::vector<Diagnostic> &diagnostics);

@@ -189,8 +189,8 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
   settings.timeout = options->timeout;
   settings.checkFinite = options->check_finite != 0;
   settings.measure = options->measure != 0;
-  if (options->target_cpu)
-    settings.targetCpu = options->target_cpu;
+  if (options->target)
+    settings.target = options->target;
   if (options->trace)
     settings.trace = options->trace;
   Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
@@ -232,8 +232,8 @@ const char *mw_program_report(mw_program *program, int32_t json) {
 // Compiling ahead of time
 //===----------------------------------------------------------------------===//
 
-int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target_cpu) {
-  Result<CompileSummary> done = program->plan->compile(bundle, target_cpu ? target_cpu : "");
+int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target) {
+  Result<CompileSummary> done = program->plan->compile(bundle, target ? target : "");
   program->tell(done.getDiagnostics());
   return done ? 0 : 1;
 }

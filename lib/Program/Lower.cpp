@@ -338,8 +338,10 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
 
 } // namespace lower
 
-/// A planned program has the kernels and the packed weights of one target.
-static LogicalResult checkTarget(func::FuncOp main, const KernelTarget &target) {
+LogicalResult checkTarget(func::FuncOp main, const KernelTarget &target) {
+  if (!isPlanned(main))
+    return success();
+  // The kernels and packed weights of a planned program are those of one target.
   auto noted = main->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr);
   StringRef planned = noted ? noted.getValue() : "cpu";
   if (planned != target.getName())

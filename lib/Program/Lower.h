@@ -83,6 +83,9 @@ struct LowerOptions {
 mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
                                              const LowerOptions &options = {});
 
+/// Fails, after an error, if the function is planned for another target.
+mlir::LogicalResult checkTarget(mlir::func::FuncOp main, const KernelTarget &target);
+
 /// The type code (`mw_rt`) of an element type, or -1.
 int64_t getTypeCode(mlir::Type type);
 

@@ -35,6 +35,7 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute(name, size);
     });
     json.attribute("device", report.device);
+    json.attribute("target", report.target);
     json.attributeArray("collectives", [&] {
       for (const Report::Collective &entry : report.collectives)
         json.object([&] {

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
@@ -432,6 +433,8 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   for (MeshAxisAttr axis : mesh->getAxes())
     report.mesh.push_back({axis.getName().str(), axis.getSize()});
   report.device = mesh->getDevice().str();
+  if (auto target = function->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr))
+    report.target = target.str();
 
   Collectives collectives(*mesh);
   TrafficSum total;

@@ -103,6 +103,8 @@ struct Report {
   int64_t ranks = 1;
   std::vector<std::pair<std::string, int64_t>> mesh;
   std::string device;
+  /// The target that the program is scheduled and compiled for.
+  std::string target = "cpu";
   /// In program order of their first launch.
   std::vector<Collective> collectives;
   Traffic total;

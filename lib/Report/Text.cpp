@@ -410,6 +410,8 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   }
   if (!report.device.empty())
     os << ", device " << report.device;
+  if (report.target != "cpu")
+    os << ", target " << report.target;
   os << "\n";
   printTotals(report, os);
   printCollectives(report, os);

@@ -84,6 +84,8 @@ static constexpr OptionDescription descriptions[] = {
      "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
      "model"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+    {"target", "cpu | cpu:NAME",
+     "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
 };
 
 /// Options of later versions, for which the error says so.
@@ -329,6 +331,15 @@ struct Parser {
       return parseMode(key, value, options.overlap);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
+    if (key == "target") {
+      if (value.empty())
+        return error("target is empty: expected cpu or cpu:NAME, as in target=cpu:x86-64-v3");
+      options.target = value.str();
+      return success();
+    }
+    if (key == "target-cpu")
+      return error("option 'target-cpu' is now 'target': expected target=cpu:NAME, as in "
+                   "target=cpu:x86-64-v3");
     if (llvm::is_contained(laterOptions, key))
       return error("option '" + key + "' is not supported yet; supported are " + supported());
     return error("unknown option '" + key + "'; supported are " + supported());
@@ -508,5 +519,7 @@ std::string ParallelizeOptions::str() const {
     os << space << "overlap=" << overlap;
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
+  if (!target.empty())
+    os << space << "target=" << target;
   return result;
 }

@@ -136,6 +136,8 @@ struct ParallelizeOptions {
   OnOffAuto overlap = OnOffAuto::Auto;
   /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
+  /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.
+  std::string target;
 
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;

@@ -47,6 +47,26 @@ def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
                         "bytes; no limit if 0">];
 }
 
+def SetTargetPass : Pass<"set-target", "::mlir::ModuleOp"> {
+  let summary = "note on functions the target that they are compiled for";
+  let description = [{
+    Fusion, packed weights and alignment depend on the target, so memory ceilings and the
+    schedule do, too. All of them read it from the function. The target `cpu`, this machine's
+    processor, is the default and is not noted.
+
+    ```mlir
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32>
+    ```
+    with `target=cpu:x86-64-v3` becomes
+    ```mlir
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> attributes {rt.target = "cpu:x86-64-v3"}
+    ```
+  }];
+  let options = [Option<"target", "target", "std::string", /*default=*/"\"cpu\"",
+                        "cpu or cpu:NAME, a processor by LLVM's name">];
+  let dependentDialects = ["::meshwright::rt::RtDialect"];
+}
+
 def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let summary = "cuts collectives and the products around them into chunks that overlap";
   let description = [{

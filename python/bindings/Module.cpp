@@ -141,7 +141,7 @@ NB_MODULE(_core, m) {
       .def_rw("check_finite", &RunOptions::checkFinite)
       .def_rw("trace", &RunOptions::trace)
       .def_rw("measure", &RunOptions::measure)
-      .def_rw("target_cpu", &RunOptions::targetCpu);
+      .def_rw("target", &RunOptions::target);
 
   nb::class_<Plan>(m, "Plan")
       .def_static(
@@ -183,9 +183,9 @@ NB_MODULE(_core, m) {
              return toPython(plan.run(arrays, addresses, options));
            })
       .def("compile",
-           [](Plan &plan, std::string_view path, std::string_view targetCpu) {
+           [](Plan &plan, std::string_view path, std::string_view target) {
              nb::gil_scoped_release release;
-             return toPython(plan.compile(path, targetCpu));
+             return toPython(plan.compile(path, target));
            })
       .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance) {
         std::vector<HostArray> arrays = toArrays(inputs);

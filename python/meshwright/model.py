@@ -61,6 +61,8 @@ class Model:
             run beside kernels, in chunks of their rows.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
+        target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
+            name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
 

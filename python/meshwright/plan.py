@@ -62,7 +62,7 @@ class Plan:
         check_finite: bool = False,
         trace=None,
         measure: bool = False,
-        target_cpu: str = "",
+        target: str | None = None,
         **kwargs,
     ) -> list:
         """Runs on all ranks of the mesh, with the arguments of the model.
@@ -72,12 +72,17 @@ class Plan:
         MESHWRIGHT_TIMEOUT, or 30). With `check_finite` the run fails where an op gives NaN or
         infinity, and names the first one. `trace` is a file for what each rank and stream does
         when, which Perfetto opens; with `measure` the report says where time and memory went.
-        Kernels are for this machine's processor, or for `target_cpu` (`x86-64-v3`), whose code
-        this one has to be able to run.
+        `target` is the target to compile for: "cpu", this machine's processor, or "cpu:NAME",
+        another one by LLVM's name ("cpu:x86-64-v3"), whose code this one has to be able to run.
+        The default is the plan's own target. Another one schedules anew, and the report then
+        describes that schedule.
 
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
         input is one, else NumPy arrays.
         """
+        _refuse_target_cpu(kwargs.get("target_cpu"))
+        if target is not None and not isinstance(target, str):
+            kwargs["target"], target = target, None  # an input of that name
         inputs = self._inputs(args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
@@ -91,7 +96,7 @@ class Plan:
         options.check_finite = check_finite
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
-        options.target_cpu = target_cpu
+        options.target = target or ""
         with self._keeping(inputs):
             unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
         return outputs
@@ -118,18 +123,19 @@ class Plan:
             raise CheckFailed([diagnostic], differences)
         return differences
 
-    def compile(self, path, target_cpu: str | None = None) -> dict:
+    def compile(self, path, target: str | None = None, *, target_cpu=None) -> dict:
         """Writes a bundle: a folder that runs without the compiler, by `sharding-run path`.
 
         It holds machine code, the ranks' parts of the weights and the report (docs/bundles.md). It
-        appears whole or not at all, and replaces no folder but another bundle. `target_cpu` is a
-        processor by LLVM's name, such as "x86-64-v3"; default: this machine's.
+        appears whole or not at all, and replaces no folder but another bundle. `target` is as in
+        `run`.
 
         Returns how many distinct kernels the program has, how many came from the cache on disk,
         and the milliseconds of the others and of the list of calls.
         """
+        _refuse_target_cpu(target_cpu)
         self._set_parameters()
-        summary = unwrap(self._plan.compile(os.fspath(path), target_cpu or ""))
+        summary = unwrap(self._plan.compile(os.fspath(path), target or ""))
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,
@@ -174,6 +180,12 @@ class Plan:
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
+
+
+def _refuse_target_cpu(value):
+    """The old name of `target`; arrays are inputs of that name."""
+    if isinstance(value, str):
+        raise Error(f"'target_cpu' is now 'target': expected target='cpu:{value}'")
 
 
 def _positive(name, value, kind):

@@ -88,7 +88,7 @@ static bool checkTarget(const Manifest &manifest, std::string &error) {
   if (missing.empty())
     return true;
   error = "compiled for '" + manifest.description.targetCpu + "', this processor has no " +
-          missing + ": compile with another --target-cpu";
+          missing + ": compile with another --target";
   return false;
 }
 

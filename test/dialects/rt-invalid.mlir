@@ -211,6 +211,13 @@ func.func @arena() attributes {rt.arena = "big"} {
 
 // -----
 
+// expected-error@+1 {{'rt.target': expected the name of a target on a function, got 3 : i64}}
+func.func @target_of_wrong_type() attributes {rt.target = 3 : i64} {
+  return
+}
+
+// -----
+
 // expected-error@+1 {{unknown attribute 'rt.size'}}
 func.func @unknown() attributes {rt.size = 1 : i64} {
   return

@@ -389,7 +389,7 @@ def test_older_processor(bundle, plan, tmp_path):
     if not {"avx2", "fma", "bmi2"} <= features:
         pytest.skip("this machine is older")
     for cpu in ["x86-64-v3", "haswell"]:
-        plan.compile(bundle, target_cpu=cpu)
+        plan.compile(bundle, target=f"cpu:{cpu}")
         target = json.loads((bundle / "manifest.json").read_text())["target"]
         assert target["cpu"] == cpu and "avx2" in target["features"]
         assert not any(name.startswith("avx512") for name in target["features"])
@@ -406,10 +406,10 @@ def test_newer_processor(bundle, plan):
     flags = pathlib.Path("/proc/cpuinfo").read_text()
     if "amx_tile" in flags:
         pytest.skip("this machine has tiles")
-    plan.compile(bundle, target_cpu="sapphirerapids")
+    plan.compile(bundle, target="cpu:sapphirerapids")
     message = run(bundle, status=1)
     assert "compiled for 'sapphirerapids', this processor has no " in message
-    assert "amx-tile" in message and "compile with another --target-cpu" in message
+    assert "amx-tile" in message and "compile with another --target" in message
 
 
 def test_other_architecture(bundle):
@@ -418,10 +418,10 @@ def test_other_architecture(bundle):
 
 
 def test_unknown_processor(plan, tmp_path):
-    with pytest.raises(mw.Error, match="unknown target cpu 'i486dx'"):
-        plan.compile(tmp_path / "bundle", target_cpu="i486dx")
-    with pytest.raises(mw.Error, match="target cpu 'i386' has no 64-bit code, expected one for x86_64"):
-        plan.compile(tmp_path / "bundle", target_cpu="i386")
+    with pytest.raises(mw.Error, match="unknown processor 'i486dx'"):
+        plan.compile(tmp_path / "bundle", target="cpu:i486dx")
+    with pytest.raises(mw.Error, match="processor 'i386' has no 64-bit code, expected one for x86_64"):
+        plan.compile(tmp_path / "bundle", target="cpu:i386")
     assert os.listdir(tmp_path) == []
 
 

@@ -50,7 +50,7 @@ def run_bundle(folder, text, inputs, weights=None, arguments=(), status=0, env=N
     assert not arguments and not status and not env
     (folder / "model.mlir").write_text(text)
     compiler = shutil.which("sharding-compile") or pathlib.Path(harness.tool()).parent / "sharding-compile"
-    command = [compiler, folder / "model.mlir", "--target-cpu=x86-64-v3", "-o", folder / "bundle"]
+    command = [compiler, folder / "model.mlir", "--target=cpu:x86-64-v3", "-o", folder / "bundle"]
     if weights:
         save_file({k: v.contiguous().clone() for k, v in weights.items()}, folder / "w.safetensors")
         command.append(f"--weights={folder}/w.safetensors")

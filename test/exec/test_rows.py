@@ -208,7 +208,7 @@ def test_a_choice_for_each_row(tmp_path, processor):
     c.output(s)
     x = c.input(randn(5, 40, seed=3, dtype=torch.bfloat16))
     c.output(c.op("nn.mul {}, {}", [x, s], wide(torch.mul, x[1], s[1])))
-    c.check(tmp_path, TOLERANCE[torch.bfloat16], arguments=[f"--target-cpu={processor}"])
+    c.check(tmp_path, TOLERANCE[torch.bfloat16], arguments=[f"--target=cpu:{processor}"])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)

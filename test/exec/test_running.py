@@ -204,15 +204,19 @@ def test_memory_that_is_refused(files):
     assert "no memory for rank 0's arena of" in done.stderr, done.stderr
 
 
-def test_target_cpu(files):
+def test_target(files):
     """Code for a lesser processor runs, and gives the same to within rounding."""
     assert run(files).returncode == 0
     here = outputs(files)
-    done = run(files, "--target-cpu=x86-64-v3", ranks=2)
+    done = run(files, "--target=cpu:x86-64-v3", ranks=2)
     assert done.returncode == 0, done.stderr
     assert (outputs(files) - here).abs().max() < 1e-5 * here.abs().max()
-    done = run(files, "--target-cpu=z80")
-    assert done.returncode == 1 and "unknown target cpu 'z80'" in done.stderr
+    done = run(files, "--target=cpu:z80")
+    assert done.returncode == 1 and "unknown processor 'z80'" in done.stderr
+    done = run(files, "--target=gpu:sm_90a")
+    assert done.returncode == 1 and "target 'gpu:sm_90a' is not supported yet" in done.stderr
+    done = run(files, "--target-cpu=x86-64-v3")
+    assert done.returncode == 2 and "--target-cpu is now --target" in done.stderr
 
 
 def said_to_a_terminal(until, *arguments, env=None):

@@ -240,7 +240,7 @@ def test_threads_share_a_plan(module, x):
         together.wait()
         close(plan.run(mine)[0], module(mine)["y"])
         plan.report()
-        close(plan.run(mine, target_cpu="x86-64-v3")[0], module(mine)["y"])
+        close(plan.run(mine, target="cpu:x86-64-v3")[0], module(mine)["y"])
 
     with concurrent.futures.ThreadPoolExecutor(len(inputs)) as pool:
         for done in [pool.submit(use, mine) for mine in inputs]:
@@ -557,8 +557,78 @@ def test_bundle(module, x, tmp_path):
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert manifest["ranks"] == 2
     assert [entry["name"] for entry in manifest["outputs"]] == [o.name for o in plan._plan.outputs]
-    with pytest.raises(mw.Error, match="unknown target cpu 'none'"):
-        plan.compile(tmp_path / "bundle", target_cpu="none")
+    with pytest.raises(mw.Error, match="target 'cpu:none': unknown processor 'none'"):
+        plan.compile(tmp_path / "bundle", target="cpu:none")
+
+
+def test_targets(module, x, tmp_path):
+    model = mw.from_torch(module, (x,))
+    plan = model.parallelize(mesh={"tp": 2}, target="cpu:x86-64-v3")
+    assert 'rt.target = "cpu:x86-64-v3"' in plan.ir() and 'rt.target' in plan.ir(phase="rt")
+    assert plan.report(format="json")["target"] == "cpu:x86-64-v3"
+    assert "target cpu:x86-64-v3" in plan.report()
+    close(plan.run(x)[0], module(x)["y"])
+
+    # A run for another target schedules anew, and the report follows.
+    close(plan.run(x, target="cpu")[0], module(x)["y"])
+    assert plan.report(format="json")["target"] == "cpu"
+    assert "rt.target" not in plan.ir()
+    plain = model.parallelize(mesh={"tp": 2})
+    memory = plain.report(format="json")["memory_per_rank"]
+    assert plan.report(format="json")["memory_per_rank"] == memory
+    plan.compile(tmp_path / "bundle")  # the plan's own target
+    assert plan.report(format="json")["target"] == "cpu:x86-64-v3"
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert manifest["target"]["cpu"] == "x86-64-v3"
+
+    for use in (lambda: plan.run(x, target="gpu:sm_90a"),
+                lambda: plan.compile(tmp_path / "other", target="gpu:sm_90a"),
+                lambda: model.parallelize(mesh={"tp": 2}, target="gpu:sm_90a")):
+        with pytest.raises(mw.Error, match="target 'gpu:sm_90a' is not supported yet: expected cpu"):
+            use()
+    with pytest.raises(mw.Error, match="unknown target 'x86-64-v3': expected cpu"):
+        plan.run(x, target="x86-64-v3")
+    for use in (lambda: plan.run(x, target_cpu="x86-64-v3"),
+                lambda: plan.compile(tmp_path / "other", target_cpu="x86-64-v3"),
+                lambda: model.parallelize(mesh={"tp": 2}, target_cpu="x86-64-v3")):
+        with pytest.raises(mw.Error, match="'target[-_]cpu' is now 'target'"):
+            use()
+
+
+def test_ceiling_of_another_target(x):
+    """A ceiling that holds for the plan's target alone is an error for another one."""
+
+    class Products(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(48, 40)
+            self.second = nn.Linear(40, 8)
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))
+
+    rows = torch.randn(6, 48)
+    model = mw.from_torch(Products().eval(), (rows,))
+
+    def held(target):
+        report = model.parallelize(mesh={"dp": 1}, target=target).report(format="json")
+        return report["memory_per_rank"]["weights"] + report["memory_per_rank"]["activations_peak"]
+
+    targets = ["cpu:x86-64", "cpu:x86-64-v4"]
+    less, more = sorted(targets, key=held)
+    assert held(less) < held(more)
+    plan = model.parallelize(mesh={"dp": 1}, target=less, memory_ceiling=held(less))
+    with pytest.raises(mw.Error, match="the memory ceiling"):
+        plan.run(rows, target=more)
+
+
+def test_input_named_target(x):
+    class Scaled(nn.Module):
+        def forward(self, x, target):
+            return x * target
+
+    plan = mw.from_torch(Scaled().eval(), (x,), {"target": x + 1}).parallelize(mesh={"dp": 1})
+    close(plan.run(x, target=x + 1)[0], x * (x + 1))
 
 
 def test_indices_of_several_dimensions(x):

@@ -179,8 +179,8 @@ func.func @main(%x: tensor<1x4xf32> {nn.input = "x"}, %u: tensor<8x4xf32> {nn.pa
     EXPECT_NE(said.find("has no tensor 'v'"), std::string::npos) << said;
     mw_run_options running = {};
     // For another processor everything is read again.
-    for (const char *cpu : {static_cast<const char *>(nullptr), "x86-64-v3"}) {
-      running.target_cpu = cpu;
+    for (const char *cpu : {static_cast<const char *>(nullptr), "cpu:x86-64-v3"}) {
+      running.target = cpu;
       EXPECT_EQ(mw_program_run(program, &input, outputs, &running), 0) << said;
       EXPECT_EQ(y[0], 12);
       EXPECT_EQ(mw_program_is_stuck(program), 0);

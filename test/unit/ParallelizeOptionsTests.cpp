@@ -91,6 +91,9 @@ TEST(ParallelizeOptions, Errors) {
   EXPECT_EQ(getError("device=h100 device=a100"), "option 'device' is given twice");
   EXPECT_EQ(getError("memory-ceiling=-1"), "memory-ceiling is '-1': expected a positive number "
                                            "of bytes, with K, M or G behind it or not");
+  EXPECT_NE(getError("target-cpu=x").find("option 'target-cpu' is now 'target'"), std::string::npos);
+  EXPECT_NE(getError("target=").find("target is empty: expected cpu or cpu:NAME"),
+            std::string::npos);
   EXPECT_NE(getError("gtp=gtp").find("option 'gtp' is not supported yet; supported are mesh, "),
             std::string::npos);
   EXPECT_NE(getError("fsdp=x").find("unknown option 'fsdp'; supported are mesh, "),

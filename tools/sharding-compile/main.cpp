@@ -29,8 +29,9 @@ const char *const usage =
     "  --weights=FILE        parameters (safetensors)\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
-    "  --target-cpu=NAME     the processor to compile for, as LLVM names it (x86-64-v3,\n"
-    "                        haswell, znver4, ...; default: this machine's)\n"
+    "  --target=TARGET       the target to compile for: cpu, this machine's processor, or\n"
+    "                        cpu:NAME, another one by LLVM's name (cpu:x86-64-v3,\n"
+    "                        cpu:znver4, ...; default: the target of --parallelize, or cpu)\n"
     "  -o BUNDLE             where the bundle goes\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
@@ -38,7 +39,7 @@ const char *const usage =
     "exit status: 0 fine, 1 an error, 2 wrong usage\n";
 
 struct Options {
-  std::string model, weights, bundle, parallelize, targetCpu;
+  std::string model, weights, bundle, parallelize, target;
   bool rewrites = false, quiet = false, help = false;
 };
 
@@ -48,7 +49,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     const std::pair<const char *, std::string *> texts[] = {{"--weights", &options.weights},
                                                             {"-o", &options.bundle},
                                                             {"--parallelize", &options.parallelize},
-                                                            {"--target-cpu", &options.targetCpu}};
+                                                            {"--target", &options.target}};
     bool known = false;
     for (auto [name, to] : texts) {
       size_t length = std::strlen(name);
@@ -73,6 +74,9 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.quiet = true;
     } else if (argument == "--help" || argument == "-h") {
       options.help = true;
+    } else if (argument.rfind("--target-cpu", 0) == 0) {
+      error = "--target-cpu is now --target: expected --target=cpu:NAME";
+      return false;
     } else if (argument.size() > 1 && argument[0] == '-') {
       error = "unknown option '" + argument + "'";
       return false;
@@ -142,6 +146,6 @@ int main(int argc, char **argv) {
       mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
     return Error;
   progress.emplace("compiling");
-  const char *target = options.targetCpu.empty() ? nullptr : options.targetCpu.c_str();
+  const char *target = options.target.empty() ? nullptr : options.target.c_str();
   return mw_program_compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
 }

@@ -74,7 +74,7 @@ public:
       return false;
     }
     backend = options.backend;
-    targetCpu = options.targetCpu;
+    target = options.target;
     const char *rewriting = options.parallelize ? options.parallelize->c_str() : nullptr;
     {
       rt::Progress progress("planning");
@@ -99,7 +99,7 @@ public:
              const rt::RunOptions &options) override {
     mw_run_options running = {};
     running.backend = backend.c_str();
-    running.target_cpu = targetCpu.empty() ? nullptr : targetCpu.c_str();
+    running.target = target.empty() ? nullptr : target.c_str();
     running.threads_per_rank = options.threadsPerRank;
     running.timeout = options.timeout;
     running.check_finite = options.checkFinite;
@@ -141,7 +141,7 @@ private:
 
   Compiler compiler;
   mw_program *program = nullptr;
-  std::string backend, targetCpu;
+  std::string backend, target;
 };
 
 } // namespace

@@ -31,8 +31,9 @@ const char *const usage =
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
-    "  --target-cpu=CPU      compile for another processor than this one, by LLVM's name\n"
-    "                        (x86-64-v3), whose code this one can run\n"
+    "  --target=TARGET       the target to compile for: cpu, this machine's processor, or\n"
+    "                        cpu:NAME, another one by LLVM's name (cpu:x86-64-v3) whose\n"
+    "                        code this one can run\n"
     "  --backend=NAME        who runs the ranks: local, threads of this process; mpi, the\n"
     "                        processes that mpirun has started; mpi:fast, the same with\n"
     "                        sums in any order\n"
@@ -91,6 +92,66 @@ static bool checkFiles(const Options &options, std::string &error) {
                            error);
 }
 
+/// Reads an option whose value is a number. Returns false if the argument is another one;
+/// sets `error` if the value is wrong.
+static bool parseNumber(Arguments &arguments, Options &options, std::string &error) {
+  char *end = nullptr;
+  if (const char *value = arguments.take("--random-inputs")) {
+    const char *last = value + std::strlen(value);
+    uint64_t &seed = options.randomInputs.emplace();
+    if (auto [rest, problem] = std::from_chars(value, last, seed);
+        problem != std::errc() || rest != last) {
+      error =
+          std::string("--random-inputs is '") + value + "', expected a natural number below 2^64";
+      return true;
+    }
+  } else if (const char *value = arguments.take("--threads-per-rank")) {
+    options.running.threadsPerRank = std::strtoll(value, &end, 10);
+    if (end == value || *end != '\0' || options.running.threadsPerRank < 1 ||
+        options.running.threadsPerRank > rt::kMaxThreads) {
+      error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 to " +
+              std::to_string(rt::kMaxThreads);
+      return true;
+    }
+  } else if (const char *value = arguments.take("--timeout")) {
+    options.running.timeout = std::strtod(value, &end);
+    if (end == value || *end != '\0' || !(options.running.timeout > 0)) {
+      error = std::string("--timeout is '") + value + "', expected a number above 0";
+      return true;
+    }
+  } else if (const char *value = arguments.take("--tolerance")) {
+    options.tolerance = std::strtod(value, &end);
+    if (end == value || *end != '\0' || !(options.tolerance >= 0)) {
+      error = std::string("--tolerance is '") + value + "', expected a number from 0 on";
+      return true;
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// Checks the options of a bundle, which has its weights and is rewritten and compiled already.
+static bool checkBundle(const Options &options, std::string &error) {
+  if (!options.weights.empty()) {
+    error = "a bundle brings its weights: expected no --weights";
+    return false;
+  }
+  if (options.parallelize) {
+    error = "a bundle is parallelized already: expected no --parallelize";
+    return false;
+  }
+  if (!options.target.empty()) {
+    error = "a bundle is compiled already: expected no --target";
+    return false;
+  }
+  if (options.check && options.reference.empty()) {
+    error = "a bundle has no program to compare with: --check needs --reference";
+    return false;
+  }
+  return true;
+}
+
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
@@ -98,7 +159,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         {"--weights", &options.weights},         {"--inputs", &options.inputs},
         {"--outputs", &options.outputs},         {"--reference", &options.reference},
         {"--backend", &options.backend},         {"--link", &options.link},
-        {"--trace", &options.running.traceFile}, {"--target-cpu", &options.targetCpu}};
+        {"--trace", &options.running.traceFile}, {"--target", &options.target}};
     bool known = false;
     for (auto [name, to] : texts)
       if (const char *value = arguments.take(name)) {
@@ -111,36 +172,9 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       }
     if (known)
       continue;
-    char *end = nullptr;
-    if (const char *value = arguments.take("--random-inputs")) {
-      const char *last = value + std::strlen(value);
-      uint64_t &seed = options.randomInputs.emplace();
-      if (auto [rest, problem] = std::from_chars(value, last, seed);
-          problem != std::errc() || rest != last) {
-        error =
-            std::string("--random-inputs is '") + value + "', expected a natural number below 2^64";
+    if (parseNumber(arguments, options, error)) {
+      if (!error.empty())
         return false;
-      }
-    } else if (const char *value = arguments.take("--threads-per-rank")) {
-      options.running.threadsPerRank = std::strtoll(value, &end, 10);
-      if (end == value || *end != '\0' || options.running.threadsPerRank < 1 ||
-          options.running.threadsPerRank > rt::kMaxThreads) {
-        error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 to " +
-                std::to_string(rt::kMaxThreads);
-        return false;
-      }
-    } else if (const char *value = arguments.take("--timeout")) {
-      options.running.timeout = std::strtod(value, &end);
-      if (end == value || *end != '\0' || !(options.running.timeout > 0)) {
-        error = std::string("--timeout is '") + value + "', expected a number above 0";
-        return false;
-      }
-    } else if (const char *value = arguments.take("--tolerance")) {
-      options.tolerance = std::strtod(value, &end);
-      if (end == value || *end != '\0' || !(options.tolerance >= 0)) {
-        error = std::string("--tolerance is '") + value + "', expected a number from 0 on";
-        return false;
-      }
     } else if (const char *value = arguments.take("--parallelize")) {
       options.parallelize = value;
     } else if (std::strncmp(argument, "--report=", 9) == 0) {
@@ -161,6 +195,9 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.quiet = true;
     } else if (std::strcmp(argument, "--help") == 0 || std::strcmp(argument, "-h") == 0) {
       options.help = true;
+    } else if (std::strncmp(argument, "--target-cpu", 12) == 0) {
+      error = "--target-cpu is now --target: expected --target=cpu:NAME";
+      return false;
     } else if (argument[0] == '-' && argument[1] != '\0') {
       error = std::string("unknown option '") + argument + "'";
       return false;
@@ -180,23 +217,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   }
   if (std::error_code code; std::filesystem::is_directory(options.model, code)) {
     options.isBundle = true;
-    // It has its weights and nothing to be rewritten or compared with.
-    if (!options.weights.empty()) {
-      error = "a bundle brings its weights: expected no --weights";
+    if (!checkBundle(options, error))
       return false;
-    }
-    if (options.parallelize) {
-      error = "a bundle is parallelized already: expected no --parallelize";
-      return false;
-    }
-    if (!options.targetCpu.empty()) {
-      error = "a bundle is compiled already: expected no --target-cpu";
-      return false;
-    }
-    if (options.check && options.reference.empty()) {
-      error = "a bundle has no program to compare with: --check needs --reference";
-      return false;
-    }
     options.check = false;
   } else if (options.verifyWeights) {
     error = "--verify-weights is for bundles: other files of weights have no hashes";

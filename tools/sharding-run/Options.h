@@ -22,7 +22,7 @@ struct Options {
   std::string weights, inputs, outputs, reference;
   std::optional<uint64_t> randomInputs;
   std::optional<std::string> parallelize;
-  std::string backend = "local", targetCpu;
+  std::string backend = "local", target;
   double tolerance = -1;
   /// Threads, timeout, what to look at while running.
   rt::RunOptions running;

@@ -1,6 +1,6 @@
-// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target-cpu=x86-64-v4" -split-input-file | FileCheck %s
-// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target-cpu=haswell" -split-input-file | FileCheck %s --check-prefix=AVX2
-// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target-cpu=x86-64" -split-input-file | FileCheck %s --check-prefix=NONE
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target=cpu:x86-64-v4" -split-input-file | FileCheck %s
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target=cpu:haswell" -split-input-file | FileCheck %s --check-prefix=AVX2
+// RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target=cpu:x86-64" -split-input-file | FileCheck %s --check-prefix=NONE
 
 // A parameter that two products read is packed once, in either orientation;
 // what is no product reads it as it lies.
