@@ -93,6 +93,13 @@ bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);
 /// The same for an op ahead of a product that reads `input`.
 bool isPrologueOp(mlir::Operation *op, mlir::RankedTensorType input);
 
+/// Steps of k that one copy of A's elements covers: 16 bytes of a row of A.
+constexpr int64_t kChunkSteps = 4;
+/// Elements along k that are stored side by side.
+inline int64_t getGroup(mlir::Type type) { return type.isBF16() ? 2 : 1; }
+/// Bytes of an element.
+inline int64_t getBytes(mlir::Type type) { return type.getIntOrFloatBitWidth() / 8; }
+
 /// The blocks that a product is cut into.
 struct GemmPlan {
   /// Of the tile that is summed in registers: rows, and vectors of `lanes`.

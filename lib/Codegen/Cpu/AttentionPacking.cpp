@@ -1,0 +1,211 @@
+//===- AttentionPacking.cpp - the operands of a block of attention --------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/AttentionBlocks.h"
+#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+
+#include <limits>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+void AttentionBlocks::emitTransposed(Value source, int64_t columns, Value first, Value last,
+                                     function_ref<Value(int64_t)> row, Value target,
+                                     function_ref<Value(Value)> place, bool asPairs) {
+  int64_t lanes = plan.lanes;
+  SmallVector<Value> rows;
+  for (int64_t i = 0; i < lanes; ++i)
+    rows.push_back(row(i));
+  // The last vector of a row begins earlier; where a row has no whole vector,
+  // there is only one.
+  int64_t present = std::min(columns, lanes);
+  auto emitChunk = [&](Value column) {
+    SmallVector<Value> vectors;
+    for (int64_t i = 0; i < lanes; ++i) {
+      if (asPairs) {
+        Value index = add(rows[i], mul(column, 2));
+        Value pairs = vector::BitCastOp::create(b, getVector(present, getPairs()),
+                                                load(source, index, 2 * present));
+        vectors.push_back(resize(pairs, lanes));
+      } else {
+        vectors.push_back(resize(widen(load(source, add(rows[i], column), present)), lanes));
+      }
+    }
+    transpose(vectors);
+    for (int64_t j = 0; j < present; ++j)
+      store(vectors[j], target, place(add(column, j)));
+  };
+  if (columns <= lanes)
+    return emitChunk(getIndex(0));
+  loop(first, last, lanes, [&](Value column) { emitChunk(min(column, columns - lanes)); });
+}
+
+void AttentionBlocks::packQueries() {
+  Value base = mul(unit, plan.rows * plan.features);
+  loop(getIndex(0), mul(numPanels, vectors), 1, [&](Value group) {
+    Value panel = div(group, vectors);
+    Value start = add(mul(panel, featureSteps * width), mul(rem(group, vectors), plan.lanes));
+    emitTransposed(
+        query, featureSteps, getIndex(0), getIndex(featureSteps),
+        [&](int64_t lane) { return add(base, mul(getRow(group, lane), plan.features)); },
+        queryPanels.buffer, [&](Value column) { return add(start, mul(column, width)); },
+        plan.usesDot);
+  });
+}
+
+/// The place of each row among the keys: its query.
+void AttentionBlocks::packPositions() {
+  loop(getIndex(0), min(sub(getIndex(plan.rows), firstRow), plan.blockRows), 1, [&](Value i) {
+    Value query = add(firstRow, i);
+    if (plan.headsPerUnit > 1)
+      query = rem(query, plan.queries);
+    Value place = plan.hasPositions ? loadScalar(queryPositions, query) : toPlace(query);
+    memref::StoreOp::create(b, place, positions.buffer, i);
+  });
+  // Rows that repeat the last.
+  if (plan.rows % plan.blockRows)
+    loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
+      Value last = plan.hasPositions ? loadScalar(queryPositions, getIndex(plan.queries - 1))
+                                     : getPlace(plan.queries - 1);
+      memref::StoreOp::create(b, last, positions.buffer, i);
+    });
+  if (plan.isOrdered())
+    return;
+  queryBounds = getBounds(positions.buffer, getIndex(0), mul(numPanels, width));
+  loop(getIndex(0), numPanels, 1, [&](Value panel) {
+    Bounds bounds = getBounds(positions.buffer, mul(panel, width), getIndex(width));
+    memref::StoreOp::create(b, bounds.lowest, lowestOfPanel.buffer, panel);
+    memref::StoreOp::create(b, bounds.highest, highestOfPanel.buffer, panel);
+  });
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getKeyBounds() {
+  if (plan.hasPositions)
+    return getBounds(keyPositions, firstKey, numKeys);
+  Value lowest = toPlace(firstKey);
+  return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
+}
+
+AttentionEmitter::Bounds AttentionBlocks::getPanelBounds(Value panel) {
+  Value lowest = loadScalar(lowestOfPanel.buffer, panel);
+  return {lowest, lowest, loadScalar(highestOfPanel.buffer, panel)};
+}
+
+void AttentionBlocks::packKeysAndValues() {
+  auto widenBlock = [&](Value from, Value base, int64_t columns, Region &block) {
+    Value count = mul(numKeys, columns);
+    Value whole = mul(div(count, plan.lanes), plan.lanes);
+    Value start = add(base, mul(firstKey, columns));
+    loop(getIndex(0), whole, plan.lanes,
+         [&](Value i) { store(widen(load(from, add(start, i))), block.buffer, i); });
+    loop(whole, count, 1, [&](Value i) {
+      memref::StoreOp::create(b, widen(loadScalar(from, add(start, i))), block.buffer, i);
+    });
+  };
+  if (isWidened) {
+    widenBlock(key, keyBase, plan.features, keyBlock);
+    widenBlock(value, valueBase, plan.valueFeatures, valueBlock);
+  }
+  if (!plan.usesDot)
+    return;
+  // Pairs of values under one another.
+  int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
+  loop(getIndex(0), numKeys, 2, [&](Value row) {
+    Value first = add(firstKey, row);
+    Value second = min(add(first, 1), plan.keys - 1);
+    Value lower = add(valueBase, mul(first, columns)), upper = add(valueBase, mul(second, columns));
+    Value to = mul(div(row, 2), columns);
+    auto getBits = [&](Value index) -> Value {
+      Value bits = vector::BitCastOp::create(b, getVector(present, b.getI16Type()),
+                                             load(value, index, present));
+      return arith::ExtUIOp::create(b, getVector(present, getPairs()), bits);
+    };
+    auto emitChunk = [&](Value column) {
+      auto type = getVector(present, getPairs());
+      auto half = DenseElementsAttr::get(type, b.getI32IntegerAttr(16));
+      Value high =
+          arith::ShLIOp::create(b, getBits(add(upper, column)), arith::ConstantOp::create(b, half));
+      store(arith::OrIOp::create(b, getBits(add(lower, column)), high), valueBlock.buffer,
+            add(to, column));
+    };
+    if (columns <= plan.lanes)
+      return emitChunk(getIndex(0));
+    loop(getIndex(0), getIndex(columns), plan.lanes,
+         [&](Value column) { emitChunk(min(column, columns - plan.lanes)); });
+  });
+}
+
+void AttentionBlocks::packBiasTerms() {
+  Value head = rem(unit, plan.queryHeads);
+  loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
+    // Rows behind the last are that one again.
+    Value query = min(add(firstRow, i), plan.queries - 1);
+    biasElements->startRow(points->space, {batchIndex, head, getIndex(0)});
+    biasElements->startColumns(0, points->space.end, query, /*width=*/1, nullptr);
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      store(toRowStorage(b, biasElements->emitVector(term.first, term.second)), region.buffer, i);
+  });
+}
+
+void AttentionBlocks::computeBias(Value panel) {
+  Value head = rem(unit, plan.queryHeads);
+  SmallVector<SmallVector<Value>> terms(vectors);
+  for (int64_t v = 0; v < vectors; ++v)
+    for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
+      terms[v].push_back(
+          fromRowStorage(b, load(region.buffer, mul(getGroup(panel, v), plan.lanes), plan.lanes),
+                         getElementTypeOrSelf(term.first.getType())));
+  loop(from, to, 1, [&](Value row) {
+    biasElements->startRow(points->space, {batchIndex, head, add(firstKey, row)});
+    for (int64_t v = 0; v < vectors; ++v) {
+      // Of the columns only the terms are read, and these are known.
+      biasElements->startColumns(0, points->space.end, getIndex(0), plan.lanes, nullptr);
+      for (auto [value, term] : llvm::zip_equal(terms[v], points->columnTerms))
+        biasElements->setElement(term.first, term.second, value);
+      Value bias = biasElements->emitVector(op.getBias(), points->access);
+      store(widen(bias), biasBlock.buffer, at(add(row, plan.lanes), v));
+    }
+  });
+}
+
+Value AttentionBlocks::isOpen() {
+  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
+  auto type = getVector(plan.lanes, b.getI1Type());
+  Value none = arith::ConstantOp::create(b, b.getZeroAttr(type));
+  Value open = loop(from, to, 1, none, [&](Value row, ValueRange known) {
+                 SmallVector<Value> found{known[0]};
+                 for (int64_t v = 0; v < vectors; ++v) {
+                   Value bias = load(biasBlock.buffer, at(add(row, plan.lanes), v));
+                   Value isAbove =
+                       arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, bias, lowest);
+                   found[0] = arith::OrIOp::create(b, found[0], isAbove);
+                 }
+                 return found;
+               }).front();
+  return vector::ReductionOp::create(b, vector::CombiningKind::OR, open);
+}
+
+void AttentionBlocks::packBias(Value panel) {
+  if (biasElements)
+    return computeBias(panel);
+  Value base =
+      add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
+  // Column j of the block is at `lanes` + j.
+  Value behind = sub(getIndex(plan.lanes), firstKey);
+  for (int64_t v = 0; v < vectors; ++v)
+    emitTransposed(
+        bias, plan.keyRows, add(firstKey, from), add(firstKey, to),
+        [&](int64_t lane) {
+          return add(base, mul(getRow(getGroup(panel, v), lane), biasStrides[2]));
+        },
+        biasBlock.buffer, [&](Value column) { return at(add(column, behind), v); }, false);
+}
+
+} // namespace meshwright::lower

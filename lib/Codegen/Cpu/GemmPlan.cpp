@@ -1,0 +1,126 @@
+//===- GemmPlan.cpp - how a matrix product is cut into blocks -------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Cpu/Gemm.h"
+
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using llvm::divideCeil;
+
+namespace meshwright::lower {
+
+bool hasGemm(Type type, const Processor &processor) {
+  return processor.hasFma && (type.isF32() || type.isBF16());
+}
+
+namespace {
+/// Blocks by target, as measured (`bench/gemm.py`).
+struct BlockSizes {
+  /// Columns of a panel, in vectors.
+  int64_t panelVectors;
+  /// The tallest tile where it is alone, and where there are several.
+  int64_t onlyTileRows, tileRows;
+  /// Multiplications with a vector of weights from which on those behind it wait too
+  /// long for processors to fetch enough weights by themselves.
+  int64_t busyProducts;
+  /// Bytes of a panel of B that stay in cache while tiles go down the rows.
+  int64_t panelBytes;
+  /// Rows of A that are copied at once, and columns of C whose sums are kept.
+  int64_t blockRows, blockColumns;
+};
+} // namespace
+
+static BlockSizes getBlockSizes(const Processor &processor) {
+  if (processor.numVectorRegisters >= 32)
+    return {/*panelVectors=*/2,   /*onlyTileRows=*/14,      /*tileRows=*/8,
+            /*busyProducts=*/6,   /*panelBytes=*/128 << 10, /*blockRows=*/512,
+            /*blockColumns=*/4096};
+  return {/*panelVectors=*/2,   /*onlyTileRows=*/6,      /*tileRows=*/6,
+          /*busyProducts=*/3,   /*panelBytes=*/64 << 10, /*blockRows=*/240,
+          /*blockColumns=*/4096};
+}
+
+mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
+                            const Processor &processor) {
+  return {type.isBF16() ? MW_BF16 : MW_F32,
+          k,
+          n,
+          transposed,
+          getBlockSizes(processor).panelVectors * processor.getLanes(),
+          getGroup(type)};
+}
+
+int64_t getPackedBytes(rt::PackingAttr packing, Type type) {
+  int64_t rows = llvm::alignTo(packing.getK(), kChunkSteps * packing.getGroup());
+  return rows * llvm::alignTo(packing.getN(), packing.getPanel()) * getBytes(type);
+}
+
+GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &processor) {
+  BlockSizes sizes = getBlockSizes(processor);
+  GemmPlan plan;
+  plan.lanes = processor.getLanes();
+  plan.tileVectors = columns / plan.lanes;
+  plan.dotsPairs = spec.type.isBF16() && processor.hasBf16Dot && processor.vectorBytes == 64;
+
+  plan.masksBf16 = processor.hasBf16Conversion;
+
+  // Tiles of equal height, so that the last one wastes little.
+  // Beside sums, registers hold a step of B and an element of A; bf16 that has to
+  // be widened takes two steps of B, and a mask.
+  bool widens = spec.type.isBF16() && !plan.dotsPairs;
+  int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
+  int64_t fitting = std::max<int64_t>(1, (processor.numVectorRegisters - others) / plan.tileVectors);
+  int64_t rows =
+      std::min(fitting, spec.m <= std::min(fitting, sizes.onlyTileRows) ? sizes.onlyTileRows
+                                                                        : sizes.tileRows);
+  int64_t tiles = divideCeil(spec.m, rows);
+  plan.tileRows = divideCeil(spec.m, tiles);
+  tiles = divideCeil(spec.m, plan.tileRows);
+  plan.rowBlocks = divideCeil(tiles, std::max<int64_t>(1, sizes.blockRows / plan.tileRows));
+  plan.blockTiles = divideCeil(tiles, plan.rowBlocks);
+  plan.rowBlocks = divideCeil(tiles, plan.blockTiles);
+
+  plan.panels = divideCeil(spec.n, columns);
+  plan.blockPanels = std::min(plan.panels, std::max<int64_t>(1, sizes.blockColumns / columns));
+
+  int64_t group = getGroup(spec.type);
+  plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
+  // One or two tiles gain nothing from blocks of k: weights are read about once.
+  int64_t stepBytes = columns * group * getBytes(spec.type);
+  plan.blockSteps = plan.steps;
+  plan.nearSteps = plan.farSteps = 0;
+  // Where little is multiplied, loads run ahead and the processor sees what comes
+  // next: to ask for it only holds them up. More arithmetic keeps loads back: then
+  // memory goes on only if far more is asked for than the first cache can wait for.
+  int64_t products = widens ? 2 * plan.tileRows + 1 : plan.tileRows;
+  if (tiles <= 2 && products >= sizes.busyProducts) {
+    plan.nearSteps = (2 << 10) / stepBytes;
+    plan.farSteps = (32 << 10) / stepBytes;
+  }
+  if (tiles > 2) {
+    int64_t blocks = divideCeil(plan.steps, sizes.panelBytes / stepBytes);
+    plan.blockSteps = llvm::alignTo(divideCeil(plan.steps, blocks), kChunkSteps);
+  }
+
+  plan.items = plan.rowBlocks * plan.panels;
+  int64_t stepSize = widens ? 8 : 4;
+  plan.workspaceBytes =
+      llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);
+  // Sums between blocks of k, and those of a tile for what follows.
+  if (plan.blockSteps < plan.steps)
+    plan.workspaceBytes += plan.blockPanels * plan.blockTiles * plan.tileRows * columns * 4;
+  else if (spec.epilogue)
+    plan.workspaceBytes += plan.tileRows * columns * 4;
+  int64_t size = getBytes(spec.type);
+  plan.flops = 2 * spec.m * spec.n * spec.k;
+  plan.bytes = (spec.m * spec.k + spec.k * spec.n + (spec.hasBias ? spec.n : 0)) * size +
+               spec.m * spec.n * getBytes(spec.resultType);
+  return plan;
+}
+
+} // namespace meshwright::lower
