@@ -127,7 +127,7 @@ public:
   bool run();
 
 private:
-  bool isParameter(Value value) const {
+  bool isParameter(Value value) {
     auto arg = dyn_cast_or_null<BlockArgument>(value);
     return arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
   }
