@@ -1,0 +1,213 @@
+//===- RowOps.cpp - ops as row kernels see them ---------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/RowPlan.h"
+
+#include "meshwright/lib/Codegen/OpClasses.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+static int64_t product(ArrayRef<int64_t> sizes) {
+  int64_t result = 1;
+  for (int64_t size : sizes)
+    result *= size;
+  return result;
+}
+
+KernelRegion KernelRegion::of(rt::KernelOp launch) {
+  KernelRegion region;
+  for (Operation &op : launch.getOps())
+    region.add(&op);
+  for (Value argument : launch.getBlock().getArguments())
+    region.inputs.push_back(argument);
+  for (Value result : launch.getYielded())
+    region.outputs.push_back(result);
+  return region;
+}
+
+KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs) {
+  KernelRegion region;
+  SmallVector<Operation *> sorted(ops);
+  llvm::sort(sorted, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : sorted)
+    region.add(op);
+  for (Operation *op : sorted)
+    for (Value operand : op->getOperands())
+      if (!region.getDefiningOp(operand) && !llvm::is_contained(region.inputs, operand))
+        region.inputs.push_back(operand);
+  region.outputs.assign(outputs.begin(), outputs.end());
+  return region;
+}
+
+//===----------------------------------------------------------------------===//
+// Reductions and rotations
+//===----------------------------------------------------------------------===//
+
+/// The number of trailing dimensions that an op reduces together, at least; 0 if it
+/// reduces others.
+static int64_t getReducedDims(Operation *op) {
+  if (op->hasTrait<dist::RowNorm>())
+    return shapeOf(op->getOperand(0)).empty() ? 0 : 1;
+  ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
+  int64_t rank = shape.size();
+  if (auto softmax = dyn_cast<nn::SoftmaxOp>(op))
+    return product(shape.drop_front(softmax.getDim() + 1)) == 1 ? rank - softmax.getDim() : 0;
+  auto reduce = dyn_cast<nn::ReduceOp>(op);
+  if (!reduce)
+    return 0;
+  int64_t first = rank;
+  for (int64_t dim : reduce.getDims())
+    first = shape[dim] == 1 ? first : std::min(first, dim);
+  if (first == rank)
+    return 1;
+  for (int64_t d = first; d < rank; ++d)
+    if (shape[d] != 1 && !llvm::is_contained(reduce.getDims(), d))
+      return 0;
+  return rank - first;
+}
+
+bool isRowReduction(Operation *op) {
+  return (op->hasTrait<dist::RowNorm>() || isa<nn::SoftmaxOp, nn::ReduceOp>(op)) &&
+         getReducedDims(op) > 0;
+}
+
+int64_t getRowColumns(Operation *op) {
+  if (auto reduce = dyn_cast<nn::ReduceOp>(op)) {
+    int64_t columns = 1;
+    for (int64_t dim : reduce.getDims())
+      columns *= shapeOf(reduce.getInput())[dim];
+    return columns;
+  }
+  return product(shapeOf(op->getOperand(0)).take_back(getReducedDims(op)));
+}
+
+bool isRowOp(Operation *op) {
+  return isElementwise(op) || op->hasTrait<dist::View>() || isRowReduction(op) ||
+         hasColumnParts(op) || isa<dist::PadOp>(op);
+}
+
+bool hasColumnParts(Operation *op) { return isa<nn::RotaryOp, nn::ConcatOp>(op); }
+
+SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op) {
+  int64_t features = shapeOf(op.getInput()).back(), rotated = shapeOf(op.getCos()).back();
+  SmallVector<RotaryPart> parts;
+  if (op.getInterleaved())
+    parts.push_back({RotaryPart::Pairs, 0, rotated});
+  else
+    parts = {{RotaryPart::First, 0, rotated / 2}, {RotaryPart::Second, rotated / 2, rotated}};
+  if (rotated < features)
+    parts.push_back({RotaryPart::Rest, rotated, features});
+  return parts;
+}
+
+int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind) {
+  int64_t half = shapeOf(op.getCos()).back() / 2;
+  return kind == RotaryPart::First ? half : -half;
+}
+
+std::optional<Access> getStatisticRow(Operation *op, const Access &access, const LoopSpace &space) {
+  if (isa<nn::ReduceOp>(op)) {
+    if (access.column != 0)
+      return std::nullopt;
+    int64_t columns = getRowColumns(op);
+    Access row = access;
+    for (int64_t &coefficient : row.rows)
+      coefficient *= columns;
+    row.offset *= columns;
+    return row;
+  }
+  ArrayRef<int64_t> shape = shapeOf(op->getResult(0));
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  size_t kept = shape.size() - getReducedDims(op);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d >= kept) {
+      // The row is read whole, wherever in it the element is.
+      if (!(*dims)[d].isConstantInRows())
+        return std::nullopt;
+      (*dims)[d].column = (*dims)[d].offset = 0;
+    } else if ((*dims)[d].column != 0) {
+      return std::nullopt;
+    }
+  }
+  return linearize(*dims, shape, space.rows.size());
+}
+
+const Statistic *findStatistic(const RowPiece &piece, Operation *op, unsigned stage,
+                               const Access &row) {
+  for (const Statistic &statistic : piece.statistics)
+    if (statistic.op == op && statistic.stage == stage && statistic.row == row)
+      return &statistic;
+  return nullptr;
+}
+
+//===----------------------------------------------------------------------===//
+// Parts of columns
+//===----------------------------------------------------------------------===//
+
+std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Access &access,
+                                                      const LoopSpace &space) {
+  Value result = op->getResult(0);
+  ArrayRef<int64_t> shape = shapeOf(result);
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  auto concat = dyn_cast<nn::ConcatOp>(op);
+  int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(shape.size()) - 1;
+  const Access &along = (*dims)[dim];
+  // One element of the dimension for each column, or one for all of them.
+  bool isPoint = along.column == 0;
+  if (!along.isConstantInRows() || (!isPoint && along.column != 1))
+    return std::nullopt;
+  SmallVector<ColumnPart> parts;
+  auto add = [&](Value operand, int64_t from, int64_t begin, int64_t end, RotaryPart::Kind kind) {
+    // Columns at which the dimension is within begin .. end.
+    int64_t first = isPoint ? space.begin : begin - along.offset;
+    int64_t last = isPoint ? space.end : end - along.offset;
+    if (isPoint && (along.offset < begin || along.offset >= end))
+      return;
+    first = std::max(first, space.begin);
+    last = std::min(last, space.end);
+    if (first < last)
+      parts.push_back({operand, kind, first, last, from, along.offset + along.column * first});
+  };
+  if (concat) {
+    int64_t at = 0;
+    for (Value operand : concat.getInputs()) {
+      int64_t size = shapeOf(operand)[dim];
+      add(operand, at, at, at + size, RotaryPart::Rest);
+      at += size;
+    }
+  } else {
+    for (const RotaryPart &part : getRotaryParts(cast<nn::RotaryOp>(op)))
+      add(op->getOperand(0), 0, part.begin, part.end, part.kind);
+  }
+  return parts;
+}
+
+std::optional<Access> getPartAccess(Operation *op, Value operand, int64_t from, int64_t shift,
+                                    const Access &access, const LoopSpace &space) {
+  ArrayRef<int64_t> shape = shapeOf(op->getResult(0)), operandShape = shapeOf(operand);
+  auto dims = delinearize(access, shape, space);
+  if (!dims)
+    return std::nullopt;
+  auto concat = dyn_cast<nn::ConcatOp>(op);
+  size_t missing = shape.size() - operandShape.size();
+  SmallVector<Access> read(dims->begin() + missing, dims->end());
+  int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(operandShape.size()) - 1;
+  read[dim].offset += shift - from;
+  return linearize(read, operandShape, space.rows.size());
+}
+
+} // namespace meshwright::lower
