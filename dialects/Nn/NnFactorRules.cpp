@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A rule is computed from the op's present types alone. So an operand's
-// dimension of size 1 that meets a result's dimension of size 1 is tied to it:
-// in a local program both may be chunks of larger dimensions. Whether it is a
-// dimension of global size 1, which broadcasts, only the global types tell.
+// A rule depends on the present types of the op alone. An operand's dimension of
+// size 1 is tied to a result's dimension of size 1, because in a local program both
+// may be chunks of larger dimensions. Only the global types tell whether the
+// dimension has size 1 globally and broadcasts.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,7 +31,8 @@ static ArrayRef<int64_t> shapeOf(Value value) {
 
 static bool isFloat(Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); }
 
-/// Input and result of the same shape, in which dimension `dim` is read whole.
+/// The rule of an op that reads dimension `dim` whole. Its input and result have the same
+/// shape.
 static FactorRule wholeDimRule(Value input, int64_t dim) {
   FactorRule rule;
   ValueFactors dims = rule.addFactors(shapeOf(input));
@@ -59,14 +60,14 @@ FactorRule MulOp::getFactorRule() { return withLinear(getElementwiseRule(*this),
 FactorRule SelectOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {1, 2}, true); }
 
 FactorRule DivOp::getFactorRule() {
-  // A quotient of integers is rounded: the parts' quotients do not add up.
+  // Division of integers rounds, so the quotients of partial sums do not add up.
   if (!isFloat(getLhs()))
     return getElementwiseRule(*this);
   return withLinear(getElementwiseRule(*this), {0});
 }
 
-/// Whether every value of type `from` is one of type `to`, so that a cast of
-/// parts adds up to the cast of the sum.
+/// Returns true if every value of type `from` is a value of type `to`. Then the casts of
+/// partial sums add up to the cast of the sum.
 static bool isWidening(Type from, Type to) {
   if (from == to)
     return true;
@@ -110,8 +111,8 @@ FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to
   FactorRule rule;
   ValueFactors source(from.size()), target(to.size());
 
-  /// Walks one side's dimensions, major to minor; `rest` is what is left of
-  /// dimension `dim`, whose major factors are taken already.
+  /// Walks the dimensions of one side, major to minor. `rest` is the size that is left of
+  /// dimension `dim` after its major factors.
   struct Cursor {
     ArrayRef<int64_t> shape;
     ValueFactors &factors;
@@ -147,7 +148,7 @@ FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to
     return std::move(rule);
   };
 
-  // Without elements there is nothing to tie, and no products to compare.
+  // An empty tensor has no products to compare.
   if (llvm::is_contained(from, 0) || llvm::is_contained(to, 0)) {
     source = rule.addFactors(from, FactorKind::Special);
     target = rule.addFactors(to, FactorKind::Special);
@@ -163,8 +164,8 @@ FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to
       b.take(rule, size, factor);
       continue;
     }
-    // Up to the next boundary that both sides have, possibly within a
-    // dimension.
+    // All factors up to the next boundary of both sides are special. The boundary may be
+    // within a dimension.
     int64_t productA = a.rest, productB = b.rest;
     a.takeSpecial(rule, a.rest);
     b.takeSpecial(rule, b.rest);
@@ -173,7 +174,7 @@ FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to
       Cursor &shorter = aIsShort ? a : b;
       int64_t &product = aIsShort ? productA : productB;
       int64_t other = aIsShort ? productB : productA;
-      // Only shapes of different element counts, which no valid op has.
+      // The shapes have different numbers of elements, which the verifier refuses.
       if (shorter.atEnd())
         break;
       int64_t size = shorter.rest;
@@ -205,7 +206,7 @@ FactorRule SliceOp::getFactorRule() {
   ArrayRef<int64_t> from = shapeOf(getInput()), to = shapeOf(getResult());
   ValueFactors source, target;
   for (size_t i = 0; i < from.size(); ++i) {
-    // Only a dimension taken whole keeps its size: at start 0 with stride 1.
+    // A dimension keeps its size only if the slice takes all of it.
     if (from[i] == to[i]) {
       source.push_back({rule.addFactor(from[i])});
       target.push_back(source.back());
@@ -334,7 +335,7 @@ FactorRule LinearOp::getFactorRule() {
   rule.operands.push_back(std::move(input));
   rule.operands.push_back(getInOut() ? ValueFactors{in, out} : ValueFactors{out, in});
   rule.results.push_back(std::move(result));
-  // A bias would be added once per partial sum.
+  // Each partial sum would add the bias.
   if (getBias())
     rule.operands.push_back({out});
   else
@@ -346,7 +347,7 @@ FactorRule EmbeddingOp::getFactorRule() {
   FactorRule rule;
   ValueFactors result = rule.addFactors(shapeOf(getResult()));
   rule.operands.push_back(ValueFactors(result.begin(), result.end() - 1));
-  // Ids outside a rank's rows give zeros: the sum over the ranks is the row.
+  // An id outside the rows of a rank gives zeros, so the sum over the ranks is the row.
   int rows = rule.addFactor(shapeOf(getTable()).front(), FactorKind::Contracted);
   rule.operands.push_back({{rows}, result.back()});
   if (getOffset())
@@ -400,8 +401,8 @@ FactorRule AttentionOp::getFactorRule() {
   int batch = rule.addFactor(query[0]);
   int kv = rule.addFactor(kvHeads);
   int group = rule.addFactor(query[1] / kvHeads);
-  // Causal and window masks compare positions, which a chunk of the queries
-  // does not know.
+  // Causal and window masks compare indices. A chunk of the queries does not know its
+  // indices in the whole sequence.
   bool positional = !getQPositions() && (getCausal() || getWindowLeft() || getWindowRight());
   int queries = rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
   int keys = rule.addFactor(key[2], FactorKind::Special);

@@ -1,17 +1,14 @@
-//===- NnOps.cpp - verifiers and folders ----------------------------------===//
+//===- NnOps.cpp - elementwise ops, shapes and reductions -----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/dialects/Nn/Checks.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/Support/MathExtras.h"
-
-#include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
@@ -21,126 +18,8 @@ using namespace meshwright::nn;
 #include "meshwright/dialects/Nn/NnOps.cpp.inc"
 
 //===----------------------------------------------------------------------===//
-// Shared checks
-//===----------------------------------------------------------------------===//
-
-using Shape = ArrayRef<int64_t>;
-
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-static Shape shapeOf(Value value) { return typeOf(value).getShape(); }
-
-/// A shape as a user reads it: [2, 7, 16].
-static std::string spell(Shape shape) {
-  std::string text = "[";
-  llvm::raw_string_ostream stream(text);
-  llvm::interleaveComma(shape, stream);
-  stream << "]";
-  return text;
-}
-
-static LogicalResult verifyShape(Operation *op, StringRef subject, Value value, Shape expected) {
-  if (shapeOf(value) == expected)
-    return success();
-  return op->emitOpError() << "expected " << subject << " of shape " << spell(expected) << ", got "
-                           << spell(shapeOf(value));
-}
-
-static LogicalResult verifyRank(Operation *op, StringRef subject, Value value, int64_t expected) {
-  int64_t rank = typeOf(value).getRank();
-  if (rank == expected)
-    return success();
-  return op->emitOpError() << "expected " << subject << " of rank " << expected << ", got rank "
-                           << rank;
-}
-
-static LogicalResult verifyRankAtLeast(Operation *op, StringRef subject, Value value,
-                                       int64_t least) {
-  int64_t rank = typeOf(value).getRank();
-  if (rank >= least)
-    return success();
-  return op->emitOpError() << "expected " << subject << " of rank " << least
-                           << " or more, got rank " << rank;
-}
-
-/// The element type of `value` is that of `reference`.
-static LogicalResult verifyElementType(Operation *op, StringRef subject, Value value,
-                                       StringRef referenceName, Value reference) {
-  Type got = typeOf(value).getElementType(), expected = typeOf(reference).getElementType();
-  if (got == expected)
-    return success();
-  return op->emitOpError() << "expected " << subject << " of element type " << expected << " as "
-                           << referenceName << ", got " << got;
-}
-
-static LogicalResult verifyDim(Operation *op, int64_t dim, StringRef subject, Value value) {
-  int64_t rank = typeOf(value).getRank();
-  if (dim >= 0 && dim < rank)
-    return success();
-  return op->emitOpError() << "expected dim to be a dimension of " << subject << " of rank " << rank
-                           << ", got " << dim;
-}
-
-static LogicalResult verifyEpsilon(Operation *op, const APFloat &eps) {
-  double value = eps.convertToDouble();
-  if (std::isfinite(value) && value >= 0)
-    return success();
-  return op->emitOpError() << "expected eps to be finite and not negative, got " << value;
-}
-
-std::optional<SmallVector<int64_t>> nn::broadcastShapes(ArrayRef<ArrayRef<int64_t>> shapes) {
-  size_t rank = 0;
-  for (Shape shape : shapes)
-    rank = std::max(rank, shape.size());
-  SmallVector<int64_t> result(rank, 1);
-  for (Shape shape : shapes) {
-    auto dims = MutableArrayRef(result).take_back(shape.size());
-    for (auto [size, got] : llvm::zip_equal(dims, shape)) {
-      if (size != 1 && got != 1 && size != got)
-        return std::nullopt;
-      if (got != 1)
-        size = got;
-    }
-  }
-  return result;
-}
-
-/// `operands` broadcast by NumPy's rules, to the shape of `result`.
-static LogicalResult verifyBroadcast(Operation *op, ValueRange operands, Value result) {
-  SmallVector<Shape> shapes = llvm::map_to_vector(operands, shapeOf);
-  std::optional<SmallVector<int64_t>> shape = broadcastShapes(shapes);
-  if (!shape) {
-    InFlightDiagnostic diagnostic =
-        op->emitOpError("expected operands whose shapes broadcast, got ");
-    llvm::interleaveComma(shapes, diagnostic, [&](Shape shape) { diagnostic << spell(shape); });
-    return diagnostic;
-  }
-  return verifyShape(op, "result", result, *shape);
-}
-
-/// `value` stretches to `target` by NumPy's rules.
-static LogicalResult verifyStretchesTo(Operation *op, StringRef subject, Value value,
-                                       Shape target) {
-  Shape shapes[] = {shapeOf(value), target};
-  std::optional<SmallVector<int64_t>> shape = broadcastShapes(shapes);
-  if (shape && Shape(*shape) == target)
-    return success();
-  return op->emitOpError() << "expected " << subject << " that broadcasts to " << spell(target)
-                           << ", got " << spell(shapes[0]);
-}
-
-//===----------------------------------------------------------------------===//
 // Elementwise
 //===----------------------------------------------------------------------===//
-
-/// Two operands of one element type, which is the result's too, that broadcast
-/// to the result's shape.
-static LogicalResult verifyBinary(Operation *op) {
-  Value lhs = op->getOperand(0), rhs = op->getOperand(1), result = op->getResult(0);
-  if (failed(verifyElementType(op, "rhs", rhs, "lhs", lhs)) ||
-      failed(verifyElementType(op, "result", result, "lhs", lhs)))
-    return failure();
-  return verifyBroadcast(op, {lhs, rhs}, result);
-}
 
 #define BINARY(OP)                                                                                 \
   LogicalResult OP::verify() { return verifyBinary(*this); }
@@ -157,12 +36,16 @@ BINARY(OrOp)
 BINARY(XorOp)
 #undef BINARY
 
+/// Checks that the operands have one element type and broadcast to the result's shape.
 LogicalResult CompareOp::verify() {
   if (failed(verifyElementType(*this, "rhs", getRhs(), "lhs", getLhs())))
     return failure();
   return verifyBroadcast(*this, {getLhs(), getRhs()}, getResult());
 }
 
+/// Checks that
+///  - lhs, rhs and the result have one element type;
+///  - the condition, lhs and rhs broadcast to the result's shape.
 LogicalResult SelectOp::verify() {
   if (failed(verifyElementType(*this, "rhs", getRhs(), "lhs", getLhs())) ||
       failed(verifyElementType(*this, "result", getResult(), "lhs", getLhs())))
@@ -178,19 +61,17 @@ LogicalResult CastOp::verify() {
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
-/// Whether a user's or a pass's sharding is stated on the op: it must not fold
-/// away.
+/// Returns true if a sharding is stated on the op. Such an op must not fold away.
 static bool isAnnotated(Operation *op) { return op->hasAttr(dist::DistDialect::kShardingAttr); }
 
-/// The splat that a constant operand holds, in another shape; null if it is
-/// none.
+/// The splat that a constant operand holds, in another shape; null for other operands.
 static Attribute reshapeSplat(Attribute operand, Type type) {
   auto splat = dyn_cast_or_null<SplatElementsAttr>(operand);
   return splat ? splat.resizeSplat(cast<ShapedType>(type)) : Attribute();
 }
 
+/// Checks that the elements are dense. A trait checks their type.
 LogicalResult ConstantOp::verify() {
-  // The types agree by a trait.
   if (!isa<DenseElementsAttr>(getValue()))
     return emitOpError() << "expected dense elements, got " << getValue();
   return success();
@@ -200,7 +81,7 @@ OpFoldResult ConstantOp::fold(FoldAdaptor adaptor) { return adaptor.getValueAttr
 
 LogicalResult IotaOp::verify() { return verifyDim(*this, getDim(), "result", getResult()); }
 
-/// The number of elements, or none where it has no place in 64 bits.
+/// The number of elements, or none if it does not fit in 64 bits.
 static std::optional<int64_t> countElements(Shape shape) {
   int64_t count = 1;
   if (llvm::is_contained(shape, 0))
@@ -211,6 +92,9 @@ static std::optional<int64_t> countElements(Shape shape) {
   return count;
 }
 
+/// Checks that
+///  - input and result have one element type;
+///  - both have the same number of elements, which is less than 2^63.
 LogicalResult ReshapeOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "input", getInput())))
     return failure();
@@ -244,6 +128,10 @@ OpFoldResult ReshapeOp::fold(FoldAdaptor adaptor) {
   return {};
 }
 
+/// Checks that
+///  - input and result have one element type;
+///  - `permutation` has each dimension of the input once;
+///  - the result has the sizes of the input in that order.
 LogicalResult TransposeOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "input", getInput())))
     return failure();
@@ -282,6 +170,11 @@ OpFoldResult TransposeOp::fold(FoldAdaptor adaptor) {
   return {};
 }
 
+/// Checks that
+///  - input and result have one element type;
+///  - each dimension has a start, a limit and a stride;
+///  - 0 <= start <= limit <= size and stride >= 1 in each dimension;
+///  - the result has ceil((limit - start) / stride) elements in each dimension.
 LogicalResult SliceOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "input", getInput())))
     return failure();
@@ -301,7 +194,7 @@ LogicalResult SliceOp::verify() {
     if (strides[i] < 1)
       return emitOpError() << "expected stride of 1 or more in dimension " << i << ", got "
                            << strides[i];
-    // Rounded up, without the sum that a large stride would overflow.
+    // Rounds up without the usual sum, which a large stride would overflow.
     int64_t length = limits[i] - starts[i];
     expected.push_back(length / strides[i] + (length % strides[i] != 0));
   }
@@ -317,6 +210,11 @@ OpFoldResult SliceOp::fold(FoldAdaptor adaptor) {
   return reshapeSplat(adaptor.getInput(), getType());
 }
 
+/// Checks that
+///  - there is an input, and `dim` is a dimension of it;
+///  - all inputs and the result have one element type and rank;
+///  - the inputs agree in all dimensions but `dim`;
+///  - the result's size in `dim` is the sum of theirs, and less than 2^63.
 LogicalResult ConcatOp::verify() {
   if (getInputs().empty())
     return emitOpError("expected one input or more, got none");
@@ -343,6 +241,8 @@ LogicalResult ConcatOp::verify() {
   return verifyShape(*this, "result", getResult(), expected);
 }
 
+/// Checks that input and result have one element type, and that the input broadcasts to the
+/// result's shape.
 LogicalResult BroadcastOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "input", getInput())))
     return failure();
@@ -357,6 +257,10 @@ OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
   return reshapeSplat(adaptor.getInput(), getType());
 }
 
+/// Checks that
+///  - `dim` is a dimension of the data;
+///  - data and result have one element type;
+///  - the result's shape is the data's with `dim` replaced by the shape of the indices.
 LogicalResult GatherOp::verify() {
   if (failed(verifyDim(*this, getDim(), "data", getData())) ||
       failed(verifyElementType(*this, "result", getResult(), "data", getData())))
@@ -367,6 +271,11 @@ LogicalResult GatherOp::verify() {
   return verifyShape(*this, "result", getResult(), expected);
 }
 
+/// Checks that
+///  - `dim` is a dimension of the data;
+///  - data and result have one element type;
+///  - the indices have the data's rank, and its sizes in all dimensions but `dim`;
+///  - the result has the shape of the indices.
 LogicalResult TakeAlongOp::verify() {
   if (failed(verifyDim(*this, getDim(), "data", getData())) ||
       failed(verifyElementType(*this, "result", getResult(), "data", getData())) ||
@@ -383,6 +292,10 @@ LogicalResult TakeAlongOp::verify() {
 // Reductions
 //===----------------------------------------------------------------------===//
 
+/// Checks that
+///  - input and result have one element type, which is a float type for a mean;
+///  - `dims` are dimensions of the input, each once;
+///  - the result's shape is the input's without them, or with size 1 if `keep_dims`.
 LogicalResult ReduceOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "input", getInput())))
     return failure();
@@ -410,212 +323,3 @@ LogicalResult ReduceOp::verify() {
 LogicalResult CumsumOp::verify() { return verifyDim(*this, getDim(), "input", getInput()); }
 
 LogicalResult SoftmaxOp::verify() { return verifyDim(*this, getDim(), "input", getInput()); }
-
-//===----------------------------------------------------------------------===//
-// Layers
-//===----------------------------------------------------------------------===//
-
-LogicalResult MatmulOp::verify() {
-  if (failed(verifyElementType(*this, "rhs", getRhs(), "lhs", getLhs())) ||
-      failed(verifyElementType(*this, "result", getResult(), "lhs", getLhs())) ||
-      failed(verifyRankAtLeast(*this, "lhs", getLhs(), 2)) ||
-      failed(verifyRankAtLeast(*this, "rhs", getRhs(), 2)))
-    return failure();
-  SmallVector<int64_t> lhs(shapeOf(getLhs())), rhs(shapeOf(getRhs()));
-  if (getTransposeLhs())
-    std::swap(lhs.back(), lhs[lhs.size() - 2]);
-  if (getTransposeRhs())
-    std::swap(rhs.back(), rhs[rhs.size() - 2]);
-  int64_t inner = rhs[rhs.size() - 2];
-  if (lhs.back() != inner)
-    return emitOpError() << "expected lhs and rhs to agree in the dimension that is summed, got "
-                         << lhs.back() << " and " << inner;
-  Shape batches[] = {Shape(lhs).drop_back(2), Shape(rhs).drop_back(2)};
-  std::optional<SmallVector<int64_t>> expected = broadcastShapes(batches);
-  if (!expected)
-    return emitOpError() << "expected batch dimensions that broadcast, got " << spell(batches[0])
-                         << " and " << spell(batches[1]);
-  expected->push_back(lhs[lhs.size() - 2]);
-  expected->push_back(rhs.back());
-  return verifyShape(*this, "result", getResult(), *expected);
-}
-
-LogicalResult LinearOp::verify() {
-  if (failed(verifyElementType(*this, "weight", getWeight(), "input", getInput())) ||
-      failed(verifyElementType(*this, "result", getResult(), "input", getInput())) ||
-      failed(verifyRankAtLeast(*this, "input", getInput(), 1)) ||
-      failed(verifyRank(*this, "weight", getWeight(), 2)))
-    return failure();
-  Shape weight = shapeOf(getWeight());
-  int64_t in = weight[getInOut() ? 0 : 1], out = weight[getInOut() ? 1 : 0];
-  SmallVector<int64_t> expected(shapeOf(getInput()));
-  if (expected.back() != in)
-    return emitOpError() << "expected input of " << in << " features as weight, got "
-                         << expected.back();
-  if (getBias() && (failed(verifyElementType(*this, "bias", getBias(), "input", getInput())) ||
-                    failed(verifyShape(*this, "bias", getBias(), {out}))))
-    return failure();
-  expected.back() = out;
-  return verifyShape(*this, "result", getResult(), expected);
-}
-
-std::optional<int64_t> nn::getTableRows(EmbeddingOp embedding) {
-  if (!embedding.getOffset())
-    return shapeOf(embedding.getTable()).front();
-  if (auto rows = embedding->getAttrOfType<IntegerAttr>(NnDialect::kTableRowsAttr))
-    return rows.getInt();
-  return std::nullopt;
-}
-
-LogicalResult EmbeddingOp::verify() {
-  if (failed(verifyElementType(*this, "result", getResult(), "table", getTable())) ||
-      failed(verifyRank(*this, "table", getTable(), 2)) ||
-      (getOffset() && failed(verifyRank(*this, "offset", getOffset(), 0))))
-    return failure();
-  SmallVector<int64_t> expected(shapeOf(getIds()));
-  expected.push_back(shapeOf(getTable())[1]);
-  return verifyShape(*this, "result", getResult(), expected);
-}
-
-/// Input and result of one type, with a last dimension to normalise over.
-static LogicalResult verifyNorm(Operation *op, Value input, Value result, const APFloat &eps) {
-  if (failed(verifyElementType(op, "result", result, "input", input)) ||
-      failed(verifyRankAtLeast(op, "input", input, 1)) ||
-      failed(verifyShape(op, "result", result, shapeOf(input))))
-    return failure();
-  return verifyEpsilon(op, eps);
-}
-
-/// An optional parameter of a norm: one number per feature.
-static LogicalResult verifyNormParameter(Operation *op, StringRef subject, Value parameter,
-                                         Value input) {
-  if (!parameter)
-    return success();
-  if (failed(verifyElementType(op, subject, parameter, "input", input)))
-    return failure();
-  return verifyShape(op, subject, parameter, {shapeOf(input).back()});
-}
-
-LogicalResult RmsNormOp::verify() {
-  if (failed(verifyNorm(*this, getInput(), getResult(), getEps())))
-    return failure();
-  if (getUnitOffset() && !getWeight())
-    return emitOpError("expected weight with unit_offset, got none");
-  return verifyNormParameter(*this, "weight", getWeight(), getInput());
-}
-
-LogicalResult LayerNormOp::verify() {
-  if (failed(verifyNorm(*this, getInput(), getResult(), getEps())) ||
-      failed(verifyNormParameter(*this, "weight", getWeight(), getInput())))
-    return failure();
-  return verifyNormParameter(*this, "bias", getBias(), getInput());
-}
-
-LogicalResult RotaryOp::verify() {
-  if (failed(verifyElementType(*this, "cos", getCos(), "input", getInput())) ||
-      failed(verifyElementType(*this, "sin", getSin(), "input", getInput())) ||
-      failed(verifyElementType(*this, "result", getResult(), "input", getInput())) ||
-      failed(verifyShape(*this, "result", getResult(), shapeOf(getInput()))) ||
-      failed(verifyRankAtLeast(*this, "input", getInput(), 1)) ||
-      failed(verifyRankAtLeast(*this, "cos", getCos(), 1)) ||
-      failed(verifyRankAtLeast(*this, "sin", getSin(), 1)))
-    return failure();
-  int64_t rotated = shapeOf(getCos()).back(), features = shapeOf(getInput()).back();
-  if (rotated < 2 || rotated > features || rotated % 2)
-    return emitOpError() << "expected cos to end in an even number of features from 2 to "
-                         << features << ", got " << rotated;
-  SmallVector<int64_t> target(shapeOf(getInput()));
-  target.back() = rotated;
-  if (shapeOf(getSin()).back() != rotated)
-    return emitOpError() << "expected sin to end in " << rotated << " features as cos, got "
-                         << shapeOf(getSin()).back();
-  if (failed(verifyStretchesTo(*this, "cos", getCos(), target)))
-    return failure();
-  return verifyStretchesTo(*this, "sin", getSin(), target);
-}
-
-/// The mask and the scaling of attention, whatever the shapes.
-static LogicalResult verifyAttentionAttributes(AttentionOp op) {
-  double scale = op.getScale().convertToDouble();
-  if (!std::isfinite(scale))
-    return op.emitOpError() << "expected scale to be finite, got " << scale;
-  if (std::optional<APFloat> cap = op.getSoftCap()) {
-    double value = cap->convertToDouble();
-    if (!std::isfinite(value) || value <= 0)
-      return op.emitOpError() << "expected soft_cap to be finite and positive, got " << value;
-  }
-  const std::pair<StringRef, std::optional<int64_t>> windows[] = {
-      {"window_left", op.getWindowLeft()}, {"window_right", op.getWindowRight()}};
-  for (auto [name, window] : windows)
-    if (window && *window < 0)
-      return op.emitOpError() << "expected " << name << " not to be negative, got " << *window;
-  int64_t keys = shapeOf(op.getKey())[2];
-  if (std::optional<int64_t> length = op.getKvLength(); length && (*length < 0 || *length > keys))
-    return op.emitOpError() << "expected kv_length from 0 to the " << keys << " keys, got "
-                            << *length;
-  return success();
-}
-
-LogicalResult AttentionOp::verify() {
-  const std::pair<StringRef, Value> tensors[] = {
-      {"query", getQuery()}, {"key", getKey()}, {"value", getValue()}, {"result", getResult()}};
-  for (auto [name, value] : tensors)
-    if (failed(verifyRank(*this, name, value, 4)) ||
-        failed(verifyElementType(*this, name, value, "query", getQuery())))
-      return failure();
-  Shape query = shapeOf(getQuery()), key = shapeOf(getKey()), value = shapeOf(getValue());
-  if (llvm::is_contained(query, 0) || value[3] == 0)
-    return emitOpError() << "expected at least one query, and features, got a query of type "
-                         << getQuery().getType() << " and a value of type " << getValue().getType();
-  if (key[1] < 1 || query[1] % key[1] != 0)
-    return emitOpError() << "expected a number of query heads that is a multiple of the key's, got "
-                         << query[1] << " and " << key[1];
-  if (failed(verifyShape(*this, "key", getKey(), {query[0], key[1], key[2], query[3]})) ||
-      failed(verifyShape(*this, "value", getValue(), {query[0], key[1], key[2], value[3]})) ||
-      failed(verifyShape(*this, "result", getResult(), {query[0], query[1], query[2], value[3]})))
-    return failure();
-  if (getKeyPadding() &&
-      failed(verifyShape(*this, "key_padding", getKeyPadding(), {query[0], key[2]})))
-    return failure();
-  if (getBias() &&
-      (failed(verifyElementType(*this, "bias", getBias(), "query", getQuery())) ||
-       failed(verifyStretchesTo(*this, "bias", getBias(), {query[0], query[1], query[2], key[2]}))))
-    return failure();
-  if (bool(getQPositions()) != bool(getKvPositions()))
-    return emitOpError("expected positions of queries and keys, or of neither");
-  if (getQPositions() && (failed(verifyShape(*this, "q_positions", getQPositions(), {query[2]})) ||
-                          failed(verifyShape(*this, "kv_positions", getKvPositions(), {key[2]}))))
-    return failure();
-  if (Value lse = getLse()) {
-    if (failed(verifyShape(*this, "lse", lse, {query[0], query[1], query[2]})))
-      return failure();
-    Type element = getElementTypeOrSelf(getQuery().getType());
-    Type expected = element.isF64() ? element : Float32Type::get(getContext());
-    if (Type got = getElementTypeOrSelf(lse.getType()); got != expected)
-      return emitOpError() << "expected lse of element type " << expected << ", got " << got;
-  }
-  return verifyAttentionAttributes(*this);
-}
-
-LogicalResult MergeAttentionOp::verify() {
-  if (failed(verifyRank(*this, "first", getFirst(), 4)))
-    return failure();
-  Shape out = shapeOf(getFirst());
-  const std::pair<StringRef, Value> outs[] = {{"second", getSecond()}, {"result", getResult()}};
-  for (auto [name, value] : outs)
-    if (failed(verifyShape(*this, name, value, out)) ||
-        failed(verifyElementType(*this, name, value, "first", getFirst())))
-      return failure();
-  const std::pair<StringRef, Value> lses[] = {
-      {"first_lse", getFirstLse()}, {"second_lse", getSecondLse()}, {"lse", getLse()}};
-  Type element = getElementTypeOrSelf(getFirst().getType());
-  Type expected = element.isF64() ? element : Float32Type::get(getContext());
-  for (auto [name, value] : lses) {
-    if (failed(verifyShape(*this, name, value, out.drop_back())))
-      return failure();
-    if (Type got = getElementTypeOrSelf(value.getType()); got != expected)
-      return emitOpError() << "expected " << name << " of element type " << expected << ", got "
-                           << got;
-  }
-  return success();
-}

@@ -1,4 +1,4 @@
-//===- NnPadding.cpp - what each op makes of padding ----------------------===//
+//===- NnPadding.cpp - padding rules of ops -------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -244,7 +244,7 @@ static Padding ofRow(const Operands &in) {
 }
 
 Padding ReduceOp::getResultPadding(const Operands &in) {
-  // A maximum ignores what is masked.
+  // A maximum ignores masked elements.
   Padding state = ofRow(in);
   bool isMasked = getKind() == ReduceKind::Max && isMaskable(state);
   return isMasked && isFinite(in[0]) ? meet(in[0], in[0]) : state;
