@@ -1,4 +1,4 @@
-//===- Access.cpp - which element of a buffer a point reads ---------------===//
+//===- Access.cpp - elements of buffers as functions of loops -------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -26,7 +26,7 @@ std::optional<SmallVector<Access>> delinearize(const Access &access, ArrayRef<in
   SmallVector<int64_t> strides = getStrides(shape);
   size_t rank = shape.size(), numRows = space.rows.size();
   SmallVector<Access> dims(rank);
-  // The element at the first point, and the furthest each dimension gets.
+  // The element at the first point, and the largest index in each dimension.
   int64_t base = access.offset + access.column * space.begin;
   SmallVector<int64_t> furthest(rank, 0);
   for (size_t d = 0; d < rank; ++d) {

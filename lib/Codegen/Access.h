@@ -1,14 +1,14 @@
-//===- Access.h - which element of a buffer a point reads -------*- C++ -*-===//
+//===- Access.h - elements of buffers as functions of loops -----*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// A kernel's points are numbered by loops: some over rows, and the innermost
-// over columns. Which element of a dense buffer a point reads is a linear
-// function of these: movement ops (transpose, slice, broadcast) only compose such
-// functions, and reshapes leave them as they are.
+// A kernel visits points by loops: outer loops over rows, and an inner loop over
+// columns. An access is the element of a dense buffer that a point reads. It is a
+// linear function of the indices of the loops. Movement ops (transpose, slice,
+// broadcast) compose such functions, and reshapes leave them as they are.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,8 +22,8 @@
 
 namespace meshwright::lower {
 
-/// The loops around a point: the sizes of those over rows, and the columns that
-/// are looked at, begin .. end.
+/// The loops around a point: the sizes of the loops over rows, and a range of columns,
+/// begin .. end.
 struct LoopSpace {
   llvm::SmallVector<int64_t, 6> rows;
   int64_t begin = 0, end = 1;
@@ -47,20 +47,20 @@ struct Access {
   }
 };
 
-/// The index in each dimension of a value, given the index of the element in
-/// row-major order; none if some loop runs over more than one dimension.
+/// Splits the row-major index of an element of a value into its index in each dimension.
+/// Returns none if a loop runs over more than one dimension.
 std::optional<llvm::SmallVector<Access>>
 delinearize(const Access &access, llvm::ArrayRef<int64_t> shape, const LoopSpace &space);
 
-/// The opposite.
+/// Joins the indices in each dimension into a row-major index.
 Access linearize(llvm::ArrayRef<Access> dims, llvm::ArrayRef<int64_t> shape, size_t numRows);
 
-/// Where a point reads an operand of an elementwise or movement op, given where
-/// it reads the op's result; operands broadcast as NumPy's do.
+/// The access of an operand of an elementwise or movement op at the points that have this
+/// access of its result. Operands broadcast as NumPy's do.
 std::optional<Access> getOperandAccess(mlir::Operation *op, mlir::Value operand,
                                        const Access &access, const LoopSpace &space);
 
-/// Something for each element that was read.
+/// A map from values and accesses of them.
 template <typename T> class NodeMap {
 public:
   T *find(mlir::Value value, const Access &access) {

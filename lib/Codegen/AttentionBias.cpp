@@ -29,11 +29,11 @@ std::array<int64_t, 4> getBiasStrides(nn::AttentionOp op) {
 
 namespace {
 
-/// Follows what the bias reads, up to values that do not vary with both the query and
+/// Visits the operands of the bias, up to values that do not vary with both the query and
 /// the key.
-class Walker {
+class BiasWalker {
 public:
-  explicit Walker(const LoopSpace &space) : space(space) {}
+  explicit BiasWalker(const LoopSpace &space) : space(space) {}
 
   bool walk(Value value, const Access &access);
 
@@ -48,8 +48,8 @@ private:
   bool variesWithBoth(const Access &access) const {
     return variesWithColumn(access) && access.rows[2] != 0 && space.rows[2] > 1;
   }
-  bool decline(Operation *op, StringRef what) {
-    reason = (op ? op->getName().getStringRef() : "an argument").str() + " " + what.str();
+  bool decline(Operation *op, StringRef text) {
+    reason = (op ? op->getName().getStringRef() : "an argument").str() + " " + text.str();
     return false;
   }
 
@@ -59,7 +59,7 @@ private:
 
 } // namespace
 
-bool Walker::walk(Value value, const Access &access) {
+bool BiasWalker::walk(Value value, const Access &access) {
   if (seen.find(value, access))
     return true;
   seen.set(value, access, true);
@@ -95,7 +95,7 @@ bool Walker::walk(Value value, const Access &access) {
   return true;
 }
 
-/// The loops around a point of the bias, and where it is read.
+/// The loops around a point of the bias, and the access of the bias there.
 static std::pair<LoopSpace, Access> getPoint(nn::AttentionOp op, bool queriesAreColumns) {
   auto query = cast<RankedTensorType>(op.getQuery().getType()).getShape();
   int64_t keys = cast<RankedTensorType>(op.getKey().getType()).getDimSize(2);
@@ -119,13 +119,13 @@ std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reaso
   if (!strides[2] || !strides[3])
     return std::nullopt;
   auto [space, access] = getPoint(op, /*queriesAreColumns=*/false);
-  Walker walker(space);
+  BiasWalker walker(space);
   if (!walker.walk(bias, access)) {
     if (isCheap(bias.getDefiningOp()))
       reason = walker.reason;
     return std::nullopt;
   }
-  // A bias that is stretched only, or not at all, is read as it is.
+  // The kernel reads a bias that only stretches, or is stored, as it is.
   if (!walker.ops.contains(bias.getDefiningOp()))
     return std::nullopt;
   return KernelRegion::of(walker.ops.getArrayRef(), bias);
@@ -133,7 +133,7 @@ std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reaso
 
 BiasPoints::BiasPoints(nn::AttentionOp op, bool queriesAreColumns) {
   std::tie(space, access) = getPoint(op, queriesAreColumns);
-  Walker walker(space);
+  BiasWalker walker(space);
   walker.walk(op.getBias(), access);
   columnTerms = std::move(walker.columnTerms);
 }

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A mask is often computed element by element from values that have an element for
-// each query or for each key (their segments, their positions, padding). Attention
-// then reads these, and computes what it adds to a block of scores where it needs it.
+// A mask is often computed element by element from values with one element for each
+// query or for each key: segments, positions, padding. The kernel of attention then
+// reads these values and computes the bias of a block of scores itself, so that the
+// whole bias is never in memory.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,22 +25,22 @@
 
 namespace meshwright::lower {
 
-/// Of the bias, strides of batch, head, query and key; 0 broadcasts.
+/// The strides of the bias over batch, head, query and key. A stride of 0 broadcasts.
 std::array<int64_t, 4> getBiasStrides(nn::AttentionOp op);
 
-/// The ops that compute the op's bias from inputs of which none varies with both the
-/// query and the key. None where there are no such ops; `reason` says why where there
-/// are ops, but also a value that has to be in memory.
+/// The ops that compute the bias of `op` from inputs that vary with the query or with the
+/// key, but not with both. Returns none if there are no such ops. If there are, but they
+/// read a value that has to be in memory, `reason` names it.
 std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reason);
 
-/// How the bias is read: loops over batch, head and keys around columns that are queries,
-/// or over batch, head and queries around columns that are keys.
+/// The points of a bias, in one of two orders: loops over batch, head and keys, whose
+/// columns are queries, or loops over batch, head and queries, whose columns are keys.
 struct BiasPoints {
   BiasPoints(nn::AttentionOp op, bool queriesAreColumns);
 
   LoopSpace space;
   Access access;
-  /// The elements of the region's inputs, and the indices, that vary with the column.
+  /// The inputs of the region, and the indices, whose elements vary with the column.
   llvm::SmallVector<std::pair<mlir::Value, Access>> columnTerms;
 };
 

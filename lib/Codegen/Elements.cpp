@@ -29,7 +29,7 @@ Type getComputeType(Type type) {
   return type.isBF16() || type.isF16() ? Float32Type::get(type.getContext()) : type;
 }
 
-/// A type of the shape (none, or a vector's) that `like` has.
+/// A type with this element, of the shape of `like`: a scalar or a vector.
 static Type withShapeOf(Type like, Type element) {
   if (auto vector = dyn_cast<VectorType>(like))
     return vector.clone(element);
@@ -63,8 +63,8 @@ Value toStorage(ImplicitLocOpBuilder &builder, Value value) {
   return arith::ExtUIOp::create(builder, withShapeOf(value.getType(), builder.getI8Type()), value);
 }
 
-/// bf16 in vectors is handled as integers: LLVM cannot compile all that it does
-/// with vectors of odd numbers of them.
+/// Arithmetic on vectors of bf16 uses their bits as integers: LLVM cannot compile some of its
+/// own operations on vectors with an odd number of bf16.
 static Value asBits(ImplicitLocOpBuilder &b, Value value) {
   return arith::BitcastOp::create(b, withShapeOf(value.getType(), b.getI16Type()), value);
 }
@@ -84,7 +84,7 @@ Value emitInterleaved(ImplicitLocOpBuilder &b, Value vector) {
   return vector::ShuffleOp::create(b, vector, vector, order);
 }
 
-/// As pairs in i32: the even ones lie low.
+/// Reads two bf16 as one i32, whose low half is the even element.
 static Value widenEvenFirst(ImplicitLocOpBuilder &b, Value value) {
   int64_t count = cast<VectorType>(value.getType()).getNumElements();
   auto pairs = VectorType::get(count / 2, b.getI32Type());
@@ -111,7 +111,7 @@ static Value roundToBf16(ImplicitLocOpBuilder &b, Value value) {
   odd = arith::AndIOp::create(b, odd, constant(1));
   Value rounded = arith::AddIOp::create(b, bits, constant(0x7fff));
   rounded = arith::AddIOp::create(b, rounded, odd);
-  // NaN stays NaN, whatever its low bits are.
+  // A NaN stays a NaN, even if only its low bits are set.
   Value quiet = arith::OrIOp::create(b, bits, constant(0x400000));
   Value isNan = arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, value, value);
   rounded = arith::SelectOp::create(b, isNan, quiet, rounded);
@@ -137,7 +137,7 @@ Value emitCast(ImplicitLocOpBuilder &builder, Value value, Type type, LaneOrder 
                                  emitConstant(builder, value.getType(), 0));
   }
   if (fromFloat && toFloat) {
-    // bf16 and f16 meet each other, and f64, in f32.
+    // Conversions between bf16, f16 and f64 go through f32.
     if (fromWidth == toWidth || (fromWidth == 64 && toWidth == 16))
       return emitCast(builder, emitCast(builder, value, builder.getF32Type()), type);
     auto vector = dyn_cast<VectorType>(value.getType());
@@ -187,7 +187,7 @@ static Value emitRsqrt(ImplicitLocOpBuilder &b, Value x) {
   return arith::DivFOp::create(b, emitConstant(b, x.getType(), 1), math::SqrtOp::create(b, x));
 }
 
-/// The polynomial for f32 takes numbers below the normal ones for the least of those.
+/// The polynomial for f32 takes a subnormal number for the smallest normal one.
 static Value emitLog(ImplicitLocOpBuilder &b, Value x) {
   Type type = x.getType();
   if (!getElementTypeOrSelf(type).isF32())
@@ -219,9 +219,9 @@ static Value emitGelu(ImplicitLocOpBuilder &b, Value x, bool byTanh) {
   return arith::MulFOp::create(b, half, arith::AddFOp::create(b, constant(1), inner));
 }
 
-/// Quotient and remainder of integers, rounded toward minus infinity. What has
-/// no quotient, a zero divisor, gives zero, as NumPy does; dividing by -1 is a
-/// negation, so that the smallest integer does not trap.
+/// Quotient or remainder of integers, rounded toward minus infinity. A divisor of zero gives
+/// zero, as in NumPy. A division by -1 becomes a negation, so that the smallest integer does
+/// not trap.
 static Value emitIntegerDivision(ImplicitLocOpBuilder &b, Value x, Value y, bool remainder) {
   Type type = x.getType();
   auto compare = [&](arith::CmpIPredicate predicate, Value lhs, Value rhs) -> Value {
@@ -260,7 +260,7 @@ static Value emitFloatRemainder(ImplicitLocOpBuilder &b, Value x, Value y) {
                                  arith::AddFOp::create(b, rest, y), rest);
 }
 
-/// Powers that have a shorter form; the exponent is a splat.
+/// Powers whose exponent is a splat and has a shorter form.
 static Value emitPower(ImplicitLocOpBuilder &b, nn::PowOp op, Value x, Value y) {
   DenseElementsAttr exponent;
   if (matchPattern(op.getRhs(), m_Constant(&exponent)) && exponent.isSplat()) {
@@ -333,7 +333,7 @@ static Value emitCompare(ImplicitLocOpBuilder &b, nn::CompareKind kind, Value x,
   return arith::CmpIOp::create(b, predicate, x, y);
 }
 
-/// On compute types.
+/// Emits arithmetic on floats of compute types.
 static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x) {
   arith::FastMathFlags accuracy = getAccuracy(op->getResult(0).getType());
   auto constant = [&](double value) { return emitConstant(b, x[0].getType(), value); };

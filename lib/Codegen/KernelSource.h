@@ -21,7 +21,7 @@ namespace meshwright {
 /// programs.
 struct KernelSource {
   std::string name;
-  /// The ops of the first launch that needs it, for people.
+  /// The ops of the first launch that needs it, for readers of listings.
   std::string purpose;
   /// MLIR: the function of that name, before `KernelTarget::lowerKernel`.
   std::string text;

@@ -53,8 +53,8 @@ KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs
 // Reductions and rotations
 //===----------------------------------------------------------------------===//
 
-/// The number of trailing dimensions that an op reduces together, at least; 0 if it
-/// reduces others.
+/// The least number of trailing dimensions that include all dimensions an op reduces.
+/// Returns 0 if it does not reduce all of them.
 static int64_t getReducedDims(Operation *op) {
   if (op->hasTrait<dist::RowNorm>())
     return shapeOf(op->getOperand(0)).empty() ? 0 : 1;
@@ -133,7 +133,7 @@ std::optional<Access> getStatisticRow(Operation *op, const Access &access, const
   size_t kept = shape.size() - getReducedDims(op);
   for (size_t d = 0; d < shape.size(); ++d) {
     if (d >= kept) {
-      // The row is read whole, wherever in it the element is.
+      // The op reads the whole row for each of its elements.
       if (!(*dims)[d].isConstantInRows())
         return std::nullopt;
       (*dims)[d].column = (*dims)[d].offset = 0;
@@ -166,13 +166,13 @@ std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Acces
   auto concat = dyn_cast<nn::ConcatOp>(op);
   int64_t dim = concat ? int64_t(concat.getDim()) : int64_t(shape.size()) - 1;
   const Access &along = (*dims)[dim];
-  // One element of the dimension for each column, or one for all of them.
+  // One element of the dimension for each column, or one for all columns.
   bool isPoint = along.column == 0;
   if (!along.isConstantInRows() || (!isPoint && along.column != 1))
     return std::nullopt;
   SmallVector<ColumnPart> parts;
   auto add = [&](Value operand, int64_t from, int64_t begin, int64_t end, RotaryPart::Kind kind) {
-    // Columns at which the dimension is within begin .. end.
+    // The columns at which the index in the dimension is within begin .. end.
     int64_t first = isPoint ? space.begin : begin - along.offset;
     int64_t last = isPoint ? space.end : end - along.offset;
     if (isPoint && (along.offset < begin || along.offset >= end))

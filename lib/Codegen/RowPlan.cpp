@@ -1,4 +1,4 @@
-//===- RowPlan.cpp - how a kernel goes over rows --------------------------===//
+//===- RowPlan.cpp - loops and passes of a row kernel ---------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -35,22 +35,25 @@ static int64_t product(ArrayRef<int64_t> sizes) {
 
 namespace {
 
-/// Follows what a piece reads, from what it stores to the kernel's inputs.
-class Walker {
+/// Walks the operands of a piece from its stores to the inputs of the kernel. Adds to the
+/// piece its accesses, statistics and cuts, and to the plan the limits of its vectors.
+/// Fails, with a reason, if the kernel cannot read some operand by its loops.
+class PieceWalker {
 public:
-  Walker(const KernelRegion &region, const KernelTarget &target, RowPlan &plan, RowPiece &piece)
+  PieceWalker(const KernelRegion &region, const KernelTarget &target, RowPlan &plan,
+              RowPiece &piece)
       : region(region), target(target), plan(plan), piece(piece) {}
 
-  /// Visits an element. The level is the number of passes that come before the
-  /// one that can compute it.
+  /// Visits an element. Returns its level: the number of passes before the first pass that
+  /// can compute it.
   FailureOr<int64_t> walk(Value value, const Access &access, const LoopSpace &space);
   FailureOr<int64_t> walkPass(Value value, const Access &access, int64_t columns) {
     llvm::SaveAndRestore<int64_t> scope(this->columns, columns);
     return walk(value, access, piece.space.withColumns(0, columns));
   }
-  /// Chooses what is kept.
+  /// Chooses the values that the piece keeps for later passes.
   void chooseKept();
-  /// Whether some cut parts pairs that are exchanged within vectors.
+  /// Returns true if a cut separates a pair whose elements are exchanged within a vector.
   bool cutsPairs() const;
 
   std::string reason;
@@ -71,17 +74,17 @@ private:
   const KernelTarget &target;
   RowPlan &plan;
   RowPiece &piece;
-  /// Of the pass.
+  /// The number of columns of the present pass.
   int64_t columns = 1;
-  /// Columns of interleaved pairs: of which pass, and the range.
+  /// Ranges of columns with interleaved pairs: the columns of the pass, begin, end.
   SmallVector<std::array<int64_t, 3>> pairs;
-  /// Levels by the pass's columns and those looked at.
+  /// Levels of elements, by the columns of the pass and the range of columns.
   std::map<std::array<int64_t, 3>, NodeMap<int64_t>> levels;
 };
 
 } // namespace
 
-FailureOr<int64_t> Walker::walk(Value value, const Access &access, const LoopSpace &space) {
+FailureOr<int64_t> PieceWalker::walk(Value value, const Access &access, const LoopSpace &space) {
   NodeMap<int64_t> &known = levels[{columns, space.begin, space.end}];
   if (int64_t *level = known.find(value, access))
     return *level;
@@ -91,18 +94,18 @@ FailureOr<int64_t> Walker::walk(Value value, const Access &access, const LoopSpa
   return level;
 }
 
-FailureOr<int64_t> Walker::walkOperand(Operation *op, Value operand, const Access &access,
-                                       const LoopSpace &space, int64_t level) {
+FailureOr<int64_t> PieceWalker::walkOperand(Operation *op, Value operand, const Access &access,
+                                            const LoopSpace &space, int64_t level) {
   std::optional<Access> read = getOperandAccess(op, operand, access, space);
   if (!read)
-    return fail(op, "joins or splits dimensions that the kernel goes over as one");
+    return fail(op, "joins or splits dimensions that the kernel visits by one loop");
   FailureOr<int64_t> own = walk(operand, *read, space);
   if (failed(own))
     return failure();
   return std::max(*own, level);
 }
 
-FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const LoopSpace &space) {
+FailureOr<int64_t> PieceWalker::walkNew(Value value, const Access &access, const LoopSpace &space) {
   Type type = getElementTypeOrSelf(value.getType());
   plan.widestBytes =
       std::max<int64_t>(plan.widestBytes, getComputeType(type).getIntOrFloatBitWidth() / 8);
@@ -123,7 +126,7 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
   if (auto iota = dyn_cast<nn::IotaOp>(op)) {
     auto dims = delinearize(access, shapeOf(value), space);
     if (!dims)
-      return fail(op, "counts along a dimension that the kernel goes over with others");
+      return fail(op, "counts along a dimension that the kernel visits by one loop with others");
     piece.accesses.push_back((*dims)[iota.getDim()]);
     return 0;
   }
@@ -143,15 +146,16 @@ FailureOr<int64_t> Walker::walkNew(Value value, const Access &access, const Loop
   return level;
 }
 
-FailureOr<int64_t> Walker::walkParts(Operation *op, const Access &access, const LoopSpace &space) {
+FailureOr<int64_t> PieceWalker::walkParts(Operation *op, const Access &access,
+                                          const LoopSpace &space) {
   auto parts = getColumnParts(op, access, space);
   if (!parts)
-    return fail(op, "does not lie along the kernel's columns");
+    return fail(op, "has a dimension that is not along the kernel's columns");
   int64_t level = 0;
   auto visit = [&](Value operand, int64_t from, int64_t shift, const LoopSpace &part) {
     std::optional<Access> read = getPartAccess(op, operand, from, shift, access, part);
     if (!read)
-      return LogicalResult(fail(op, "has operands that the kernel cannot go along"));
+      return LogicalResult(fail(op, "has operands that the kernel's loops cannot read"));
     FailureOr<int64_t> next = walk(operand, *read, part);
     if (failed(next))
       return failure();
@@ -176,7 +180,7 @@ FailureOr<int64_t> Walker::walkParts(Operation *op, const Access &access, const 
       // Pairs are exchanged within vectors.
       auto whole = getPartAccess(op, part.operand, 0, 0, access, within);
       if (part.first % 2 != 0 || (part.end - part.begin) % 2 != 0 || !whole || whole->column != 1)
-        return fail(op, "has pairs that the kernel would part");
+        return fail(op, "has pairs that the kernel would separate");
       pairs.push_back({columns, part.begin, part.end});
     } else if (failed(visit(part.operand, 0, getRotaryShift(rotary, part.kind), within))) {
       return failure();
@@ -185,11 +189,11 @@ FailureOr<int64_t> Walker::walkParts(Operation *op, const Access &access, const 
   return level;
 }
 
-FailureOr<int64_t> Walker::addStatistics(Operation *op, const Access &access,
-                                         const LoopSpace &space) {
+FailureOr<int64_t> PieceWalker::addStatistics(Operation *op, const Access &access,
+                                              const LoopSpace &space) {
   std::optional<Access> row = getStatisticRow(op, access, space);
   if (!row)
-    return fail(op, "has rows that are not the kernel's");
+    return fail(op, "has rows other than the kernel's");
   int64_t columns = getRowColumns(op), level;
   SmallVector<Statistic::Kind, 2> kinds;
   if (isa<nn::RmsNormOp>(op))
@@ -230,7 +234,7 @@ FailureOr<int64_t> Walker::addStatistics(Operation *op, const Access &access,
   if (isa<nn::SoftmaxOp>(op))
     plan.canReorder &= access.column == 1 && access.offset == row->offset &&
                        access.rows == row->rows && columns == this->columns;
-  // What is done with the elements.
+  // The elements that are scaled by the statistics.
   if (isa<nn::ReduceOp>(op))
     return level;
   if (!isa<nn::SoftmaxOp>(op) && failed(walk(op->getOperand(0), access, space)))
@@ -244,8 +248,8 @@ FailureOr<int64_t> Walker::addStatistics(Operation *op, const Access &access,
   return level;
 }
 
-/// Whether a row element takes more than a load and little arithmetic.
-bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &space) {
+/// Returns true if a row element takes more than a load and a little arithmetic.
+bool PieceWalker::isWorthKeeping(Value value, const Access &access, const LoopSpace &space) {
   int64_t loads = 0, steps = 0;
   SmallVector<Value> open{value};
   llvm::SmallDenseSet<Value> seen;
@@ -265,7 +269,7 @@ bool Walker::isWorthKeeping(Value value, const Access &access, const LoopSpace &
   return loads > 1;
 }
 
-bool Walker::cutsPairs() const {
+bool PieceWalker::cutsPairs() const {
   for (auto [columns, begin, end] : pairs)
     if (auto cuts = piece.cuts.find(columns); cuts != piece.cuts.end())
       for (int64_t cut : cuts->second)
@@ -274,7 +278,7 @@ bool Walker::cutsPairs() const {
   return false;
 }
 
-void Walker::chooseKept() {
+void PieceWalker::chooseKept() {
   for (const Statistic &statistic : piece.statistics) {
     Value value = statistic.op->getOperand(0);
     Access access = statistic.row;
@@ -284,7 +288,7 @@ void Walker::chooseKept() {
     bool isStored = llvm::any_of(piece.stores, [&](const Store &store) {
       return store.value == value && store.from == access;
     });
-    // A sum is all that is wanted of its terms, unless there are other users.
+    // A reduction needs its terms once, unless they have other users.
     bool isReadAgain = !isa<nn::ReduceOp>(statistic.op) || !value.hasOneUse();
     bool isKnown = llvm::any_of(
         piece.kept, [&](const Kept &kept) { return kept.value == value && kept.access == access; });
@@ -298,8 +302,8 @@ void Walker::chooseKept() {
 // Pieces
 //===----------------------------------------------------------------------===//
 
-/// The last dimensions of a shape, of so many elements, are the columns; none if
-/// no dimensions are.
+/// Splits a shape into rows and columns: the last dimensions that have `columns` elements
+/// together are the columns. Returns none if there are no such dimensions.
 static std::optional<LoopSpace> splitShape(ArrayRef<int64_t> shape, int64_t columns) {
   size_t split = shape.size();
   int64_t behind = 1;
@@ -310,7 +314,7 @@ static std::optional<LoopSpace> splitShape(ArrayRef<int64_t> shape, int64_t colu
   return LoopSpace{SmallVector<int64_t, 6>(shape.take_front(split)), 0, columns};
 }
 
-/// Elements of a dense value in order: `columns` for each row.
+/// The access of the elements of a dense value in order, `columns` for each row.
 static Access getDenseAccess(const LoopSpace &space, int64_t columns) {
   Access access;
   access.rows.resize(space.rows.size());
@@ -321,7 +325,7 @@ static Access getDenseAccess(const LoopSpace &space, int64_t columns) {
   return access;
 }
 
-/// Joins loops that all accesses go along in order.
+/// Joins loops if every access continues from one to the next.
 static void joinLoops(RowPiece &piece) {
   ArrayRef<int64_t> rows = piece.space.rows;
   bool hasCuts = llvm::any_of(piece.cuts, [](auto &entry) { return !entry.second.empty(); });
@@ -377,7 +381,7 @@ int64_t RowPiece::getNumColumns() const {
 static LogicalResult finishPiece(const KernelRegion &region, const KernelTarget &target,
                                  RowPlan &plan, RowPiece piece,
                                  std::string &reason) {
-  Walker walker(region, target, plan, piece);
+  PieceWalker walker(region, target, plan, piece);
   for (Store &store : piece.stores) {
     piece.accesses.push_back(store.to);
     if (!store.value)
@@ -392,7 +396,7 @@ static LogicalResult finishPiece(const KernelRegion &region, const KernelTarget 
     piece.numPasses = std::max(piece.numPasses, *level + 1);
   }
   if (walker.cutsPairs()) {
-    reason = "pairs of a rotary op would be parted";
+    reason = "the kernel would separate pairs of a rotary op";
     return failure();
   }
   walker.chooseKept();
@@ -410,8 +414,8 @@ static LogicalResult finishPiece(const KernelRegion &region, const KernelTarget 
   return success();
 }
 
-/// The outputs as rows of so many columns each, of a value of this shape; outputs of
-/// one element a row are written once for each.
+/// A piece that stores all outputs, as rows of `columns` columns of a value of this shape.
+/// An output with one element for each row is stored once for each.
 static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<int64_t> shape,
                                          int64_t columns, std::string &reason) {
   std::optional<LoopSpace> space = splitShape(shape, columns);
@@ -436,12 +440,12 @@ static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<in
   return piece;
 }
 
-/// A concatenation or padding that is not cut along columns: a piece for each part.
+/// Makes a piece for each part of a concatenation or padding that is not along columns.
 static LogicalResult makeParts(const KernelRegion &region, const KernelTarget &target,
                                Operation *root, RowPlan &plan,
                                std::string &reason) {
   ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
-  // A part of the result, from an index on.
+  // Adds a part of the result, which begins at `starts`.
   auto add = [&](Value value, ArrayRef<int64_t> sizes, ArrayRef<int64_t> starts) {
     if (product(sizes) == 0)
       return success();
@@ -476,7 +480,7 @@ static LogicalResult makeParts(const KernelRegion &region, const KernelTarget &t
   ArrayRef<int64_t> own = shapeOf(pad.getInput());
   if (failed(add(pad.getInput(), own, starts)))
     return failure();
-  // Zeros behind dimension d, of what is not behind an earlier one.
+  // Zeros at the tail of dimension d, except those at the tail of an earlier dimension.
   SmallVector<int64_t> sizes(shape);
   for (size_t d = 0; d < shape.size(); ++d) {
     if (own[d] == shape[d])
@@ -506,8 +510,8 @@ RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target) {
     result.plan.emplace();
     return result;
   }
-  // Rows of what is reduced; else of the last dimension, or each element its own
-  // row. The shape is that of the largest outputs.
+  // The columns are those of the reductions, or else the last dimension, or else one. The
+  // shape is that of the largest outputs.
   int64_t most = 0;
   for (Value output : region.outputs)
     most = std::max(most, product(shapeOf(output)));

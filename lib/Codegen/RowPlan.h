@@ -1,4 +1,4 @@
-//===- RowPlan.h - how a kernel goes over rows ------------------*- C++ -*-===//
+//===- RowPlan.h - loops and passes of a row kernel -------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,11 +6,14 @@
 //===----------------------------------------------------------------------===//
 //
 // A row kernel computes elementwise ops, movement and reductions of whole rows
-// (norms, softmax, sums) that agree on what a row is. It goes row by row, several
-// times over the columns of each: a pass computes the statistics (sums, maxima)
-// whose operands are known, the next one what depends on them, so that inputs
-// come from memory once. What a pass computes at some cost and a later one needs
-// again is kept for the row: in the output that it is, or in a workspace.
+// (norms, softmax, sums) of the same length.
+//
+// - The kernel visits the rows one by one, and makes several passes over the columns
+//   of each. A row fits in a cache, so inputs come from memory once.
+// - A pass computes the statistics (sums, maxima) whose operands are known. The next
+//   pass computes the values that depend on them.
+// - A value that one pass computes at some cost and a later pass reads again is kept
+//   for the row, in the output or in a workspace.
 //
 //===----------------------------------------------------------------------===//
 
@@ -34,13 +37,13 @@ class KernelTarget;
 
 namespace meshwright::lower {
 
-/// What a kernel computes: ops in order, whose operands are results of others of
-/// them or `inputs`, and the values that it writes.
+/// The ops of a kernel, in program order. Their operands are results of other ops of the
+/// region, or `inputs`. The kernel writes `outputs`.
 struct KernelRegion {
   llvm::SmallVector<mlir::Operation *> ops;
   llvm::SmallVector<mlir::Value> inputs, outputs;
 
-  /// The op that gives a value here, null for inputs.
+  /// The op of the region that defines a value, null for inputs.
   mlir::Operation *getDefiningOp(mlir::Value value) const {
     mlir::Operation *op = value.getDefiningOp();
     return op && members.contains(op) ? op : nullptr;
@@ -49,9 +52,9 @@ struct KernelRegion {
     ops.push_back(op);
     members.insert(op);
   }
-  /// That of a launch.
+  /// The region of a launch.
   static KernelRegion of(rt::KernelOp launch);
-  /// Ops in any order, of which others read these values.
+  /// The region of ops given in any order. Other ops read `outputs`.
   static KernelRegion of(llvm::ArrayRef<mlir::Operation *> ops,
                          llvm::ArrayRef<mlir::Value> outputs);
 
@@ -59,8 +62,7 @@ private:
   llvm::DenseSet<mlir::Operation *> members;
 };
 
-/// What is reduced over the columns of a row. Norms and softmax have two or
-/// fewer, in stages.
+/// A reduction over the columns of a row. Norms and softmax have at most two, in stages.
 struct Statistic {
   enum Kind { Sum, SquareSum, CentredSquareSum, Max, Min, ExponentialSum } kind;
   mlir::Operation *op;
@@ -68,103 +70,101 @@ struct Statistic {
   /// The first element of the row in the op's operand.
   Access row;
   int64_t columns;
-  /// Passes that come before the one that computes it.
+  /// The number of passes before the pass that computes it.
   int64_t level;
 };
 
-/// An output, or a part of it.
+/// A store to an output, or to a part of it.
 struct Store {
   unsigned output;
   /// Null for zeros.
   mlir::Value value;
-  /// What is stored at a point, and where.
+  /// The element of the value that a point stores, and its place in the output.
   Access from, to;
-  /// Once for each row.
+  /// Whether there is one element for each row, rather than for each column.
   bool perRow;
   int64_t level;
 };
 
-/// A value that a pass computes at some cost and later ones read again.
+/// A value that a pass computes at some cost and later passes read again.
 struct Kept {
   mlir::Value value;
   Access access;
   int64_t columns, level;
 };
 
-/// Points that are done together.
+/// Points that one nest of loops visits.
 struct RowPiece {
-  /// The rows, and the columns of what is stored for each point.
+  /// The rows, and the columns of the stores.
   LoopSpace space;
   llvm::SmallVector<Statistic> statistics;
   llvm::SmallVector<Store> stores;
   llvm::SmallVector<Kept> kept;
-  /// Where columns must be cut because what is computed changes, for each number
-  /// of columns.
+  /// By the number of columns of a pass: the columns at which its computation changes, so
+  /// that the loop over columns is cut there.
   std::map<int64_t, llvm::SmallVector<int64_t>> cuts;
-  /// Every linear function that is evaluated: loops are joined where they agree.
+  /// All accesses of the piece. Loops are joined if every access continues from one to the
+  /// next.
   llvm::SmallVector<Access> accesses;
   int64_t numPasses = 1;
 
-  /// The loops over rows: for each, the dimensions of `space` that it joins; dimensions
-  /// of size 1 are in none. Dimensions that the columns go on with are in
-  /// `columnDims`.
+  /// For each loop over rows, the dimensions of `space` that it joins. Dimensions of size 1
+  /// are in no loop. `columnDims` has the dimensions that the loop over columns joins.
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> loops;
   llvm::SmallVector<unsigned, 2> columnDims;
 
   int64_t getLoopSize(size_t loop) const;
   int64_t getNumRows() const;
-  /// Columns of what is stored, with those that `columnDims` adds.
+  /// The columns of the stores times the sizes of `columnDims`.
   int64_t getNumColumns() const;
 };
 
 struct RowPlan {
   std::vector<RowPiece> pieces;
-  /// What limits the width of vectors: bytes of the widest element, whether some
-  /// op costs many instructions, and whether something is computed or loaded
-  /// element by element.
+  /// Limits of the width of vectors: the bytes of the widest element, whether an op takes
+  /// many instructions, and whether an op or a load goes element by element.
   int64_t widestBytes = 4;
   bool isCostly = false, isScalar = false;
-  /// Whether vectors in memory are of bf16 and those between of it and f32, so that
-  /// in what order the latter have a chunk's columns does not show.
+  /// Whether all vectors in memory are of bf16, and all others of bf16 or f32. Then the
+  /// order of the columns within vectors of f32 has no effect on memory.
   bool canReorder = true;
 };
 
-/// The plan of a region, or why there is none.
+/// The plan of a region, or the reason why there is none.
 struct RowPlanResult {
   std::optional<RowPlan> plan;
   std::string reason;
 };
 RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target);
 
-/// Ops whose results row kernels compute element by element from statistics of
-/// rows.
+/// Returns true for ops whose elements a row kernel computes from statistics of rows.
 bool isRowReduction(mlir::Operation *op);
-/// Ops that row kernels may contain.
+/// Returns true for ops that row kernels may contain.
 bool isRowOp(mlir::Operation *op);
-/// Of a row reduction: the columns of its rows.
+/// The number of columns of the rows of a row reduction.
 int64_t getRowColumns(mlir::Operation *op);
 
-/// The statistic of an op at a stage, for a row.
+/// The statistic of an op at a stage, for a row; null if the piece has none.
 const Statistic *findStatistic(const RowPiece &piece, mlir::Operation *op, unsigned stage,
                                const Access &row);
-/// The row of the operand of a row reduction that an element of its result
-/// depends on, none if it changes with the column.
+/// The first element of the row of the operand of a row reduction that an element of its
+/// result depends on. Returns none if the row changes with the column.
 std::optional<Access> getStatisticRow(mlir::Operation *op, const Access &access,
                                       const LoopSpace &space);
 
-/// The parts of a rotary op's features: the first and the second element of each
-/// pair (one part where they are interleaved), and those that are not rotated.
+/// The parts of the features of a rotary op: the first elements and the second elements of
+/// pairs (one part if they are interleaved), and the features that are not rotated.
 struct RotaryPart {
   enum Kind { First, Second, Pairs, Rest } kind;
   int64_t begin, end;
 };
 llvm::SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op);
-/// How far the other element of a pair is.
+/// The distance from an element of a pair to the other one.
 int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind);
 
-/// Columns, begin .. end, for which a concatenation or a rotary op is one thing: an
-/// operand of the former, from its index `from` on, or a part of the latter. `first`
-/// is the index in the dimension at the first of these columns.
+/// Columns, begin .. end, over which the result is one operand of a concatenation, from
+/// index `from` of that operand on, or one part of a rotary op. `first` is the index in
+/// the dimension at the first of these columns.
 struct ColumnPart {
   mlir::Value operand;
   RotaryPart::Kind kind;
@@ -172,11 +172,11 @@ struct ColumnPart {
 };
 /// Returns true for ops that are computed in parts of the columns.
 bool hasColumnParts(mlir::Operation *op);
-/// The parts of an op in a space; none if it does not lie along the columns.
+/// The parts of an op in a space. Returns none if its dimension is not along the columns.
 std::optional<llvm::SmallVector<ColumnPart>>
 getColumnParts(mlir::Operation *op, const Access &access, const LoopSpace &space);
-/// Where a part reads an operand: `from` before and `shift` behind the
-/// element in the dimension that is cut.
+/// The access of an operand of a part. In the dimension that is cut, it is `from` before
+/// and `shift` behind the element of the result.
 std::optional<Access> getPartAccess(mlir::Operation *op, mlir::Value operand, int64_t from,
                                     int64_t shift, const Access &access, const LoopSpace &space);
 
