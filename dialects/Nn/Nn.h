@@ -1,4 +1,4 @@
-//===- Nn.h - what the model computes ---------------------------*- C++ -*-===//
+//===- Nn.h - the nn dialect ------------------------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -33,15 +33,15 @@
 
 namespace meshwright::nn {
 
-/// The shape to which `shapes` broadcast by NumPy's rules, or none if they do
-/// not.
+/// The shape to which `shapes` broadcast by NumPy's rules, or none if they do not
+/// broadcast.
 std::optional<llvm::SmallVector<int64_t>>
 broadcastShapes(llvm::ArrayRef<llvm::ArrayRef<int64_t>> shapes);
 
-/// The factor rule of a reshape between two shapes of equal element count: the
-/// shortest factor lists whose row-major products give both. Where boundaries
-/// do not meet (6x4 -> 8x3), the dimensions between two common boundaries get
-/// Special factors of their own. Dimensions of size 1 get none.
+/// The factor rule of a reshape between two shapes with the same number of elements: the
+/// shortest list of factors of which the dimensions of both shapes are products. If
+/// boundaries of the shapes do not meet (6x4 -> 8x3), each dimension between two common
+/// boundaries gets a Special factor of its own. Dimensions of size 1 get none.
 dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to);
 
 } // namespace meshwright::nn

@@ -1,4 +1,4 @@
-//===- NnDialect.td - what the model computes ---------------*- tablegen -*-===//
+//===- NnDialect.td - the nn dialect ------------------------*- tablegen -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,7 +13,7 @@ include "mlir/IR/OpBase.td"
 def Nn_Dialect : Dialect {
   let name = "nn";
   let cppNamespace = "::meshwright::nn";
-  let summary = "what the model computes";
+  let summary = "the operations of models";
   let description = [{
     The operations of transformers on ranked tensors of static shape. The same
     ops serve the global program and the local (SPMD) one.

@@ -1,4 +1,4 @@
-//===- NnOps.td - what the model computes -------------------*- tablegen -*-===//
+//===- NnOps.td - the operations of models ------------------*- tablegen -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -49,8 +49,8 @@ def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind"> {
   let assemblyFormat = "$value";
 }
 
-/// An op of one of the kinds that OpTraits.td has. `own` lists the methods of its
-/// interfaces that it defines although they have a default.
+/// An op. Its traits include one of the kinds of OpTraits.td. `own` lists the methods of
+/// its interfaces that it defines instead of their defaults.
 class Nn_Op<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
     : Op<Nn_Dialect, mnemonic, !listconcat([Pure,
         DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, own>,
@@ -75,8 +75,8 @@ class Nn_Unary<string mnemonic, string text, TypeConstraint type, list<Trait> tr
   let assemblyFormat = "$input attr-dict `:` type($result)";
 }
 
-/// Operands broadcast as NumPy's do: shapes align at their last dimensions, and
-/// a dimension of size 1, or one that is missing, stretches.
+/// Operands broadcast as NumPy's do: shapes align at their last dimensions. A dimension
+/// that is missing, or of size 1, stretches.
 class Nn_Binary<string mnemonic, string text, TypeConstraint type, list<Trait> traits = [],
                 list<string> own = []>
     : Nn_ElementwiseOp<mnemonic, traits, own> {
@@ -108,7 +108,7 @@ def Nn_TanhOp : Nn_Unary<"tanh", "hyperbolic tangent", Nn_FloatTensor>;
 def Nn_SigmoidOp : Nn_Unary<"sigmoid", "1 / (1 + e^-x)", Nn_FloatTensor>;
 def Nn_GeluOp : Nn_Unary<"gelu", "Gaussian error linear unit", Nn_FloatTensor> {
   let description = [{
-    By the error function, or with `approximate_tanh` by the tanh formula.
+    Computed by the error function, or with `approximate_tanh` by the tanh formula.
   }];
   let arguments = (ins Nn_FloatTensor:$input, UnitAttr:$approximate_tanh);
 }
@@ -145,7 +145,7 @@ def Nn_SelectOp : Nn_ElementwiseOp<"select", [Dist_Cheap], ["getFactorRule"]> {
 }
 
 def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap], ["getFactorRule"]> {
-  let summary = "converts the element type, rounding to nearest even; to i1: x != 0";
+  let summary = "converts the element type and rounds to nearest even; to i1: x != 0";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
@@ -255,7 +255,7 @@ def Nn_ReduceOp : Nn_Op<"reduce", [Dist_Combines], ["getFactorRule", "getPadding
   let summary = "reduces over dimensions";
   let description = [{
     With `keep_dims` the reduced dimensions stay, with size 1. Sums of bf16 and
-    f16 are taken in f32 and rounded once.
+    f16 are computed in f32 and round once.
   }];
   let arguments = (ins Nn_ReduceKindAttr:$kind, Nn_NumberTensor:$input, DenseI64ArrayAttr:$dims,
                        UnitAttr:$keep_dims);
@@ -276,7 +276,7 @@ def Nn_CumsumOp
 def Nn_SoftmaxOp
     : Nn_Op<"softmax", [Dist_Combines, AllTypesMatch<["input", "result"]>],
             ["getFactorRule", "getCornerPadding", "getPaddingNeed"]> {
-  let summary = "softmax along a dimension, computed in f32; rows that are -inf throughout give zeros";
+  let summary = "softmax along a dimension, computed in f32; a row of -inf alone gives zeros";
   let arguments = (ins Nn_FloatTensor:$input, I64Attr:$dim);
   let results = (outs Nn_FloatTensor:$result);
   let assemblyFormat = "$input `dim` $dim attr-dict `:` type($result)";
@@ -293,7 +293,7 @@ def Nn_MatmulOp
   let summary = "matrix product over the last two dimensions; the others broadcast";
   let description = [{
     `transpose_lhs` and `transpose_rhs` read an operand with its last two
-    dimensions exchanged. The sum is taken in f32 (f64 for f64) and rounded
+    dimensions exchanged. The sum is computed in f32 (f64 for f64) and rounds
     once.
   }];
   let arguments = (ins Nn_FloatTensor:$lhs, Nn_FloatTensor:$rhs, UnitAttr:$transpose_lhs,
@@ -328,10 +328,10 @@ def Nn_EmbeddingOp
               DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
   let summary = "rows of a table by index";
   let description = [{
-    ids [...] and a table [rows, features] give [..., features]. With `offset`
-    (a scalar, the table's first row in the whole table) ids outside the local
-    rows give zeros: the result is then unreduced over the axes that shard the
-    rows.
+    ids [...] and a table [rows, features] give [..., features]. `offset` is a
+    scalar, the number of the local table's first row in the whole table. With it,
+    an id outside the local rows gives zeros, and the result is unreduced over the
+    axes that shard the rows.
   }];
   let arguments = (ins Nn_IntTensor:$ids, Nn_FloatTensor:$table, Optional<Nn_IntTensor>:$offset);
   let results = (outs Nn_FloatTensor:$result);
@@ -408,15 +408,16 @@ def Nn_AttentionOp
     With `positions` q_positions [q_len], kv_positions [kv_len] (i64), `causal` and
     the windows compare q_positions[i] and kv_positions[j] instead of i and j, for
     chunks of a longer sequence in any order. A key of negative position is padding:
-    no query sees it, whatever the mask. `kv_length` still counts keys where they lie.
+    no query sees it under any mask. `kv_length` still counts keys by their index.
 
     `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
     after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
     sees no key gives zeros. Computed in f32.
 
-    The second result, where there is one, is the logarithm of the sum of exp(score)
-    over the keys that a query sees [batch, q_heads, q_len], -inf where it sees
-    none; f32 (f64 for f64). Attention over parts of the keys is put together by it.
+    The optional second result is the log-sum-exp: the logarithm of the sum of
+    exp(score) over the keys that a query sees [batch, q_heads, q_len], in f32 (f64
+    for f64). It is -inf for a query that sees no key. `nn.merge_attention` joins
+    attention over parts of the keys by it.
 
     ```mlir
     %o = nn.attention %q, %k, %v key_padding %m scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x7xi1>) -> tensor<1x4x7x16xf32>
@@ -437,12 +438,12 @@ def Nn_MergeAttentionOp
     : Nn_Op<"merge_attention", [Dist_Combines,
               DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
             ["getFactorRule", "getCornerPadding"]> {
-  let summary = "attention over the keys of both of two parts";
+  let summary = "joins attention over two parts of the keys";
   let description = [{
-    Two results of `nn.attention` [batch, heads, q_len, dv] over keys that have none in
-    common, each with its log-sum-exp [batch, heads, q_len], make up the result over all
-    of these keys and its log-sum-exp. A query that sees no key of either part gives
-    zeros and -inf. Computed in the log-sum-exp's type.
+    The operands are two results of `nn.attention` [batch, heads, q_len, dv], over keys
+    of which none is in both, each with its log-sum-exp [batch, heads, q_len]. The
+    results are attention over all of these keys and its log-sum-exp. A query that sees
+    no key of either part gives zeros and -inf. Computed in the type of the log-sum-exp.
 
     ```mlir
     %o, %l = nn.merge_attention %a, %la, %b, %lb : (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>, tensor<1x4x7x16xf32>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>)
