@@ -30,7 +30,8 @@ using namespace meshwright;
 
 void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &options) {
   buildSchedulePipeline(pm, options);
-  pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
+  if (options.verifyPlacement)
+    pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
 }
 
 /// Returns a function that plans the memory of a program.
@@ -111,9 +112,12 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
-  case Phase::Rt:
-    buildSchedulePhase(pm);
+  case Phase::Rt: {
+    ScheduleOptions schedule;
+    schedule.verifyPlacement = true;
+    buildSchedulePhase(pm, schedule);
     return;
+  }
   }
 }
 

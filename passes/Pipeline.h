@@ -23,8 +23,8 @@ enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 
-/// Adds the schedule phase and the proof of its result: from an SPMD program, or a global
-/// one for one rank, to planned launches.
+/// Adds the schedule phase, and the proof of its result if `options` ask for it: from an
+/// SPMD program, or a global one for one rank, to planned launches.
 void buildSchedulePhase(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
 /// Adds the passes of one phase alone.

@@ -144,7 +144,9 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
-  auto plan = state->compile(PlanPhase::Spmd, {}, diagnostics);
+  CompileOptions compiling;
+  compiling.schedule = state->getScheduleOptions();
+  auto plan = state->compile(PlanPhase::Spmd, compiling, diagnostics);
   if (failed(plan))
     return diagnostics;
   auto reference = state->compile(PlanPhase::Global, {}, diagnostics);

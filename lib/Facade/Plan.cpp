@@ -163,11 +163,17 @@ LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnosti
   return success();
 }
 
+ScheduleOptions Plan::State::getScheduleOptions() const {
+  ScheduleOptions schedule;
+  schedule.verifyPlacement = options.has_value();
+  return schedule;
+}
+
 /// Returns the rt program, or null after an error.
 mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
   mlir::PassManager manager(context.get());
-  buildSchedulePhase(manager);
+  buildSchedulePhase(manager, getScheduleOptions());
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
@@ -367,6 +373,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   if (!state->executable || state->backend != options.backend) {
     CompileOptions compiling;
     compiling.backend = options.backend;
+    compiling.schedule = state->getScheduleOptions();
     auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
     if (failed(executable))
       return diagnostics;
@@ -401,6 +408,7 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   for (auto &[name, array] : state->parameters)
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
+  options.compile.schedule = state->getScheduleOptions();
   if (failed(state->completeReportLocked(diagnostics)))
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.

@@ -69,6 +69,9 @@ struct Plan::State {
   PlanPhase getExecutedPhase() const {
     return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
   }
+  /// Returns how the executed phase is scheduled. The result of a plan is proved. A program
+  /// that runs as it is may have a placement that no proof can derive.
+  ScheduleOptions getScheduleOptions() const;
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
   /// Ends planning: keeps the report and the target of the executed phase.
   void keepPlanned();

@@ -21,6 +21,8 @@ struct ScheduleOptions {
   /// `rt.overlap` allows it. Probed values are those of whole tensors, so a program that
   /// keeps them is not cut.
   bool splitCollectives = true;
+  /// Prove the placement of the result. `buildSchedulePhase` (passes/Pipeline.h) does.
+  bool verifyPlacement = false;
 };
 
 /// Adds the passes from an SPMD or a global program to a planned rt program, for the target

@@ -13,6 +13,7 @@
 #include "meshwright/passes/schedule/SplitRegion.h"
 
 #include "llvm/ADT/MapVector.h"
+#include "llvm/Support/Threading.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_SPLITCOLLECTIVESPASS
@@ -394,6 +395,9 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCo
   }
 
   void runOnOperation() override;
+  /// Derives the placement of the function. Fails without a diagnostic: a program that
+  /// runs as it is may have a placement that cannot be derived.
+  const FailureOr<PlacementAnalysis> &getPlacement();
   bool always = false;
   bool choose(SplitRegion &region, const CostModel &model, ArrayRef<Operation *> order,
               const DenseMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
@@ -438,6 +442,13 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   return always || split.time < whole.time - whole.time / 100;
 }
 
+const FailureOr<PlacementAnalysis> &SplitCollectivesPass::getPlacement() {
+  uint64_t thread = llvm::get_threadid();
+  ScopedDiagnosticHandler ignore(
+      &getContext(), [&](Diagnostic &) { return success(llvm::get_threadid() == thread); });
+  return getAnalysis<SharedPlacementAnalysis>().placement;
+}
+
 void SplitCollectivesPass::runOnOperation() {
   func::FuncOp func = getOperation();
   OnOffAuto mode = getRequestedOverlap(func).value_or(when);
@@ -452,9 +463,14 @@ void SplitCollectivesPass::runOnOperation() {
   Block &block = func.front();
   if (llvm::none_of(block, [](Operation &op) { return isCollective(&op); }))
     return markAllAnalysesPreserved();
-  const FailureOr<PlacementAnalysis> &placement = getAnalysis<SharedPlacementAnalysis>().placement;
-  if (failed(placement))
-    return signalPassFailure();
+  const FailureOr<PlacementAnalysis> &placement = getPlacement();
+  if (failed(placement)) {
+    // No analysis is preserved: another pass that derives the placement reports the error.
+    DistDialect::getDecisionLog(&getContext())
+        .add(kPass.str(), Outcome::Declined, func.getLoc(),
+             "collectives stay whole: the placement of the program cannot be derived");
+    return;
+  }
   MeshAttr mesh = placement->getMesh();
   if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
