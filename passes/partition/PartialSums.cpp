@@ -1,0 +1,152 @@
+//===- PartialSums.cpp - values that are reduced later --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A partial sum whose only use adds it to other values is not reduced where it is
+// computed. Partial sums are added to each other first, and share one reduction.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/partition/Partitioner.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+static int64_t countOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getNumElements();
+}
+
+/// Returns true for cheap ops that are linear in an operand and may stand between a partial
+/// sum and the sum that takes it. A constraint may not: it asks for a layout.
+static bool passesPartial(Operation *op) {
+  if (op->hasTrait<Reindexes>())
+    return !isa<ConstrainOp>(op) && countOf(op->getOperand(0)) == countOf(op->getResult(0));
+  return isa<nn::MulOp>(op);
+}
+
+bool Partitioner::canWait(Value value) const {
+  if (!value.hasOneUse())
+    return false;
+  Operation *user = *value.getUsers().begin();
+  // What is asked for next is reached from here at once.
+  if (isa<ConstrainOp, func::ReturnOp>(user) && value.getDefiningOp<ConstrainOp>())
+    return true;
+  if (isa<nn::AddOp>(user))
+    return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
+  if (!passesPartial(user))
+    return false;
+  if (auto mul = dyn_cast<nn::MulOp>(user)) {
+    Value other = mul.getLhs() == value ? mul.getRhs() : mul.getLhs();
+    if (countOf(other) != 1)
+      return false;
+  }
+  return canWait(user->getResult(0));
+}
+
+/// Makes a partial sum over a part of `axes` one over all of them, zero on all
+/// ranks but the first along the others: it moves nothing and shares a reduction.
+void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) {
+  auto missing = subtract(axes, local.unreduced);
+  if (!missing || missing->empty() || anyOverlap(local.sharding.getAxes(), *missing))
+    return;
+  local.value =
+      PartialOp::create(builder, loc, TypeRange{local.value.getType()}, ValueRange{local.value},
+                        getAxesAttr(builder.getContext(), *missing, mesh))
+          ->getResult(0);
+  local.unreduced.assign(axes.begin(), axes.end());
+}
+
+/// A sum with a partial sum in it: partial sums are added to each other, all
+/// else waits until they are reduced.
+FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
+  Value result = op.getResult();
+  SmallVector<Value, 2> partials, others;
+  for (Value operand : op.getOperands()) {
+    State &state = getState(operand);
+    if (state.isDeferred && operand.getType() == result.getType())
+      partials.push_back(operand);
+    else
+      others.push_back(operand);
+  }
+  if (partials.empty())
+    return false;
+  Local sum = getState(partials[0]).local;
+  SmallVector<Value, 2> rest = getState(partials[0]).rest;
+  if (partials.size() == 2 && partials[0] != partials[1]) {
+    const State &second = getState(partials[1]);
+    Local other = second.local;
+    widenPartial(sum, other.unreduced, op.getLoc());
+    widenPartial(other, sum.unreduced, op.getLoc());
+    if (other.unreduced == sum.unreduced && other.sharding == sum.sharding) {
+      sum.value =
+          nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, other.value);
+      rest.append(second.rest.begin(), second.rest.end());
+    } else {
+      others.push_back(partials[1]);
+    }
+  }
+  // A broadcast partial sum (positions, say) joins if it lies the same way.
+  for (Value &other : others) {
+    State &state = getState(other);
+    if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
+        !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
+      continue;
+    sum.value =
+        nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, state.local.value);
+    other = {};
+  }
+  for (Value other : others)
+    if (other)
+      rest.push_back(other);
+  if (failed(define(result, std::move(sum), std::move(rest))))
+    return failure();
+  return true;
+}
+
+/// A linear op on the way from a partial sum to the sum that takes it.
+FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
+  if (!passesPartial(op))
+    return false;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  int which = -1;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    const State &state = getState(operand);
+    if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
+      which = i;
+  }
+  if (which < 0 || !canWait(op->getOperand(which)))
+    return false;
+  // The op computes as its operand lies.
+  Local from = getState(op->getOperand(which)).local;
+  Assignment assignment;
+  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+    assignment.emplace_back(leaves.size());
+  for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[which])) {
+    size_t leaf = 0;
+    for (int factor : dim)
+      for (size_t j = 0; j < assignment[factor].size(); ++j)
+        assignment[factor][j] = from.sharding.dims[d][leaf++];
+  }
+  SmallVector<Value, 2> operands;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (int(i) == which) {
+      operands.push_back(from.value);
+      continue;
+    }
+    auto value = use(operand, project(operand, opFactors.rule.operands[i], opFactors, assignment),
+                     op->getLoc());
+    if (failed(value))
+      return failure();
+    operands.push_back(*value);
+  }
+  Value result = op->getResult(0);
+  ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
+  Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
+  if (failed(define(result, {local, sharding, from.unreduced})))
+    return failure();
+  return true;
+}
