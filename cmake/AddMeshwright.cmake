@@ -181,11 +181,20 @@ function(meshwright_add_unit_test name)
   set_property(GLOBAL APPEND PROPERTY MESHWRIGHT_UNIT_TESTS ${name})
 endfunction()
 
-# Headers as users include them, and the CMake package.
+# Headers as users include them, without those that say "Private to" their folder, and
+# the CMake package.
 function(meshwright_install_development)
+  file(GLOB_RECURSE headers RELATIVE "${PROJECT_SOURCE_DIR}" dialects/*.h passes/*.h lib/*.h)
+  set(private)
+  foreach(header ${headers})
+    file(STRINGS "${PROJECT_SOURCE_DIR}/${header}" mark REGEX "^// Private to " LIMIT_COUNT 1)
+    if(mark)
+      list(APPEND private PATTERN "${header}" EXCLUDE)
+    endif()
+  endforeach()
   install(DIRECTORY dialects passes lib COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/meshwright"
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.td")
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.td" ${private})
   install(DIRECTORY runtime/include COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/meshwright/runtime" FILES_MATCHING PATTERN "*.h")
   install(DIRECTORY "${MESHWRIGHT_GENERATED_DIR}/meshwright" COMPONENT development

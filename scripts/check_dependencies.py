@@ -150,6 +150,22 @@ def phases_error(root: pathlib.Path, source: pathlib.Path):
     return None
 
 
+def is_private(header: pathlib.Path) -> bool:
+    return header.suffix == ".h" and "\n// Private to " in header.read_text()
+
+
+def private_header_error(root: pathlib.Path, source: pathlib.Path, spelling: str, where: str):
+    """The error of an include of a private header where it may not be included."""
+    header = root / spelling.removeprefix("meshwright/")
+    if not spelling.startswith("meshwright/") or not header.exists() or not is_private(header):
+        return None
+    if header.parent != source.parent:
+        return f"{where}: {spelling} is private to its folder"
+    if source.suffix == ".h" and not is_private(source):
+        return f"{where}: {spelling} is private, but this header is installed"
+    return None
+
+
 def errors_of(root: pathlib.Path, source: pathlib.Path):
     folder = folder_of(source.relative_to(root).as_posix())
     if error := phases_error(root, source):
@@ -164,6 +180,8 @@ def errors_of(root: pathlib.Path, source: pathlib.Path):
             yield error
             continue
         target = target_of(root, source, spelling)
+        if error := private_header_error(root, source, spelling, where):
+            yield error
         if folder in STANDALONE:
             if re.match(r"(mlir|llvm|mlir-c|llvm-c)/", spelling):
                 yield f"{where}: {folder} knows no LLVM, but includes {spelling}"

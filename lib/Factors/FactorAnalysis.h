@@ -61,9 +61,7 @@ public:
 
   /// The leaves of each dimension of a value.
   mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
-  const OpFactors &getFactors(mlir::Operation *op) const {
-    return opFactors[ops.find(op)->second];
-  }
+  const OpFactors &getFactors(mlir::Operation *op) const { return opFactors[ops.find(op)->second]; }
   int64_t getSize(int leaf) const { return sizes[leaf]; }
   /// The order of a leaf's elements where it is sharded, and for how many ranks.
   /// Read from shardings that spell one; a policy may set it before it writes some.

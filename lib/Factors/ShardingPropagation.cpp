@@ -39,8 +39,8 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
 
 /// For every leaf of every factor that may be sharded, the places where it
 /// occurs in the op.
-const ShardingPropagation::OpGroups &
-ShardingPropagation::getGroups(Operation *op, const FactorAnalysis &factors) {
+const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *op,
+                                                                    const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
   OpGroups &result = it->second;
   if (!inserted)

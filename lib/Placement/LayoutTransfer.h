@@ -38,10 +38,10 @@ struct TransferContext {
 ///
 /// A reshape to or from local dimensions of size 1 may be read in several ways:
 /// [2, 128], the last dimension sharded over "tp", is as [2, 1, 128] either one
-/// head of eight or a chunk of a row. All readings describe the same elements on
+/// head of eight or a chunk of a row. All candidates describe the same elements on
 /// the same ranks. A sum or maximum of equal elements (a broadcast's) is as good
 /// one of several parts. `alternatives`, where given, receives the layouts of the
-/// other readings of the one result.
+/// other candidates of the one result.
 mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);

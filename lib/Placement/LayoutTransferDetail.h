@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to the files LayoutTransfer*.cpp.
+// Private to lib/Placement.
 //
 //===----------------------------------------------------------------------===//
 
@@ -55,10 +55,10 @@ padding::Padding overallState(const dist::Layout &layout);
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
 
-/// By the op's factor rule; a contraction of equal elements has other readings.
+/// By the op's factor rule; a contraction of equal elements has other candidates.
 MaybeLayouts transferByRule(const TransferContext &context,
                             mlir::SmallVectorImpl<dist::Layout> *alternatives);
-/// Reshape, and its other readings.
+/// Reshape, and its other candidates.
 MaybeLayouts transferReshape(const TransferContext &context,
                              mlir::SmallVectorImpl<dist::Layout> *alternatives);
 /// dist ops.

@@ -24,9 +24,9 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// More readings than this are not looked at: axes and dimensions of size 1
+/// More candidates than this are not looked at: axes and dimensions of size 1
 /// multiply them.
-constexpr size_t kMaxReadings = 48;
+constexpr size_t kMaxCandidates = 48;
 
 struct Piece {
   LayoutFactor factor;
@@ -45,8 +45,8 @@ public:
   /// With `join`, neighbours that every rank has whole count as one: boundaries
   /// may pass anywhere in them.
   bool cut(bool join);
-  /// All readings, the likeliest first.
-  void enumerate(SmallVectorImpl<Layout> &readings);
+  /// All candidates, the likeliest first.
+  void enumerate(SmallVectorImpl<Layout> &candidates);
 
 private:
   using Choice = SmallVector<int, 4>;
@@ -54,7 +54,7 @@ private:
   void openHeads();
   void splitDigits();
   Choice getChoices(size_t i);
-  void expand(size_t i, int least, SmallVectorImpl<Layout> &readings);
+  void expand(size_t i, int least, SmallVectorImpl<Layout> &candidates);
   Layout build() const;
 
   const Layout &input;
@@ -199,7 +199,7 @@ void Reshape::splitDigits() {
     SmallVector<SmallVector<Piece, 8>, 1> longer;
     for (const AxisList &digits : orders)
       for (const auto &way : ways) {
-        if (longer.size() == kMaxReadings)
+        if (longer.size() == kMaxCandidates)
           break;
         longer.push_back(way);
         for (const Axis &digit : digits) {
@@ -267,29 +267,29 @@ Layout Reshape::build() const {
   return layout;
 }
 
-void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &readings) {
-  if (readings.size() >= kMaxReadings)
+void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &candidates) {
+  if (candidates.size() >= kMaxCandidates)
     return;
   if (i == pieces.size()) {
     Layout layout = build();
-    if (llvm::none_of(readings, [&](const Layout &r) { return r.sameShardingAs(layout); }))
-      readings.push_back(std::move(layout));
+    if (llvm::none_of(candidates, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+      candidates.push_back(std::move(layout));
     return;
   }
   if (pieces[i].to >= 0) {
-    expand(i + 1, pieces[i].to, readings);
+    expand(i + 1, pieces[i].to, candidates);
     return;
   }
   for (int choice : getChoices(i)) {
     if (choice < least)
       continue;
     pieces[i].to = choice;
-    expand(i + 1, choice, readings);
+    expand(i + 1, choice, candidates);
     pieces[i].to = -1;
   }
 }
 
-void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
+void Reshape::enumerate(SmallVectorImpl<Layout> &candidates) {
   if (shape.empty()) {
     // A scalar: any sharded factor of one element would be lost.
     if (llvm::all_of(pieces, [](const Piece &p) { return p.factor.uniform; }))
@@ -300,7 +300,7 @@ void Reshape::enumerate(SmallVectorImpl<Layout> &readings) {
   }
   for (auto &way : ways) {
     pieces = way;
-    expand(0, 0, readings);
+    expand(0, 0, candidates);
   }
 }
 
@@ -309,28 +309,28 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
   auto op = cast<nn::ReshapeOp>(context.op);
   const Layout &input = *context.operands[0];
   Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);
-  SmallVector<Layout, 1> readings;
+  SmallVector<Layout, 1> candidates;
   bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
     return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
   });
   if (uniform && !input.dims.empty()) {
     // The same everywhere, in every shape.
-    Layout &layout = readings.emplace_back();
+    Layout &layout = candidates.emplace_back();
     for (int64_t size : op.getResult().getType().getShape())
       layout.dims.emplace_back(
           makeFactor(size, /*uniform=*/true, input.dims[0].factors[0].padding));
     layout.unreduced = input.unreduced;
     layout.reduction = input.reduction;
   } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
-    reshape.enumerate(readings);
-  if (readings.empty())
+    reshape.enumerate(candidates);
+  if (candidates.empty())
     return LogicalResult(report(context,
                                 "does not keep the factors of its operand, which lies as " +
                                     toString(input, context.mesh),
                                 0));
   if (alternatives)
-    for (Layout &reading : MutableArrayRef<Layout>(readings).drop_front())
-      alternatives->push_back(std::move(reading));
-  readings.truncate(1);
-  return ResultLayouts(std::move(readings));
+    for (Layout &candidate : MutableArrayRef<Layout>(candidates).drop_front())
+      alternatives->push_back(std::move(candidate));
+  candidates.truncate(1);
+  return ResultLayouts(std::move(candidates));
 }

@@ -283,10 +283,9 @@ LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
                     2);
     int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(embedding).value_or(size);
     if (stated != size)
-      return report(context,
-                    "has an offset in a table of " + Twine(stated) + " rows, expected " +
-                        Twine(size),
-                    1);
+      return report(
+          context,
+          "has an offset in a table of " + Twine(stated) + " rows, expected " + Twine(size), 1);
     return success();
   }
   if (!axes.empty())
@@ -369,8 +368,8 @@ bool RuleTransfer::contractsUniform() const {
   return false;
 }
 
-void RuleTransfer::addPartReadings(const Layout &layout,
-                                   SmallVectorImpl<Layout> &alternatives) const {
+void RuleTransfer::addUnreducedCandidates(const Layout &layout,
+                                          SmallVectorImpl<Layout> &alternatives) const {
   AxisList free;
   for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
     Axis whole{static_cast<int>(i), 1, axis.getSize()};
@@ -395,7 +394,7 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
         report(context, "has a factor rule that does not fit its operands and results"));
   if (failed(collect()))
     return failure();
-  bool hasPartReadings = alternatives && contractsUniform();
+  bool hasUnreducedCandidates = alternatives && contractsUniform();
   if (failed(checkAxes()))
     return failure();
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
@@ -441,7 +440,7 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     canonicalize(layout, mesh);
   }
   ReductionKind kind = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
-  if (hasPartReadings && (!layouts[0].isUnreduced() || layouts[0].reduction == kind))
-    addPartReadings(layouts[0], *alternatives);
+  if (hasUnreducedCandidates && (!layouts[0].isUnreduced() || layouts[0].reduction == kind))
+    addUnreducedCandidates(layouts[0], *alternatives);
   return layouts;
 }

@@ -78,6 +78,129 @@ static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
   return success();
 }
 
+namespace {
+
+/// A permute by pairs of ranks, as a renaming of the digits of a coordinate over `axes`.
+class PairTransfer {
+public:
+  PairTransfer(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh);
+  LogicalResult run(Layout &layout) const;
+
+private:
+  static int64_t read(int64_t coordinate, const Digit &digit) {
+    return coordinate / digit.stride % digit.axis.size;
+  }
+  const Digit *follow(const Digit &digit) const;
+  bool rename(AxisList &list) const;
+  bool keepsSums(ArrayRef<Axis> unreduced) const;
+
+  ArrayRef<Axis> axes;
+  MeshAttr mesh;
+  int64_t size;
+  /// The sender to each rank.
+  SmallVector<int64_t> source;
+  SmallVector<Digit> digits;
+};
+
+} // namespace
+
+PairTransfer::PairTransfer(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh)
+    : axes(axes), mesh(mesh), size(getNumShards(axes)), source(size, 0) {
+  ArrayRef<int64_t> pairs = *op.getPairs();
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    source[pairs[i + 1]] = pairs[i];
+  AxisList primes;
+  for (const Axis &axis : axes)
+    layout_transfer::appendPrimes(axis, primes);
+  digits.resize(primes.size());
+  int64_t stride = 1;
+  for (int i = primes.size() - 1; i >= 0; --i) {
+    digits[i] = {primes[i], stride};
+    stride *= primes[i].size;
+  }
+}
+
+/// The digit of the receiver that equals the sender's `digit`; null where there is none.
+const Digit *PairTransfer::follow(const Digit &digit) const {
+  for (const Digit &candidate : digits) {
+    if (candidate.axis.size != digit.axis.size)
+      continue;
+    bool same = true;
+    for (int64_t rank = 0; rank < size && same; ++rank)
+      same = read(source[rank], digit) == read(rank, candidate);
+    if (same)
+      return &candidate;
+  }
+  return nullptr;
+}
+
+/// Replaces the digits in `list` by those that follow them; false where one has none.
+bool PairTransfer::rename(AxisList &list) const {
+  AxisList result;
+  for (const Axis &axis : list) {
+    if (!anyOverlap(axes, axis)) {
+      result.push_back(axis);
+      continue;
+    }
+    AxisList parts;
+    layout_transfer::appendPrimes(axis, parts);
+    for (const Axis &part : parts) {
+      const Digit *digit = llvm::find_if(digits, [&](const Digit &d) { return d.axis == part; });
+      if (digit == digits.end()) {
+        if (anyOverlap(axes, part))
+          return false;
+        result.push_back(part);
+        continue;
+      }
+      const Digit *renamed = follow(*digit);
+      if (!renamed)
+        return false;
+      result.push_back(renamed->axis);
+    }
+  }
+  list = result;
+  return true;
+}
+
+/// Whether the parts of a sum only change places among the ranks that add them.
+bool PairTransfer::keepsSums(ArrayRef<Axis> unreduced) const {
+  SmallVector<Digit> summed;
+  for (const Digit &digit : digits)
+    if (anyOverlap(unreduced, digit.axis))
+      summed.push_back(digit);
+  llvm::BitVector seen(size);
+  for (int64_t rank = 0; rank < size; ++rank) {
+    // The group of the receiver, and the part that it gets.
+    int64_t base = rank, part = 0;
+    for (const Digit &digit : summed) {
+      base -= read(rank, digit) * digit.stride;
+      part += read(source[rank], digit) * digit.stride;
+    }
+    if (seen.test(base + part))
+      return false;
+    seen.set(base + part);
+  }
+  return true;
+}
+
+LogicalResult PairTransfer::run(Layout &layout) const {
+  Layout result = layout;
+  for (DimLayout &dim : result.dims)
+    for (LayoutFactor &factor : dim.factors)
+      if (!rename(factor.axes))
+        return failure();
+  if (!rename(result.unreduced)) {
+    if (!keepsSums(layout.unreduced))
+      return failure();
+    result.unreduced = layout.unreduced;
+    if (anyOverlap(result.getShardedAxes(), result.unreduced))
+      return failure();
+  }
+  canonicalize(result, mesh);
+  layout = std::move(result);
+  return success();
+}
+
 LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
                                                Layout &layout) {
   int64_t size = getNumShards(axes);
@@ -102,91 +225,5 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
     return shiftChunks(axes, distance, leftOut, layout);
   }
 
-  SmallVector<int64_t> source(size, 0);
-  ArrayRef<int64_t> pairs = *op.getPairs();
-  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
-    source[pairs[i + 1]] = pairs[i];
-
-  AxisList primes;
-  for (const Axis &axis : axes)
-    appendPrimes(axis, primes);
-  SmallVector<Digit> digits(primes.size());
-  int64_t stride = 1;
-  for (int i = primes.size() - 1; i >= 0; --i) {
-    digits[i] = {primes[i], stride};
-    stride *= primes[i].size;
-  }
-  auto read = [](int64_t coordinate, const Digit &digit) {
-    return coordinate / digit.stride % digit.axis.size;
-  };
-  // The digit of the receiver that equals the sender's `digit`.
-  auto follow = [&](const Digit &digit) -> const Digit * {
-    for (const Digit &candidate : digits) {
-      if (candidate.axis.size != digit.axis.size)
-        continue;
-      bool same = true;
-      for (int64_t rank = 0; rank < size && same; ++rank)
-        same = read(source[rank], digit) == read(rank, candidate);
-      if (same)
-        return &candidate;
-    }
-    return nullptr;
-  };
-  auto rename = [&](AxisList &list) {
-    AxisList result;
-    for (const Axis &axis : list) {
-      if (!anyOverlap(axes, axis)) {
-        result.push_back(axis);
-        continue;
-      }
-      AxisList parts;
-      appendPrimes(axis, parts);
-      for (const Axis &part : parts) {
-        const Digit *digit = llvm::find_if(digits, [&](const Digit &d) { return d.axis == part; });
-        if (digit == digits.end()) {
-          if (anyOverlap(axes, part))
-            return false;
-          result.push_back(part);
-          continue;
-        }
-        const Digit *renamed = follow(*digit);
-        if (!renamed)
-          return false;
-        result.push_back(renamed->axis);
-      }
-    }
-    list = result;
-    return true;
-  };
-
-  Layout result = layout;
-  for (DimLayout &dim : result.dims)
-    for (LayoutFactor &factor : dim.factors)
-      if (!rename(factor.axes))
-        return failure();
-  if (!rename(result.unreduced)) {
-    // Parts may change places among the ranks that sum them.
-    SmallVector<Digit> summed;
-    for (const Digit &digit : digits)
-      if (anyOverlap(layout.unreduced, digit.axis))
-        summed.push_back(digit);
-    llvm::BitVector seen(size);
-    for (int64_t rank = 0; rank < size; ++rank) {
-      // The group of the receiver, and which part it gets.
-      int64_t base = rank, part = 0;
-      for (const Digit &digit : summed) {
-        base -= read(rank, digit) * digit.stride;
-        part += read(source[rank], digit) * digit.stride;
-      }
-      if (seen.test(base + part))
-        return failure();
-      seen.set(base + part);
-    }
-    result.unreduced = layout.unreduced;
-    if (anyOverlap(result.getShardedAxes(), result.unreduced))
-      return failure();
-  }
-  canonicalize(result, mesh);
-  layout = std::move(result);
-  return success();
+  return PairTransfer(op, axes, mesh).run(layout);
 }

@@ -5,25 +5,17 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Placement/PlacementAnalysis.h"
-
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
-#include "meshwright/lib/Placement/ReadingSearch.h"
-#include "meshwright/lib/Support/OpSignature.h"
-
-#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "meshwright/lib/Placement/PlacementDerivation.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
 namespace {
-
-/// Combinations of readings of one op's operands that are looked at.
-constexpr size_t kMaxCombinations = 256;
 
 bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
   bool contentCounts = a.isPadded() || a.uniform;
@@ -41,81 +33,11 @@ bool sameLayout(const Layout &a, const Layout &b) {
 
 } // namespace
 
-namespace meshwright {
-
-/// The walk that fills an analysis.
-class PlacementDerivation {
-public:
-  PlacementDerivation(func::FuncOp func, PlacementAnalysis &analysis)
-      : func(func), analysis(analysis), mesh(analysis.mesh) {}
-  LogicalResult run();
-
-private:
-  /// Layouts that an op gives its results, and those of the other readings of its one
-  /// result.
-  struct Outcome {
-    SmallVector<Reading, 1> results, alternatives;
-  };
-
-  Reading intern(const Layout &layout);
-  FailureOr<Outcome> transferOnce(Operation *op, ArrayRef<Reading> operands,
-                                  function_ref<InFlightDiagnostic()> emitError,
-                                  function_ref<void(InFlightDiagnostic &, unsigned)> note);
-  /// Null for an op without a rule.
-  const FactorRule *getRule(Operation *op);
-  FailureOr<Layout> getBoundary(DictionaryAttr attributes, Type type, StringRef what, unsigned i);
-  LogicalResult addArguments();
-  LogicalResult visitBlock(Block &block);
-  LogicalResult visit(Operation *op);
-  LogicalResult visitReadings(Operation *op);
-  Readings getPlausible(Operation *op, unsigned operand);
-  SmallVector<SmallVector<Reading, 4>> combineReadings(Operation *op);
-  LogicalResult visitIf(scf::IfOp op);
-  LogicalResult visitLaunch(Operation *op, Block &block);
-  /// Gives values the layouts of others that they are under another name.
-  LogicalResult passOn(Operation *op, ValueRange from, ValueRange to);
-  LogicalResult visitReturn(func::ReturnOp op);
-  /// Follows scalars that differ between ranks.
-  LogicalResult visitRankDependent(Operation *op, bool &handled);
-  LogicalResult checkCollective(Operation *op);
-  LogicalResult resolve();
-
-  void set(Value value, Reading reading) { analysis.layouts[value] = reading; }
-  Reading get(Value value) const { return analysis.layouts.lookup(value); }
-  Readings getReadings(Value value) const {
-    auto it = ambiguous.find(value);
-    return it == ambiguous.end() ? Readings{get(value)} : it->second;
-  }
-  void explain(InFlightDiagnostic &diagnostic, Operation *op, unsigned operand) const;
-
-  func::FuncOp func;
-  PlacementAnalysis &analysis;
-  MeshAttr mesh;
-  DenseMap<size_t, SmallVector<Reading, 1>> interned;
-  /// Transfers so far, for each signature by the operands' layouts, and factor rules.
-  DenseMap<Operation *, SmallVector<std::pair<SmallVector<Reading, 4>, Outcome>, 1>, OpSignature>
-      outcomes;
-  DenseMap<Operation *, std::optional<FactorRule>, OpSignature> rules;
-  /// Values with several readings, and the ops they pass through, in order.
-  DenseMap<Value, Readings> ambiguous;
-  SmallVector<ReadingLink> links;
-  /// Scalars that differ between the ranks along these axes, and where from.
-  struct Dependence {
-    AxisList axes;
-    Value index;
-  };
-  DenseMap<Value, Dependence> dependent;
-  /// The conditions around the op that differ between ranks.
-  SmallVector<Value, 2> conditions;
-};
-
-} // namespace meshwright
-
-Reading PlacementDerivation::intern(const Layout &layout) {
-  SmallVector<Reading, 1> &bucket = interned[static_cast<size_t>(hash_value(layout))];
-  for (Reading reading : bucket)
-    if (sameLayout(*reading, layout))
-      return reading;
+LayoutRef PlacementDerivation::intern(const Layout &layout) {
+  SmallVector<LayoutRef, 1> &bucket = interned[static_cast<size_t>(hash_value(layout))];
+  for (LayoutRef candidate : bucket)
+    if (sameLayout(*candidate, layout))
+      return candidate;
   analysis.storage.push_back(layout);
   bucket.push_back(&analysis.storage.back());
   return bucket.back();
@@ -145,9 +67,10 @@ static bool dependsOnLayoutsOnly(Operation *op) {
 
 /// Transfers layouts through the op, or recalls what an equal op gave for the same ones.
 /// Errors are not remembered: each names its op.
-FailureOr<PlacementDerivation::Outcome> PlacementDerivation::transferOnce(
-    Operation *op, ArrayRef<Reading> operands, function_ref<InFlightDiagnostic()> emitError,
-    function_ref<void(InFlightDiagnostic &, unsigned)> note) {
+FailureOr<PlacementDerivation::Outcome>
+PlacementDerivation::transferOnce(Operation *op, ArrayRef<LayoutRef> operands,
+                                  function_ref<InFlightDiagnostic()> emitError,
+                                  function_ref<void(InFlightDiagnostic &, unsigned)> note) {
   bool isShared = dependsOnLayoutsOnly(op);
   if (isShared)
     if (auto it = outcomes.find(op); it != outcomes.end())
@@ -155,8 +78,7 @@ FailureOr<PlacementDerivation::Outcome> PlacementDerivation::transferOnce(
         if (known == operands)
           return outcome;
   SmallVector<Layout, 1> alternatives;
-  FailureOr<ResultLayouts> results =
-      transfer({op, operands, mesh, emitError, note}, &alternatives);
+  FailureOr<ResultLayouts> results = transfer({op, operands, mesh, emitError, note}, &alternatives);
   if (failed(results))
     return failure();
   Outcome outcome;
@@ -168,7 +90,7 @@ FailureOr<PlacementDerivation::Outcome> PlacementDerivation::transferOnce(
   for (const Layout &layout : alternatives)
     outcome.alternatives.push_back(intern(layout));
   if (isShared)
-    outcomes[op].push_back({SmallVector<Reading, 4>(operands), outcome});
+    outcomes[op].push_back({SmallVector<LayoutRef, 4>(operands), outcome});
   return outcome;
 }
 
@@ -211,10 +133,10 @@ LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
       return failure();
     if (dependent.contains(value))
       return LogicalResult(op.emitOpError() << "result " << i << " differs between ranks");
-    Readings fitting;
-    for (Reading reading : getReadings(value))
-      if (isLayout(*reading, *promised, mesh))
-        fitting.push_back(reading);
+    Candidates fitting;
+    for (LayoutRef candidate : getCandidates(value))
+      if (isLayout(*candidate, *promised, mesh))
+        fitting.push_back(candidate);
     if (fitting.empty()) {
       InFlightDiagnostic diagnostic =
           op.emitOpError() << "result " << i << " lies as " << toString(*get(value), mesh)
@@ -245,7 +167,7 @@ LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
 void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
                                   unsigned operand) const {
   Value value = op->getOperand(operand);
-  Reading layout = get(value);
+  LayoutRef layout = get(value);
   if (!layout)
     return;
   if (!layout->isUnreduced()) {
@@ -256,7 +178,7 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
   while (Operation *from = rt::getSource(value).getDefiningOp()) {
     Value next;
     for (Value candidate : from->getOperands())
-      if (Reading own = get(candidate); own && own->unreduced == layout->unreduced)
+      if (LayoutRef own = get(candidate); own && own->unreduced == layout->unreduced)
         next = candidate;
     if (!next)
       break;
@@ -339,7 +261,8 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
   if (differs)
     conditions.pop_back();
   for (unsigned i = 0; i < op.getNumResults(); ++i) {
-    Reading first = get(op.thenYield()->getOperand(i)), second = get(op.elseYield()->getOperand(i));
+    LayoutRef first = get(op.thenYield()->getOperand(i)),
+              second = get(op.elseYield()->getOperand(i));
     Layout joined = *first;
     if (!isLayout(*first, *second, mesh)) {
       joined = *second;
@@ -366,12 +289,12 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
       }
     joined.corner = Padding::Arbitrary;
     set(op.getResult(i), intern(joined));
-    for (auto [yield, reading] :
+    for (auto [yield, candidate] :
          {std::pair(op.thenYield(), first), std::pair(op.elseYield(), second)}) {
       Value from = yield->getOperand(i);
       // No other user may read it otherwise.
       if (auto it = ambiguous.find(from); it != ambiguous.end())
-        it->second = {reading};
+        it->second = {candidate};
       if (auto it = dependent.find(from); it != dependent.end()) {
         Dependence own = it->second;
         own.axes.append(dependent[op.getResult(i)].axes);
@@ -389,12 +312,12 @@ LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueR
     set(target, get(source));
     // Copies: assignment may move what a map holds.
     if (auto it = ambiguous.find(source); it != ambiguous.end()) {
-      Readings readings = it->second;
-      ReadingLink link{op, {source}, {target}, {}};
-      for (Reading reading : readings)
-        link.combinations.push_back({{reading}, {reading}});
+      Candidates candidates = it->second;
+      CandidateLink link{op, {source}, {target}, {}};
+      for (LayoutRef candidate : candidates)
+        link.combinations.push_back({{candidate}, {candidate}});
       links.push_back(std::move(link));
-      ambiguous[target] = std::move(readings);
+      ambiguous[target] = std::move(candidates);
       analysis.ambiguous.insert(target);
     }
     if (auto it = dependent.find(source); it != dependent.end()) {
@@ -432,7 +355,7 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   if (failed(checkCollective(op)))
     return failure();
   bool several = isa<nn::ReshapeOp>(op);
-  SmallVector<Reading, 4> operands;
+  SmallVector<LayoutRef, 4> operands;
   for (Value operand : op->getOperands()) {
     several |= !ambiguous.empty() && ambiguous.contains(operand);
     operands.push_back(get(operand));
@@ -440,166 +363,16 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
       return op->emitOpError() << "uses a value from outside the function";
   }
   if (several)
-    return visitReadings(op);
+    return visitCandidates(op);
   FailureOr<Outcome> outcome = transferOnce(
       op, operands, [&] { return op->emitOpError(); },
       [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); });
   if (failed(outcome))
     return failure();
   if (!outcome->alternatives.empty())
-    return visitReadings(op);
-  for (auto [result, reading] : llvm::zip_equal(op->getResults(), outcome->results))
-    set(result, reading);
-  return success();
-}
-
-/// The readings of an operand without those that shard what the op reads whole, or
-/// lie in blocks that it cannot take.
-Readings PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
-  Readings readings = getReadings(op->getOperand(operand));
-  if (readings.size() < 2 || isa<nn::ReshapeOp, nn::ReduceOp>(op))
-    return readings;
-  const FactorRule *known = getRule(op);
-  if (!known)
-    return readings;
-  const FactorRule &rule = *known;
-  // Keys may be sharded around a ring.
-  auto attention = dyn_cast<nn::AttentionOp>(op);
-  int keys = attention ? rule.operands[1][2].front() : -1;
-  bool takesBlocks = layout_transfer::keepsBlocks(op) ||
-                     (attention && op->getOperand(operand) == attention.getBias());
-  Readings plausible;
-  for (Reading reading : readings) {
-    bool reads = !takesBlocks && reading->isBlockwise();
-    for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], reading->dims))
-      reads |= factors.size() == 1 && factors[0] != keys &&
-               rule.factors[factors[0]].kind == FactorKind::Special && dim.isSharded();
-    if (!reads)
-      plausible.push_back(reading);
-  }
-  return plausible.empty() ? Readings{readings.front()} : plausible;
-}
-
-/// Readings of all operands. Those come first that agree on how a factor of the
-/// op's rule is sharded: there may be too many to look at all.
-SmallVector<SmallVector<Reading, 4>> PlacementDerivation::combineReadings(Operation *op) {
-  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : getRule(op);
-  // Values that are moved together mostly lie alike.
-  bool isMove = isa<DistDialect>(op->getDialect());
-  auto agrees = [&](ArrayRef<Reading> prefix, Reading reading) {
-    if (isMove && !prefix.empty())
-      return llvm::equal(
-          prefix.front()->dims, reading->dims,
-          [](const DimLayout &a, const DimLayout &b) { return a.getAxes() == b.getAxes(); });
-    if (!rule || rule->operands.empty())
-      return true;
-    llvm::SmallDenseMap<int, AxisList> known;
-    auto add = [&](unsigned operand, Reading own) {
-      for (auto [factors, dim] : llvm::zip_equal(rule->operands[operand], own->dims))
-        if (factors.size() == 1) {
-          auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
-          if (!isNew && it->second != dim.getAxes())
-            return false;
-        }
-      return true;
-    };
-    for (auto [i, own] : llvm::enumerate(prefix))
-      add(i, own);
-    return add(prefix.size(), reading);
-  };
-  SmallVector<SmallVector<Reading, 4>> combinations(1);
-  for (OpOperand &operand : op->getOpOperands()) {
-    SmallVector<SmallVector<Reading, 4>> longer, others;
-    for (Reading reading : getPlausible(op, operand.getOperandNumber()))
-      for (const auto &prefix : combinations) {
-        auto &list = agrees(prefix, reading) ? longer : others;
-        if (list.size() == kMaxCombinations)
-          continue;
-        list.push_back(prefix);
-        list.back().push_back(reading);
-      }
-    longer.append(others.begin(), others.end());
-    longer.truncate(std::min(longer.size(), kMaxCombinations));
-    combinations = std::move(longer);
-  }
-  return combinations;
-}
-
-/// An op whose operands have several readings, or a reshape, which makes them.
-LogicalResult PlacementDerivation::visitReadings(Operation *op) {
-  SmallVector<SmallVector<Reading, 4>> combinations = combineReadings(op);
-  ReadingLink link{op, op->getOperands(), op->getResults(), {}};
-  bool single = combinations.size() == 1;
-  for (const auto &operands : combinations) {
-    // One combination among several may well be wrong.
-    auto emit = [&] {
-      if (single)
-        return op->emitOpError();
-      InFlightDiagnostic silent = emitError(op->getLoc());
-      silent.abandon();
-      return silent;
-    };
-    auto note = [&](InFlightDiagnostic &diagnostic, unsigned i) {
-      if (single)
-        explain(diagnostic, op, i);
-    };
-    FailureOr<Outcome> outcome = transferOnce(op, operands, emit, note);
-    if (failed(outcome)) {
-      if (single)
-        return failure();
-      continue;
-    }
-    link.combinations.push_back({operands, outcome->results});
-    for (Reading alternative : outcome->alternatives)
-      link.combinations.push_back({operands, {alternative}});
-  }
-  // Operands that are read as sharded over the same axes in different dimensions
-  // give blocks: seldom what is meant, and the more of them the fewer others are
-  // looked at.
-  auto isBlockwise = [](const auto &combination) {
-    return llvm::any_of(combination.second, [](Reading r) { return r->isBlockwise(); });
-  };
-  if (!llvm::all_of(link.combinations, isBlockwise))
-    llvm::erase_if(link.combinations, isBlockwise);
-  if (link.combinations.empty()) {
-    // Report what is wrong with the likeliest reading.
-    FailureOr<ResultLayouts> results =
-        transfer({op, combinations.front(), mesh, [&] { return op->emitOpError(); },
-                  [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
-    return success(succeeded(results));
-  }
-  for (auto [i, result] : llvm::enumerate(op->getResults())) {
-    Readings readings;
-    for (const auto &combination : link.combinations)
-      if (!llvm::is_contained(readings, combination.second[i]))
-        readings.push_back(combination.second[i]);
-    set(result, readings.front());
-    if (readings.size() > 1) {
-      ambiguous[result] = std::move(readings);
-      analysis.ambiguous.insert(result);
-    }
-  }
-  bool constrains =
-      llvm::any_of(op->getOperands(), [&](Value operand) { return ambiguous.contains(operand); });
-  if (constrains || link.combinations.size() > 1)
-    links.push_back(std::move(link));
-  return success();
-}
-
-/// Keeps of all readings those that the uses agree with, and chooses one.
-LogicalResult PlacementDerivation::resolve() {
-  if (auto conflict = chooseReadings(links, ambiguous, [&](Value value) { return get(value); })) {
-    const ReadingLink &link = links[*conflict];
-    size_t i = 0;
-    while (i + 1 < link.operands.size() && !ambiguous.contains(link.operands[i]))
-      ++i;
-    InFlightDiagnostic diagnostic = link.op->emitOpError() << "reads operand " << i
-                                                           << " otherwise than its other users do";
-    diagnostic.attachNote(link.operands[i].getLoc()) << "the operand is from here";
-    return diagnostic;
-  }
-  for (auto &[value, readings] : ambiguous)
-    set(value, readings.front());
+    return visitCandidates(op);
+  for (auto [result, candidate] : llvm::zip_equal(op->getResults(), outcome->results))
+    set(result, candidate);
   return success();
 }
 

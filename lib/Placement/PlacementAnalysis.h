@@ -42,7 +42,7 @@ public:
   dist::MeshAttr getMesh() const { return mesh; }
   /// Whether local dimensions of size 1 let the value be read in several ways
   /// (see `transfer`); `getLayout` is one that all its users agree with.
-  bool hasSeveralReadings(mlir::Value value) const { return ambiguous.contains(value); }
+  bool hasSeveralCandidates(mlir::Value value) const { return ambiguous.contains(value); }
 
 private:
   friend class PlacementDerivation;

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to LayoutTransferRule.cpp and LayoutTransferPadding.cpp.
+// Private to lib/Placement.
 //
 //===----------------------------------------------------------------------===//
 
@@ -53,8 +53,8 @@ private:
   mlir::LogicalResult checkUnreduced();
   /// Whether all that is contracted of some factor are equal elements.
   bool contractsUniform() const;
-  void addPartReadings(const dist::Layout &layout,
-                       mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
+  void addUnreducedCandidates(const dist::Layout &layout,
+                              mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 
   // Padding: what the op needs of it, and what it leaves.
   mlir::LogicalResult derivePadding();

@@ -13,8 +13,8 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Readings of an op's operands, or of its result, that are looked at.
-static constexpr size_t kMaxReadings = 32;
+/// Candidates of an op's operands, or of its result, that are looked at.
+static constexpr size_t kMaxCandidates = 32;
 
 /// A reshape may be read in several ways. Those that what follows cannot bear
 /// are dropped, and where it is known what was meant, all others.
@@ -22,12 +22,12 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
   std::vector<SmallVector<Layout, 3>> combinations(1);
   for (Value operand : op->getOperands()) {
     std::vector<SmallVector<Layout, 3>> longer;
-    for (const Layout &reading : derived.find(operand)->second)
+    for (const Layout &candidate : derived.find(operand)->second)
       for (const auto &prefix : combinations) {
-        if (longer.size() == kMaxReadings)
+        if (longer.size() == kMaxCandidates)
           break;
         longer.push_back(prefix);
-        longer.back().push_back(reading);
+        longer.back().push_back(candidate);
       }
     combinations = std::move(longer);
   }
@@ -39,10 +39,10 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
     return diag;
   };
   auto add = [&](Value result, Layout layout) {
-    std::vector<Layout> &readings = derived[result];
-    if (readings.size() < kMaxReadings &&
-        llvm::none_of(readings, [&](const Layout &r) { return r.sameShardingAs(layout); }))
-      readings.push_back(std::move(layout));
+    std::vector<Layout> &candidates = derived[result];
+    if (candidates.size() < kMaxCandidates &&
+        llvm::none_of(candidates, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+      candidates.push_back(std::move(layout));
   };
   bool any = false;
   for (const auto &operands : combinations) {
@@ -63,12 +63,12 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
   }
   for (Value result : op->getResults()) {
     auto meant = known.find(result);
-    std::vector<Layout> &readings = derived[result];
-    if (meant == known.end() || readings.size() == 1)
+    std::vector<Layout> &candidates = derived[result];
+    if (meant == known.end() || candidates.size() == 1)
       continue;
-    auto fits = [&](const Layout &reading) { return isLayout(reading, meant->second, mesh); };
-    if (llvm::any_of(readings, fits))
-      llvm::erase_if(readings, [&](const Layout &reading) { return !fits(reading); });
+    auto fits = [&](const Layout &candidate) { return isLayout(candidate, meant->second, mesh); };
+    if (llvm::any_of(candidates, fits))
+      llvm::erase_if(candidates, [&](const Layout &candidate) { return !fits(candidate); });
   }
   return success();
 }

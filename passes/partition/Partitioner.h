@@ -71,6 +71,9 @@ private:
   mlir::LogicalResult partition(mlir::Operation *op);
   /// The axes along which the keys of attention stay sharded; none elsewhere.
   dist::AxisList getRingAxes(nn::AttentionOp op) const;
+  mlir::LogicalResult assignRing(nn::AttentionOp op, const dist::AxisList &axes,
+                                 Assignment &assignment, dist::AxisList &queryAxes);
+  mlir::FailureOr<mlir::Value> maskValues(mlir::Value value, mlir::Location loc);
   /// Attention whose keys stay sharded, in steps around a ring.
   mlir::LogicalResult partitionRing(nn::AttentionOp op, const dist::AxisList &axes);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);

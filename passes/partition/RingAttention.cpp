@@ -140,19 +140,114 @@ static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int
   return {nullptr, builder.getDenseI64ArrayAttr(pairs)};
 }
 
-LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axes) {
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  const FactorRule &rule = opFactors.rule;
-  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
-  Location loc = op.getLoc();
+/// The part of a key padding mask that shows the first `length` of `count` keys, with
+/// `keyPadding` if there is one.
+static Value limitKeys(OpBuilder &builder, Location loc, int64_t length, int64_t count,
+                       int64_t batch, Value keyPadding) {
+  // The same for all of the batch, of which a rank may have a part.
+  SmallVector<bool> seen;
+  for (int64_t j = 0; j < count; ++j)
+    seen.push_back(j < length);
+  auto type = RankedTensorType::get({1, count}, builder.getI1Type());
+  Value limit = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
+  auto wide = type.clone({batch, count});
+  return keyPadding ? Value(nn::AndOp::create(builder, loc, wide, keyPadding, limit))
+                    : Value(nn::BroadcastOp::create(builder, loc, wide, limit));
+}
 
-  // Keys and queries stay as they are constrained; all else as for other ops.
-  Assignment assignment = assign(op);
+namespace {
+
+/// The local operands of all steps of a ring; absent ones are null.
+struct StepOperands {
+  Value query, key, value, keyPadding, bias, queryPositions;
+  /// The dimension of the keys in the bias, and whether the bias has one.
+  int64_t biasDim = 0;
+  bool cutsBias = false;
+  bool needsPositions = false;
+};
+
+} // namespace
+
+/// Writes attention over the chunk of each needed step, with the moves between them, and
+/// merges the parts. Returns the result of type `type`, and its log-sum-exp or null.
+static std::pair<Value, Value> writeSteps(OpBuilder &builder, nn::AttentionOp op, ArrayAttr axes,
+                                          ChunkWriter &chunks, StepOperands operands,
+                                          RankedTensorType type, const RanksOfSteps &needing,
+                                          const RanksOfSteps &holding) {
+  Location loc = op.getLoc();
+  Type element = type.getElementType();
+  auto lseType = RankedTensorType::get(type.getShape().drop_back(),
+                                       element.isF64() ? element : builder.getF32Type());
+  llvm::SmallBitVector needed = getNeededSteps(needing);
+  bool merges = needed.count() > 1 || op.getLse();
+  int64_t shift = 0;
+  Value out, lse;
+  for (unsigned step : needed.set_bits()) {
+    if (int64_t(step) != shift) {
+      Value both[] = {operands.key, operands.value};
+      auto [distance, pairs] = getMove(builder, step - shift, holding[step]);
+      auto moved = PermuteOp::create(builder, loc,
+                                     TypeRange{operands.key.getType(), operands.value.getType()},
+                                     both, axes, distance, pairs);
+      operands.key = moved.getResult(0);
+      operands.value = moved.getResult(1);
+      shift = step;
+    }
+    auto part = nn::AttentionOp::create(
+        builder, loc, type, merges ? lseType : Type(), operands.query, operands.key, operands.value,
+        operands.keyPadding ? chunks.cut(operands.keyPadding, 1, shift) : Value(),
+        operands.cutsBias ? chunks.cut(operands.bias, operands.biasDim, shift) : operands.bias,
+        operands.queryPositions, operands.needsPositions ? chunks.getPositions(shift) : Value(),
+        op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(),
+        nullptr, op.getSoftCapAttr());
+    if (!out) {
+      out = part.getResult();
+      lse = part.getLse();
+      continue;
+    }
+    auto merged = nn::MergeAttentionOp::create(builder, loc, type, lseType, out, lse,
+                                               part.getResult(), part.getLse());
+    out = merged.getResult();
+    lse = merged.getLse();
+  }
+  return {out, lse};
+}
+
+/// The positions of the rows of `query`, which are sharded as `queries`; zeros where it is null.
+static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh, Value query,
+                                const LayoutFactor *queries) {
+  int64_t rows = cast<RankedTensorType>(query.getType()).getDimSize(2);
+  auto type = RankedTensorType::get({rows}, builder.getI64Type());
+  auto zero = builder.getI64IntegerAttr(0);
+  if (queries)
+    return PositionsOp::create(builder, loc, type, getFactorAttr(*queries, mesh), zero);
+  return nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, zero));
+}
+
+/// Zeroes the padding of values of attention that may not be finite: a hidden key has
+/// weight zero, and zero times NaN is NaN.
+FailureOr<Value> Partitioner::maskValues(Value value, Location loc) {
+  const Layout *layout = derive(value);
+  if (!layout)
+    return failure();
+  auto isNumber = [](const LayoutFactor &f) {
+    return !f.isPadded() || padding::isFinite(f.padding);
+  };
+  if (llvm::all_of(layout->dims[2].factors, isNumber))
+    return value;
+  return mask(value, Layout(*layout), 2, loc);
+}
+
+/// Assigns axes for attention in steps: keys and queries stay as they are constrained, all
+/// else as for other ops.
+LogicalResult Partitioner::assignRing(nn::AttentionOp op, const AxisList &axes,
+                                      Assignment &assignment, AxisList &queryAxes) {
+  assignment = assign(op);
   for (auto &leaves : assignment)
     for (AxisList &leaf : leaves)
       if (anyOverlap(leaf, axes))
         leaf.clear();
-  AxisList queryAxes;
+  int queryFactor = factors.getFactors(op).rule.operands[0][2].front();
   for (auto [own, given] :
        llvm::zip(assignment[queryFactor], getState(op.getQuery()).target.dims[2])) {
     own = given;
@@ -162,6 +257,19 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
     return op.emitOpError() << "has keys sharded over " << toString(axes, mesh)
                             << " and queries over " << toString(queryAxes, mesh)
                             << ", expected the same axes";
+  return success();
+}
+
+LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axes) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
+  Location loc = op.getLoc();
+
+  Assignment assignment;
+  AxisList queryAxes;
+  if (failed(assignRing(op, axes, assignment, queryAxes)))
+    return failure();
   auto whole = assignment;
   KeyDim keys;
   bool found = false;
@@ -193,17 +301,8 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   auto query = useAs(0, assignment), key = useAs(1, assignment), value = useAs(2, assignment);
   if (failed(query) || failed(key) || failed(value))
     return failure();
-  // A hidden key has weight zero, and zero times NaN is NaN.
-  if (keys.factor.isPadded()) {
-    const Layout *layout = derive(*value);
-    if (!layout)
-      return failure();
-    auto isNumber = [](const LayoutFactor &f) {
-      return !f.isPadded() || padding::isFinite(f.padding);
-    };
-    if (!llvm::all_of(layout->dims[2].factors, isNumber))
-      value = this->mask(*value, Layout(*layout), 2, loc);
-  }
+  if (keys.factor.isPadded() && failed(value = maskValues(*value, loc)))
+    return failure();
 
   ChunkWriter chunks(builder, loc, mesh, keys);
   unsigned next = 3;
@@ -218,46 +317,29 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   if (std::optional<int64_t> length = op.getKvLength()) {
     int64_t count = op.getKey().getType().getDimSize(2);
     int64_t batch = cast<RankedTensorType>(query->getType()).getDimSize(0);
-    // The same for all of the batch, of which a rank may have a part.
-    SmallVector<bool> seen;
-    for (int64_t j = 0; j < count; ++j)
-      seen.push_back(j < *length);
-    auto type = RankedTensorType::get({1, count}, builder.getI1Type());
-    Value limit = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
-    auto wide = type.clone({batch, count});
-    keyPadding = *keyPadding ? Value(nn::AndOp::create(builder, loc, wide, *keyPadding, limit))
-                             : Value(nn::BroadcastOp::create(builder, loc, wide, limit));
+    keyPadding = limitKeys(builder, loc, *length, count, batch, *keyPadding);
   }
   if (*keyPadding)
     keyPadding = chunks.prepare(*keyPadding, 1);
-  int64_t biasDim = *bias ? cast<RankedTensorType>(bias->getType()).getRank() - 1 : 0;
-  bool cutsBias = *bias && op.getBias().getType().getShape().back() != 1;
-  if (cutsBias)
-    bias = chunks.prepare(*bias, biasDim);
+  StepOperands operands{*query, *key, *value, *keyPadding, *bias, {}};
+  if (*bias)
+    operands.biasDim = cast<RankedTensorType>(bias->getType()).getRank() - 1;
+  operands.cutsBias = *bias && op.getBias().getType().getShape().back() != 1;
+  if (operands.cutsBias)
+    operands.bias = chunks.prepare(*bias, operands.biasDim);
 
   // Positions tell what the mask hides, and which keys are padding.
   LayoutFactor queries;
   if (queryLeaves.size() == 1)
     queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);
-  Value queryPositions;
-  bool needsPositions = mask.isPositional() || keys.factor.isPadded();
-  if (needsPositions) {
-    int64_t rows = cast<RankedTensorType>(query->getType()).getDimSize(2);
-    auto type = RankedTensorType::get({rows}, builder.getI64Type());
-    if (mask.isPositional())
-      queryPositions = PositionsOp::create(builder, loc, type, getFactorAttr(queries, mesh),
-                                           builder.getI64IntegerAttr(0));
-    else
-      queryPositions = nn::ConstantOp::create(
-          builder, loc, DenseElementsAttr::get(type, builder.getI64IntegerAttr(0)));
-  }
+  operands.needsPositions = mask.isPositional() || keys.factor.isPadded();
+  if (operands.needsPositions)
+    operands.queryPositions =
+        makeQueryPositions(builder, loc, mesh, *query, mask.isPositional() ? &queries : nullptr);
 
   Value result = op.getResult();
   ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
   RankedTensorType type = getLocalType(result, sharding);
-  Type element = type.getElementType();
-  auto lseType = RankedTensorType::get(type.getShape().drop_back(),
-                                       element.isF64() ? element : builder.getF32Type());
   RanksOfSteps needing =
       getNeedingRanks(mask, mask.isPositional() ? &queries : nullptr, keys.factor);
   RanksOfSteps holding = getHoldingRanks(needing);
@@ -265,38 +347,8 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   if (isProduct)
     for (llvm::SmallBitVector &ranks : holding)
       ranks.set();
-  llvm::SmallBitVector needed = getNeededSteps(needing);
-  bool merges = needed.count() > 1 || op.getLse();
-  int64_t shift = 0;
-  Value out, lse;
-  for (unsigned step : needed.set_bits()) {
-    if (int64_t(step) != shift) {
-      Value both[] = {*key, *value};
-      auto [distance, pairs] = getMove(builder, step - shift, holding[step]);
-      auto moved =
-          PermuteOp::create(builder, loc, TypeRange{key->getType(), value->getType()}, both,
-                            getAxesAttr(builder.getContext(), axes, mesh), distance, pairs);
-      key = moved.getResult(0);
-      value = moved.getResult(1);
-      shift = step;
-    }
-    auto part = nn::AttentionOp::create(
-        builder, loc, type, merges ? lseType : Type(), *query, *key, *value,
-        *keyPadding ? chunks.cut(*keyPadding, 1, shift) : Value(),
-        cutsBias ? chunks.cut(*bias, biasDim, shift) : *bias, queryPositions,
-        needsPositions ? chunks.getPositions(shift) : Value(), op.getScaleAttr(),
-        op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), nullptr,
-        op.getSoftCapAttr());
-    if (!out) {
-      out = part.getResult();
-      lse = part.getLse();
-      continue;
-    }
-    auto merged = nn::MergeAttentionOp::create(builder, loc, type, lseType, out, lse,
-                                               part.getResult(), part.getLse());
-    out = merged.getResult();
-    lse = merged.getLse();
-  }
+  auto [out, lse] = writeSteps(builder, op, getAxesAttr(builder.getContext(), axes, mesh), chunks,
+                               operands, type, needing, holding);
   if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
     out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   if (failed(define(result, {out, sharding, {}})))

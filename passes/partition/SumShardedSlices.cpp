@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/partition/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"

@@ -185,7 +185,7 @@ void nonlinear(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
 //===----------------------------------------------------------------------===//
 
 StringRef getExcuse(const PlacementAnalysis &analysis, Value value) {
-  return analysis.hasSeveralReadings(value) ? "read as a dimension of its own" : "";
+  return analysis.hasSeveralCandidates(value) ? "read as a dimension of its own" : "";
 }
 
 void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
@@ -409,7 +409,7 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
           broadcasts |= a.getLocalSize() == 1 && a.getGlobalSize() != b.getGlobalSize() &&
                         (a.getGlobalSize() == 1 || b.getGlobalSize() == 1);
         bool ambiguous =
-            analysis.hasSeveralReadings(other) || analysis.hasSeveralReadings(operand.get());
+            analysis.hasSeveralCandidates(other) || analysis.hasSeveralCandidates(operand.get());
         Operation *user = &op;
         unsigned number = operand.getOperandNumber();
         faults.push_back({"operand " + std::to_string(number) + " of " +

@@ -1,0 +1,173 @@
+//===- PlacementCandidates.cpp - values with several candidate layouts ----===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// An op whose operands have several candidate layouts links combinations of them to
+// candidates of its results. The walk records these links; `resolve` chooses one layout
+// of each value at its end.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/LayoutTransferDetail.h"
+#include "meshwright/lib/Placement/PlacementDerivation.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+/// The number of combinations of operands' candidates that one op is tried with.
+static constexpr size_t kMaxCombinations = 256;
+
+/// The candidates of an operand without those that shard what the op reads whole, or
+/// lie in blocks that it cannot take.
+Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
+  Candidates candidates = getCandidates(op->getOperand(operand));
+  if (candidates.size() < 2 || isa<nn::ReshapeOp, nn::ReduceOp>(op))
+    return candidates;
+  const FactorRule *known = getRule(op);
+  if (!known)
+    return candidates;
+  const FactorRule &rule = *known;
+  // Keys may be sharded around a ring.
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  int keys = attention ? rule.operands[1][2].front() : -1;
+  bool takesBlocks = layout_transfer::keepsBlocks(op) ||
+                     (attention && op->getOperand(operand) == attention.getBias());
+  Candidates plausible;
+  for (LayoutRef candidate : candidates) {
+    bool reads = !takesBlocks && candidate->isBlockwise();
+    for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], candidate->dims))
+      reads |= factors.size() == 1 && factors[0] != keys &&
+               rule.factors[factors[0]].kind == FactorKind::Special && dim.isSharded();
+    if (!reads)
+      plausible.push_back(candidate);
+  }
+  return plausible.empty() ? Candidates{candidates.front()} : plausible;
+}
+
+/// Candidates of all operands. Those come first that agree on how a factor of the
+/// op's rule is sharded: there may be too many to look at all.
+SmallVector<SmallVector<LayoutRef, 4>> PlacementDerivation::combineCandidates(Operation *op) {
+  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : getRule(op);
+  // Values that are moved together mostly lie alike.
+  bool isMove = isa<DistDialect>(op->getDialect());
+  auto agrees = [&](ArrayRef<LayoutRef> prefix, LayoutRef candidate) {
+    if (isMove && !prefix.empty())
+      return llvm::equal(
+          prefix.front()->dims, candidate->dims,
+          [](const DimLayout &a, const DimLayout &b) { return a.getAxes() == b.getAxes(); });
+    if (!rule || rule->operands.empty())
+      return true;
+    llvm::SmallDenseMap<int, AxisList> known;
+    auto add = [&](unsigned operand, LayoutRef own) {
+      for (auto [factors, dim] : llvm::zip_equal(rule->operands[operand], own->dims))
+        if (factors.size() == 1) {
+          auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
+          if (!isNew && it->second != dim.getAxes())
+            return false;
+        }
+      return true;
+    };
+    for (auto [i, own] : llvm::enumerate(prefix))
+      add(i, own);
+    return add(prefix.size(), candidate);
+  };
+  SmallVector<SmallVector<LayoutRef, 4>> combinations(1);
+  for (OpOperand &operand : op->getOpOperands()) {
+    SmallVector<SmallVector<LayoutRef, 4>> longer, others;
+    for (LayoutRef candidate : getPlausible(op, operand.getOperandNumber()))
+      for (const auto &prefix : combinations) {
+        auto &list = agrees(prefix, candidate) ? longer : others;
+        if (list.size() == kMaxCombinations)
+          continue;
+        list.push_back(prefix);
+        list.back().push_back(candidate);
+      }
+    longer.append(others.begin(), others.end());
+    longer.truncate(std::min(longer.size(), kMaxCombinations));
+    combinations = std::move(longer);
+  }
+  return combinations;
+}
+
+/// An op whose operands have several candidates, or a reshape, which makes them.
+LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
+  SmallVector<SmallVector<LayoutRef, 4>> combinations = combineCandidates(op);
+  CandidateLink link{op, op->getOperands(), op->getResults(), {}};
+  bool single = combinations.size() == 1;
+  for (const auto &operands : combinations) {
+    // One combination among several may well be wrong.
+    auto emit = [&] {
+      if (single)
+        return op->emitOpError();
+      InFlightDiagnostic silent = emitError(op->getLoc());
+      silent.abandon();
+      return silent;
+    };
+    auto note = [&](InFlightDiagnostic &diagnostic, unsigned i) {
+      if (single)
+        explain(diagnostic, op, i);
+    };
+    FailureOr<Outcome> outcome = transferOnce(op, operands, emit, note);
+    if (failed(outcome)) {
+      if (single)
+        return failure();
+      continue;
+    }
+    link.combinations.push_back({operands, outcome->results});
+    for (LayoutRef alternative : outcome->alternatives)
+      link.combinations.push_back({operands, {alternative}});
+  }
+  // Operands that are read as sharded over the same axes in different dimensions
+  // give blocks: seldom what is meant, and the more of them the fewer others are
+  // looked at.
+  auto isBlockwise = [](const auto &combination) {
+    return llvm::any_of(combination.second, [](LayoutRef r) { return r->isBlockwise(); });
+  };
+  if (!llvm::all_of(link.combinations, isBlockwise))
+    llvm::erase_if(link.combinations, isBlockwise);
+  if (link.combinations.empty()) {
+    // Report what is wrong with the likeliest candidate.
+    FailureOr<ResultLayouts> results =
+        transfer({op, combinations.front(), mesh, [&] { return op->emitOpError(); },
+                  [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
+    return success(succeeded(results));
+  }
+  for (auto [i, result] : llvm::enumerate(op->getResults())) {
+    Candidates candidates;
+    for (const auto &combination : link.combinations)
+      if (!llvm::is_contained(candidates, combination.second[i]))
+        candidates.push_back(combination.second[i]);
+    set(result, candidates.front());
+    if (candidates.size() > 1) {
+      ambiguous[result] = std::move(candidates);
+      analysis.ambiguous.insert(result);
+    }
+  }
+  bool constrains =
+      llvm::any_of(op->getOperands(), [&](Value operand) { return ambiguous.contains(operand); });
+  if (constrains || link.combinations.size() > 1)
+    links.push_back(std::move(link));
+  return success();
+}
+
+/// Keeps of all candidates those that the uses agree with, and chooses one.
+LogicalResult PlacementDerivation::resolve() {
+  if (auto conflict = chooseCandidates(links, ambiguous, [&](Value value) { return get(value); })) {
+    const CandidateLink &link = links[*conflict];
+    size_t i = 0;
+    while (i + 1 < link.operands.size() && !ambiguous.contains(link.operands[i]))
+      ++i;
+    InFlightDiagnostic diagnostic = link.op->emitOpError() << "reads operand " << i
+                                                           << " otherwise than its other users do";
+    diagnostic.attachNote(link.operands[i].getLoc()) << "the operand is from here";
+    return diagnostic;
+  }
+  for (auto &[value, candidates] : ambiguous)
+    set(value, candidates.front());
+  return success();
+}

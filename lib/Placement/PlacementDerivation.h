@@ -1,0 +1,95 @@
+//===- PlacementDerivation.h - the walk of the placement proof --*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Private to lib/Placement.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
+#define MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
+
+#include "meshwright/lib/Placement/CandidateSearch.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Support/OpSignature.h"
+
+#include "mlir/Dialect/SCF/IR/SCF.h"
+
+namespace meshwright {
+
+/// The walk that fills an analysis.
+class PlacementDerivation {
+public:
+  PlacementDerivation(mlir::func::FuncOp func, PlacementAnalysis &analysis)
+      : func(func), analysis(analysis), mesh(analysis.mesh) {}
+  mlir::LogicalResult run();
+
+private:
+  /// Layouts that an op gives its results, and those of the other candidates of its one
+  /// result.
+  struct Outcome {
+    mlir::SmallVector<LayoutRef, 1> results, alternatives;
+  };
+
+  LayoutRef intern(const dist::Layout &layout);
+  mlir::FailureOr<Outcome>
+  transferOnce(mlir::Operation *op, mlir::ArrayRef<LayoutRef> operands,
+               mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
+               mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> note);
+  /// Null for an op without a rule.
+  const dist::FactorRule *getRule(mlir::Operation *op);
+  mlir::FailureOr<dist::Layout> getBoundary(mlir::DictionaryAttr attributes, mlir::Type type,
+                                            llvm::StringRef what, unsigned i);
+  mlir::LogicalResult addArguments();
+  mlir::LogicalResult visitBlock(mlir::Block &block);
+  mlir::LogicalResult visit(mlir::Operation *op);
+  mlir::LogicalResult visitCandidates(mlir::Operation *op);
+  Candidates getPlausible(mlir::Operation *op, unsigned operand);
+  mlir::SmallVector<mlir::SmallVector<LayoutRef, 4>> combineCandidates(mlir::Operation *op);
+  mlir::LogicalResult visitIf(mlir::scf::IfOp op);
+  mlir::LogicalResult visitLaunch(mlir::Operation *op, mlir::Block &block);
+  /// Gives values the layouts of others that they are under another name.
+  mlir::LogicalResult passOn(mlir::Operation *op, mlir::ValueRange from, mlir::ValueRange to);
+  mlir::LogicalResult visitReturn(mlir::func::ReturnOp op);
+  /// Follows scalars that differ between ranks.
+  mlir::LogicalResult visitRankDependent(mlir::Operation *op, bool &handled);
+  mlir::LogicalResult checkCollective(mlir::Operation *op);
+  mlir::LogicalResult resolve();
+
+  void set(mlir::Value value, LayoutRef candidate) { analysis.layouts[value] = candidate; }
+  LayoutRef get(mlir::Value value) const { return analysis.layouts.lookup(value); }
+  Candidates getCandidates(mlir::Value value) const {
+    auto it = ambiguous.find(value);
+    return it == ambiguous.end() ? Candidates{get(value)} : it->second;
+  }
+  void explain(mlir::InFlightDiagnostic &diagnostic, mlir::Operation *op, unsigned operand) const;
+
+  mlir::func::FuncOp func;
+  PlacementAnalysis &analysis;
+  dist::MeshAttr mesh;
+  llvm::DenseMap<size_t, mlir::SmallVector<LayoutRef, 1>> interned;
+  /// Transfers so far, for each signature by the operands' layouts, and factor rules.
+  llvm::DenseMap<mlir::Operation *,
+                 mlir::SmallVector<std::pair<mlir::SmallVector<LayoutRef, 4>, Outcome>, 1>,
+                 OpSignature>
+      outcomes;
+  llvm::DenseMap<mlir::Operation *, std::optional<dist::FactorRule>, OpSignature> rules;
+  /// Values with several candidates, and the ops they pass through, in order.
+  llvm::DenseMap<mlir::Value, Candidates> ambiguous;
+  mlir::SmallVector<CandidateLink> links;
+  /// Scalars that differ between the ranks along these axes, and where from.
+  struct Dependence {
+    dist::AxisList axes;
+    mlir::Value index;
+  };
+  llvm::DenseMap<mlir::Value, Dependence> dependent;
+  /// The conditions around the op that differ between ranks.
+  mlir::SmallVector<mlir::Value, 2> conditions;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
