@@ -69,9 +69,8 @@ void FactorAnalysis::Classes::expand(int node, Leaves &leaves) {
   }
 }
 
-/// Ties two products of factors, from the minor side, cutting factors where the
-/// other side has a boundary. Where sizes do not divide, what is left stays
-/// untied.
+/// Ties two products of factors, from the minor side. Cuts a factor where the other side has
+/// a boundary. Stops where sizes do not divide; the rest stays untied.
 void FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
   Leaves left, right;
   for (int node : a)
@@ -115,7 +114,7 @@ LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
   if (!type || !type.hasStaticShape())
     return emitError(value.getLoc())
            << "value of type " << value.getType() << ", expected a tensor of static shape";
-  // Sizes are divided by one another everywhere.
+  // Users divide by sizes.
   if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
     return emitError(value.getLoc())
            << "value of type " << type << ", expected at least one element";
@@ -162,8 +161,8 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Classes &class
     factors.leaves.push_back({id});
 }
 
-/// Once everything is tied, names the leaves of all values and ops, in the order of the
-/// nodes.
+/// Numbers the leaves of all values and ops, in the order of their nodes, after all factors
+/// are tied.
 void FactorAnalysis::numberLeaves(Classes &classes) {
   Leaves result;
   std::vector<int> numbers(classes.size(), -1);
@@ -349,7 +348,7 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
         sharding.dims[d][i] = factor.axes;
         continue;
       }
-      // A coarser spelling: its chunks may be whole rows of the upper factor.
+      // The attribute joins several factors. Its chunks may be whole rows of the upper one.
       LayoutFactor upper, lower;
       if (factor.size % size == 0 && !factor.isPadded() &&
           splitFactor(factor, size, mesh, upper, lower)) {
@@ -390,8 +389,8 @@ static ShardingAttr spellSharding(const ValueSharding &sharding, Value value,
   }
   Layout canonical = layout;
   canonicalize(canonical, mesh);
-  // Axes alone say that a dimension is padded as little as they allow; where a factor of
-  // it is padded, (4 pad 8{a}, 2), it is padded more.
+  // A list of axes alone stands for the smallest padding. A padded factor of a dimension,
+  // as in (4 pad 8{a}, 2), may need more, and is spelt out.
   for (auto [own, factored] : llvm::zip_equal(canonical.dims, layout.dims)) {
     const LayoutFactor &first = own.factors.front();
     if (own.factors.size() == 1 && first.isNatural() &&
@@ -505,7 +504,7 @@ void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
     op->setAttr(DistDialect::kShardingAttr, attr);
     return;
   }
-  // One for each result; until it is known, nothing is said of the others.
+  // One entry for each result. A unit attribute stands for results without a sharding.
   SmallVector<Attribute> all(op->getNumResults(), UnitAttr::get(op->getContext()));
   if (auto known = op->getAttrOfType<ArrayAttr>(DistDialect::kShardingAttr))
     all.assign(known.begin(), known.end());

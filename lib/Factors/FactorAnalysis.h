@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Ties the dimensions of all values of a global program through the factor
-// rules of its ops. A dimension that a reshape somewhere takes apart becomes a
-// product of factors everywhere: the output features of a query projection are
-// (heads, head size) because attention reads them so. Policies choose axes for
-// factors; padding is chosen once per class of tied factors.
+// Ties the dimensions of all values of a global program through the factor rules of its
+// ops. If a reshape takes a dimension apart, the dimension is a product of factors
+// everywhere. For example, the output features of a query projection are (heads, head
+// size), because attention reads them so. Policies choose axes for factors. The partitioner
+// chooses padding once for each class of tied factors.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,7 +27,7 @@
 
 namespace meshwright {
 
-/// Leaf factors, major to minor. Factors of size 1 are left out.
+/// Leaf factors of a dimension or a factor, major to minor, without factors of size 1.
 using FactorLeaves = mlir::SmallVector<int, 2>;
 
 /// Axes for each leaf of each dimension of a value.
@@ -42,8 +42,14 @@ struct ValueSharding {
   bool operator==(const ValueSharding &other) const { return dims == other.dims; }
 };
 
-/// Classes of tied factors, identified by small integers. Not safe for use from several
-/// threads: it remembers the shardings that it has read and written.
+/// Classes of tied factors, called leaves. Small integers identify them.
+/// - Each dimension of each value, and each factor of each op's rule, is a list of leaves.
+/// - Tied dimensions have the same leaves. Sizes that do not divide leave a rest untied.
+/// - Leaves are numbered densely, in the order in which the program mentions them.
+///
+/// Linear in the program. Ops of the same signature (see OpSignature) share one rule. Not
+/// safe for use from several threads, since it remembers the shardings that it has read and
+/// written.
 class FactorAnalysis {
 public:
   using Leaves = FactorLeaves;
@@ -51,20 +57,20 @@ public:
   struct OpFactors {
     /// Shared by all ops of the same signature.
     const dist::FactorRule &rule;
-    /// For each factor of the rule its leaves.
+    /// The leaves of each factor of the rule.
     mlir::SmallVector<Leaves, 8> leaves;
   };
 
-  /// Analyses a function of one block. Fails, with an error, on an op without a
-  /// factor rule.
+  /// Analyses a function of one block. Fails with an error on an op without a factor rule.
   static mlir::FailureOr<FactorAnalysis> run(mlir::func::FuncOp func);
 
   /// The leaves of each dimension of a value.
   mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
   const OpFactors &getFactors(mlir::Operation *op) const { return opFactors[ops.find(op)->second]; }
   int64_t getSize(int leaf) const { return sizes[leaf]; }
-  /// The order of a leaf's elements where it is sharded, and for how many ranks.
-  /// Read from shardings that spell one; a policy may set it before it writes some.
+  /// The order of a leaf's elements where it is sharded, and the number of ranks that the
+  /// order is for. Read from the shardings of values. A policy may set it before it writes
+  /// shardings.
   struct Order {
     TokenOrder order = TokenOrder::Natural;
     int64_t ranks = 1;
@@ -74,15 +80,15 @@ public:
   };
   Order getOrder(int leaf) const { return orders.lookup(leaf); }
   void setOrder(int leaf, Order order) { orders[leaf] = order; }
-  /// A layout factor for a leaf over these axes: padded to the smallest size that
-  /// fits where `padded` is 0, in the leaf's order where it is sharded.
+  /// A layout factor for a leaf over these axes, in the leaf's order if there are axes. It
+  /// is padded to `padded`, or to the smallest size that the axes divide if that is 0.
   dist::LayoutFactor getFactor(int leaf, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
 
-  /// Classes are numbered below this.
+  /// The number of leaves.
   int getNumClasses() const { return sizes.size(); }
 
 private:
-  /// Shardings read and written so far, by the bytes of all that they depend on.
+  /// Shardings read and written so far. A key is the bytes of all that the result depends on.
   struct Memo {
     llvm::StringMap<ValueSharding> read;
     llvm::StringMap<dist::ShardingAttr> written;
@@ -111,8 +117,8 @@ private:
   std::unique_ptr<Memo> memo;
 };
 
-/// The analysis as passes share it. It holds as long as only attributes change:
-/// passes that write shardings preserve it.
+/// The analysis as passes share it. A change of attributes leaves it valid, so passes that
+/// only write shardings preserve it.
 struct SharedFactorAnalysis {
   explicit SharedFactorAnalysis(mlir::Operation *func)
       : factors(FactorAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
@@ -129,17 +135,17 @@ dist::ShardingAttr writeSharding(const ValueSharding &sharding, mlir::Value valu
                                  const FactorAnalysis &factors, dist::MeshAttr mesh,
                                  mlir::FlatSymbolRefAttr symbol);
 
-/// The functions of a module that are global programs: those that policies
-/// annotate and the partitioner rewrites.
+/// The functions of a module that are global programs. Policies annotate them, and the
+/// partitioner rewrites them.
 mlir::SmallVector<mlir::func::FuncOp> getGlobalFunctions(mlir::ModuleOp module);
 
-/// The `dist.sharding` of a value (on its defining op or as argument attribute),
-/// or null.
+/// The `dist.sharding` of a value, on its defining op or as an argument attribute. Null if it
+/// has none.
 dist::ShardingAttr getShardingAttr(mlir::Value value);
 void setShardingAttr(mlir::Value value, dist::ShardingAttr attr);
 
-/// Sets an attribute of each argument for which there is one, all at once: a
-/// function's argument attributes are one list, made anew with every change.
+/// Sets an attribute on each argument for which `attrs` has one. All are set at once,
+/// because each change builds the list of all arguments' attributes anew.
 void setArgumentAttrs(mlir::func::FuncOp func, llvm::StringRef name,
                       mlir::ArrayRef<mlir::Attribute> attrs);
 

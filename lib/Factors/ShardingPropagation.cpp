@@ -20,7 +20,7 @@ namespace {
 enum Round { Parameters, Inputs, Interior, NumRounds };
 } // namespace
 
-/// Axes over which the op's operands are sharded in what it sums over.
+/// The axes that shard the contracted factors of the op's operands.
 AxisList ShardingPropagation::getContractedAxes(Operation *op,
                                                 const FactorAnalysis &factors) const {
   AxisList axes;
@@ -37,15 +37,14 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
   return axes;
 }
 
-/// For every leaf of every factor that may be sharded, the places where it
-/// occurs in the op.
+/// For each leaf that may be sharded, the places where it occurs in the op.
 const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *op,
                                                                     const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
   OpGroups &result = it->second;
   if (!inserted)
     return result;
-  // The layout in which a stage reads a value of another stage says nothing of the other.
+  // A crossing between stages does not propagate: each stage has a layout of its own.
   if (auto constrain = dyn_cast<ConstrainOp>(op); constrain && isCrossing(constrain))
     return result;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
@@ -108,7 +107,7 @@ void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &f
 void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
                                 llvm::function_ref<void(Value)> changed) {
   const OpGroups &opGroups = getGroups(op, factors);
-  // As they are before this visit changes any; most visits change none and need none.
+  // The axes before this visit changes any. Computed on demand, as most visits change none.
   std::optional<AxisList> contracted;
   unsigned begin = 0;
   for (unsigned end : opGroups.ends) {
@@ -127,15 +126,15 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (!contracted)
         contracted = getContractedAxes(op, factors);
       const AxisList &axes = source->getAxes();
-      // The op works on partial sums over these axes: the layout of its result says
-      // nothing of its operands.
+      // The op leaves a partial sum over these axes. The layout of its reduced result does
+      // not determine the layouts of its operands.
       if (source->isResult && anyOverlap(*contracted, axes))
         break;
-      // A value that other ops read too is cut where it is wanted: that is free, to
-      // gather it for them is not.
+      // Do not shard a value that has other users. To slice it for this op is free; to
+      // gather it for the others is not.
       if (!place.isResult && round == Interior && !place.value.hasOneUse())
         continue;
-      // An axis shards one factor of a value: the first one stays.
+      // An axis shards one factor of a value. The first one keeps it.
       if (anyOverlap(state.sharding.getAxes(), axes))
         continue;
       own = axes;
@@ -187,8 +186,8 @@ ShardingPropagation::run(func::FuncOp func, const FactorAnalysis &factors, MeshA
       if (failed(result.addValue(value, Interior, factors, mesh)))
         return failure();
 
-  // A round visits every op once in program order, then those around changed
-  // values until none is left. Each visit only adds axes, so this ends.
+  // A round visits every op once in program order. It then visits the definers and users of
+  // changed values until no value changes.
   for (int round = 0; round < NumRounds; ++round) {
     llvm::SetVector<Operation *> worklist;
     auto changed = [&](Value value) {

@@ -14,13 +14,17 @@
 
 namespace meshwright {
 
-/// Spreads the shardings that values carry (`dist.sharding`) to all others,
-/// forward and backward along the ops' factors, until nothing changes.
+/// Propagates the shardings of annotated values (`dist.sharding`) to all other values,
+/// forward and backward along the factors of ops, to a fixed point.
+/// - There are three rounds. The first propagates from parameters, the second also from
+///   inputs, the third also from annotated interior values. A later round never changes the
+///   axes that an earlier one gave a factor.
+/// - Within a round, program order decides.
+/// - An annotated value keeps its sharding, except for open dimensions (`?`).
+/// - An axis shards at most one factor of a value.
 ///
-/// Parameters speak first, then inputs, then annotated interior values: what a
-/// weight's sharding implies is not undone by the residual stream's. Within a
-/// round, program order decides. A value that carries a sharding keeps it,
-/// dimensions left open (`?`) excepted.
+/// Each visit of an op only adds axes, so the rounds end. The number of visits is linear in
+/// the program for a bounded number of axes.
 class ShardingPropagation {
 public:
   /// Two annotations that disagree about a factor.
@@ -40,13 +44,13 @@ public:
 private:
   struct State {
     ValueSharding sharding;
-    /// Whether the value carries a sharding of its own.
+    /// Whether the value carries an annotation.
     bool annotated = false;
-    /// Whether dimensions of an annotated value stay open.
+    /// Which dimensions of an annotated value are open.
     mlir::SmallVector<bool, 4> open;
-    /// The round from which on the value's axes spread.
+    /// The first round that propagates the value's axes.
     int round = 0;
-    /// Where its axes come from.
+    /// The annotation that its axes come from.
     std::optional<mlir::Location> origin;
   };
   /// One leaf of one dimension of an operand or result of an op.
@@ -79,7 +83,7 @@ private:
   void visit(mlir::Operation *op, const FactorAnalysis &factors, int round,
              llvm::function_ref<void(mlir::Value)> changed);
 
-  /// Addresses of states hold.
+  /// A deque, since places point to its elements.
   std::deque<State> states;
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
   llvm::DenseMap<mlir::Operation *, OpGroups> groups;

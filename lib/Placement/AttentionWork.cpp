@@ -13,7 +13,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// The chunk that each position lies in.
+/// The chunk of each position.
 static std::vector<int64_t> getChunks(const LayoutFactor &factor, int64_t chunks) {
   std::vector<int64_t> chunkOf(factor.size);
   int64_t size = factor.padded / chunks;
@@ -29,7 +29,7 @@ std::vector<int64_t> meshwright::countVisiblePairs(const MaskShape &mask,
   std::vector<int64_t> pairs(queryChunks * keyChunks);
   std::vector<int64_t> queryChunk = getChunks(queries, queryChunks);
   std::vector<int64_t> keyChunk = getChunks(keys, keyChunks);
-  // Keys of the chunk in front of each position.
+  // The number of keys of the chunk before each position.
   std::vector<int64_t> before(keys.size + 1);
   for (int64_t j = 0; j < keyChunks; ++j) {
     for (int64_t key = 0; key < keys.size; ++key)
@@ -63,8 +63,8 @@ double AttentionWork::getLargestOverMean() const {
   return mean > 0 ? double(getLargest()) / mean : 1;
 }
 
-/// A sequence as one factor; one that is a product, in which no mask compares
-/// positions, as its major factor's axes cut it.
+/// A sequence as one factor. Masks that compare positions need a sequence of one factor, so
+/// a product is described by the axes of its major factor.
 static LayoutFactor getSequence(const DimLayout &dim) {
   if (dim.factors.size() == 1)
     return dim.factors.front();

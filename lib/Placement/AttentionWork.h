@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A mask leaves some pairs of a query and a key out, and the order of the sequence
-// says on which ranks the others lie. Counted exactly, padding left out.
+// Counts the pairs of a query and a key that each rank computes. A mask leaves pairs out,
+// and the order of the sequence decides which rank holds the others. Counts are exact, and
+// padding does not count.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,26 +19,26 @@
 
 namespace meshwright {
 
-/// Pairs of a query and a key that it sees, by the chunk that either lies in: those of
-/// query chunk i and key chunk j at [i * keyChunks + j]. A factor's chunks are equal
-/// parts of its padded size, in its order.
+/// Counts pairs of a query and a key that the query sees, for each pair of chunks. Entry
+/// [i * keyChunks + j] counts the pairs of query chunk i and key chunk j. The chunks of a
+/// factor are equal parts of its padded size, in its order.
 std::vector<int64_t> countVisiblePairs(const MaskShape &mask, const dist::LayoutFactor &queries,
                                        int64_t queryChunks, const dist::LayoutFactor &keys,
                                        int64_t keyChunks);
 
-/// What attention makes the ranks compute, in pairs times heads and batch.
+/// The work of attention on each rank: pairs of a query and a key, times heads, times batch.
 struct AttentionWork {
   std::vector<int64_t> perRank;
-  /// In which the queries lie.
+  /// The order of the queries.
   TokenOrder order = TokenOrder::Natural;
 
   int64_t getLargest() const;
   double getMean() const;
-  /// 1 where all have the same to do.
+  /// 1 if all ranks have the same work.
   double getLargestOverMean() const;
 };
 
-/// The work of one attention op of an SPMD program, which may be a step of several.
+/// The work of one attention op of an SPMD program. The op may be one step of a ring.
 AttentionWork getAttentionWork(nn::AttentionOp op, const PlacementAnalysis &placement);
 
 } // namespace meshwright

@@ -15,10 +15,10 @@
 //    from the trail, and the next combination is tried. Where none is left, `run`
 //    backtracks to the link before.
 //
-// Narrowing costs O(links x combinations) for each candidate that is dropped, and each
-// candidate is dropped once between two backtracking steps. Without backtracking the
-// search is linear in the program, as a value has a bounded number of candidates. The
-// number of backtracking steps is bounded by `kMaxSteps`.
+// Cost: narrowing a link takes time in proportion to its combinations. A link is narrowed
+// once, and again for each candidate that one of its values loses. Candidates and
+// combinations are bounded, so a search without backtracking is linear in the number of
+// links. A search takes at most `kMaxSteps` steps back.
 //
 //===----------------------------------------------------------------------===//
 
@@ -127,7 +127,7 @@ std::optional<unsigned> CandidateSearch::narrow(SmallVector<unsigned> open) {
 }
 
 std::optional<unsigned> CandidateSearch::run() {
-  // Programs of models need none or a few.
+  // Programs of models need few steps back, or none.
   constexpr unsigned kMaxSteps = 10000;
   SmallVector<unsigned> all;
   for (unsigned i = 0; i < links.size(); ++i)

@@ -96,8 +96,8 @@ bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
   for (const Axis &axis : axes) {
     if (axis.size == 1)
       continue;
-    // The part of the axis that `axis` names lies in one of `from`: what is
-    // major and minor of it there stays.
+    // `axis` is a part of one element of `from`. The parts that are major and minor of it
+    // stay.
     Axis *found = llvm::find_if(from, [&](const Axis &have) {
       return have.axis == axis.axis && axis.pre % have.pre == 0 &&
              have.pre * have.size % (axis.pre * axis.size) == 0;
@@ -121,9 +121,9 @@ static bool isSingleElement(ArrayRef<LayoutFactor> list) {
       list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1 && !f.uniform; });
 }
 
-/// Whether `coarse` is one element on each rank that stretches to `fine`: fewer
-/// elements, each on all ranks of some of the axes of `fine` (a key head that
-/// serves several query heads, on as many ranks).
+/// Returns true if `coarse` has one element on each rank that stretches to `fine`. Each
+/// element of `coarse` is replicated over some axes of `fine`, as a key head is that serves
+/// query heads on several ranks.
 static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
   AxisList few, many;
   for (const LayoutFactor &f : coarse) {
@@ -139,12 +139,12 @@ static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine
   return removeAxes(many, few) && !many.empty();
 }
 
-/// Walks both lists from their minor ends, cutting the larger of two factors to
-/// the smaller; uniform factors take whatever has their local size.
+/// Walks both lists from their minor ends. Cuts the larger of two factors to the smaller.
+/// A uniform factor takes the factors of the other list that have its local size.
 static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
   Pieces result, left(a.begin(), a.end()), right(b.begin(), b.end());
   LayoutFactor upper, lower;
-  // What is left of a uniform factor after `local` of its elements.
+  // Takes `local` elements off the uniform factor at the end of a list.
   auto shrink = [](Pieces &list, int64_t local) {
     LayoutFactor &factor = list.back();
     factor.size /= local;
@@ -154,7 +154,7 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
   };
   auto adopt = [&](Pieces &uniform, Pieces &other) {
     int64_t want = uniform.back().size, got = other.back().getLocalSize();
-    // A chunk: the coordinate is left for what stands above.
+    // A chunk: its coordinate stays for the factors above.
     if (want == got && !other.back().axes.empty() && !other.back().uniform &&
         splitFactor(other.back(), want, mesh, upper, lower)) {
       result.push_back(lower);
@@ -206,7 +206,7 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
     larger.back() = upper;
     smaller.pop_back();
   }
-  // Fully cut factors above a uniform one, which says nothing of them.
+  // Factors above a uniform one that are cut into single elements fit it.
   for (Pieces *rest : {&left, &right})
     while (!rest->empty()) {
       LayoutFactor factor = rest->pop_back_val();
@@ -255,7 +255,7 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
     sizeA *= f.size;
   for (const LayoutFactor &f : b)
     sizeB *= f.size;
-  // Without uniform factors the true sizes agree, or nothing does.
+  // Without uniform factors the true sizes must agree.
   if (!uniform && sizeA != sizeB)
     return false;
   return alignPieces(a, b, mesh);
@@ -272,7 +272,7 @@ bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr
     Pieces pieces(have.factors.begin(), have.factors.end());
     if (!mergePieces(pieces, want.factors, mesh))
       return false;
-    // What the merge adopted from `expected` must be all of it.
+    // The merged factors must be all of `expected`.
     Layout merged;
     merged.dims.emplace_back().factors.assign(pieces.begin(), pieces.end());
     canonicalize(merged, mesh);
@@ -286,7 +286,7 @@ bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr
 // Ops without a rule of factors
 //===----------------------------------------------------------------------===//
 
-/// A splat is the same everywhere; other constants are replicated.
+/// A splat is uniform along all dimensions. Other constants are replicated.
 static MaybeLayouts transferConstant(nn::ConstantOp op) {
   ArrayRef<int64_t> shape = op.getResult().getType().getShape();
   ResultLayouts layouts;
@@ -308,8 +308,10 @@ static MaybeLayouts transferIota(nn::IotaOp op) {
   return layouts;
 }
 
-/// A dimension that is cut by element numbers: whole, its only padding at the
-/// tail.
+/// Checks a dimension of which the op counts elements. It must be:
+/// - not sharded,
+/// - in its natural order,
+/// - padded at its tail only.
 static LogicalResult checkIndexed(const TransferContext &context, unsigned operand, unsigned dim) {
   DimLayout layout = context.operands[operand]->dims[dim];
   collapse(layout);
@@ -350,7 +352,7 @@ static MaybeLayouts transferSlice(const TransferContext &context) {
     int64_t size = dim.getGlobalSize(), start = op.getStarts()[d];
     int64_t last = to[d] == 0 ? 0 : start + (to[d] - 1) * op.getStrides()[d] + 1;
     if (last > size && start < size && op.getStrides()[d] == 1 && op.getLimits()[d] == from[d]) {
-      // The last chunk of the rows, with all padding there is.
+      // The slice takes the last rows with all of the padding.
       LayoutFactor tail = dim.factors.front();
       tail.size = size - start;
       tail.padded = to[d];
@@ -373,7 +375,7 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
   auto op = cast<nn::ConcatOp>(context.op);
   unsigned dim = op.getDim();
   Layout layout = *context.operands[0];
-  // Unreduced: all of them over the same axes, zeros excepted.
+  // Either no operand is unreduced, or all but zeros are, over the same axes.
   int source = -1;
   for (auto [i, operand] : llvm::enumerate(context.operands))
     if (operand->isUnreduced() && source < 0)
@@ -416,7 +418,7 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
                        " lies otherwise than operand 0's: " + toString(*operand, context.mesh) +
                        " and " + toString(*context.operands[0], context.mesh),
                    i));
-      // The worst of what either holds in the padding.
+      // The padding has a state that holds for both.
       for (LayoutFactor &piece : pieces)
         for (ArrayRef<LayoutFactor> list :
              {ArrayRef<LayoutFactor>(layout.dims[d].factors), ArrayRef<LayoutFactor>(own)})
@@ -490,7 +492,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
                                         toString(operand->keys.axes, context.mesh) +
                                         ": the others have not been merged",
                                     i));
-  // Where attention may read them, coverKeys says.
+  // `coverKeys` checks the keys and values of attention.
   auto mayMiss = [&](unsigned i) {
     return isa<PermuteOp>(op) || (isa<nn::AttentionOp>(op) && (i == 1 || i == 2));
   };

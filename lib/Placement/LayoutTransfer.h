@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The rules by which layouts pass through an op of an SPMD program: nn ops by
-// their factor rules, collectives by the table of the layout algebra. The
-// partitioner asks what it has made, the placement verifier whether it is right.
+// Derives the layouts of an op's results from the layouts of its operands, in an SPMD
+// program. An nn op follows its factor rule; a collective follows the table of the layout
+// algebra. The partitioner uses this to know the layouts of the ops that it writes, and the
+// placement verifier to prove that a program is right.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,39 +22,40 @@ namespace meshwright {
 /// Layouts of an op's results.
 using ResultLayouts = mlir::SmallVector<dist::Layout, 1>;
 
-/// What a transfer is about, and how it reports.
+/// The input of a transfer, and how it reports errors.
 struct TransferContext {
   mlir::Operation *op;
-  /// One for each operand; a scalar (not a tensor) has a layout of rank 0.
+  /// One for each operand. A scalar (not a tensor) has a layout of rank 0.
   mlir::ArrayRef<const dist::Layout *> operands;
   dist::MeshAttr mesh;
   mlir::function_ref<mlir::InFlightDiagnostic()> emitError;
-  /// Attaches to an error a note on where operand `i` got the property that the
-  /// op objects to; may be null.
+  /// Attaches a note to an error: where operand `i` got the property that the op refuses.
+  /// May be null.
   mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr;
 };
 
-/// Layouts of the op's results (local op, or collective), canonical; or an error
-/// that says in the algebra's words what is wrong.
+/// Returns the canonical layouts of the op's results. Fails with an error in the terms of
+/// the layout algebra if the op is wrong for these operands.
 ///
-/// A reshape to or from local dimensions of size 1 may be read in several ways:
-/// [2, 128], the last dimension sharded over "tp", is as [2, 1, 128] either one
-/// head of eight or a chunk of a row. All candidates describe the same elements on
-/// the same ranks. A sum or maximum of equal elements (a broadcast's) is as good
-/// one of several parts. `alternatives`, where given, receives the layouts of the
-/// other candidates of the one result.
+/// Two kinds of ops have a result with several candidate layouts:
+/// - A reshape to or from local dimensions of size 1. For example, [2, 128] with the last
+///   dimension sharded over "tp" becomes [2, 1, 128]: either one head of eight, or a chunk
+///   of a row. All candidates describe the same elements on the same ranks.
+/// - A sum or maximum of equal elements (of a broadcast). The result may also be one of
+///   several parts of a larger sum.
+/// If `alternatives` is given, it receives the candidates after the first.
 mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
 
-/// The same for layouts at hand.
+/// The same, for an array of layouts.
 mlir::FailureOr<ResultLayouts>
 transfer(mlir::Operation *op, mlir::ArrayRef<dist::Layout> operands, dist::MeshAttr mesh,
          mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
 
-/// Whether a value that lies as `layout` also lies as `expected`: the same
-/// sharding and unreduced axes, where uniform factors have every layout.
+/// Returns true if a value in `layout` also has the layout `expected`: the same sharding and
+/// the same unreduced axes. A uniform factor has every layout.
 bool isLayout(const dist::Layout &layout, const dist::Layout &expected, dist::MeshAttr mesh);
 
 } // namespace meshwright

@@ -20,13 +20,12 @@ namespace meshwright::layout_transfer {
 using Pieces = mlir::SmallVector<dist::LayoutFactor, 1>;
 using MaybeLayouts = mlir::FailureOr<ResultLayouts>;
 
-/// Reports an error of the op, with a note on `operand` where it is given.
+/// Reports an error of the op, with a note on `operand` if it is given.
 mlir::LogicalResult report(const TransferContext &context, const llvm::Twine &message,
                            int operand = -1);
 
-/// Merges two lists of factors of one dimension into `a`, refining both; false
-/// where they contradict. With `broadcasts` a single element of true size 1
-/// stretches.
+/// Merges two lists of factors of one dimension into `a`, and refines both. Returns false if
+/// they contradict each other. With `broadcasts`, a single element of true size 1 stretches.
 bool mergePieces(Pieces &a, mlir::ArrayRef<dist::LayoutFactor> b, dist::MeshAttr mesh,
                  bool broadcasts = false);
 
@@ -34,11 +33,11 @@ bool mergePieces(Pieces &a, mlir::ArrayRef<dist::LayoutFactor> b, dist::MeshAttr
 dist::LayoutFactor makeFactor(int64_t size, bool uniform = false,
                               dist::Padding content = dist::Padding::Finite);
 
-/// Makes one factor of a dimension that is, but for uniform factors kept apart,
-/// a major factor over whole ones.
+/// Joins the factors of a dimension into one if only the major factor is sharded, padded or
+/// ordered. Lists of uniform factors stay as they are.
 void collapse(dist::DimLayout &dim);
 
-/// `from` less `axes`, as sets; false where `from` lacks any of them.
+/// Removes `axes` from the set `from`. Returns false if `from` lacks any of them.
 bool removeAxes(dist::AxisList &from, mlir::ArrayRef<dist::Axis> axes);
 /// `axes` sorted and joined, for sets.
 dist::AxisList makeSet(mlir::ArrayRef<dist::Axis> axes, dist::MeshAttr mesh);
@@ -48,17 +47,17 @@ void appendPrimes(dist::Axis axis, dist::AxisList &primes);
 
 /// Number of padded factors.
 int countPadded(const dist::Layout &layout);
-/// What may stand anywhere in a value: true data, padding, corners.
+/// The state of all elements of a value together: true data, padding and corners.
 padding::Padding overallState(const dist::Layout &layout);
 
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
 
-/// By the op's factor rule; a contraction of equal elements has other candidates.
+/// Follows the op's factor rule. A contraction of equal elements has several candidates.
 MaybeLayouts transferByRule(const TransferContext &context,
                             mlir::SmallVectorImpl<dist::Layout> *alternatives);
-/// Reshape, and its other candidates.
+/// A reshape, whose result may have several candidates.
 MaybeLayouts transferReshape(const TransferContext &context,
                              mlir::SmallVectorImpl<dist::Layout> *alternatives);
 /// dist ops.

@@ -23,7 +23,7 @@ static bool isPositions(Value value) {
   return bool(rt::getSource(value).getDefiningOp<PositionsOp>());
 }
 
-/// The value before it went around the ring.
+/// The value before the permutes that moved it around the ring.
 static Value getRingSource(Value value) {
   for (;;) {
     value = rt::getSource(value);
@@ -34,7 +34,7 @@ static Value getRingSource(Value value) {
   }
 }
 
-/// A part over hidden keys is the same whatever they are.
+/// Hidden keys do not affect the result, so a permute may leave them out.
 LogicalResult RuleTransfer::checkMissing(nn::AttentionOp attention, const LayoutFactor *sharded,
                                          ArrayRef<llvm::SmallBitVector> needing) {
   for (unsigned i : {1u, 2u}) {
@@ -75,7 +75,7 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   if (!sharded)
     return checkMissing(attention, nullptr, {});
   AxisList queryAxes = getAxes(queryFactor);
-  // The heads and the batch are sharded over other axes.
+  // The heads and the batch must be sharded over other axes.
   for (auto [f, list] : llvm::enumerate(pieces))
     if (static_cast<int>(f) != keyFactor && static_cast<int>(f) != queryFactor &&
         anyOverlap(getAxes(f), sharded->axes))
@@ -97,7 +97,7 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
                   "counts the keys that it sees, but they are sharded over " +
                       toString(sharded->axes, mesh),
                   1);
-  // What the queries' positions are is known where the rank's chunk is.
+  // The positions of the queries are known if each rank has one chunk of one factor.
   const LayoutFactor *queries = nullptr;
   bool known = pieces[queryFactor].size() == 1 &&
                (queryAxes.empty() || queryAxes == sharded->axes) && pieces[keyFactor].size() == 1;
@@ -112,7 +112,7 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   keys.merged.resize(keys.needed.size());
   keys.merged.set(sharded->shift);
   Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
-  // Which chunk a mask, a bias or positions go with is in their layouts.
+  // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   auto getPlaces = [](Value positions) -> const void * {
     auto op = getPositions(positions);
     return op ? op.getFactor().getAsOpaquePointer() : nullptr;

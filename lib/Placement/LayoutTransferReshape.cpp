@@ -5,10 +5,16 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A reshape keeps the sequence of factors and draws the boundaries of dimensions
-// anew, by local sizes. Where a factor is cut into single elements (local size
-// 1) a boundary may pass on either side of it, and where the result has
-// dimensions of local size 1 it may be one of them.
+// A reshape keeps the sequence of factors and places the boundaries of dimensions anew, by
+// local sizes. A factor of local size 1 fits on either side of a boundary, and into a
+// dimension of local size 1. Each such choice gives a candidate layout.
+//
+// 1. `joinWhole` joins neighbours that are not sharded.
+// 2. `cut` finds the result dimension of each piece that has several local elements.
+// 3. `openHeads` and `splitDigits` take coordinates apart that may belong to several
+//    dimensions.
+// 4. `enumerate` calls `expand`, which tries each dimension of `getChoices` for each piece
+//    of local size 1, the likeliest first. It stops after `kMaxCandidates`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,15 +30,14 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// More candidates than this are not looked at: axes and dimensions of size 1
-/// multiply them.
+/// The largest number of candidates. It grows exponentially with the pieces of local size 1.
 constexpr size_t kMaxCandidates = 48;
 
 struct Piece {
   LayoutFactor factor;
-  /// Where it came from.
+  /// The dimension of the operand.
   unsigned from;
-  /// The result dimension it is in; -1 as long as that is open.
+  /// The dimension of the result; -1 while it is open.
   int to = -1;
 };
 
@@ -41,9 +46,8 @@ public:
   Reshape(const Layout &input, ArrayRef<int64_t> shape, MeshAttr mesh)
       : input(input), shape(shape), mesh(mesh) {}
 
-  /// Finds the result dimension of each piece that has more than one element.
-  /// With `join`, neighbours that every rank has whole count as one: boundaries
-  /// may pass anywhere in them.
+  /// Finds the result dimension of each piece that has several local elements. With `join`,
+  /// neighbours that are not sharded count as one piece, so a boundary may cut them anywhere.
   bool cut(bool join);
   /// All candidates, the likeliest first.
   void enumerate(SmallVectorImpl<Layout> &candidates);
@@ -61,7 +65,7 @@ private:
   ArrayRef<int64_t> shape;
   MeshAttr mesh;
   SmallVector<Piece, 8> pieces;
-  /// The pieces with coordinates taken apart into digits, in each way to do so.
+  /// Each way to take the coordinates of the pieces apart into digits.
   SmallVector<SmallVector<Piece, 8>, 1> ways;
 };
 
@@ -139,9 +143,9 @@ bool Reshape::cut(bool join) {
   return true;
 }
 
-/// A chunk at the head of a dimension may be taken apart where a dimension was
-/// cut, or where one of size 1 is before it: the coordinate belongs to those, or
-/// is the major factor of the chunk's.
+/// Takes the coordinate off a chunk at the head of a dimension, if a boundary is new there
+/// or a dimension of size 1 precedes it. The coordinate belongs to that dimension, or is the
+/// major factor of the chunk.
 void Reshape::openHeads() {
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece &piece = pieces[i];
@@ -182,8 +186,8 @@ static void appendOrders(Axis axis, SmallVectorImpl<AxisList> &digits) {
   digits.assign(longer.begin(), longer.end());
 }
 
-/// A coordinate along several axes, or along a composite one, may be several
-/// dimensions.
+/// Splits coordinates over several axes, or over an axis of composite size, since their
+/// digits may belong to different dimensions.
 void Reshape::splitDigits() {
   ways.assign(1, {});
   for (const Piece &piece : pieces) {
@@ -213,10 +217,10 @@ void Reshape::splitDigits() {
   }
 }
 
-/// Result dimensions in which the piece `i`, of local size 1, may be.
+/// The result dimensions to which piece `i`, of local size 1, may belong.
 Reshape::Choice Reshape::getChoices(size_t i) {
   int before = -1, after = -1;
-  // Whether what is before was of the same dimension, of which a cut may pass behind this.
+  // Whether the piece before comes from the same dimension, so that a cut may follow this one.
   bool wasBehind = false;
   for (size_t j = 0; j < i; ++j)
     if (pieces[j].factor.getLocalSize() > 1) {
@@ -229,14 +233,14 @@ Reshape::Choice Reshape::getChoices(size_t i) {
   if (before >= 0 && before == after)
     return {before};
   int end = after < 0 ? shape.size() : after;
-  // A dimension of size 1 stays one of size 1.
+  // A dimension of size 1 keeps size 1.
   bool wasDim = input.dims[pieces[i].from].getLocalSize() == 1;
   Choice slots;
   for (int d = before + 1; d < end; ++d)
     slots.push_back(d);
   if (wasDim) {
-    // The same dimension as before, counted from the right, or from the left;
-    // else the last.
+    // Prefer the dimension with the same number, counted from the right, then from the
+    // left, then the last.
     int from = pieces[i].from, shift = shape.size() - input.dims.size();
     for (int d : {from + shift, from})
       if (llvm::is_contained(slots, d))
@@ -291,7 +295,7 @@ void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &candidates) {
 
 void Reshape::enumerate(SmallVectorImpl<Layout> &candidates) {
   if (shape.empty()) {
-    // A scalar: any sharded factor of one element would be lost.
+    // The result is a scalar, which has no dimension for a sharded factor.
     if (llvm::all_of(pieces, [](const Piece &p) { return p.factor.uniform; }))
       pieces.clear();
     if (!pieces.empty())
@@ -314,7 +318,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
     return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
   });
   if (uniform && !input.dims.empty()) {
-    // The same everywhere, in every shape.
+    // A uniform value is uniform in every shape.
     Layout &layout = candidates.emplace_back();
     for (int64_t size : op.getResult().getType().getShape())
       layout.dims.emplace_back(

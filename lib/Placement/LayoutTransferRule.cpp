@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Axes: each factor of the rule gathers the pieces (layout factors) that the
-// operands give it; they must agree. Unreduced axes: by linearity. Padding: see
+// Axes: each factor of the rule gets the pieces (layout factors) of the operands'
+// dimensions, which must agree. Unreduced axes: by linearity. Padding: see
 // LayoutTransferPadding.cpp.
 //
 //===----------------------------------------------------------------------===//
@@ -63,15 +63,15 @@ LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsig
   return success();
 }
 
-/// A dimension of several rule factors: those known already say where its pieces
-/// are cut, the others by their local sizes.
+/// Distributes the pieces of a dimension over several rule factors. A factor with known
+/// pieces takes the same ones, another factor takes pieces of its local size.
 LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout &layout,
                                          unsigned operand, unsigned dim) {
   bool uniform = llvm::all_of(layout.factors, [](const LayoutFactor &f) {
     return f.uniform || (f.size == 1 && f.padded == 1);
   });
   if (uniform) {
-    // A single element, of which there is one in all, is not one of a chunk.
+    // A single element of a dimension of size 1 is not uniform.
     bool any = llvm::any_of(layout.factors, [](const LayoutFactor &f) { return f.uniform; });
     for (int factor : factors) {
       LayoutFactor piece =
@@ -166,11 +166,11 @@ LogicalResult RuleTransfer::collect() {
       for (auto [d, factors] : llvm::enumerate(dims))
         if (factors.size() > 1 && failed(unifyProduct(factors, operands[i]->dims[d], i, d)))
           return failure();
-  // What only the result has is the same everywhere.
+  // Factors that only the result has are uniform.
   for (auto [f, list] : llvm::enumerate(pieces))
     if (owners[f] < 0)
       list.push_back(makeFactor(rule.factors[f].size, /*uniform=*/true));
-  // One element that stretches to a chunk of one.
+  // One element stretches to a chunk of one element.
   if (isa<nn::BroadcastOp>(op))
     for (Pieces &list : pieces)
       if (list.size() == 1 && list.front().padded == 1)
@@ -194,12 +194,12 @@ LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
   auto attention = dyn_cast<nn::AttentionOp>(op);
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    // What is read whole depends on how much of it there is.
+    // A result depends on the size of a factor that the op reads whole.
     if (factor.kind == FactorKind::Special)
       for (LayoutFactor &piece : pieces[f])
         piece.uniform = false;
     AxisList axes = getAxes(f);
-    // Sharded keys may share axes with the queries: see coverKeys.
+    // Sharded keys may share axes with the queries (see coverKeys).
     if (axes.empty() || (attention && static_cast<int>(f) == rule.operands[1][2].front()))
       continue;
     if (anyOverlap(all, axes) && !keepsBlocks(op))
@@ -252,7 +252,10 @@ LogicalResult RuleTransfer::checkOrder() {
   return success();
 }
 
-/// With an offset the table is a chunk of the rows; it must say which.
+/// Checks a table whose rows are sharded, which needs an offset:
+/// - The offset is a coordinate over the axes of the rows.
+/// - A chunk has as many rows as the offset counts for each rank, in natural order.
+/// - The stated number of rows is the size of the table.
 LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
   const DimLayout &rows = operands[1]->dims[0];
   AxisList axes = rows.getAxes();
@@ -376,7 +379,7 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
     if (whole.size > 1 && !layout.uses(whole))
       free.push_back(whole);
   }
-  // Meshes have few axes: all sets of the first four.
+  // One candidate for each set of the first four axes. Few meshes have more.
   for (size_t mask = 1, e = size_t(1) << std::min<size_t>(free.size(), 4); mask < e; ++mask) {
     Layout other = layout;
     other.reduction = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;

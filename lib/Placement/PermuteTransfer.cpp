@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A rank's coordinate over the permuted axes is a number with digits of prime
-// base. A permute gives a layout where each digit that the layout uses is, on
-// the receiving rank, one digit again: then axes are renamed.
+// The coordinate of a rank over the permuted axes is a number with digits of prime base.
+// The result of a permute has a layout if each digit of the sender that the layout uses
+// equals one digit of the receiver. The permute then renames axes.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,7 +36,7 @@ llvm::SmallBitVector layout_transfer::getLeftOut(PermuteOp op, int64_t size) {
   return leftOut;
 }
 
-/// By how much the coordinates grow on the way, where all go as far.
+/// The distance by which every chunk moves; none if the distances differ.
 static std::optional<int64_t> getDistance(PermuteOp op, int64_t size) {
   auto wrap = [&](int64_t distance) { return (distance % size + size) % size; };
   if (std::optional<int64_t> shift = op.getShift())
@@ -52,7 +52,7 @@ static std::optional<int64_t> getDistance(PermuteOp op, int64_t size) {
   return distance;
 }
 
-/// Chunks of one factor move on, all of them or all but those to `leftOut`.
+/// Moves the chunks of one factor by `distance`, except the chunks of ranks in `leftOut`.
 static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
                                  const llvm::SmallBitVector &leftOut, Layout &layout) {
   LayoutFactor *moved = nullptr;
@@ -80,7 +80,7 @@ static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
 
 namespace {
 
-/// A permute by pairs of ranks, as a renaming of the digits of a coordinate over `axes`.
+/// A permute by pairs of ranks as a renaming of the digits of a coordinate over `axes`.
 class PairTransfer {
 public:
   PairTransfer(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh);
@@ -97,7 +97,7 @@ private:
   ArrayRef<Axis> axes;
   MeshAttr mesh;
   int64_t size;
-  /// The sender to each rank.
+  /// The rank that sends to each rank.
   SmallVector<int64_t> source;
   SmallVector<Digit> digits;
 };
@@ -206,7 +206,7 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
   int64_t size = getNumShards(axes);
   llvm::SmallBitVector leftOut = getLeftOut(op, size);
   if (leftOut.any() || layout.missing.isAny()) {
-    // What is missing is known along one list of axes.
+    // A layout describes missing chunks along one list of axes only.
     std::optional<int64_t> distance = getDistance(op, size);
     if (!distance || (layout.missing.isAny() && layout.missing.axes != axes))
       return failure();
@@ -218,7 +218,7 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
     int64_t distance = *getDistance(op, size);
     if (distance == 0)
       return success();
-    // Shifted parts have the same sum.
+    // A shift moves the parts of a sum between the ranks that add them.
     AxisList left = layout.unreduced;
     if (removeAxes(left, axes))
       return success();

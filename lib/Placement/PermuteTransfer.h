@@ -16,11 +16,11 @@
 
 namespace meshwright::layout_transfer {
 
-/// The ranks, by coordinate over the axes, to which the permute sends nothing.
+/// The ranks to which the permute sends nothing, by coordinate over its axes.
 llvm::SmallBitVector getLeftOut(dist::PermuteOp op, int64_t size);
 
-/// Replaces `layout` by what it is after the permute over `axes`; fails, leaving
-/// it, where no layout describes that.
+/// Replaces `layout` by the layout after the permute over `axes`. Fails if no layout
+/// describes the result, and leaves `layout` as it is.
 mlir::LogicalResult transferPermute(dist::PermuteOp op, mlir::ArrayRef<dist::Axis> axes,
                                     dist::MeshAttr mesh, dist::Layout &layout);
 

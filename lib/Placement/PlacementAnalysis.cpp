@@ -1,4 +1,4 @@
-//===- PlacementAnalysis.cpp - how an SPMD program's values lie -----------===//
+//===- PlacementAnalysis.cpp - layouts of an SPMD program's values --------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -163,7 +163,8 @@ LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
 // Ops
 //===----------------------------------------------------------------------===//
 
-/// Where an operand's unreduced axes come from, or else the operand itself.
+/// Notes where the unreduced axes of an operand come from, or where the operand comes from
+/// if it has none.
 void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
                                   unsigned operand) const {
   Value value = op->getOperand(operand);
@@ -222,7 +223,7 @@ LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handl
   llvm::sort(dependence.axes);
   dependence.axes.erase(std::unique(dependence.axes.begin(), dependence.axes.end()),
                         dependence.axes.end());
-  // An embedding's offset is checked against its table, where it is a coordinate.
+  // The transfer of an embedding checks an offset that is a coordinate against the table.
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
       embedding && !dependent.contains(embedding.getIds()) &&
       !dependent.contains(embedding.getTable()) &&
@@ -272,7 +273,7 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
                              << " from one branch and as " << toString(*second, mesh)
                              << " from the other");
     }
-    // On ranks that take different branches it must be a different part.
+    // Ranks that take different branches must hold different parts of the result.
     for (const Axis &axis : axes) {
       AxisList digits, sharded = joined.getShardedAxes();
       layout_transfer::appendPrimes(axis, digits);
@@ -292,7 +293,7 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
     for (auto [yield, candidate] :
          {std::pair(op.thenYield(), first), std::pair(op.elseYield(), second)}) {
       Value from = yield->getOperand(i);
-      // No other user may read it otherwise.
+      // Other users must agree with this layout.
       if (auto it = ambiguous.find(from); it != ambiguous.end())
         it->second = {candidate};
       if (auto it = dependent.find(from); it != dependent.end()) {
@@ -310,7 +311,7 @@ LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueR
     if (!get(source))
       return op->emitOpError() << "uses a value from outside the function";
     set(target, get(source));
-    // Copies: assignment may move what a map holds.
+    // Copies, since an insertion may move the entries of the map.
     if (auto it = ambiguous.find(source); it != ambiguous.end()) {
       Candidates candidates = it->second;
       CandidateLink link{op, {source}, {target}, {}};
@@ -328,7 +329,7 @@ LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueR
   return success();
 }
 
-/// What a launch does is what its region does.
+/// A launch runs the ops of its region on its operands.
 LogicalResult PlacementDerivation::visitLaunch(Operation *op, Block &block) {
   if (failed(passOn(op, op->getOperands(), block.getArguments())))
     return failure();

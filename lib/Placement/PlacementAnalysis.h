@@ -1,15 +1,12 @@
-//===- PlacementAnalysis.h - how an SPMD program's values lie ---*- C++ -*-===//
+//===- PlacementAnalysis.h - layouts of an SPMD program's values -*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Derives the layout of every value of an SPMD function from those that its
-// arguments carry, and proves on the way that the program is a placement of some
-// global program: ops agree on how their operands lie, each unreduced axis
-// disappears exactly once, padding is not read where it counts, all ranks of a
-// group issue the same collectives, and results lie as the signature promises.
+// Derives the layout of every value of an SPMD function from the layouts of its
+// arguments, and proves that the function is a placement of a global program.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,22 +23,33 @@
 
 namespace meshwright {
 
+/// The layouts of all values of an SPMD function. An analysis exists only for a function
+/// for which all of this holds:
+/// - Each op has operands whose layouts agree.
+/// - Each unreduced axis disappears exactly once.
+/// - No op reads arbitrary padding where it affects a result.
+/// - All ranks of a group issue the same collectives in the same order.
+/// - Each result has the layout that the signature promises.
+///
+/// The walk visits each op once, and derives a layout once for equal ops whose operands
+/// have equal layouts. Values with several candidate layouts are searched at the end (see
+/// CandidateSearch.h).
 class PlacementAnalysis {
 public:
-  /// Derives the layouts of all values of an SPMD function. Fails, with one
-  /// error, where the program is wrong.
+  /// Derives the layouts of all values of an SPMD function. Fails with one error if the
+  /// program is wrong.
   static mlir::FailureOr<PlacementAnalysis> run(mlir::func::FuncOp func);
 
   PlacementAnalysis(PlacementAnalysis &&) = default;
   PlacementAnalysis &operator=(PlacementAnalysis &&) = default;
 
-  /// The layout of a value of the function; a scalar's has rank 0.
+  /// The layout of a value of the function. A scalar has a layout of rank 0.
   const dist::Layout &getLayout(mlir::Value value) const { return *layouts.find(value)->second; }
-  /// Null for a value that the analysis has not seen (made since).
+  /// Null for a value that was created after the analysis.
   const dist::Layout *lookup(mlir::Value value) const { return layouts.lookup(value); }
   dist::MeshAttr getMesh() const { return mesh; }
-  /// Whether local dimensions of size 1 let the value be read in several ways
-  /// (see `transfer`); `getLayout` is one that all its users agree with.
+  /// Returns true if the value had several candidate layouts (see `transfer`). `getLayout`
+  /// returns one with which all its users are right.
   bool hasSeveralCandidates(mlir::Value value) const { return ambiguous.contains(value); }
 
 private:
@@ -49,22 +57,22 @@ private:
   PlacementAnalysis() = default;
 
   dist::MeshAttr mesh;
-  /// Each layout once: programs have few.
+  /// Each distinct layout once. Programs have few.
   std::deque<dist::Layout> storage;
   llvm::DenseMap<mlir::Value, const dist::Layout *> layouts;
   llvm::DenseSet<mlir::Value> ambiguous;
 };
 
-/// The analysis as passes share it: one that has changed nothing since the last
-/// proof preserves it, and any other change makes the next reader prove anew.
+/// The analysis as passes share it. A pass that changes nothing preserves it. After any
+/// change the next user proves the function again.
 struct SharedPlacementAnalysis {
   explicit SharedPlacementAnalysis(mlir::Operation *func)
       : placement(PlacementAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
   mlir::FailureOr<PlacementAnalysis> placement;
 };
 
-/// Proves the placement of an SPMD function, as PlacementAnalysis does; a global
-/// function passes. Passes that move data end with it.
+/// Proves the placement of an SPMD function (see PlacementAnalysis). Succeeds for a global
+/// function. Passes that move data end with this.
 mlir::LogicalResult verifyPlacement(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -22,8 +22,8 @@ using namespace meshwright::dist;
 /// The number of combinations of operands' candidates that one op is tried with.
 static constexpr size_t kMaxCombinations = 256;
 
-/// The candidates of an operand without those that shard what the op reads whole, or
-/// lie in blocks that it cannot take.
+/// The candidates of an operand that the op may read. Leaves out candidates that shard a
+/// dimension that the op reads whole, and blockwise candidates that it does not support.
 Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Candidates candidates = getCandidates(op->getOperand(operand));
   if (candidates.size() < 2 || isa<nn::ReshapeOp, nn::ReduceOp>(op))
@@ -49,11 +49,11 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   return plausible.empty() ? Candidates{candidates.front()} : plausible;
 }
 
-/// Candidates of all operands. Those come first that agree on how a factor of the
-/// op's rule is sharded: there may be too many to look at all.
+/// Combinations of one candidate for each operand, at most `kMaxCombinations`. The first
+/// combinations are those whose operands agree on the axes of each factor of the op's rule.
 SmallVector<SmallVector<LayoutRef, 4>> PlacementDerivation::combineCandidates(Operation *op) {
   const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : getRule(op);
-  // Values that are moved together mostly lie alike.
+  // Values that one collective moves mostly have the same sharding.
   bool isMove = isa<DistDialect>(op->getDialect());
   auto agrees = [&](ArrayRef<LayoutRef> prefix, LayoutRef candidate) {
     if (isMove && !prefix.empty())
@@ -94,13 +94,14 @@ SmallVector<SmallVector<LayoutRef, 4>> PlacementDerivation::combineCandidates(Op
   return combinations;
 }
 
-/// An op whose operands have several candidates, or a reshape, which makes them.
+/// Visits an op whose operands have several candidates, or a reshape, whose result may have
+/// several.
 LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
   SmallVector<SmallVector<LayoutRef, 4>> combinations = combineCandidates(op);
   CandidateLink link{op, op->getOperands(), op->getResults(), {}};
   bool single = combinations.size() == 1;
   for (const auto &operands : combinations) {
-    // One combination among several may well be wrong.
+    // An error of one combination among several is not an error of the program.
     auto emit = [&] {
       if (single)
         return op->emitOpError();
@@ -122,9 +123,9 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
     for (LayoutRef alternative : outcome->alternatives)
       link.combinations.push_back({operands, {alternative}});
   }
-  // Operands that are read as sharded over the same axes in different dimensions
-  // give blocks: seldom what is meant, and the more of them the fewer others are
-  // looked at.
+  // Operands that are sharded over the same axes in different dimensions give blockwise
+  // results. Few programs mean them, and they take the place of other combinations: drop
+  // them if there are others.
   auto isBlockwise = [](const auto &combination) {
     return llvm::any_of(combination.second, [](LayoutRef r) { return r->isBlockwise(); });
   };
@@ -155,7 +156,7 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
   return success();
 }
 
-/// Keeps of all candidates those that the uses agree with, and chooses one.
+/// Chooses for each value one candidate with which all its users are right.
 LogicalResult PlacementDerivation::resolve() {
   if (auto conflict = chooseCandidates(links, ambiguous, [&](Value value) { return get(value); })) {
     const CandidateLink &link = links[*conflict];

@@ -21,6 +21,11 @@
 namespace meshwright {
 
 /// The walk that fills an analysis.
+/// - `visit` derives the layouts of an op's results in program order.
+/// - `visitCandidates` does so for an op with several candidate layouts, and records which
+///   combinations of candidates are right. The first candidate stands for the value during
+///   the walk.
+/// - `resolve` chooses one candidate of each value after the walk.
 class PlacementDerivation {
 public:
   PlacementDerivation(mlir::func::FuncOp func, PlacementAnalysis &analysis)
@@ -28,8 +33,8 @@ public:
   mlir::LogicalResult run();
 
 private:
-  /// Layouts that an op gives its results, and those of the other candidates of its one
-  /// result.
+  /// The layouts of an op's results. If the op has one result with several candidate
+  /// layouts, `alternatives` has the candidates after the first.
   struct Outcome {
     mlir::SmallVector<LayoutRef, 1> results, alternatives;
   };
@@ -51,10 +56,10 @@ private:
   mlir::SmallVector<mlir::SmallVector<LayoutRef, 4>> combineCandidates(mlir::Operation *op);
   mlir::LogicalResult visitIf(mlir::scf::IfOp op);
   mlir::LogicalResult visitLaunch(mlir::Operation *op, mlir::Block &block);
-  /// Gives values the layouts of others that they are under another name.
+  /// Gives the values `to` the layouts of the values `from`, of which they are new names.
   mlir::LogicalResult passOn(mlir::Operation *op, mlir::ValueRange from, mlir::ValueRange to);
   mlir::LogicalResult visitReturn(mlir::func::ReturnOp op);
-  /// Follows scalars that differ between ranks.
+  /// Records scalars that differ between ranks, and refuses uses of them in data.
   mlir::LogicalResult visitRankDependent(mlir::Operation *op, bool &handled);
   mlir::LogicalResult checkCollective(mlir::Operation *op);
   mlir::LogicalResult resolve();
@@ -71,22 +76,22 @@ private:
   PlacementAnalysis &analysis;
   dist::MeshAttr mesh;
   llvm::DenseMap<size_t, mlir::SmallVector<LayoutRef, 1>> interned;
-  /// Transfers so far, for each signature by the operands' layouts, and factor rules.
+  /// The transfers so far: for each signature, the layouts of operands and the outcome.
   llvm::DenseMap<mlir::Operation *,
                  mlir::SmallVector<std::pair<mlir::SmallVector<LayoutRef, 4>, Outcome>, 1>,
                  OpSignature>
       outcomes;
   llvm::DenseMap<mlir::Operation *, std::optional<dist::FactorRule>, OpSignature> rules;
-  /// Values with several candidates, and the ops they pass through, in order.
+  /// Values with several candidates, and the ops that use or define them, in program order.
   llvm::DenseMap<mlir::Value, Candidates> ambiguous;
   mlir::SmallVector<CandidateLink> links;
-  /// Scalars that differ between the ranks along these axes, and where from.
+  /// The axes along which a scalar differs between ranks, and the coordinate it is from.
   struct Dependence {
     dist::AxisList axes;
     mlir::Value index;
   };
   llvm::DenseMap<mlir::Value, Dependence> dependent;
-  /// The conditions around the op that differ between ranks.
+  /// The conditions around the current op that differ between ranks, outermost first.
   mlir::SmallVector<mlir::Value, 2> conditions;
 };
 

@@ -22,14 +22,14 @@ MaskShape MaskShape::of(nn::AttentionOp op) {
 }
 
 namespace {
-/// First and last of a run of positions.
+/// The first and the last of a run of positions.
 struct Interval {
   int64_t first, last;
 };
 } // namespace
 
-/// The positions of one chunk, as intervals that hold them: two at most in zigzag
-/// order, one else.
+/// Intervals that contain the positions of one chunk: up to two in zigzag order, one in
+/// other orders.
 static SmallVector<Interval, 2> getIntervals(const LayoutFactor &factor, int64_t chunks,
                                              int64_t chunk) {
   int64_t size = factor.padded / chunks, begin = chunk * size;
@@ -51,7 +51,8 @@ static SmallVector<Interval, 2> getIntervals(const LayoutFactor &factor, int64_t
 }
 
 static bool mayMeet(const MaskShape &mask, const Interval &queries, const Interval &keys) {
-  // Some query at or behind some key, and within the window's reach of it.
+  // A query sees a key if their distance is within the window, and causal queries see no
+  // later key.
   if (mask.causal && queries.last < keys.first)
     return false;
   if (mask.windowLeft && keys.last < queries.first - *mask.windowLeft)

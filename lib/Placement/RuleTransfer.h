@@ -17,11 +17,19 @@
 
 namespace meshwright::layout_transfer {
 
-/// The op that positions are from. In a product of dimensions they are those of one
-/// factor, repeated along the others.
+/// The op that defines positions; null if there is none. In a product of dimensions these
+/// are the positions of one factor, repeated along the others.
 dist::PositionsOp getPositions(mlir::Value positions);
 
-/// One transfer by a factor rule.
+/// One transfer by a factor rule. `run` works in this order:
+/// 1. `collect`: each factor of the rule gets the layout factors of the operands'
+///    dimensions, which must agree.
+/// 2. `checkAxes`: no axis shards two factors, and no factor that the op reads whole is
+///    sharded. Axes of contracted factors become unreduced axes of the results.
+/// 3. `checkEmbedding`, `checkOrder`: ops that count elements find them where they expect.
+/// 4. `checkUnreduced`: unreduced operands pass only through linear ops.
+/// 5. `coverKeys`, `mergeKeys`: attention over a part of the keys.
+/// 6. `derivePadding`: the op reads no arbitrary padding, and the padding of its results.
 class RuleTransfer {
 public:
   explicit RuleTransfer(const TransferContext &context);
@@ -42,21 +50,21 @@ private:
   mlir::LogicalResult checkEmbedding(nn::EmbeddingOp embedding);
   /// Ops that count elements need their natural order.
   mlir::LogicalResult checkOrder();
-  /// Attention over keys that are sharded is a part of the whole.
+  /// Describes the part of the keys that attention over sharded keys covers.
   mlir::LogicalResult coverKeys(nn::AttentionOp attention);
-  /// Keys and values that a permute left out are those that the mask hides there.
-  /// `sharded` is null where the keys are whole.
+  /// Checks that the mask hides the keys and values that a permute left out. `sharded` is
+  /// null if the keys are whole.
   mlir::LogicalResult checkMissing(nn::AttentionOp attention, const dist::LayoutFactor *sharded,
                                    llvm::ArrayRef<llvm::SmallBitVector> needing);
-  /// Parts of one attention make up more of it.
+  /// Joins two parts of one attention to a larger part.
   mlir::LogicalResult mergeKeys(nn::MergeAttentionOp merge);
   mlir::LogicalResult checkUnreduced();
-  /// Whether all that is contracted of some factor are equal elements.
+  /// Returns true if the op contracts a factor along which all elements are equal.
   bool contractsUniform() const;
   void addUnreducedCandidates(const dist::Layout &layout,
                               mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 
-  // Padding: what the op needs of it, and what it leaves.
+  // The padding that the op reads, and the padding of its results.
   mlir::LogicalResult derivePadding();
   mlir::LogicalResult checkReadPadding();
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
@@ -64,11 +72,11 @@ private:
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);
   mlir::LogicalResult readsPadding(int factor, const dist::LayoutFactor &piece, State state,
                                    llvm::StringRef need);
-  /// What operand `i` holds in the tail of `piece` of `factor`.
+  /// The state of operand `i` in the tail of `piece` of `factor`.
   State getState(unsigned i, int factor, const dist::LayoutFactor &piece) const;
   bool hasFactor(unsigned i, int factor) const;
-  /// What operand `i` holds where the tail of `piece` of `factor` meets the
-  /// padding of what the op contracts or reads whole.
+  /// The state of operand `i` where the tail of `piece` of `factor` meets the padding of a
+  /// factor that the op contracts or reads whole.
   State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece, int other,
                        const dist::LayoutFactor &otherPiece) const;
   padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
@@ -83,16 +91,16 @@ private:
   dist::MeshAttr mesh;
   dist::FactorRule rule;
 
-  /// The layout factors of each factor of the rule, major to minor, and the
-  /// first operand that gave them (-1: none).
+  /// For each factor of the rule its layout factors, major to minor, and the first operand
+  /// that gave them (-1 if none did).
   mlir::SmallVector<Pieces, 8> pieces;
   mlir::SmallVector<int, 8> owners;
-  /// Axes that shard a contracted factor; those over which an operand is
+  /// The axes that shard contracted factors, and the axes over which operands are
   /// unreduced.
   dist::AxisList contracted, unreduced;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   padding::Padding corner = padding::Padding::Zero;
-  /// Of attention, and of merged attention, while some keys are missing.
+  /// The keys that attention or merged attention covers, if it lacks some.
   dist::KeyCover keys;
 };
 

@@ -13,11 +13,12 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Candidates of an op's operands, or of its result, that are looked at.
+/// The largest number of candidate layouts of a value, and of combinations for an op.
 static constexpr size_t kMaxCandidates = 32;
 
-/// A reshape may be read in several ways. Those that what follows cannot bear
-/// are dropped, and where it is known what was meant, all others.
+/// Derives the candidate layouts of an op's results. Drops combinations of candidates with
+/// which the op would be wrong. If the intended layout of a result is known, drops all other
+/// candidates of it.
 LogicalResult Partitioner::deriveOp(Operation *op) {
   std::vector<SmallVector<Layout, 3>> combinations(1);
   for (Value operand : op->getOperands()) {
@@ -84,7 +85,7 @@ const Layout *Partitioner::derive(Value local) {
           factor.padding = Padding::Zero;
       derived[arg].push_back(std::move(layout));
     }
-  // Everything written since the last time, in order.
+  // Derive the ops that were written since the last call, in order.
   Operation *op =
       derivedTo ? derivedTo->getNextNode() : (block->empty() ? nullptr : &block->front());
   for (; op; op = op->getNextNode()) {
@@ -133,7 +134,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   if (!isPadded)
     return success();
 
-  // What stands in the padding of each operand's contracted dimension.
+  // The contracted dimensions of each operand, and the state of their padding.
   struct Read {
     SmallVector<int, 2> dims;
     bool isZero = true, isFinite = true;
@@ -175,8 +176,9 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   return success();
 }
 
-/// What is selected, or else zero, has zero padding once its condition has: that is
-/// fewer bytes to go over, and the selection stays part of a larger kernel.
+/// Zeroes the padding of the condition of a selection between a value and zero, which is then
+/// summed over. The result has zero padding if its condition has. The condition has fewer
+/// bytes than the value, and the selection stays part of a larger kernel.
 LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assignment,
                                          MutableArrayRef<Value> operands) {
   auto select = dyn_cast<nn::SelectOp>(op);
@@ -204,8 +206,8 @@ LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assign
   return success();
 }
 
-/// What stands in padding is no index: one that is out of range ends the run. Zero is
-/// in the range of all tables.
+/// Zeroes the padding of indices. An index out of range ends the run, and zero is in the
+/// range of every table.
 LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
   auto lookup = dyn_cast<LookupOpInterface>(op);
   if (!lookup)

@@ -32,7 +32,7 @@ bool Partitioner::canWait(Value value) const {
   if (!value.hasOneUse())
     return false;
   Operation *user = *value.getUsers().begin();
-  // What is asked for next is reached from here at once.
+  // A following constraint gets its layout from the partial sum in one step.
   if (isa<ConstrainOp, func::ReturnOp>(user) && value.getDefiningOp<ConstrainOp>())
     return true;
   if (isa<nn::AddOp>(user))
@@ -47,8 +47,9 @@ bool Partitioner::canWait(Value value) const {
   return canWait(user->getResult(0));
 }
 
-/// Makes a partial sum over a part of `axes` one over all of them, zero on all
-/// ranks but the first along the others: it moves nothing and shares a reduction.
+/// Turns a partial sum over some of `axes` into one over all of them. The new part is zero on
+/// all ranks but the first along the other axes. This moves no data, and lets two sums share
+/// a reduction.
 void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) {
   auto missing = subtract(axes, local.unreduced);
   if (!missing || missing->empty() || anyOverlap(local.sharding.getAxes(), *missing))
@@ -60,8 +61,9 @@ void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) 
   local.unreduced.assign(axes.begin(), axes.end());
 }
 
-/// A sum with a partial sum in it: partial sums are added to each other, all
-/// else waits until they are reduced.
+/// Handles an addition with a partial sum among its operands. Adds partial sums to each
+/// other, and defers other operands until the sum is reduced. Returns false if no operand is
+/// a partial sum.
 FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   Value result = op.getResult();
   SmallVector<Value, 2> partials, others;
@@ -89,7 +91,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
       others.push_back(partials[1]);
     }
   }
-  // A broadcast partial sum (positions, say) joins if it lies the same way.
+  // A broadcast partial sum (of positions, for example) joins if its layout fits.
   for (Value &other : others) {
     State &state = getState(other);
     if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
@@ -107,7 +109,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   return true;
 }
 
-/// A linear op on the way from a partial sum to the sum that takes it.
+/// Applies a cheap linear op to a partial sum before its reduction. Returns false if it does
+/// not apply.
 FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   if (!passesPartial(op))
     return false;
@@ -120,7 +123,7 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   }
   if (which < 0 || !canWait(op->getOperand(which)))
     return false;
-  // The op computes as its operand lies.
+  // The op computes in the layout of its operand.
   Local from = getState(op->getOperand(which)).local;
   Assignment assignment;
   for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)

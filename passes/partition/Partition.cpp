@@ -29,7 +29,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
       if (failed(factors))
         return signalPassFailure();
       Partitioner partitioner(func, mesh->getMesh(), FlatSymbolRefAttr::get(*mesh), *factors);
-      // Nobody can have asked for the placement of a function before it has one.
+      // The placement has not been computed before, since the function had none.
       if (failed(partitioner.run()) ||
           failed(getChildAnalysis<SharedPlacementAnalysis>(func).placement))
         return signalPassFailure();

@@ -72,8 +72,8 @@ LogicalResult Partitioner::readTargets() {
   return success();
 }
 
-/// One padded size for all layouts of a class: a multiple of every number of
-/// shards that occurs, so that chunks nest.
+/// Chooses one padded size for each leaf: a multiple of every number of shards that occurs,
+/// so that chunks nest.
 void Partitioner::choosePadding() {
   SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
   auto add = [&](Value value, const ValueSharding &sharding) {
@@ -95,7 +95,7 @@ void Partitioner::choosePadding() {
   for (auto [leaf, size] : llvm::enumerate(multiple))
     padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
 
-  // Say once for each class what its padding costs.
+  // Report the cost of padding once for each leaf.
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   llvm::SmallDenseSet<int> said;
   auto report = [&](Value value) {
@@ -128,7 +128,7 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
     DimLayout dimLayout;
     for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
       LayoutFactor factor = factors.getFactor(leaf, axes, padded[leaf]);
-      // What stands there is the verifier's business.
+      // The verifier derives the state of the padding.
       factor.padding = Padding::Arbitrary;
       dimLayout.factors.push_back(std::move(factor));
     }
@@ -171,9 +171,10 @@ ValueSharding Partitioner::project(Value value, const FactorRule::ValueFactors &
   return sharding;
 }
 
-/// What a reader of a factor can bear decides: contractions take the operands'
-/// axes and leave a partial sum, parallel factors the result's axes as far as
-/// they are free, special ones none.
+/// Chooses the axes over which an op computes, for each factor:
+/// - A contracted factor takes the axes of the operands and leaves a partial sum.
+/// - A parallel factor takes the axes of the results that no other factor has taken.
+/// - A special factor takes none.
 Partitioner::Assignment Partitioner::assign(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
@@ -197,8 +198,8 @@ Partitioner::Assignment Partitioner::assign(Operation *op) {
         }
     }
   };
-  // A weight's layout costs more to change than an activation's: it comes
-  // first. It is the last operand of those that contract.
+  // Weights come first, since their layouts cost more to change than those of activations.
+  // The weight of an op that contracts is its last operand.
   for (int i = rule.operands.size() - 1; i >= 0; --i)
     take(op->getOperand(i), rule.operands[i], FactorKind::Contracted);
   for (auto [result, dims] : llvm::zip(op->getResults(), rule.results))
@@ -237,8 +238,8 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   return moved;
 }
 
-/// Whether a leaf with an order is whole on one side only: what is whole has its
-/// natural order.
+/// Returns true if a leaf with an order is sharded on one side only. A leaf that is not
+/// sharded has its natural order.
 bool Partitioner::changesOrder(Value global, const ValueSharding &from,
                                const ValueSharding &to) const {
   for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global)))
@@ -249,8 +250,8 @@ bool Partitioner::changesOrder(Value global, const ValueSharding &from,
   return false;
 }
 
-/// A move on which orders change: the leaves are dimensions of their own meanwhile.
-/// Between the orders a leaf is whole, as long as with its padding.
+/// A reshard that changes orders. Each leaf is a dimension of its own while it is resharded.
+/// Between two orders a leaf is not sharded, and has its padded size.
 FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
                                               const ValueSharding &to, Location loc) {
   Layout at, target;
@@ -295,7 +296,7 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
   State &state = getState(value);
   if (state.isDeferred) {
-    // The only reader gets it in its own layout.
+    // The only user gets the sum reduced to the layout that it needs.
     if (state.rest.empty() && value.hasOneUse())
       return reshard(value, state.local, sharding, value.getLoc());
     if (failed(materialize(value)))
@@ -322,7 +323,7 @@ LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2
   state.rest = std::move(rest);
   state.isDeferred = !state.local.unreduced.empty() || !state.rest.empty();
   if (state.isDeferred) {
-    // A partial sum is not the value that the id names.
+    // The id names the whole value, not a partial sum.
     if (Operation *def = state.local.value.getDefiningOp())
       def->removeAttr(nn::NnDialect::kIdAttr);
     if (canWait(value))
@@ -331,7 +332,7 @@ LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2
   }
   if (state.local.sharding == state.target)
     return success();
-  // The value itself is what the program promises; what the op left is a copy.
+  // The value has its target sharding. The result of the op is a copy in another one.
   ValueSharding computed = state.local.sharding;
   Value copy = state.local.value;
   auto moved = reshard(value, state.local, state.target, value.getLoc());
@@ -376,7 +377,7 @@ Operation *Partitioner::emit(Operation *op, ArrayRef<Value> operands, ArrayRef<T
   state.addAttributes(op->getAttrDictionary().getValue());
   state.attributes.erase(DistDialect::kShardingAttr);
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
-    // A dimension taken whole is taken whole locally.
+    // A slice that takes all of a dimension takes all of the local dimension.
     SmallVector<int64_t> limits(slice.getLimits());
     auto global = cast<RankedTensorType>(slice.getInput().getType());
     auto local = cast<RankedTensorType>(operands[0].getType());
@@ -388,8 +389,8 @@ Operation *Partitioner::emit(Operation *op, ArrayRef<Value> operands, ArrayRef<T
   return builder.create(state);
 }
 
-/// A constant or indices in a layout: nothing is moved. A splat has every
-/// layout; others are made whole on every rank and cut.
+/// Writes a constant or an iota in a layout, without communication. A splat has every layout.
+/// Other values are created whole on each rank and sliced.
 FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &sharding) {
   Value value = op->getResult(0);
   auto constant = dyn_cast<nn::ConstantOp>(op);

@@ -16,7 +16,16 @@
 
 namespace meshwright {
 
-/// Writes the SPMD program of one function.
+/// Writes the SPMD program of one global function.
+///
+/// - Each global value has one target: the sharding that propagation gave it. The local value
+///   has that sharding, or is a partial sum that is deferred to its only user.
+/// - `assign` chooses the axes over which an op computes. Operands are resharded to them, and
+///   results to their targets.
+/// - Copies of a value in other shardings are made once.
+/// - Padded sizes are the same for all values of a class of tied factors.
+///
+/// Linear in the program: the resharder remembers its plans.
 class Partitioner {
 public:
   Partitioner(mlir::func::FuncOp func, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol,
@@ -31,23 +40,23 @@ private:
   /// Axes for each leaf of each factor of an op.
   using Assignment = mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 8>;
 
-  /// A local value and how it lies.
+  /// A local value and its layout.
   struct Local {
     mlir::Value value;
     ValueSharding sharding;
     dist::AxisList unreduced;
   };
 
-  /// What a global value is so far: either a local value in its own sharding, or
-  /// a partial sum with what else is to be added once it is reduced.
+  /// The local form of a global value: a value in its target sharding, or a deferred partial
+  /// sum with the values that are to be added after its reduction.
   struct State {
-    /// The sharding that the program gives the value, and the axes along which it
-    /// declares it a partial sum.
+    /// The sharding that the program gives the value, and the axes over which it declares
+    /// the value a partial sum.
     ValueSharding target;
     dist::AxisList unreduced;
     Local local;
     bool isDeferred = false;
-    /// Global values still to be added; only of a deferred one.
+    /// Global values that are to be added to a deferred sum.
     mlir::SmallVector<mlir::Value, 2> rest;
     /// Copies in other shardings.
     std::vector<std::pair<ValueSharding, mlir::Value>> copies;
@@ -69,12 +78,12 @@ private:
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
-  /// The axes along which the keys of attention stay sharded; none elsewhere.
+  /// The axes over which the keys of attention stay sharded. Empty if they do not.
   dist::AxisList getRingAxes(nn::AttentionOp op) const;
   mlir::LogicalResult assignRing(nn::AttentionOp op, const dist::AxisList &axes,
                                  Assignment &assignment, dist::AxisList &queryAxes);
   mlir::FailureOr<mlir::Value> maskValues(mlir::Value value, mlir::Location loc);
-  /// Attention whose keys stay sharded, in steps around a ring.
+  /// Writes attention whose keys stay sharded, in steps around a ring.
   mlir::LogicalResult partitionRing(nn::AttentionOp op, const dist::AxisList &axes);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
@@ -85,30 +94,31 @@ private:
   ValueSharding project(mlir::Value value, const dist::FactorRule::ValueFactors &dims,
                         const FactorAnalysis::OpFactors &opFactors,
                         const Assignment &assignment) const;
-  /// The sharding of `value`, which broadcasts against `target`, that goes with
-  /// `sharding` of the target.
+  /// The sharding of `value`, which broadcasts against `target`, that fits `sharding` of the
+  /// target.
   ValueSharding projectBroadcast(mlir::Value value, mlir::Value target,
                                  const ValueSharding &sharding) const;
 
-  /// The layout of a local value with what stands in its padding; null, after an
-  /// error, where the program so far is wrong.
+  /// The layout of a local value with the state of its padding. Null, after an error, if the
+  /// program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
   mlir::LogicalResult deriveOp(mlir::Operation *op);
-  /// Zeroes what a contraction over a padded factor must not read.
+  /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);
-  /// Zeroes the padding of a selection that is summed over, in its condition.
+  /// Zeroes the padding of the condition of a selection that is summed over.
   mlir::LogicalResult maskSelection(mlir::Operation *op, const Assignment &assignment,
                                     mlir::MutableArrayRef<mlir::Value> operands);
-  /// Zeroes padding that would be read as indices.
+  /// Zeroes padding that an op would read as indices.
   mlir::LogicalResult maskIndices(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
 
-  /// Writes the op on local operands.
+  /// Writes a copy of the op on local operands.
   mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
                         mlir::ArrayRef<mlir::Type> types);
 
-  /// Whether a partial sum may wait for its reader: that adds it to others.
+  /// Returns true if a partial sum may be reduced later, because its only user adds it to
+  /// other values.
   bool canWait(mlir::Value value) const;
   mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
@@ -127,18 +137,18 @@ private:
   const FactorAnalysis &factors;
   Resharder resharder;
   mlir::OpBuilder builder;
-  /// One for each global value, in no order that matters.
+  /// One for each global value.
   std::deque<State> states;
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
-  /// Layouts of local values, derived as far as `derivedTo` and only where
-  /// padding is in question.
+  /// Candidate layouts of local values, up to the op `derivedTo`. Derived only if the program
+  /// has padding that matters.
   llvm::DenseMap<mlir::Value, std::vector<dist::Layout>> derived;
   mlir::Operation *derivedTo = nullptr;
-  /// What local reshapes, and moves between layouts, were meant to make.
+  /// The intended layouts of local reshapes and reshards.
   llvm::DenseMap<mlir::Value, dist::Layout> known;
   /// Shardings that the signature gives the results.
   mlir::SmallVector<ValueSharding, 2> resultTargets;
-  /// Padded size of each class of factors where it is sharded.
+  /// The padded size of each leaf where it is sharded.
   mlir::SmallVector<int64_t> padded;
 };
 

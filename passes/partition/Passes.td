@@ -13,26 +13,28 @@ include "mlir/Pass/PassBase.td"
 def SumShardedSlicesPass : Pass<"sum-sharded-slices", "::mlir::ModuleOp"> {
   let summary = "take few elements of a sharded dimension by a sum, not a gather";
   let description = [{
-    A pooler reads the first token of a sequence, a decoder's head the last, a
-    classifier one at an index. Ops that count elements want a dimension whole, so
-    each rank would receive all of a sharded sequence for the sake of one token.
-    Instead every rank keeps, of its own elements, those at the wanted positions and
-    zero elsewhere: the sum over the dimension is what was asked for, `--partition`
-    leaves a partial sum, and only the picked elements travel. Exact, since all other
-    terms are zero; what stands elsewhere (NaN, padding) is not looked at; and right in
-    every order of tokens, which positions follow.
+    A pooler reads the first token of a sequence, the head of a decoder reads the last
+    one, and a classifier reads one at an index. Ops that count elements need a whole
+    dimension, so each rank would receive all of a sharded sequence for one token.
+    Instead, every rank keeps its own elements at the wanted positions and replaces all
+    others by zero. The sum over the dimension is the result. `--partition` leaves a
+    partial sum, and only the wanted elements are sent. The sum is exact, since all other
+    terms are zero. Other elements (NaN, padding) are not read, and every order of tokens
+    is supported, since positions follow it.
 
-    Looks at `nn.slice` (with strides, and of several elements), `nn.gather` and
-    `nn.take_along` of a program with a sharding on every value. Leaves what would send
-    no fewer bytes as a sum, and what picks more elements than ranks share the dimension:
-    one chunk of it is held for each. The decision has the bytes.
+    Requires a sharding on every value. Rewrites `nn.slice` (with strides, and of several
+    elements), `nn.gather` and `nn.take_along`. Does not rewrite an op if a sum would send
+    no fewer bytes than a gather, or if it takes more elements than there are ranks, since
+    a rank holds one chunk for each element. The decision states the bytes.
 
     Before:
     ```mlir
     %y = nn.slice %x starts [0, 15, 0] limits [1, 16, 32] strides [1, 1, 1]
       {dist.sharding = #dist.sharding<@mesh, [{}, {}, {} ]>} : (tensor<1x16x32xf32>) -> tensor<1x1x32xf32>
     ```
-    where `%x` lies as `[{}, {"ring"}, {} ]`; after, with shardings left out:
+    where `%x` has the sharding `[{}, {"ring"}, {} ]`.
+
+    After, with shardings left out:
     ```mlir
     %t = nn.constant dense<15> : tensor<i64>
     %i = nn.iota dim 0 : tensor<16xi64>  // [{"ring"} ]
@@ -50,16 +52,15 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
   let summary = "turn a global program with shardings into an SPMD program";
   let description = [{
     Requires a sharding on every value of `@main` (see `propagate-shardings`).
-    Guarantees an SPMD program: local shapes, collectives where layouts change,
-    the layouts of arguments and results on the function, nothing annotated
-    inside; proved by the placement verifier.
+    Guarantees an SPMD program: local shapes, collectives where layouts change, layouts
+    of arguments and results on the function, and no annotations inside. The placement
+    verifier proves it.
 
-    Each op computes on the layout its result asks for; operands are resharded
-    to what that needs. A contraction over a sharded factor leaves a partial
-    sum, which is reduced straight into the layout its reader needs. Partial sums
-    that are added share one reduction, and what else is added (residual, bias)
-    is added once, behind it. A dimension that the axes do not divide is padded at
-    its tail.
+    Each op computes in the sharding of its result, and its operands are resharded to
+    fit. A contraction over a sharded factor leaves a partial sum, which is reduced
+    directly to the layout that its user needs. Partial sums that are added to each other
+    share one reduction. Other terms of the sum (residual, bias) are added once, after the
+    reduction. A dimension that the axes do not divide is padded at its tail.
 
     Before:
     ```mlir
@@ -82,12 +83,12 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     }
     ```
 
-    Attention whose keys a constraint keeps sharded goes in steps around a ring: each
+    Attention whose keys a constraint keeps sharded runs in steps around a ring. Each
     rank attends to one chunk of the keys after the other, and the parts are merged by
-    their log-sum-exps. Positions tell chunks what the mask hides; what belongs to keys
-    (padding masks, a bias) is cut with them. Steps that the mask leaves empty on all
-    ranks are left out; where it leaves one empty on some, a permute by `pairs` brings
-    nothing to those that neither read the chunk nor pass it on.
+    their log-sum-exps. Positions decide which keys of a chunk the mask hides. Padding
+    masks and a bias are sliced along with the keys. A step that the mask leaves empty on
+    all ranks is left out. If it is empty on some ranks, a permute by `pairs` sends nothing
+    to ranks that neither read the chunk nor pass it on.
 
     Before:
     ```mlir
@@ -104,7 +105,7 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
     %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
     ```
-    In contiguous order the first rank sees none of the second's keys, and the permute is
+    In contiguous order the first rank sees no keys of the second, and the permute is
     ```mlir
     %kv:2 = dist.permute %k, %v axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
     ```

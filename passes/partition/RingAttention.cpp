@@ -5,10 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Where keys are constrained to stay sharded, each rank attends to one chunk of
-// them after the other: keys and values go around the ring, and parts of the result
-// are merged by their log-sum-exps. Steps that the mask leaves empty are left out, and
-// from the others ranks that would neither read their chunk nor pass it on.
+// Attention over keys that a constraint keeps sharded runs in steps around a ring.
+//
+// 1. `assignRing` and `use` bring the operands to their layouts.
+// 2. `ChunkWriter::prepare` pads and orders masks and biases as the keys.
+// 3. `writeSteps` computes attention over one chunk of the keys in each step, moves keys and
+//    values to the next rank, and merges the parts by their log-sum-exps.
+//
+// A step that the mask leaves empty on all ranks is left out. In other steps, a rank that
+// neither reads its chunk nor passes it on receives none.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,7 +26,7 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 AxisList Partitioner::getRingAxes(nn::AttentionOp op) const {
-  // A constraint asks for it; else keys that happen to be sharded are gathered.
+  // A constraint asks for a ring. Keys that are sharded without one are gathered.
   if (!op.getKey().getDefiningOp<ConstrainOp>())
     return {};
   AxisList axes;
@@ -32,28 +37,28 @@ AxisList Partitioner::getRingAxes(nn::AttentionOp op) const {
 
 namespace {
 
-/// A dimension of keys, of which one leaf is sharded around the ring.
+/// The dimension of the keys. One leaf of it is sharded around the ring.
 struct KeyDim {
-  /// Of the sharded leaf.
+  /// The sharded leaf.
   LayoutFactor factor;
-  /// Elements of the leaves above it and below it.
+  /// The numbers of elements of the leaves above and below it.
   int64_t above = 1, below = 1;
 
   int64_t getLocalSize() const { return above * factor.getLocalSize() * below; }
 };
 
-/// Writes what goes with a chunk of the keys.
+/// Writes the parts of masks, biases and positions that belong to a chunk of the keys.
 class ChunkWriter {
 public:
   ChunkWriter(OpBuilder &builder, Location loc, MeshAttr mesh, const KeyDim &keys)
       : builder(builder), loc(loc), mesh(mesh), keys(keys) {}
 
-  /// A value that has all keys in dimension `dim`, as `cut` needs it: padded, and in
-  /// the order of the keys.
+  /// Pads a value that has all keys in dimension `dim`, and puts it in the order of the keys,
+  /// as `cut` needs it.
   Value prepare(Value whole, int64_t dim);
-  /// The part of a prepared value that goes with the chunk of that shift.
+  /// The part of a prepared value that belongs to the chunk with that shift.
   Value cut(Value prepared, int64_t dim, int64_t shift);
-  /// Positions of a chunk's keys; negative where there is padding.
+  /// The positions of a chunk's keys. They are negative in padding.
   Value getPositions(int64_t shift);
 
 private:
@@ -74,7 +79,7 @@ private:
 
 Value ChunkWriter::prepare(Value whole, int64_t dim) {
   auto type = cast<RankedTensorType>(whole.getType());
-  // The leaf as a dimension of its own: what stands above it is the one before.
+  // Make the leaf a dimension of its own, after the leaves above it.
   SmallVector<int64_t> shape(type.getShape());
   if (keys.above * keys.below > 1) {
     shape[dim] = keys.above;
@@ -121,14 +126,14 @@ Value ChunkWriter::getPositions(int64_t shift) {
                                   builder.getI64IntegerAttr(shift));
   if (keys.above * keys.below == 1)
     return own;
-  // Of a product only the sign counts: see partitionRing.
+  // In a product only the sign is used (see partitionRing).
   Value wide = nn::BroadcastOp::create(
       builder, loc, type.clone({keys.above, keys.factor.getLocalSize(), keys.below}),
       reshape(own, {1, keys.factor.getLocalSize(), 1}));
   return reshape(wide, {keys.getLocalSize()});
 }
 
-/// `shift` or `pairs` of a permute that moves chunks so far, to those ranks.
+/// The `shift` or `pairs` of a permute that moves chunks by `distance` to the ranks `to`.
 static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int64_t distance,
                                                          const llvm::SmallBitVector &to) {
   if (to.all())
@@ -144,7 +149,7 @@ static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int
 /// `keyPadding` if there is one.
 static Value limitKeys(OpBuilder &builder, Location loc, int64_t length, int64_t count,
                        int64_t batch, Value keyPadding) {
-  // The same for all of the batch, of which a rank may have a part.
+  // The limit is the same for the whole batch, of which a rank may have a part.
   SmallVector<bool> seen;
   for (int64_t j = 0; j < count; ++j)
     seen.push_back(j < length);
@@ -238,8 +243,8 @@ FailureOr<Value> Partitioner::maskValues(Value value, Location loc) {
   return mask(value, Layout(*layout), 2, loc);
 }
 
-/// Assigns axes for attention in steps: keys and queries stay as they are constrained, all
-/// else as for other ops.
+/// Assigns axes for attention in steps. Queries keep their constrained axes, and no other
+/// factor takes the axes of the ring.
 LogicalResult Partitioner::assignRing(nn::AttentionOp op, const AxisList &axes,
                                       Assignment &assignment, AxisList &queryAxes) {
   assignment = assign(op);
@@ -328,7 +333,7 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   if (operands.cutsBias)
     operands.bias = chunks.prepare(*bias, operands.biasDim);
 
-  // Positions tell what the mask hides, and which keys are padding.
+  // Positions decide which keys the mask hides, and which keys are padding.
   LayoutFactor queries;
   if (queryLeaves.size() == 1)
     queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);

@@ -30,7 +30,11 @@ using Dims = SmallVector<DimShardingAttr>;
 
 RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
-/// An op that takes elements of one dimension by their positions.
+/// Replaces an op that takes elements of a sharded dimension by their positions.
+/// 1. `findDim` finds the dimension.
+/// 2. `run` compares the bytes of a sum with the bytes of a gather.
+/// 3. `cutOthers` slices the other dimensions first.
+/// 4. The data is kept at the wanted positions (`getPositions`), zero elsewhere, and summed.
 class SliceSum {
 public:
   SliceSum(Operation *op, MeshAttr mesh, FlatSymbolRefAttr symbol)
@@ -49,7 +53,7 @@ private:
   AxisList getAxes(DimShardingAttr dim) const;
   Dims getDims(Value value) const { return Dims(getShardingAttr(value).getDims()); }
 
-  /// Writes an op of the same stage, laid out so.
+  /// Writes an op of the same stage with a result of this sharding.
   template <typename Op, typename... Args> Value create(const Dims &dims, Args &&...args) {
     auto made = Op::create(builder, op->getLoc(), std::forward<Args>(args)...);
     if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
@@ -68,8 +72,8 @@ private:
   FlatSymbolRefAttr symbol;
   OpBuilder builder;
   Value data;
-  /// The dimension, how many of its elements each result row takes, and the
-  /// dimensions of the result that count them.
+  /// The dimension, the number of its elements that each result row takes, and the sizes of
+  /// the result's dimensions that count them.
   int64_t dim = -1, picks = 1;
   SmallVector<int64_t> counted;
   DimShardingAttr whole;
@@ -85,7 +89,7 @@ AxisList SliceSum::getAxes(DimShardingAttr dim) const {
   return axes;
 }
 
-/// Whether a sharding of a dimension uses axes that the data have.
+/// Returns true if a sharding of a dimension uses axes of the data.
 bool SliceSum::overlaps(DimShardingAttr dim) const {
   return llvm::any_of(getDims(data),
                       [&](DimShardingAttr own) { return anyOverlap(getAxes(own), getAxes(dim)); });
@@ -109,13 +113,13 @@ LogicalResult SliceSum::findDim() {
     counted = {take.getType().getDimSize(dim)};
   }
   picks = std::accumulate(counted.begin(), counted.end(), int64_t(1), std::multiplies<>());
-  // Sums are of numbers, and something has to be picked.
+  // Only numbers can be summed.
   return success(dim >= 0 && isSharded(dim) && picks > 0 &&
                  !typeOf(data).getElementType().isInteger(1));
 }
 
-/// What each element's position is compared with: broadcasts against the result, in
-/// which the whole dimension follows those that count.
+/// The wanted positions. They broadcast against a tensor in which the whole dimension follows
+/// the dimensions in `counted`.
 Value SliceSum::getPositions() {
   RankedTensorType type = typeOf(data);
   int64_t behind = type.getRank() - dim - 1;
@@ -132,7 +136,7 @@ Value SliceSum::getPositions() {
     return constant(RankedTensorType::get(shape, builder.getI64Type()), values);
   }
   Value indices = op->getOperand(1);
-  // The same for all elements of a row: not looked at one by one.
+  // The indices are the same for all elements of a row: use one of them.
   if (auto broadcast = indices.getDefiningOp<nn::BroadcastOp>();
       broadcast && typeOf(broadcast.getInput()).getRank() == typeOf(indices).getRank() &&
       isa<nn::TakeAlongOp>(op))
@@ -149,7 +153,7 @@ Value SliceSum::getPositions() {
   return create<nn::ReshapeOp>(dims, typeOf(indices).clone(shape), indices);
 }
 
-/// The data, with what a slice takes of other dimensions.
+/// The data, sliced in all dimensions but `dim`.
 Value SliceSum::cutOthers(SmallVectorImpl<Operation *> &rest) {
   auto slice = dyn_cast<nn::SliceOp>(op);
   if (!slice)
@@ -178,7 +182,7 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
   Value result = op->getResult(0);
   AxisList axes = getAxes(getDims(data)[dim]);
   int64_t ranks = getNumShards(axes), size = typeOf(data).getDimSize(dim);
-  // Bytes of all that stands at one position, as a rank holds them.
+  // The bytes of a rank at one position of the dimension.
   int64_t row = getElementBytes(typeOf(data).getElementType());
   for (auto [d, own] : llvm::enumerate(getDims(data)))
     if (int64_t(d) != dim)
@@ -211,7 +215,7 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
   RankedTensorType type = typeOf(x);
   Value positions = getPositions();
   int64_t behind = type.getRank() - dim - 1;
-  // A slice of one element keeps its dimension; others get theirs before it.
+  // A slice of one element keeps its dimension. Other ops get new dimensions before it.
   bool isOne = isa<nn::SliceOp>(op) && picks == 1;
   int64_t added = isOne ? 0 : counted.size();
   SmallVector<int64_t> shape(type.getShape());
@@ -240,7 +244,7 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
     columnDims.front() = own;
     index = create<nn::ReshapeOp>(columnDims, RankedTensorType::get(column, number), index);
   }
-  // As the operands broadcast, from the last dimension on.
+  // Operands broadcast from the last dimension on.
   SmallVector<int64_t> maskShape(std::max(typeOf(positions).getRank(), typeOf(index).getRank()), 1);
   for (Value operand : {index, positions})
     for (auto [d, extent] : llvm::enumerate(llvm::reverse(typeOf(operand).getShape())))
@@ -280,7 +284,7 @@ struct SumShardedSlicesPass : meshwright::impl::SumShardedSlicesPassBase<SumShar
         if (isa<nn::SliceOp, nn::GatherOp, nn::TakeAlongOp>(op))
           open.push_back(op);
       });
-      // What is left of a slice is looked at again.
+      // A slice of the other dimensions is added to `open`.
       for (size_t i = 0; i < open.size(); ++i) {
         auto isLaid = [](Value value) { return bool(getShardingAttr(value)); };
         if (llvm::all_of(open[i]->getOperands(), isLaid) && isLaid(open[i]->getResult(0)))
