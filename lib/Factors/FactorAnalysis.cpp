@@ -486,7 +486,7 @@ ShardingAttr meshwright::getShardingAttr(Value value) {
   auto result = cast<OpResult>(value);
   if (auto constrain = dyn_cast<ConstrainOp>(result.getOwner()))
     return constrain.getSharding();
-  Attribute attr = result.getOwner()->getAttr(DistDialect::kShardingAttr);
+  Attribute attr = result.getOwner()->getDiscardableAttr(DistDialect::kShardingAttr);
   if (auto array = dyn_cast_or_null<ArrayAttr>(attr))
     return dyn_cast<ShardingAttr>(array[result.getResultNumber()]);
   return cast_or_null<ShardingAttr>(attr);
@@ -501,7 +501,7 @@ void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
   auto result = cast<OpResult>(value);
   Operation *op = result.getOwner();
   if (op->getNumResults() == 1) {
-    op->setAttr(DistDialect::kShardingAttr, attr);
+    op->setDiscardableAttr(DistDialect::kShardingAttr, attr);
     return;
   }
   // One entry for each result. A unit attribute stands for results without a sharding.

@@ -32,7 +32,9 @@ using FactorLeaves = mlir::SmallVector<int, 2>;
 
 /// Axes for each leaf of each dimension of a value.
 struct ValueSharding {
-  mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 4> dims;
+  /// Most dimensions have one leaf. Programs have many of these, so they are kept small.
+  using Dim = mlir::SmallVector<dist::AxisList, 1>;
+  mlir::SmallVector<Dim, 4> dims;
 
   /// No axes, for a value with these leaves.
   static ValueSharding getReplicated(mlir::ArrayRef<FactorLeaves> leaves);

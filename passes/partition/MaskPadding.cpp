@@ -210,7 +210,7 @@ LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assign
 /// range of every table.
 LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
   auto lookup = dyn_cast<LookupOpInterface>(op);
-  if (!lookup)
+  if (!lookup || !hasPadding)
     return success();
   unsigned index = lookup.getIndexOperand();
   for (int dim = 0;; ++dim) {

@@ -92,8 +92,10 @@ void Partitioner::choosePadding() {
        llvm::zip_equal(func.getBody().front().getTerminator()->getOperands(), resultTargets))
     add(value, target);
   padded.assign(multiple.size(), 1);
-  for (auto [leaf, size] : llvm::enumerate(multiple))
+  for (auto [leaf, size] : llvm::enumerate(multiple)) {
     padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
+    hasPadding |= padded[leaf] != factors.getSize(leaf);
+  }
 
   // Report the cost of padding once for each leaf.
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
@@ -143,6 +145,8 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
 
 RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sharding) const {
   auto type = cast<RankedTensorType>(global.getType());
+  if (sharding.isReplicated())
+    return type;
   SmallVector<int64_t> shape;
   for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
     int64_t size = 1;
@@ -233,7 +237,7 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
                                         << toString(target, mesh));
-  if (*moved != from.value)
+  if (hasPadding && *moved != from.value)
     known[*moved] = std::move(target);
   return moved;
 }
@@ -317,7 +321,7 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
 
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
   State &state = getState(value);
-  if (value.getDefiningOp<nn::ReshapeOp>())
+  if (hasPadding && value.getDefiningOp<nn::ReshapeOp>())
     known[local.value] = getLayout(value, local.sharding, local.unreduced);
   state.local = std::move(local);
   state.rest = std::move(rest);
@@ -371,22 +375,22 @@ LogicalResult Partitioner::materialize(Value value) {
 //===----------------------------------------------------------------------===//
 
 Operation *Partitioner::emit(Operation *op, ArrayRef<Value> operands, ArrayRef<Type> types) {
-  OperationState state(op->getLoc(), op->getName());
-  state.addOperands(operands);
-  state.addTypes(types);
-  state.addAttributes(op->getAttrDictionary().getValue());
-  state.attributes.erase(DistDialect::kShardingAttr);
+  NamedAttrList attributes(op->getDiscardableAttrDictionary());
+  attributes.erase(DistDialect::kShardingAttr);
+  Operation *local = Operation::create(op->getLoc(), op->getName(), types, operands,
+                                       attributes.getDictionary(op->getContext()),
+                                       op->getPropertiesStorage(), {}, op->getNumRegions());
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
     // A slice that takes all of a dimension takes all of the local dimension.
     SmallVector<int64_t> limits(slice.getLimits());
-    auto global = cast<RankedTensorType>(slice.getInput().getType());
-    auto local = cast<RankedTensorType>(operands[0].getType());
+    auto from = cast<RankedTensorType>(slice.getInput().getType());
+    auto localFrom = cast<RankedTensorType>(operands[0].getType());
     for (auto [d, limit] : llvm::enumerate(limits))
-      if (slice.getType().getDimSize(d) == global.getDimSize(d))
-        limit = local.getDimSize(d);
-    state.attributes.set(slice.getLimitsAttrName(), builder.getDenseI64ArrayAttr(limits));
+      if (slice.getType().getDimSize(d) == from.getDimSize(d))
+        limit = localFrom.getDimSize(d);
+    cast<nn::SliceOp>(local).setLimits(limits);
   }
-  return builder.create(state);
+  return builder.insert(local);
 }
 
 /// Writes a constant or an iota in a layout, without communication. A splat has every layout.

@@ -144,12 +144,14 @@ private:
   /// has padding that matters.
   llvm::DenseMap<mlir::Value, std::vector<dist::Layout>> derived;
   mlir::Operation *derivedTo = nullptr;
-  /// The intended layouts of local reshapes and reshards.
+  /// The intended layouts of local reshapes and reshards, in a program with padding.
   llvm::DenseMap<mlir::Value, dist::Layout> known;
   /// Shardings that the signature gives the results.
   mlir::SmallVector<ValueSharding, 2> resultTargets;
   /// The padded size of each leaf where it is sharded.
   mlir::SmallVector<int64_t> padded;
+  /// Whether any of them is padded. If none is, layouts of local values are not derived.
+  bool hasPadding = false;
 };
 
 } // namespace meshwright
