@@ -331,7 +331,7 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
     if (!dim.isSharded())
       continue;
     SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());
-    auto reject = [&]() {
+    auto reject = [&, d = d]() {
       InFlightDiagnostic diag = emitError()
                                 << "sharding " << toString(*layout, mesh) << " cuts dimension " << d
                                 << " of size " << shape[d] << " across its factors (";

@@ -48,7 +48,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
           for (auto alias : aliases.getAsRange<StringAttr>())
             names.push_back(alias.getValue());
         for (auto [i, rule] : llvm::enumerate(rules)) {
-          if (llvm::none_of(names, [&](StringRef known) { return rule.matches(known); }))
+          if (llvm::none_of(names, [&rule = rule](StringRef known) { return rule.matches(known); }))
             continue;
           matched[i] = true;
           std::string text =
@@ -59,7 +59,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
                                << "' is no sharding, expected [{\"axis\"}, {}]";
             return signalPassFailure();
           }
-          auto complain = [&]() {
+          auto complain = [&, &rule = rule]() {
             return emitError(arg.getLoc())
                    << "rule \"" << rule.pattern << "\" on parameter '" << name.getValue() << "': ";
           };

@@ -230,7 +230,7 @@ void TensorParallel::choose() {
   // Classes that pair a column-parallel with a row-parallel weight come first, then classes
   // without a partner. Within each group, classes are ordered by communication per byte of
   // weight, then by size (larger first), then by position.
-  llvm::stable_sort(candidates, [&](int a, int b) {
+  llvm::sort(candidates, [&](int a, int b) {
     const ClassInfo &x = classes[a], &y = classes[b];
     bool xPairs = x.isOutput && x.isContracted, yPairs = y.isOutput && y.isContracted;
     if (xPairs != yPairs)
@@ -238,7 +238,9 @@ void TensorParallel::choose() {
     double left = x.partialBytes * y.weightBytes, right = y.partialBytes * x.weightBytes;
     if (left != right)
       return left < right;
-    return x.weightBytes > y.weightBytes;
+    if (x.weightBytes != y.weightBytes)
+      return x.weightBytes > y.weightBytes;
+    return a < b;
   });
   for (int leaf : candidates) {
     if (chosen.count(leaf))

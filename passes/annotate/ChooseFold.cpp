@@ -47,12 +47,16 @@ static OwningOpRef<ModuleOp> extractStage(func::FuncOp func, MeshOp meshOp, Stri
       if (llvm::any_of(result.getUsers(), [&](Operation *user) { return getStage(user) != stage; }))
         outputs.push_back(result);
   }
-  SmallVector<Value> arguments(inputs.begin(), inputs.end());
-  // The first input stays the first: its dimension 0 is the batch.
-  llvm::stable_sort(arguments, [](Value a, Value b) {
-    auto x = dyn_cast<BlockArgument>(a), y = dyn_cast<BlockArgument>(b);
-    return x && y ? x.getArgNumber() < y.getArgNumber() : bool(x) && !y;
+  // The first input stays the first, because it defines the batch; values of other
+  // stages follow the arguments.
+  SmallVector<Value> arguments = llvm::to_vector(llvm::make_filter_range(
+      inputs, [](Value input) { return isa<BlockArgument>(input); }));
+  llvm::sort(arguments, [](Value a, Value b) {
+    return cast<BlockArgument>(a).getArgNumber() < cast<BlockArgument>(b).getArgNumber();
   });
+  llvm::append_range(arguments, llvm::make_filter_range(inputs, [](Value input) {
+                       return !isa<BlockArgument>(input);
+                     }));
   auto type =
       builder.getFunctionType(TypeRange(ValueRange(arguments)), TypeRange(ValueRange(outputs)));
   auto copy = func::FuncOp::create(builder, func.getLoc(), "main", type);

@@ -111,10 +111,11 @@ SmallVector<Part> getParts(nn::LinearOp linear) {
       auto part = slice ? trace(slice, linear) : std::nullopt;
       if (!part)
         return {};
-      parts.push_back(std::move(*part));
+      auto *at = llvm::upper_bound(
+          parts, *part, [](const Part &a, const Part &b) { return a.start < b.start; });
+      parts.insert(at, std::move(*part));
     }
   }
-  llvm::stable_sort(parts, [](const Part &a, const Part &b) { return a.start < b.start; });
   return parts;
 }
 

@@ -61,7 +61,7 @@ LogicalResult Partitioner::readTargets() {
     auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr);
     if (!attr)
       continue;
-    auto emit = [&] { return terminator->emitOpError() << "result " << i << ": "; };
+    auto emit = [&, i = i] { return terminator->emitOpError() << "result " << i << ": "; };
     auto sharding = readSharding(attr, value, factors, mesh, emit);
     if (failed(sharding))
       return failure();

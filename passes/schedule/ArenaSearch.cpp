@@ -158,10 +158,8 @@ Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
 
 void Placer::findNeighbours() {
   neighbours.resize(blocks.size());
-  std::vector<size_t> order(blocks.size()), alive;
-  std::iota(order.begin(), order.end(), 0);
-  llvm::stable_sort(order, [&](size_t a, size_t b) { return blocks[a].begin < blocks[b].begin; });
-  for (size_t i : order) {
+  std::vector<size_t> alive;
+  for (size_t i : sort([](const MemoryBlock &block) { return double(block.begin); })) {
     llvm::erase_if(alive, [&](size_t other) { return blocks[other].end < blocks[i].begin; });
     for (size_t other : alive) {
       neighbours[i].push_back(other);
@@ -174,7 +172,9 @@ void Placer::findNeighbours() {
 std::vector<size_t> Placer::sort(BlockRank rank) const {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0);
-  llvm::stable_sort(order, [&](size_t a, size_t b) { return rank(blocks[a]) < rank(blocks[b]); });
+  llvm::sort(order, [&](size_t a, size_t b) {
+    return std::pair(rank(blocks[a]), a) < std::pair(rank(blocks[b]), b);
+  });
   return order;
 }
 
@@ -186,10 +186,13 @@ static double getMinusArea(const MemoryBlock &block) {
 Journey Placer::plan(bool isForward) const {
   Journey journey;
   journey.isForward = isForward;
-  journey.order = sort(getMinusArea);
-  llvm::stable_sort(journey.order, [&](size_t a, size_t b) {
-    return isForward ? blocks[a].begin < blocks[b].begin : blocks[a].end > blocks[b].end;
-  });
+  journey.order.resize(blocks.size());
+  std::iota(journey.order.begin(), journey.order.end(), 0);
+  auto key = [&](size_t i) {
+    const MemoryBlock &block = blocks[i];
+    return std::tuple(isForward ? block.begin : -block.end, getMinusArea(block), i);
+  };
+  llvm::sort(journey.order, [&](size_t a, size_t b) { return key(a) < key(b); });
   std::vector<size_t> places(blocks.size());
   for (auto [place, block] : llvm::enumerate(journey.order))
     places[block] = place;

@@ -46,7 +46,7 @@ Kernel::build(ArrayRef<mlir::Type> types, const Processor &target,
   mlir::func::ReturnOp::create(builder);
   if (failed(module->verify()))
     report_fatal_error("the kernel's IR is invalid");
-  KernelSource source{"kernel", ""};
+  KernelSource source{"kernel", /*purpose=*/"", /*text=*/""};
   raw_string_ostream(source.text) << *module;
   return compile(source, target);
 }
