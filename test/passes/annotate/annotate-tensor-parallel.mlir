@@ -2,11 +2,11 @@
 
 // An MLP: up is column-parallel, down is row-parallel, whatever their names.
 
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @mlp
 // CHECK-SAME: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "a"}
 // CHECK-SAME: tensor<8x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, nn.parameter = "b"}
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %a: tensor<32x8xf32> {nn.parameter = "a"},
+func.func @mlp(%x: tensor<4x8xf32> {nn.input = "x"}, %a: tensor<32x8xf32> {nn.parameter = "a"},
                 %b: tensor<8x32xf32> {nn.parameter = "b"}) -> (tensor<4x8xf32> {nn.output = "y"}) {
   %n = nn.rms_norm %x eps 1.0e-5 : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %1 = nn.linear %n, %a : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
@@ -20,13 +20,13 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %a: tensor<32x8xf32> {nn.p
 // Two key heads on four ranks: they take a half of the axis, the three query
 // heads of each group, padded to four, the other.
 
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @grouped_heads
 // CHECK-SAME: tensor<24x8xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 4), {}]>, nn.parameter = "q"}
 // CHECK-SAME: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, nn.parameter = "k"}
 // CHECK-SAME: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}]>, nn.parameter = "v"}
 // CHECK-SAME: tensor<8x24xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 4)]>, nn.parameter = "o"}
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(%x: tensor<1x5x8xf32> {nn.input = "x"}, %q: tensor<24x8xf32> {nn.parameter = "q"},
+func.func @grouped_heads(%x: tensor<1x5x8xf32> {nn.input = "x"}, %q: tensor<24x8xf32> {nn.parameter = "q"},
                 %k: tensor<8x8xf32> {nn.parameter = "k"}, %v: tensor<8x8xf32> {nn.parameter = "v"},
                 %o: tensor<8x24xf32> {nn.parameter = "o"}) -> (tensor<1x5x8xf32> {nn.output = "y"}) {
   %n = nn.rms_norm %x eps 1.0e-5 : (tensor<1x5x8xf32>) -> tensor<1x5x8xf32>

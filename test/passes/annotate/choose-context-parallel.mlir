@@ -14,7 +14,7 @@
 // WHY-DAG: alternative: ulysses=none ring=sp order=zigzag ({{.*}}, largest_over_mean_work = 1.000000e+00)
 // WHY-DAG: alternative: ulysses=none ring=sp order=contiguous ({{.*}}, largest_over_mean_work = 1.749
 dist.mesh @mesh = <["sp"=4], device = "h100">
-func.func @main(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<1x32x4096x128xbf16> {nn.output = "o"}) {
+func.func @one_host(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<1x32x4096x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x32x4096x128xbf16>, tensor<1x32x4096x128xbf16>) -> tensor<1x32x4096x128xbf16>
   %k = nn.slice %0 starts [0, 0, 0, 0] limits [1, 8, 4096, 128] strides [1, 1, 1, 1] : (tensor<1x32x4096x128xbf16>) -> tensor<1x8x4096x128xbf16>
   %o = nn.attention %0, %k, %k scale 0.1 {causal} : (tensor<1x32x4096x128xbf16>, tensor<1x8x4096x128xbf16>, tensor<1x8x4096x128xbf16>) -> tensor<1x32x4096x128xbf16>
@@ -27,7 +27,7 @@ func.func @main(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<1x32
 
 // CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
 dist.mesh @mesh = <["sp"=4, "host"=2], device = "h100">
-func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
+func.func @across_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
   %k = nn.slice %0 starts [0, 0, 0, 0] limits [1, 8, 8192, 128] strides [1, 1, 1, 1] : (tensor<1x32x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
   %o = nn.attention %0, %k, %k scale 0.1 {causal} : (tensor<1x32x8192x128xbf16>, tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
@@ -40,7 +40,7 @@ func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32
 
 // CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
 dist.mesh @mesh = <["host"=2, "sp"=4], device = "h100">
-func.func @main(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tensor<1x8x64x128xf32> {nn.output = "o"}) {
+func.func @short_sequence(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tensor<1x8x64x128xf32> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32>
   %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32>
   return %o : tensor<1x8x64x128xf32>
@@ -53,7 +53,7 @@ func.func @main(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tensor<1x8x64x1
 // CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
 // WHY: attention takes 'ulysses=none ring=host order=contiguous'
 dist.mesh @mesh = <["host"=2], device = "h100">
-func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
+func.func @only_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
   %o = nn.attention %0, %0, %0 scale 0.1 : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
   return %o : tensor<1x32x8192x128xbf16>
@@ -65,7 +65,7 @@ func.func @main(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32
 
 // CHECK: dist.context_parallel = {order = "contiguous", ring = "sp", ulysses = ""}
 dist.mesh @mesh = <["sp"=8], device = "h100">
-func.func @main(%q: tensor<1x2x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x2x16384x128xbf16> {nn.output = "o"}) {
+func.func @two_heads_for_eight_ranks(%q: tensor<1x2x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x2x16384x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>) -> tensor<1x2x16384x128xbf16>
   %o = nn.attention %0, %0, %0 scale 0.1 : (tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>) -> tensor<1x2x16384x128xbf16>
   return %o : tensor<1x2x16384x128xbf16>
@@ -77,7 +77,7 @@ func.func @main(%q: tensor<1x2x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x2x
 
 // CHECK: dist.context_parallel = {order = "zigzag", ring = "a", ulysses = "b"}
 dist.mesh @mesh = <["tp"=2, "a"=2, "b"=4], device = "h100">
-func.func @main(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8192x128xbf16> {nn.output = "o"}) {
+func.func @beside_tensor_parallel(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8192x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
   %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
   return %o : tensor<1x8x8192x128xbf16>
@@ -90,7 +90,7 @@ func.func @main(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8
 // CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
 // WHY: attention takes 'ulysses=none ring=host order=contiguous'
 dist.mesh @mesh = <["host"=8], device = "h100">
-func.func @main(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x8x16384x128xbf16> {nn.output = "o"}) {
+func.func @window(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x8x16384x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>) -> tensor<1x8x16384x128xbf16>
   %o = nn.attention %0, %0, %0 scale 0.1 {causal, window_left = 127 : i64} : (tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>, tensor<1x8x16384x128xbf16>) -> tensor<1x8x16384x128xbf16>
   return %o : tensor<1x8x16384x128xbf16>
@@ -103,7 +103,7 @@ func.func @main(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x8x
 // CHECK: dist.context_parallel = {order = "contiguous", ring = "", ulysses = ""}
 // WHY: declined: context-parallel=auto: the mesh has no axis of more than one rank that data or tensor parallelism leaves
 dist.mesh @mesh = <["dp"=2, "tp"=2], device = "h100">
-func.func @main(%q: tensor<1x8x128x128xf32> {nn.input = "q"}) -> (tensor<1x8x128x128xf32> {nn.output = "o"}) {
+func.func @no_axis_left(%q: tensor<1x8x128x128xf32> {nn.input = "q"}) -> (tensor<1x8x128x128xf32> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
   %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
   return %o : tensor<1x8x128x128xf32>

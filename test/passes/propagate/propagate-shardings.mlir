@@ -2,11 +2,11 @@
 
 // Forward from a weight, through a reshape that takes heads apart.
 
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @forward_from_weight
 // CHECK: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>
 // CHECK: nn.reshape {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+func.func @forward_from_weight(%x: tensor<4x8xf32> {nn.input = "x"},
                 %w: tensor<12x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>})
     -> (tensor<4x4x3xf32> {nn.output = "y"}) {
   %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<12x8xf32>) -> tensor<4x12xf32>
@@ -18,11 +18,11 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
 
 // Backward to a bias; what a dimension left open takes.
 
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @backward_to_bias
 // CHECK-SAME: %{{[a-z0-9]+}}: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>
 // CHECK: nn.add {{.*}}dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>
 dist.mesh @mesh = <["dp"=2, "tp"=2]>
-func.func @main(%b: tensor<6xf32> {nn.parameter = "b"},
+func.func @backward_to_bias(%b: tensor<6xf32> {nn.parameter = "b"},
                 %x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {?}]>})
     -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>}) {
   %y = nn.add %x, %b {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>} : (tensor<4x6xf32>, tensor<6xf32>) -> tensor<4x6xf32>
@@ -33,10 +33,10 @@ func.func @main(%b: tensor<6xf32> {nn.parameter = "b"},
 
 // A table that two readers share is cut for the one that wants it cut.
 
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @shared_table
 // CHECK: nn.concat {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(%q: tensor<2x6x16x8xf32> {nn.input = "q", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>},
+func.func @shared_table(%q: tensor<2x6x16x8xf32> {nn.input = "q", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>},
                 %k: tensor<2x1x16x8xf32> {nn.input = "k", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>},
                 %c: tensor<1x1x16x4xf32> {nn.parameter = "c"})
     -> (tensor<2x6x16x8xf32> {nn.output = "a"}, tensor<2x1x16x8xf32> {nn.output = "b"}) {

@@ -4,7 +4,7 @@
 
 // A parameter that two products read is packed once, in either orientation;
 // what is no product reads it as it lies.
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @two_products
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[V:.*]]: tensor<16x8xbf16>
 // CHECK-DAG: %[[PW:.*]] = rt.prepare %[[W]] <k = 8, n = 16, transposed = true, panel = 32> : tensor<16x8xf32>
 // CHECK-DAG: %[[PV:.*]] = rt.prepare %[[V]] <k = 16, n = 8, panel = 32, group = 2> : tensor<16x8xbf16>
@@ -12,13 +12,13 @@
 // CHECK: rt.kernel %{{.*}}, %[[PV]] :
 // CHECK: rt.kernel %[[W]] :
 // CHECK: rt.kernel %{{.*}}, %[[PW]] :
-// AVX2-LABEL: func.func @main
+// AVX2-LABEL: func.func @two_products
 // AVX2-DAG: rt.prepare %{{.*}} <k = 8, n = 16, transposed = true, panel = 16>
 // AVX2-DAG: rt.prepare %{{.*}} <k = 16, n = 8, panel = 16, group = 2>
 // Without fused multiply-add there is no kernel.
-// NONE-LABEL: func.func @main
+// NONE-LABEL: func.func @two_products
 // NONE-NOT: rt.prepare
-func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+func.func @two_products(%x: tensor<4x8xf32> {nn.input = "x"},
                 %w: tensor<16x8xf32> {nn.parameter = "w"},
                 %v: tensor<16x8xbf16> {nn.parameter = "v"})
     -> (tensor<4x8xbf16>, tensor<16x8xf32>, tensor<4x16xf32>) {
@@ -34,9 +34,9 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
 // -----
 
 // Not what is computed, nor other types.
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @computed_or_other_types
 // CHECK-NOT: rt.prepare
-func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.input = "w"},
+func.func @computed_or_other_types(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.input = "w"},
                 %y: tensor<4x8xf64> {nn.input = "y"}, %v: tensor<16x8xf64> {nn.parameter = "v"})
     -> (tensor<4x16xf32>, tensor<4x16xf64>) {
   %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
@@ -48,7 +48,7 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.i
 
 // Parts of a parameter that are in one piece are views: they are packed by
 // themselves, and a bias is read where it lies. Others are kernels' business.
-// CHECK-LABEL: func.func @main
+// CHECK-LABEL: func.func @parts_of_a_parameter
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[B:.*]]: tensor<16xf32>
 // CHECK: %[[S:.*]] = nn.slice %[[W]] starts [4, 0] limits [12, 8]
 // CHECK: %[[P:.*]] = rt.prepare %[[S]] <k = 8, n = 8, transposed = true, panel = 32> : tensor<8x8xf32>
@@ -61,7 +61,7 @@ func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.i
 // CHECK-NEXT: ^bb0
 // CHECK-NEXT: nn.slice {{.*}} starts [0, 0] limits [16, 4]
 // CHECK: rt.kernel %{{.*}}, %[[D]] :
-func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+func.func @parts_of_a_parameter(%x: tensor<4x8xf32> {nn.input = "x"},
                 %w: tensor<16x8xf32> {nn.parameter = "w"},
                 %b: tensor<16xf32> {nn.parameter = "b"},
                 %y: tensor<4x4xf32> {nn.input = "y"})

@@ -2,7 +2,7 @@
 
 // A ring with a step too few.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @missing_step(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -17,7 +17,7 @@ func.func @main(
 
 // A chunk that is merged twice.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @chunk_merged_twice(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -32,7 +32,7 @@ func.func @main(
 
 // No log-sum-exp by which to merge.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @no_log_sum_exp(
     // expected-note@below {{operand 1 is from here}}
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
@@ -46,7 +46,7 @@ func.func @main(
 
 // A causal mask that knows no positions.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @causal_mask_without_positions(
     %q: tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>},
     // expected-note@below {{operand 1 is from here}}
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
@@ -61,7 +61,7 @@ func.func @main(
 
 // Positions of another chunk than the keys'.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @positions_of_another_chunk(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -77,7 +77,7 @@ func.func @main(
 
 // A loss over padding, which stands behind a sequence in zigzag order.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @loss_over_padding_in_zigzag(
     %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(7 pad 8 zigzag 2{"ring"})]>, dist.global = tensor<7xf32>})
     -> (tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>})
     attributes {dist.spmd = @mesh} {
@@ -92,7 +92,7 @@ func.func @main(
 
 // A cumulative sum counts tokens as they are numbered.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @cumulative_sum_in_zigzag(
     %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(8 zigzag 2{"ring"})]>, dist.global = tensor<8xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -107,7 +107,7 @@ func.func @main(
 
 // Blocks of a mask are for attention in that step of the ring: others would need all of them.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+func.func @mask_block_outside_its_step(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
     -> (tensor<4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}]>, dist.global = tensor<8xi1>})
     attributes {dist.spmd = @mesh} {
   %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
@@ -124,7 +124,7 @@ func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, 
 
 // Blocks of two steps in one mask.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @mask_blocks_of_two_steps(
     %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
     %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
@@ -146,7 +146,7 @@ func.func @main(
 
 // A mask of the rank's own keys for those of the rank before it.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @mask_of_own_keys_for_others(
     %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
     %s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
@@ -166,7 +166,7 @@ func.func @main(
 
 // A block is not a result either.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
+func.func @mask_block_as_result(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>})
     -> (tensor<4x4xi1> {dist.sharding = #dist.sharding<@mesh, [{"ring"}, {}]>, dist.global = tensor<8x4xi1>})
     attributes {dist.spmd = @mesh} {
   %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
@@ -181,7 +181,7 @@ func.func @main(%s: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, 
 
 // A permute that leaves out a rank that needs the chunk.
 dist.mesh @mesh = <["ring"=4]>
-func.func @main(
+func.func @permute_leaves_out_a_rank(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -198,7 +198,7 @@ func.func @main(
 
 // A chunk that is missing stays so on its way.
 dist.mesh @mesh = <["ring"=4]>
-func.func @main(
+func.func @missing_chunk_moves_on(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -216,7 +216,7 @@ func.func @main(
 
 // Values that are missing where the keys are not.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @missing_values_of_present_keys(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -234,7 +234,7 @@ func.func @main(
 
 // A mask that sees everything.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @full_mask(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -249,7 +249,7 @@ func.func @main(
 
 // A missing chunk that something else reads.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @missing_chunk_read(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -264,7 +264,7 @@ func.func @main(
 
 // A missing chunk that is returned.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @missing_chunk_returned(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -278,7 +278,7 @@ func.func @main(
 
 // Chunks that go differently far, and not all of them.
 dist.mesh @mesh = <["ring"=4]>
-func.func @main(
+func.func @chunks_shifted_differently(
     // expected-note@below {{operand 0 is from here}}
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
@@ -292,7 +292,7 @@ func.func @main(
 
 // A value that all ranks have is no chunk that may be left out.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @replicated_chunk_left_out(
     // expected-note@below {{operand 0 is from here}}
     %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
     -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
@@ -306,7 +306,7 @@ func.func @main(
 
 // Steps of one ring at different scales.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @scales_differ(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -323,7 +323,7 @@ func.func @main(
 
 // A soft cap in one step only.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @soft_cap_in_one_step(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -340,7 +340,7 @@ func.func @main(
 
 // A mask of keys in one step only.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @key_mask_in_one_step(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
     %mask: tensor<1x4xi1> {dist.sharding = #dist.sharding<@mesh, [{}, {"ring"}]>, dist.global = tensor<1x8xi1>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
@@ -358,7 +358,7 @@ func.func @main(
 
 // Queries elsewhere in the second step.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @queries_moved(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -378,7 +378,7 @@ func.func @main(
 
 // Queries that moved on need the chunks of the keys around where they are from.
 dist.mesh @mesh = <["ring"=4]>
-func.func @main(
+func.func @moved_queries_need_their_chunks(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -399,7 +399,7 @@ func.func @main(
 
 // A length counts keys where they lie, not as they are numbered.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @length_counts_keys_by_place(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -416,7 +416,7 @@ func.func @main(
 
 // Values that are no numbers in the padding, of which a hidden key makes zero times NaN.
 dist.mesh @mesh = <["ring"=2]>
-func.func @main(
+func.func @nan_in_value_padding(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x7x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x7x8xf32>})
     attributes {dist.spmd = @mesh} {

@@ -2,7 +2,7 @@
 
 // A dropped reduction.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @dropped_reduction(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -19,7 +19,7 @@ func.func @main(
 
 // A dropped reduction, before a residual.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @dropped_reduction_before_residual(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -37,7 +37,7 @@ func.func @main(
 
 // A doubled reduction.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @doubled_reduction(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -56,7 +56,7 @@ func.func @main(
 
 // The wrong axis: one that shards the value.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-func.func @main(
+func.func @reduction_over_sharded_axis(
     %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -74,7 +74,7 @@ func.func @main(
 
 // The wrong axis: one over which the value is replicated.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-func.func @main(
+func.func @reduction_over_replicated_axis(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -92,7 +92,7 @@ func.func @main(
 
 // The wrong kind of reduction.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @max_of_a_sum(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -110,7 +110,7 @@ func.func @main(
 
 // A residual added to an unreduced value on every rank.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @residual_on_every_rank(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -129,7 +129,7 @@ func.func @main(
 
 // A bias added to an unreduced value on every rank.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @bias_on_every_rank(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>},
@@ -149,7 +149,7 @@ func.func @main(
 
 // The same, as the linear's own bias.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @bias_of_linear_on_every_rank(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>},
@@ -167,7 +167,7 @@ func.func @main(
 
 // A nonlinear op on an unreduced value.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @nonlinear_of_unreduced(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -186,7 +186,7 @@ func.func @main(
 
 // Two unreduced values multiplied.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @product_of_unreduced(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -205,7 +205,7 @@ func.func @main(
 
 // An explicit cast to a narrower type of an unreduced value.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @narrowing_cast_of_unreduced(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -224,7 +224,7 @@ func.func @main(
 
 // A norm over a sharded feature dimension without its reduction.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @norm_of_sharded_features(
     // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
@@ -238,7 +238,7 @@ func.func @main(
 
 // Unmasked padding read by a softmax.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @softmax_reads_padding(
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16x13xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x13xf32>})
     attributes {dist.spmd = @mesh} {
@@ -254,7 +254,7 @@ func.func @main(
 
 // Unmasked padding read as keys.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @keys_in_padding(
     %q: tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>},
     %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>, dist.global = tensor<1x2x13x8xf32>})
     -> (tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>})
@@ -270,7 +270,7 @@ func.func @main(
 
 // Padding that kv_length lets through.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @kv_length_beyond_padding(
     %q: tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>},
     %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>, dist.global = tensor<1x2x13x8xf32>})
     -> (tensor<1x2x16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x16x8xf32>})
@@ -286,7 +286,7 @@ func.func @main(
 
 // Padding counted in a mean.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @mean_counts_padding(
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -301,7 +301,7 @@ func.func @main(
 
 // Padding that is no longer zero read by a sum.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @sum_reads_changed_padding(
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -317,7 +317,7 @@ func.func @main(
 
 // A collective under control flow that depends on the rank.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @collective_under_rank_condition(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>},
     %down: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x64xf32>})
@@ -344,7 +344,7 @@ func.func @main(
 
 // A value that depends on the rank, mixed into data.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @coordinate_in_data(
     %x: tensor<8x16xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xi64>})
     -> (tensor<8x16xi64> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xi64>})
     attributes {dist.spmd = @mesh} {
@@ -359,7 +359,7 @@ func.func @main(
 
 // A result in another layout than promised.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @result_in_another_layout(
     // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
@@ -372,7 +372,7 @@ func.func @main(
 
 // Chunks gathered along the wrong dimension.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @gather_of_wrong_dimension(
     // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x64xf32>})
@@ -386,7 +386,7 @@ func.func @main(
 
 // Chunks gathered in the wrong order.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-func.func @main(
+func.func @gather_in_wrong_order(
     // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
     %x: tensor<2x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<16x16xf32>})
     -> (tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x16xf32>})
@@ -400,7 +400,7 @@ func.func @main(
 
 // Operands sharded differently.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @operands_sharded_differently(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>},
     // expected-note@below {{is from here, and lies as [{}, {}]}}
     %y: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
@@ -415,7 +415,7 @@ func.func @main(
 
 // One axis for two dimensions: each rank would have a block of the diagonal.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @one_axis_for_two_dimensions(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
@@ -429,7 +429,7 @@ func.func @main(
 
 // A chunk of a vocabulary without its offset.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @vocabulary_without_offset(
     %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
     // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
@@ -445,7 +445,7 @@ func.func @main(
 
 // A chunk of a vocabulary with another chunk's size.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @vocabulary_offset_of_another_chunk(
     %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
@@ -462,7 +462,7 @@ func.func @main(
 
 // A chunk of a vocabulary, its padding counted as rows.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @vocabulary_padding_counted(
     %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
     // expected-note@below {{operand 1 is from here}}
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<61x16xf32>})
@@ -479,7 +479,7 @@ func.func @main(
 
 // A slice that reads padding.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @slice_reads_padding(
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16x14xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x14xf32>})
     attributes {dist.spmd = @mesh} {
@@ -494,7 +494,7 @@ func.func @main(
 
 // Padding masked behind the wrong row.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @padding_masked_behind_wrong_row(
     // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
@@ -508,7 +508,7 @@ func.func @main(
 
 // A permutation that fits no layout.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @permutation_without_layout(
     // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
@@ -522,7 +522,7 @@ func.func @main(
 
 // Chunks that were shifted are out of place.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @shifted_chunks_returned(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -536,7 +536,7 @@ func.func @main(
 
 // A redistribution from another layout.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-func.func @main(
+func.func @redistribute_from_another_layout(
     // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
     %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<32x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp", "tp"}]>, dist.global = tensor<32x16xf32>})
@@ -550,7 +550,7 @@ func.func @main(
 
 // Six ranks as 2 x 3, said to be 3 x 2: as many chunks, but others.
 dist.mesh @mesh = <["x"=6]>
-func.func @main(
+func.func @redistribute_from_another_cut(
     // expected-note@below {{is from here, and lies as [{"x":(1)2}, {"x":(2)3}]}}
     %x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
@@ -564,7 +564,7 @@ func.func @main(
 
 // And left in another cut than the signature promises.
 dist.mesh @mesh = <["x"=6]>
-func.func @main(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
+func.func @redistribute_to_another_cut(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     -> (tensor<3x3xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}]>, dist.global = tensor<7x5xf32>})
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{is from here, and lies as [{"x":(2)3}, {"x":(1)2}]}}
@@ -577,7 +577,7 @@ func.func @main(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x"
 
 // A collective under nested control flow, of which one condition depends on the rank.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @collective_under_nested_condition(
     %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -600,7 +600,7 @@ func.func @main(
 
 // A result of such control flow that would differ between ranks.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @result_of_rank_condition(
     %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -622,7 +622,7 @@ func.func @main(
 
 // Branches that leave a result in different layouts.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @branches_in_different_layouts(
     %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>},
     %y: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<32xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
@@ -641,7 +641,7 @@ func.func @main(
 
 // A reshape that is read in two ways at once: as heads, and as a row's chunk.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @reshape_with_two_meanings(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>},
     %y: tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<8x1x64xf32>})
     -> (tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<8x4x16xf32>}, tensor<8x1x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>, dist.global = tensor<8x1x64xf32>})
@@ -659,7 +659,7 @@ func.func @main(
 
 // An op that nothing is known of.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @unknown_op(
     %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
@@ -672,7 +672,7 @@ func.func @main(
 
 // An offset that is computed from the coordinate, into a table that all ranks have.
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(
+func.func @coordinate_offset_into_whole_table(
     %ids: tensor<3xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<3xi64>},
     %table: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x4xf32>})
     -> (tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<3x4xf32>})
@@ -689,7 +689,7 @@ func.func @main(
 
 // A coordinate that control flow hands on.
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(
+func.func @coordinate_through_control_flow(
     %x: tensor<i64> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i64>})
     -> (tensor<i64> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i64>})
     attributes {dist.spmd = @mesh} {
@@ -708,7 +708,7 @@ func.func @main(
 
 // A condition that differs between ranks that share a part.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @condition_differs_within_group(
     %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>},
     %y: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>})
     -> (tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}]>, dist.global = tensor<8xf32>})
@@ -730,7 +730,7 @@ func.func @main(
 
 // Rows that are alike are gathered, but their columns differ between the ranks.
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(
+func.func @gather_of_equal_rows(
     %x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
     -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x4xf32>})
     attributes {dist.spmd = @mesh} {
@@ -745,7 +745,7 @@ func.func @main(
 
 // The same within one dimension.
 dist.mesh @mesh = <["tp"=2]>
-func.func @main(
+func.func @gather_of_equal_rows_within_a_dimension(
     %x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [(4, 4{"tp"})]>, dist.global = tensor<16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -761,7 +761,7 @@ func.func @main(
 
 // One step around four ranks is not one along each of two axes.
 dist.mesh @mesh = <["tp"=4]>
-func.func @main(
+func.func @shift_along_two_axes(
     %x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>})
     -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
@@ -779,7 +779,7 @@ func.func @main(
 
 // An element for two ranks, which moved to two others.
 dist.mesh @mesh = <["a"=2, "b"=2]>
-func.func @main(
+func.func @element_moved_to_other_ranks(
     %x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>},
     %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a"}]>, dist.global = tensor<2xf32>})
     -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
