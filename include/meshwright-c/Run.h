@@ -40,7 +40,8 @@ typedef struct mw_port {
   /* Other names of the same weight. */
   int64_t num_aliases;
   const char *const *aliases;
-  /* Inputs that are read as indices: their exclusive upper bound; 0 for others. */
+  /* Inputs and parameters that are read as indices: their exclusive upper bound; 0 for
+   * others. */
   int64_t index_bound;
 } mw_port;
 
@@ -78,6 +79,9 @@ typedef struct mw_run_options {
 /* Takes the parameters from a safetensors file, which may have more tensors. The file must
  * stay unchanged until the program is closed. */
 int32_t mw_program_load_weights(mw_program *program, const char *path);
+/* Draws the parameters at random. A parameter's values depend on the seed and its name
+ * only. They are scaled so that activations stay finite. */
+int32_t mw_program_random_weights(mw_program *program, uint64_t seed);
 /* Runs on all ranks, and compiles before if necessary. `inputs` and `outputs` are in the
  * order of the ports; the outputs are filled. */
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,

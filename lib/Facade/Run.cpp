@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/lib/Facade/RandomWeights.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
@@ -31,14 +32,23 @@ struct mw_program {
   mw_say say = nullptr;
   void *user = nullptr;
   std::optional<Plan> plan;
+  /// Own the memory of the parameters: one or the other.
   std::unique_ptr<rt::SafeTensorsFile> weights;
+  std::vector<rt::Memory> randomWeights;
   std::vector<OwnedPort> ports[3];
   std::string report;
 
-  ~mw_program() {
-    // A rank that did not come back may still read the file's memory.
-    if (plan && plan->isStuck())
+  ~mw_program() { ownWeights(nullptr, {}); }
+  /// Takes the memory of the parameters, and frees that of those before, unless a rank that
+  /// did not come back may still read it.
+  void ownWeights(std::unique_ptr<rt::SafeTensorsFile> file, std::vector<rt::Memory> memory) {
+    if (plan && plan->isStuck()) {
       (void)weights.release();
+      for (rt::Memory &old : randomWeights)
+        (void)old.release();
+    }
+    weights = std::move(file);
+    randomWeights = std::move(memory);
   }
   void tell(const std::vector<Diagnostic> &diagnostics) const;
   int32_t fail(const std::string &message) const {
@@ -92,10 +102,11 @@ bool mw_program::open(const char *path, const char *parallelize) {
   ports[MW_PARAMETER] = ownPorts(program->getParameters());
   ports[MW_OUTPUT] = ownPorts(program->getOutputs());
   mlir::FunctionOpInterface main = getEntry(*program->getState().module);
-  size_t input = 0;
-  for (unsigned i = 0; i < main.getNumArguments(); ++i)
-    if (main.getArgAttr(i, nn::NnDialect::kInputAttr))
-      ports[MW_INPUT][input++].view.index_bound = getIndexBound(main.getArgument(i));
+  size_t next[] = {0, 0};
+  for (unsigned i = 0; i < main.getNumArguments(); ++i) {
+    int kind = main.getArgAttr(i, nn::NnDialect::kInputAttr) ? MW_INPUT : MW_PARAMETER;
+    ports[kind][next[kind]++].view.index_bound = getIndexBound(main.getArgument(i));
+  }
   Result<Plan> planned =
       parallelize ? Plan::parallelize(*program, parallelize) : Plan::asIs(*program);
   tell(planned.getDiagnostics());
@@ -171,9 +182,43 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
   }
   for (const auto &[name, array] : parameters)
     (void)program->plan->setParameter(name, array);
-  if (program->plan->isStuck())
-    (void)program->weights.release();
-  program->weights = std::move(weights);
+  program->ownWeights(std::move(weights), {});
+  return 0;
+}
+
+int32_t mw_program_random_weights(mw_program *program, uint64_t seed) {
+  // Parameters that are parts of one stored tensor share its name: the tensor is drawn
+  // once, as large as its parts need.
+  struct Stored {
+    rt::DType type;
+    std::vector<int64_t> shape;
+    int64_t indexBound;
+  };
+  std::map<std::string, Stored> tensors;
+  for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
+    const Port &port = owned.port;
+    Stored needed{getRuntimeType(port.type), port.shape, owned.view.index_bound};
+    for (size_t d = 0; d < port.offsets.size(); ++d)
+      needed.shape[d] += port.offsets[d];
+    auto [known, isNew] = tensors.try_emplace(port.name, needed);
+    std::vector<int64_t> &shape = known->second.shape;
+    for (size_t d = 0; d < std::min(shape.size(), needed.shape.size()); ++d)
+      shape[d] = std::max(shape[d], needed.shape[d]);
+  }
+  std::vector<rt::Memory> memory;
+  for (const auto &[name, tensor] : tensors) {
+    memory.push_back(drawWeight(name, tensor.type, tensor.shape, tensor.indexBound, seed));
+    if (!memory.back())
+      return program->fail("out of memory for parameter '" + name + "'");
+  }
+  for (auto [entry, values] : llvm::zip_equal(tensors, memory)) {
+    Result<bool> done = program->plan->setParameter(
+        entry.first, {getElementType(entry.second.type), entry.second.shape, values.get()});
+    program->tell(done.getDiagnostics());
+    if (!done)
+      return 1;
+  }
+  program->ownWeights(nullptr, std::move(memory));
   return 0;
 }
 

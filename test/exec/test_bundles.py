@@ -560,7 +560,7 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
     (["m.mlir", "--weights=", "-o", "b"], 2, "--weights needs a value"),
     (["m.mlir", "--speed=9", "-o", "b"], 2, "unknown option '--speed=9'"),
     (["none.mlir", "-o", "b"], 1, "none.mlir: No such file or directory"),
-    (["m.mlir", "-o", "b"], 1, "the program has 1 parameters: give --weights"),
+    (["m.mlir", "-o", "b"], 1, "the program has 1 parameters: give --weights or --random-weights"),
     (["m.mlir", "--weights=w.safetensors", "-o", "b"], 1, "has no tensor 'w'"),
 ])
 def test_compiler_errors(tmp_path, arguments, status, expected):

@@ -39,6 +39,13 @@ def test_usage(files):
     model = files / "m.mlir"
     expect(2, "no model given")
     expect(2, "unknown option '--nonsense'", model, "--nonsense")
+    # Two lines, not a page of help.
+    done = launch(model, "--nonsense")
+    assert done.stderr.splitlines() == [
+        "sharding-run: error: unknown option '--nonsense'", "see sharding-run --help"]
+    for option in ("--random-inputs", "--random-weights"):
+        expect(2, f"{option} is 'x', expected a natural number below 2^64", model, f"{option}=x")
+    expect(2, "--weights and --random-weights exclude each other", model, "--weights=w", "--random-weights=1")
     expect(2, "more than one model", model, model)
     for seed in ("some", "", "-1", " -1", "1.5", 2**64, "9" * 23):
         expect(2, f"--random-inputs is '{seed}', expected a natural number below 2^64", model, f"--random-inputs={seed}")
@@ -87,7 +94,7 @@ def test_results_over_what_is_read(files):
         expect(2, f"the bundle and {option} are one file, '{files}/b/'", files / "b", *read[2:], f"{option}={files}/b/")
     for name, path in (("the model", f"{files}/folder/m.mlir"), ("--weights", weights)):
         done = subprocess.run([compiler, *read[:2], "-o", path], capture_output=True, text=True)
-        assert done.returncode == 2 and f"sharding-compile: {name} and -o are one file, '{path}'" in done.stderr, done.stderr
+        assert done.returncode == 2 and f"sharding-compile: error: {name} and -o are one file, '{path}'" in done.stderr, done.stderr
     assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
     # Beside a bundle, and under another name of the file: that one stays.
     os.link(inputs, files / "b.safetensors")

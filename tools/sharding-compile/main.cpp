@@ -10,6 +10,7 @@
 #include "meshwright/runtime/include/Progress.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -27,6 +28,8 @@ const char *const usage =
     "machines without a compiler. It replaces another bundle, and nothing else.\n"
     "\n"
     "  --weights=FILE        parameters (safetensors)\n"
+    "  --random-weights=SEED parameters at random instead; the seed and a parameter's name\n"
+    "                        decide its values\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
     "  --target=TARGET       the target to compile for: cpu, this machine's processor, or\n"
@@ -39,7 +42,8 @@ const char *const usage =
     "exit status: 0 fine, 1 an error, 2 wrong usage\n";
 
 struct Options {
-  std::string model, weights, bundle, parallelize, target;
+  std::string model, weights, randomWeights, bundle, parallelize, target;
+  uint64_t seed = 0;
   bool rewrites = false, quiet = false, help = false;
 };
 
@@ -47,6 +51,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
     const std::pair<const char *, std::string *> texts[] = {{"--weights", &options.weights},
+                                                            {"--random-weights",
+                                                             &options.randomWeights},
                                                             {"-o", &options.bundle},
                                                             {"--parallelize", &options.parallelize},
                                                             {"--target", &options.target}};
@@ -93,6 +99,13 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "no model given";
   else if (options.bundle.empty())
     error = "no bundle given: expected -o BUNDLE";
+  else if (!options.weights.empty() && !options.randomWeights.empty())
+    error = "--weights and --random-weights exclude each other";
+  const char *seed = options.randomWeights.data(), *last = seed + options.randomWeights.size();
+  if (auto [rest, problem] = std::from_chars(seed, last, options.seed);
+      seed != last && (problem != std::errc() || rest != last))
+    error = "--random-weights is '" + options.randomWeights +
+            "', expected a natural number below 2^64";
   return error.empty() &&
          meshwright::rt::checkDistinct(
              {{"-o", options.bundle}},
@@ -113,7 +126,7 @@ int main(int argc, char **argv) {
   Options options;
   std::string error;
   if (!parseOptions(argc, argv, options, error)) {
-    std::fprintf(stderr, "sharding-compile: %s\n%s", error.c_str(), usage);
+    std::fprintf(stderr, "sharding-compile: error: %s\nsee sharding-compile --help\n", error.c_str());
     return WrongUsage;
   }
   if (options.help) {
@@ -136,12 +149,17 @@ int main(int argc, char **argv) {
   if (!program)
     return Error;
   if (int64_t count = mw_program_count(program.get(), MW_PARAMETER);
-      count > 0 && options.weights.empty()) {
+      count > 0 && options.weights.empty() && options.randomWeights.empty()) {
     say(nullptr, MW_ERROR, "",
-        ("the program has " + std::to_string(count) + " parameters: give --weights").c_str());
+        ("the program has " + std::to_string(count) +
+         " parameters: give --weights or --random-weights")
+            .c_str());
     return Error;
   }
-  progress.emplace("loading weights");
+  progress.emplace(options.randomWeights.empty() ? "loading weights" : "drawing weights");
+  if (!options.randomWeights.empty() &&
+      mw_program_random_weights(program.get(), options.seed) != 0)
+    return Error;
   if (!options.weights.empty() &&
       mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
     return Error;

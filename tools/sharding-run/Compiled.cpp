@@ -36,6 +36,7 @@ struct Compiler {
   decltype(&mw_program_count) count = nullptr;
   decltype(&mw_program_port) port = nullptr;
   decltype(&mw_program_load_weights) loadWeights = nullptr;
+  decltype(&mw_program_random_weights) randomWeights = nullptr;
   decltype(&mw_program_run) run = nullptr;
   decltype(&mw_program_check) check = nullptr;
   decltype(&mw_program_report) report = nullptr;
@@ -55,7 +56,8 @@ struct Compiler {
     };
     return find(open, "mw_program_open") && find(close, "mw_program_close") &&
            find(count, "mw_program_count") && find(port, "mw_program_port") &&
-           find(loadWeights, "mw_program_load_weights") && find(run, "mw_program_run") &&
+           find(loadWeights, "mw_program_load_weights") &&
+           find(randomWeights, "mw_program_random_weights") && find(run, "mw_program_run") &&
            find(check, "mw_program_check") && find(report, "mw_program_report");
   }
 };
@@ -90,8 +92,13 @@ public:
       rt::Progress progress("loading weights");
       return compiler.loadWeights(program, options.weights.c_str()) == 0;
     }
+    if (options.randomWeights) {
+      rt::Progress progress("drawing weights");
+      return compiler.randomWeights(program, *options.randomWeights) == 0;
+    }
     if (numParameters > 0)
-      fail("the program has " + std::to_string(numParameters) + " parameters: give --weights");
+      fail("the program has " + std::to_string(numParameters) +
+           " parameters: give --weights or --random-weights");
     return numParameters == 0;
   }
 

@@ -24,6 +24,8 @@ const char *const usage =
     "compiled first.\n"
     "\n"
     "  --weights=FILE        parameters (safetensors); a bundle has its own\n"
+    "  --random-weights=SEED parameters at random instead; the seed and a parameter's name\n"
+    "                        decide its values\n"
     "  --verify-weights      read all of a bundle's weights first, and fail where they have\n"
     "                        changed since it was written\n"
     "  --inputs=FILE         inputs by name (safetensors)\n"
@@ -92,19 +94,22 @@ static bool checkFiles(const Options &options, std::string &error) {
                            error);
 }
 
+/// Reads the value of an option for a seed; sets `error` if it is wrong.
+static void parseSeed(const char *name, const char *value, uint64_t &seed, std::string &error) {
+  const char *last = value + std::strlen(value);
+  auto [rest, problem] = std::from_chars(value, last, seed);
+  if (problem != std::errc() || rest != last)
+    error = std::string(name) + " is '" + value + "', expected a natural number below 2^64";
+}
+
 /// Reads an option whose value is a number. Returns false if the argument is another one;
 /// sets `error` if the value is wrong.
 static bool parseNumber(Arguments &arguments, Options &options, std::string &error) {
   char *end = nullptr;
   if (const char *value = arguments.take("--random-inputs")) {
-    const char *last = value + std::strlen(value);
-    uint64_t &seed = options.randomInputs.emplace();
-    if (auto [rest, problem] = std::from_chars(value, last, seed);
-        problem != std::errc() || rest != last) {
-      error =
-          std::string("--random-inputs is '") + value + "', expected a natural number below 2^64";
-      return true;
-    }
+    parseSeed("--random-inputs", value, options.randomInputs.emplace(), error);
+  } else if (const char *value = arguments.take("--random-weights")) {
+    parseSeed("--random-weights", value, options.randomWeights.emplace(), error);
   } else if (const char *value = arguments.take("--threads-per-rank")) {
     options.running.threadsPerRank = std::strtoll(value, &end, 10);
     if (end == value || *end != '\0' || options.running.threadsPerRank < 1 ||
@@ -133,8 +138,9 @@ static bool parseNumber(Arguments &arguments, Options &options, std::string &err
 
 /// Checks the options of a bundle, which has its weights and is rewritten and compiled already.
 static bool checkBundle(const Options &options, std::string &error) {
-  if (!options.weights.empty()) {
-    error = "a bundle brings its weights: expected no --weights";
+  if (!options.weights.empty() || options.randomWeights) {
+    error = std::string("a bundle brings its weights: expected no ") +
+            (options.randomWeights ? "--random-weights" : "--weights");
     return false;
   }
   if (options.parallelize) {
@@ -226,6 +232,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   }
   if (!options.inputs.empty() && options.randomInputs) {
     error = "--inputs and --random-inputs exclude each other";
+    return false;
+  }
+  if (!options.weights.empty() && options.randomWeights) {
+    error = "--weights and --random-weights exclude each other";
     return false;
   }
   return checkFiles(options, error);

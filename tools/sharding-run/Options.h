@@ -20,7 +20,7 @@ struct Options {
   std::string model;
   bool isBundle = false;
   std::string weights, inputs, outputs, reference;
-  std::optional<uint64_t> randomInputs;
+  std::optional<uint64_t> randomInputs, randomWeights;
   std::optional<std::string> parallelize;
   std::string backend = "local", target;
   double tolerance = -1;
