@@ -108,6 +108,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel});
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
+    pm.addPass(createCheckMeshAxesPass());
     addScheduleRequest(pm, options.overlap, options.memoryCeiling.value_or(0));
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));

@@ -225,6 +225,23 @@ static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &
                                getElementTypeOrSelf(op->getResult(i).getType()));
 }
 
+SmallVector<MeshAxisAttr> meshwright::getIdleAxes(FunctionOpInterface function) {
+  // Collectives and slices name the axes of all layouts that no signature states.
+  llvm::StringSet<> used;
+  function->walk([&](Operation *op) {
+    op->getAttrDictionary().walk([&](AxisRefAttr axis) { used.insert(axis.getName()); });
+  });
+  return llvm::filter_to_vector(getSpmdMesh(function).getAxes(), [&](MeshAxisAttr axis) {
+    return axis.getSize() > 1 && !used.contains(axis.getName());
+  });
+}
+
+std::string meshwright::describeIdleAxis(MeshAxisAttr axis) {
+  return "mesh axis \"" + axis.getName().str() + "\" of size " + std::to_string(axis.getSize()) +
+         " shards nothing: all ranks along it do the same work; policies look for \"dp\", \"tp\" "
+         "and the axes that data-parallel, tensor-parallel and context-parallel name";
+}
+
 /// One warning for each source location and type.
 static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
                                                 const PlacementAnalysis &placement,
@@ -458,6 +475,10 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
 
   report.memory = countMemory(function);
 
+  Operation *meshOp =
+      SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
+  for (MeshAxisAttr axis : getIdleAxes(function))
+    report.warnings.push_back({describeIdleAxis(axis), getSourceLocation(meshOp->getLoc()), 0});
   addDecisions(report, function->getContext(), [](const Decision &) { return true; });
   return report;
 }

@@ -13,6 +13,7 @@
 #ifndef MESHWRIGHT_LIB_REPORT_REPORT_H
 #define MESHWRIGHT_LIB_REPORT_REPORT_H
 
+#include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -131,6 +132,12 @@ mlir::FailureOr<Report> buildReport(mlir::FunctionOpInterface function);
 /// Adds the decisions logged in a context that somebody wants.
 void addDecisions(Report &report, mlir::MLIRContext *context,
                   llvm::function_ref<bool(const Decision &)> wanted);
+
+/// The axes of two or more ranks that shard nothing in an SPMD function: no sharding of an
+/// argument or a result names them, and no op.
+llvm::SmallVector<dist::MeshAxisAttr> getIdleAxes(mlir::FunctionOpInterface function);
+/// The warning about such an axis.
+std::string describeIdleAxis(dist::MeshAxisAttr axis);
 
 /// Only its traffic: what a comparison needs.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);

@@ -32,6 +32,23 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
                         "the file to write; the standard error if empty">];
 }
 
+def CheckMeshAxesPass : Pass<"check-mesh-axes", "::mlir::ModuleOp"> {
+  let summary = "warn of mesh axes that shard nothing";
+  let description = [{
+    Warns of each axis of two or more ranks that no sharding and no collective of an
+    SPMD function names: all ranks along it do the same work. The name may be a typo
+    (`tpp=4`), or one that no policy looks for. The warning is a diagnostic and an
+    entry of `warnings` in reports. Leaves the module as it is.
+
+    ```mlir
+    dist.mesh @mesh = <["tp"=2, "pp"=2]>
+    func.func @main(%x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>, dist.global = tensor<4x8xf32>})
+        attributes {dist.spmd = @mesh} { return }
+    ```
+    warns that axis "pp" shards nothing.
+  }];
+}
+
 def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
   let summary = "emit the decisions of earlier passes as remarks";
   let description = [{

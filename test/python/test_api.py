@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import warnings
 
 import meshwright as mw
 import ml_dtypes
@@ -517,6 +518,17 @@ def test_report(module, x):
     assert sharded["before"] == report["before"]
     with pytest.raises(mw.Error, match="format is 'xml': expected text or json"):
         model.parallelize(mesh={"tp": 2}).report(format="xml")
+
+
+def test_axis_that_shards_nothing(module, x):
+    model = mw.from_torch(module, (x,))
+    with pytest.warns(mw.MeshwrightWarning, match='mesh axis "tpp" of size 4 shards nothing'):
+        plan = model.parallelize(mesh={"tpp": 4})
+    (warning,) = plan.report(format="json")["warnings"]
+    assert 'policies look for "dp", "tp" and the axes' in warning["message"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.parallelize(mesh={"tp": 2, "pp": 1})
 
 
 def test_report_of_the_schedule():
