@@ -88,6 +88,20 @@ def jax_child(layers):
     ).compile()
 
 
+def check_jax(python):
+    """Ends the program where the interpreter cannot import JAX."""
+    try:
+        done = subprocess.run([python, "-c", "import jax"], capture_output=True, text=True)
+        problem = done.stderr.strip().splitlines()[-1:] if done.returncode else None
+    except OSError as error:
+        problem = [str(error)]
+    if problem is not None:
+        sys.exit(f"error: {python} cannot import JAX: {''.join(problem)}\n"
+                 "install JAX in an environment of its own, and name its interpreter:\n"
+                 "    python -m venv VENV && VENV/bin/pip install jax==0.10.2\n"
+                 "    python bench/xla_partitioner.py --jax-python VENV/bin/python")
+
+
 def run_xla(python, layers):
     """Seconds of XLA's two passes."""
     environment = {
@@ -151,6 +165,7 @@ def main():
     tool = shutil.which("sharding-opt")
     if not tool:
         sys.exit("error: sharding-opt is expected on the path")
+    check_jax(options.jax_python)
 
     results = []
     print(f"{'layers':>7} {'ours':>10} {'a layer':>10} {'XLA':>10} {'a layer':>10} {'ratio':>7}"
