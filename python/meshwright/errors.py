@@ -16,8 +16,14 @@ class Diagnostic(NamedTuple):
     line: int | None = None
 
     def __str__(self):
-        place = f"{self.file}:{self.line}: " if self.file else ""
-        return f"{place}{self.severity}: {self.message}"
+        return f"{self.place}{self.severity}: {self.message}"
+
+    @property
+    def place(self):
+        """The place as text before a message: "file:line: ", "file: ", or nothing."""
+        if not self.file:
+            return ""
+        return f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
 
 
 class Error(Exception):
@@ -52,7 +58,7 @@ class MeshwrightWarning(UserWarning):
 def _summary(diagnostics):
     errors = [d for d in diagnostics if d.severity in ("error", "note")]
     return "\n".join(
-        (f"{d.file}:{d.line}: " if d.file else "")
+        d.place
         + ("note: " if d.severity == "note" else "")
         + d.message
         for d in errors or diagnostics

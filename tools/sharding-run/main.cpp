@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
   Options options;
   std::string error;
   if (!parseOptions(argc, argv, options, error)) {
-    std::fprintf(stderr, "sharding-run: %s\n%s", error.c_str(), usage);
+    std::fprintf(stderr, "sharding-run: error: %s\nsee sharding-run --help\n", error.c_str());
     return WrongUsage;
   }
   if (options.help) {
