@@ -51,7 +51,7 @@ static constexpr int64_t kHalvings = 4;
 /// getting further a walk jumps back, by up to so many blocks, twice as many each time;
 /// and so many have the first walks, twice as many after each few. To go on elsewhere with
 /// other choices often is better than to try all that is left here.
-static constexpr int64_t kPatience = 2, kFirstJump = 64, kFirstWalk = 32, kWalksPerBudget = 4;
+static constexpr int64_t kStallBudget = 2, kFirstJump = 64, kFirstWalk = 32, kWalksPerBudget = 4;
 
 int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
   int64_t steps = 1;
@@ -81,7 +81,7 @@ using BlockRank = llvm::function_ref<double(const MemoryBlock &)>;
 
 /// What a walk goes by: the blocks in the order of time, or against it, and for each of
 /// them those before and after it that are needed at the same time.
-struct Journey {
+struct WalkPlan {
   bool isForward;
   std::vector<size_t> order;
   std::vector<SmallVector<size_t>> before, after;
@@ -92,7 +92,7 @@ struct Journey {
 /// Of the walks under one limit, the arrangements from which nothing followed. There are
 /// hashes of them: two that are taken for one only make a walk miss something.
 struct Tried {
-  llvm::DenseSet<uint64_t> dead;
+  llvm::DenseSet<uint64_t> deadEnds;
   /// Whether nothing is left to be tried.
   bool isDone = false;
 };
@@ -102,9 +102,9 @@ struct Tried {
 /// each block, as it is behind a jump.
 enum class Choice { Lowest, Tightest, Either };
 
-class Placer {
+class ArenaSearch {
 public:
-  Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough);
+  ArenaSearch(MutableArrayRef<MemoryBlock> blocks, int64_t enough);
   int64_t run(SearchEffort effort);
 
 private:
@@ -115,11 +115,11 @@ private:
   void placeInGaps(ArrayRef<size_t> order);
   void placeOnSkyline(ArrayRef<size_t> order);
 
-  Journey plan(bool isForward) const;
-  bool hasRoom(const Journey &journey, size_t block, int64_t limit);
-  SmallVector<int64_t> getOffsets(const Journey &journey, size_t block, Choice choice,
+  WalkPlan makePlan(bool isForward) const;
+  bool hasRoom(const WalkPlan &plan, size_t block, int64_t limit);
+  SmallVector<int64_t> getOffsets(const WalkPlan &plan, size_t block, Choice choice,
                                   int64_t limit);
-  bool walk(const Journey &journey, Tried &tried, Choice choice, int64_t limit, int64_t mostVisits);
+  bool walk(const WalkPlan &plan, Tried &tried, Choice choice, int64_t limit, int64_t mostVisits);
   bool walkEachWay(int64_t limit, int64_t mostVisits);
   void search(int64_t mostVisits);
 
@@ -135,7 +135,7 @@ private:
   /// Of each block those that are needed at the same time.
   std::vector<std::vector<size_t>> neighbours;
   /// Forwards and backwards; none before the search.
-  SmallVector<Journey, 2> journeys;
+  SmallVector<WalkPlan, 2> walkPlans;
   /// Where a plan puts the blocks; kNone for those that are not placed yet.
   std::vector<int64_t> offsets;
   std::mt19937 random;
@@ -145,7 +145,7 @@ private:
 
 } // namespace
 
-Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
+ArenaSearch::ArenaSearch(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
     : blocks(blocks), offsets(blocks.size()) {
   int64_t least = getLargestLiveSet(blocks);
   target = least + least / 100;
@@ -156,7 +156,7 @@ Placer::Placer(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
   findNeighbours();
 }
 
-void Placer::findNeighbours() {
+void ArenaSearch::findNeighbours() {
   neighbours.resize(blocks.size());
   std::vector<size_t> alive;
   for (size_t i : sort([](const MemoryBlock &block) { return double(block.begin); })) {
@@ -169,7 +169,7 @@ void Placer::findNeighbours() {
   }
 }
 
-std::vector<size_t> Placer::sort(BlockRank rank) const {
+std::vector<size_t> ArenaSearch::sort(BlockRank rank) const {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0);
   llvm::sort(order, [&](size_t a, size_t b) {
@@ -183,32 +183,32 @@ static double getMinusArea(const MemoryBlock &block) {
   return -getSteps(block) * double(block.bytes);
 }
 
-Journey Placer::plan(bool isForward) const {
-  Journey journey;
-  journey.isForward = isForward;
-  journey.order.resize(blocks.size());
-  std::iota(journey.order.begin(), journey.order.end(), 0);
+WalkPlan ArenaSearch::makePlan(bool isForward) const {
+  WalkPlan plan;
+  plan.isForward = isForward;
+  plan.order.resize(blocks.size());
+  std::iota(plan.order.begin(), plan.order.end(), 0);
   auto key = [&](size_t i) {
     const MemoryBlock &block = blocks[i];
     return std::tuple(isForward ? block.begin : -block.end, getMinusArea(block), i);
   };
-  llvm::sort(journey.order, [&](size_t a, size_t b) { return key(a) < key(b); });
+  llvm::sort(plan.order, [&](size_t a, size_t b) { return key(a) < key(b); });
   std::vector<size_t> places(blocks.size());
-  for (auto [place, block] : llvm::enumerate(journey.order))
+  for (auto [place, block] : llvm::enumerate(plan.order))
     places[block] = place;
-  journey.before.resize(blocks.size());
-  journey.after.resize(blocks.size());
+  plan.before.resize(blocks.size());
+  plan.after.resize(blocks.size());
   for (auto [block, others] : llvm::enumerate(neighbours)) {
     for (size_t other : others)
-      (places[other] < places[block] ? journey.before : journey.after)[block].push_back(other);
+      (places[other] < places[block] ? plan.before : plan.after)[block].push_back(other);
     // When it is placed, and when each of those before it is.
-    int64_t count = journey.before[block].size() + 1;
-    journey.visits += count * count;
+    int64_t count = plan.before[block].size() + 1;
+    plan.visits += count * count;
   }
-  return journey;
+  return plan;
 }
 
-SmallVector<Gap> Placer::getGaps(ArrayRef<size_t> placed, int64_t limit) {
+SmallVector<Gap> ArenaSearch::getGaps(ArrayRef<size_t> placed, int64_t limit) {
   visits += placed.size() + 1;
   SmallVector<size_t> byOffset(placed);
   llvm::sort(byOffset, [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
@@ -229,7 +229,7 @@ SmallVector<Gap> Placer::getGaps(ArrayRef<size_t> placed, int64_t limit) {
 }
 
 /// Keeps the plan in `offsets` if it is better than those before.
-void Placer::keep() {
+void ArenaSearch::keep() {
   int64_t end = 0;
   for (auto [block, offset] : llvm::zip_equal(blocks, offsets))
     end = std::max(end, offset + block.bytes);
@@ -240,7 +240,7 @@ void Placer::keep() {
     block.offset = offset;
 }
 
-void Placer::placeInGaps(ArrayRef<size_t> order) {
+void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
   llvm::fill(offsets, kNone);
   SmallVector<size_t> placed;
   for (size_t i : order) {
@@ -255,7 +255,7 @@ void Placer::placeInGaps(ArrayRef<size_t> order) {
 }
 
 /// Gives up, and keeps nothing, where that takes as long as a search.
-void Placer::placeOnSkyline(ArrayRef<size_t> order) {
+void ArenaSearch::placeOnSkyline(ArrayRef<size_t> order) {
   struct Part {
     int64_t begin, end, height;
   };
@@ -308,10 +308,10 @@ void Placer::placeOnSkyline(ArrayRef<size_t> order) {
 /// Whether what is needed when a block comes, and is not placed yet, may find room
 /// beside what is: if not, it finds none. A gap may be too small for any of it, or have
 /// room for one only.
-bool Placer::hasRoom(const Journey &journey, size_t block, int64_t limit) {
+bool ArenaSearch::hasRoom(const WalkPlan &plan, size_t block, int64_t limit) {
   SmallVector<size_t> placed;
   SmallVector<int64_t> sizes{blocks[block].bytes};
-  for (size_t other : journey.before[block])
+  for (size_t other : plan.before[block])
     if (offsets[other] == kNone)
       sizes.push_back(blocks[other].bytes);
     else
@@ -335,13 +335,13 @@ bool Placer::hasRoom(const Journey &journey, size_t block, int64_t limit) {
 }
 
 /// Where a walk may put a block, the first choice last.
-SmallVector<int64_t> Placer::getOffsets(const Journey &journey, size_t block, Choice choice,
+SmallVector<int64_t> ArenaSearch::getOffsets(const WalkPlan &plan, size_t block, Choice choice,
                                         int64_t limit) {
   if (choice == Choice::Either)
     choice = random() % 2 ? Choice::Lowest : Choice::Tightest;
-  auto getLast = [&](const MemoryBlock &any) { return journey.isForward ? any.end : any.begin; };
+  auto getLast = [&](const MemoryBlock &any) { return plan.isForward ? any.end : any.begin; };
   SmallVector<std::tuple<int64_t, int64_t, int64_t>> ranked;
-  for (const Gap &gap : getGaps(journey.before[block], limit)) {
+  for (const Gap &gap : getGaps(plan.before[block], limit)) {
     int64_t rest = gap.getBytes() - blocks[block].bytes;
     auto add = [&](int64_t offset, const MemoryBlock *beside) {
       int64_t apart = beside ? std::abs(getLast(*beside) - getLast(blocks[block])) : 0;
@@ -360,7 +360,7 @@ SmallVector<int64_t> Placer::getOffsets(const Journey &journey, size_t block, Ch
 }
 
 /// Whether all blocks find places below the limit. Gives up after so many visits.
-bool Placer::walk(const Journey &journey, Tried &tried, Choice choice, int64_t limit,
+bool ArenaSearch::walk(const WalkPlan &plan, Tried &tried, Choice choice, int64_t limit,
                   int64_t mostVisits) {
   /// What is left to be tried for a block, and the arrangement it is for.
   struct Step {
@@ -370,81 +370,81 @@ bool Placer::walk(const Journey &journey, Tried &tried, Choice choice, int64_t l
   std::vector<Step> steps;
   auto open = [&](size_t block) {
     std::vector<int64_t> key{int64_t(block)};
-    for (size_t other : journey.before[block])
+    for (size_t other : plan.before[block])
       key.push_back(offsets[other]);
     // Without a bit, so that it is no mark of the set's own.
     uint64_t hash = llvm::xxh3_64bits(ArrayRef(reinterpret_cast<const uint8_t *>(key.data()),
                                                key.size() * sizeof(int64_t))) >>
                     1;
     steps.push_back({{}, hash});
-    if (!tried.dead.contains(hash))
-      steps.back().offsets = getOffsets(journey, block, choice, limit);
+    if (!tried.deadEnds.contains(hash))
+      steps.back().offsets = getOffsets(plan, block, choice, limit);
   };
   llvm::fill(offsets, kNone);
-  open(journey.order.front());
+  open(plan.order.front());
   size_t furthest = 0;
   int64_t until = visits + mostVisits, jumpAt = 0, jump = 0;
   while (!steps.empty() && visits < until) {
     if (steps.size() > furthest) {
       furthest = steps.size();
-      jumpAt = visits + kPatience * journey.visits;
+      jumpAt = visits + kStallBudget * plan.visits;
       jump = kFirstJump;
     } else if (visits > jumpAt) {
       size_t to = furthest - std::min<size_t>(furthest, 1 + random() % jump);
-      jumpAt = visits + kPatience * journey.visits;
+      jumpAt = visits + kStallBudget * plan.visits;
       jump = std::min<int64_t>(2 * jump, blocks.size());
       choice = Choice::Either;
       if (to < steps.size()) {
         for (; steps.size() > to; steps.pop_back())
-          offsets[journey.order[steps.size() - 1]] = kNone;
-        open(journey.order[to]);
+          offsets[plan.order[steps.size() - 1]] = kNone;
+        open(plan.order[to]);
       }
     }
-    size_t block = journey.order[steps.size() - 1];
+    size_t block = plan.order[steps.size() - 1];
     if (steps.back().offsets.empty()) {
-      tried.dead.insert(steps.back().key);
+      tried.deadEnds.insert(steps.back().key);
       offsets[block] = kNone;
       steps.pop_back();
       continue;
     }
     offsets[block] = steps.back().offsets.pop_back_val();
-    if (!llvm::all_of(journey.after[block],
-                      [&](size_t other) { return hasRoom(journey, other, limit); }))
+    if (!llvm::all_of(plan.after[block],
+                      [&](size_t other) { return hasRoom(plan, other, limit); }))
       continue;
     if (steps.size() == blocks.size()) {
       keep();
       return true;
     }
-    open(journey.order[steps.size()]);
+    open(plan.order[steps.size()]);
   }
   tried.isDone = steps.empty();
   return false;
 }
 
 /// Whether any walk finds places below the limit.
-bool Placer::walkEachWay(int64_t limit, int64_t mostVisits) {
+bool ArenaSearch::walkEachWay(int64_t limit, int64_t mostVisits) {
   Tried tried[2];
   auto isDone = [](const Tried &any) { return any.isDone; };
   int64_t until = visits + mostVisits, times = kFirstWalk;
   for (int64_t count = 0; visits < until && !llvm::all_of(tried, isDone); ++count) {
     if (count > 0 && count % kWalksPerBudget == 0)
       times *= 2;
-    const Journey &journey = journeys[count % 2];
-    if (journey.visits > until - visits)
+    const WalkPlan &plan = walkPlans[count % 2];
+    if (plan.visits > until - visits)
       return false;
     Choice choice = count < 2 ? Choice::Lowest : count < 4 ? Choice::Tightest : Choice::Either;
-    if (walk(journey, tried[count % 2], choice, limit,
-             std::min(until - visits, times * journey.visits)))
+    if (walk(plan, tried[count % 2], choice, limit,
+             std::min(until - visits, times * plan.visits)))
       return true;
   }
   return false;
 }
 
-void Placer::search(int64_t mostVisits) {
+void ArenaSearch::search(int64_t mostVisits) {
   if (isEnough())
     return;
-  if (journeys.empty())
-    journeys = {plan(/*isForward=*/true), plan(/*isForward=*/false)};
+  if (walkPlans.empty())
+    walkPlans = {makePlan(/*isForward=*/true), makePlan(/*isForward=*/false)};
   int64_t failed = llvm::alignDown(target, unit);
   if (walkEachWay(failed, mostVisits / 4))
     return;
@@ -464,8 +464,8 @@ static double (*const ranks[])(const MemoryBlock &) = {
     [](const MemoryBlock &block) { return -double(block.bytes); },
     [](const MemoryBlock &block) { return -getSteps(block); }, getMinusArea};
 
-int64_t Placer::run(SearchEffort effort) {
-  for (auto place : {&Placer::placeInGaps, &Placer::placeOnSkyline})
+int64_t ArenaSearch::run(SearchEffort effort) {
+  for (auto place : {&ArenaSearch::placeInGaps, &ArenaSearch::placeOnSkyline})
     for (auto rank : ranks)
       if (!isEnough())
         (this->*place)(sort(rank));
@@ -478,9 +478,9 @@ int64_t Placer::run(SearchEffort effort) {
   return arena;
 }
 
-int64_t meshwright::placeBlocks(MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
+int64_t meshwright::assignOffsets(MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
                                 int64_t enough) {
   if (blocks.empty())
     return 0;
-  return Placer(blocks, enough).run(effort);
+  return ArenaSearch(blocks, enough).run(effort);
 }

@@ -35,7 +35,7 @@ enum class SearchEffort { Some, Much };
 /// That is as small as a search finds, which ends where it is at most `enough`, or within
 /// a hundredth of the largest live set. The same blocks get the same offsets, on all
 /// machines; with less `enough`, or more effort, an arena that is no larger.
-int64_t placeBlocks(mlir::MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
+int64_t assignOffsets(mlir::MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
                     int64_t enough = 0);
 
 } // namespace meshwright

@@ -40,9 +40,9 @@ struct Unit {
   bool isEmitted = false;
 };
 
-class Former {
+class LaunchWriter {
 public:
-  Former(func::FuncOp func, const GroupingOptions &options)
+  LaunchWriter(func::FuncOp func, const GroupingOptions &options)
       : func(func), body(func.getBody().front()), options(options), builder(func) {}
 
   LogicalResult run();
@@ -74,7 +74,7 @@ private:
 } // namespace
 
 /// The units, in the program order of their last ops.
-void Former::collectUnits() {
+void LaunchWriter::collectUnits() {
   std::vector<KernelGroup> groups = groupKernels(func, options);
   DenseSet<Value> needed;
   for (Value value : body.getTerminator()->getOperands())
@@ -112,7 +112,7 @@ void Former::collectUnits() {
 }
 
 /// Streams: collectives whose groups may share two ranks are in one.
-void Former::assignStreams() {
+void LaunchWriter::assignStreams() {
   dist::MeshAttr mesh = dist::getSpmdMesh(func);
   SmallVector<dist::AxisList> sets;
   SmallVector<int64_t> setOf;
@@ -140,7 +140,7 @@ void Former::assignStreams() {
         numbers.try_emplace(classes.getLeaderValue(set), numbers.size() + 1).first->second;
 }
 
-void Former::emitKernel(Unit &unit) {
+void LaunchWriter::emitKernel(Unit &unit) {
   const KernelGroup &group = unit.group;
   SmallVector<Type> types;
   for (Value result : group.results)
@@ -162,7 +162,7 @@ void Former::emitKernel(Unit &unit) {
   rt::YieldOp::create(builder, kernel.getLoc(), yielded);
 }
 
-void Former::emitCollective(Operation *op) {
+void LaunchWriter::emitCollective(Operation *op) {
   auto future = rt::FutureType::get(op->getContext(), llvm::to_vector(op->getResultTypes()));
   auto start = rt::StartOp::create(builder, op->getLoc(), future, map(op->getOperands()),
                                    builder.getI64IntegerAttr(streams.lookup(op)),
@@ -179,7 +179,7 @@ void Former::emitCollective(Operation *op) {
   mapping.map(op->getResults(), wait.getResults());
 }
 
-LogicalResult Former::emit(size_t index) {
+LogicalResult LaunchWriter::emit(size_t index) {
   Unit &unit = units[index];
   if (unit.isEmitted)
     return success();
@@ -220,7 +220,7 @@ static bool isAddressable(RankedTensorType type) {
   return true;
 }
 
-LogicalResult Former::run() {
+LogicalResult LaunchWriter::run() {
   if (!func.getBody().hasOneBlock())
     return emitError(func.getLoc(), "'")
            << func.getName() << "' has " << func.getBody().getBlocks().size()
@@ -288,7 +288,7 @@ struct FormKernelsPass : meshwright::impl::FormKernelsPassBase<FormKernelsPass> 
       return signalPassFailure();
     // Later passes and the compiler read it there.
     setTarget(func, kernelTarget->getName());
-    if (failed(Former(func, {keepProbed, *kernelTarget}).run()))
+    if (failed(LaunchWriter(func, {keepProbed, *kernelTarget}).run()))
       signalPassFailure();
   }
 };

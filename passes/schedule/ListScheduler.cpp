@@ -24,9 +24,9 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
 /// Time and memory as tasks begin one after the other.
-class Player {
+class Simulation {
 public:
-  explicit Player(ArrayRef<ScheduleTask> tasks)
+  explicit Simulation(ArrayRef<ScheduleTask> tasks)
       : tasks(tasks), finish(tasks.size(), 0), readers(tasks.size(), 0),
         waited(tasks.size(), false) {
     for (const ScheduleTask &task : tasks)
@@ -126,19 +126,19 @@ private:
 
 } // namespace
 
-static Schedule playInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order) {
-  Player player(tasks);
+static Schedule simulateInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order) {
+  Simulation simulation(tasks);
   for (unsigned i : order) {
-    player.waitUntil(player.getReadyTime(i));
-    player.begin(i);
+    simulation.waitUntil(simulation.getReadyTime(i));
+    simulation.begin(i);
   }
-  return player.end();
+  return simulation.end();
 }
 
-Schedule meshwright::playInOrder(ArrayRef<ScheduleTask> tasks) {
+Schedule meshwright::simulateInOrder(ArrayRef<ScheduleTask> tasks) {
   std::vector<unsigned> order(tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  return ::playInOrder(tasks, order);
+  return ::simulateInOrder(tasks, order);
 }
 
 namespace {
@@ -247,31 +247,31 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
   using Entry = std::pair<int64_t, unsigned>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> later;
 
-  Player player(tasks);
-  auto add = [&](unsigned i) { later.push({player.getReadyTime(i), i}); };
+  Simulation simulation(tasks);
+  auto add = [&](unsigned i) { later.push({simulation.getReadyTime(i), i}); };
   for (unsigned i = 0; i < count; ++i)
     if (missing[i] == 0)
       add(i);
   while (!ready.empty() || !later.empty()) {
-    while (!later.empty() && later.top().first <= player.now) {
+    while (!later.empty() && later.top().first <= simulation.now) {
       ready.insert(later.top().second);
       later.pop();
     }
     if (ready.empty()) {
-      player.waitUntil(later.top().first);
+      simulation.waitUntil(later.top().first);
       continue;
     }
     auto chosen = ready.begin();
     if (rules.finishesChains && tasks[*chosen].stream) {
-      int64_t free = player.getFreeTime(tasks[*chosen].stream);
+      int64_t free = simulation.getFreeTime(tasks[*chosen].stream);
       auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].stream; });
-      if (free > player.now) {
+      if (free > simulation.now) {
         // It would only queue: what can be computed until then goes first.
         if (kernel == ready.end()) {
-          player.waitUntil(later.empty() ? free : std::min(free, later.top().first));
+          simulation.waitUntil(later.empty() ? free : std::min(free, later.top().first));
           continue;
         }
-        if (player.now + tasks[*kernel].time <= free)
+        if (simulation.now + tasks[*kernel].time <= free)
           chosen = kernel;
       } else if (kernel != ready.end() && graph.stage[*kernel] > graph.stage[*chosen] &&
                  graph.distance[*kernel] < tasks[*chosen].time) {
@@ -281,29 +281,29 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
     }
     if (memory) {
       auto fits = [&](unsigned i) {
-        return player.live - player.getFreedBefore(i) + tasks[i].bytes <= memory;
+        return simulation.live - simulation.getFreedBefore(i) + tasks[i].bytes <= memory;
       };
       chosen = std::find_if(ready.begin(), ready.end(), fits);
       if (chosen == ready.end()) {
         // What is ready later may take less than what is ready now.
         if (!later.empty()) {
-          player.waitUntil(later.top().first);
+          simulation.waitUntil(later.top().first);
           continue;
         }
         chosen = std::min_element(ready.begin(), ready.end(), [&](unsigned a, unsigned b) {
-          return tasks[a].bytes - player.getFreed(a) < tasks[b].bytes - player.getFreed(b);
+          return tasks[a].bytes - simulation.getFreed(a) < tasks[b].bytes - simulation.getFreed(b);
         });
       }
     }
     unsigned i = *chosen;
     ready.erase(chosen);
-    player.begin(i);
+    simulation.begin(i);
     for (ArrayRef<unsigned> list : {ArrayRef(graph.users[i]), ArrayRef(graph.holds[i])})
       for (unsigned user : list)
         if (--missing[user] == 0)
           add(user);
   }
-  return player.end();
+  return simulation.end();
 }
 
 Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory) {
@@ -322,9 +322,9 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
       for (unsigned ahead : {8, 4, 2, 1})
         for (bool finishesChains : {false, true}) {
           Schedule made = scheduleGraph(graph, {ahead, finishesChains, inTurn}, memory);
-          Schedule next = ::playInOrder(tasks, made.order);
+          Schedule next = ::simulateInOrder(tasks, made.order);
           std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
-                                          next.time + ::playInOrder(late, made.order).time);
+                                          next.time + ::simulateInOrder(late, made.order).time);
           if (bestKey && key >= *bestKey)
             continue;
           bestKey = key;

@@ -71,7 +71,7 @@ struct Schedule {
 Schedule scheduleTasks(llvm::ArrayRef<ScheduleTask> tasks, int64_t memory = 0);
 
 /// The same figures for the tasks as they stand.
-Schedule playInOrder(llvm::ArrayRef<ScheduleTask> tasks);
+Schedule simulateInOrder(llvm::ArrayRef<ScheduleTask> tasks);
 
 } // namespace meshwright
 

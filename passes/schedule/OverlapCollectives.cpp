@@ -136,7 +136,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
       if (tryNext(scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks))
         return true;
     // As it came, and with the least that each step may take.
-    return tryNext(playInOrder(tasks), /*blocks=*/true) ||
+    return tryNext(simulateInOrder(tasks), /*blocks=*/true) ||
            tryNext(scheduleTasks(tasks, 1), /*blocks=*/true) ||
            tryOrder(program, best, SearchEffort::Much);
   };
@@ -146,7 +146,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   if (fits(SearchEffort::Much) || tryOrders(program, first, /*blocks=*/false))
     return success();
   if (plain) {
-    Order asItCame{playInOrder(plain->getTasks()), /*blocks=*/true};
+    Order asItCame{simulateInOrder(plain->getTasks()), /*blocks=*/true};
     if (tryOrder(*plain, asItCame, SearchEffort::Some))
       return success();
     first = last;

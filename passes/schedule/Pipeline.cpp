@@ -39,7 +39,7 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
       task.stream = 0;
       blocking += task.time;
     }
-  Schedule schedule = playInOrder(launches.tasks);
+  Schedule schedule = simulateInOrder(launches.tasks);
   int64_t exposed = schedule.exposed + blocking, all = schedule.communication + blocking;
   return {double(exposed) * 1e-12, double(std::max<int64_t>(0, all - exposed)) * 1e-12,
           double(schedule.time) * 1e-12};

@@ -177,7 +177,7 @@ void Planner::write(BufferPlan plan) {
 
 BufferPlan Planner::measure(SearchEffort effort, int64_t enough) {
   int64_t live = getLargestLiveSet(blocks);
-  return {placeBlocks(blocks, effort, enough), live};
+  return {assignOffsets(blocks, effort, enough), live};
 }
 
 void Planner::run() { write(measure(SearchEffort::Much, /*enough=*/0)); }

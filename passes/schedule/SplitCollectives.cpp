@@ -29,7 +29,7 @@ namespace {
 constexpr llvm::StringLiteral kPass = "split-collectives";
 
 //===----------------------------------------------------------------------===//
-// Judging
+// Simulating chunks
 //===----------------------------------------------------------------------===//
 
 /// Chunks of an argument, a parameter above all, are views of it (rt::isView)
@@ -42,13 +42,13 @@ bool isCutForNothing(Value value, const TokenDim &place) {
 }
 
 /// Plays a stretch of the program with a region in chunks.
-class Judge {
+class ChunkSimulator {
 public:
-  Judge(const CostModel &model, bool always) : model(model), always(always) {}
+  ChunkSimulator(const CostModel &model, bool always) : model(model), always(always) {}
 
   /// The ops of `stretch`, those of the region once for each of its chunks
   /// (`bounds`; none: whole).
-  Schedule play(ArrayRef<Operation *> stretch, const SplitRegion &region);
+  Schedule simulate(ArrayRef<Operation *> stretch, const SplitRegion &region);
 
 private:
   unsigned add(int stream, int64_t time, ArrayRef<unsigned> dependences);
@@ -62,7 +62,7 @@ private:
   DenseMap<Value, SmallVector<unsigned, 4>> made;
 };
 
-unsigned Judge::add(int stream, int64_t time, ArrayRef<unsigned> dependences) {
+unsigned ChunkSimulator::add(int stream, int64_t time, ArrayRef<unsigned> dependences) {
   ScheduleTask task;
   task.stream = stream;
   task.time = time;
@@ -71,7 +71,7 @@ unsigned Judge::add(int stream, int64_t time, ArrayRef<unsigned> dependences) {
   return tasks.size() - 1;
 }
 
-void Judge::require(SmallVectorImpl<unsigned> &dependences, Value value, int chunk) {
+void ChunkSimulator::require(SmallVectorImpl<unsigned> &dependences, Value value, int chunk) {
   auto it = made.find(value);
   if (it == made.end())
     return;
@@ -82,7 +82,7 @@ void Judge::require(SmallVectorImpl<unsigned> &dependences, Value value, int chu
 }
 
 /// Picoseconds of `share` of the op's rows.
-int64_t Judge::getTime(Operation *op, const ChunkOp *how, double share) const {
+int64_t ChunkSimulator::getTime(Operation *op, const ChunkOp *how, double share) const {
   if (std::optional<Cost> cost = model.getCost(op)) {
     if (!isCollective(op))
       return 0;
@@ -104,7 +104,7 @@ int64_t Judge::getTime(Operation *op, const ChunkOp *how, double share) const {
   return model.getLaunchTime() + std::max(time, model.getComputeTime(getProductFlops(op) * share, type));
 }
 
-Schedule Judge::play(ArrayRef<Operation *> stretch, const SplitRegion &region) {
+Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegion &region) {
   tasks.clear();
   made.clear();
   unsigned chunks = std::max<size_t>(1, region.bounds.size());
@@ -412,9 +412,9 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   unsigned first = positions.lookup(region.ops.front().op);
   unsigned last = positions.lookup(region.ops.back().op);
   ArrayRef<Operation *> stretch = order.slice(first, last - first + 1);
-  Judge judge(model, always);
+  ChunkSimulator simulator(model, always);
   region.bounds.clear();
-  whole = judge.play(stretch, region);
+  whole = simulator.simulate(stretch, region);
   SmallVector<int64_t, 4> best;
   SmallVector<int64_t> counts{2, 3, 4, 6, 8, 12, 16};
   if (chunks)
@@ -423,7 +423,7 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   for (int64_t count : counts) {
     if (!region.cut(count))
       break;
-    Schedule schedule = judge.play(stretch, region);
+    Schedule schedule = simulator.simulate(stretch, region);
     // What the model does not know of small products costs more than a part in
     // two hundred.
     bool better = best.empty() || schedule.time < split.time - split.time / 200;

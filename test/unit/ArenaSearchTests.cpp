@@ -49,9 +49,9 @@ std::vector<MemoryBlock> makeBlocks(std::mt19937 &random) {
 
 TEST(ArenaSearchTests, NothingToPlace) {
   std::vector<MemoryBlock> none, one{{192, 3, 3}};
-  EXPECT_EQ(placeBlocks(none, SearchEffort::Much), 0);
+  EXPECT_EQ(assignOffsets(none, SearchEffort::Much), 0);
   EXPECT_EQ(getLargestLiveSet(none), 0);
-  EXPECT_EQ(placeBlocks(one, SearchEffort::Some), 192);
+  EXPECT_EQ(assignOffsets(one, SearchEffort::Some), 192);
 }
 
 TEST(ArenaSearchTests, RandomBlocks) {
@@ -59,17 +59,17 @@ TEST(ArenaSearchTests, RandomBlocks) {
   int64_t numHard = 0;
   for (int round = 0; round < 200 && numHard == 0; ++round) {
     std::vector<MemoryBlock> blocks = makeBlocks(random), again = blocks;
-    int64_t some = placeBlocks(blocks, SearchEffort::Some);
+    int64_t some = assignOffsets(blocks, SearchEffort::Some);
     expectPlaced(blocks, some);
-    int64_t much = placeBlocks(blocks, SearchEffort::Much);
+    int64_t much = assignOffsets(blocks, SearchEffort::Much);
     expectPlaced(blocks, much);
     EXPECT_LE(much, some);
     // The same from anew, and what is known to be had is had.
-    EXPECT_EQ(placeBlocks(again, SearchEffort::Much), much);
+    EXPECT_EQ(assignOffsets(again, SearchEffort::Much), much);
     for (size_t i = 0; i < blocks.size(); ++i)
       EXPECT_EQ(again[i].offset, blocks[i].offset);
-    EXPECT_LE(placeBlocks(again, SearchEffort::Much, much), much);
-    int64_t enough = placeBlocks(again, SearchEffort::Much, 2 * much);
+    EXPECT_LE(assignOffsets(again, SearchEffort::Much, much), much);
+    int64_t enough = assignOffsets(again, SearchEffort::Much, 2 * much);
     expectPlaced(again, enough);
     EXPECT_LE(enough, 2 * much);
     // Nothing below it is found by stopping earlier.
@@ -77,7 +77,7 @@ TEST(ArenaSearchTests, RandomBlocks) {
       continue;
     ++numHard;
     for (SearchEffort effort : {SearchEffort::Some, SearchEffort::Much})
-      EXPECT_GE(placeBlocks(again, effort, much - 64), much);
+      EXPECT_GE(assignOffsets(again, effort, much - 64), much);
   }
   EXPECT_GT(numHard, 0);
 }
@@ -98,7 +98,7 @@ TEST(ArenaSearchTests, FindsWhatSimpleOrdersMiss) {
   for (MemoryBlock &block : blocks)
     block.bytes *= 64;
   for (SearchEffort effort : {SearchEffort::Some, SearchEffort::Much}) {
-    int64_t arena = placeBlocks(blocks, effort), live = getLargestLiveSet(blocks);
+    int64_t arena = assignOffsets(blocks, effort), live = getLargestLiveSet(blocks);
     expectPlaced(blocks, arena);
     EXPECT_LE(arena, live + live / 100);
   }
@@ -109,7 +109,7 @@ TEST(ArenaSearchTests, ManyAtOnce) {
   std::vector<MemoryBlock> blocks;
   for (int64_t i = 0; i < 1500; ++i)
     blocks.push_back({64 * (1 + i * 7919 % 97), i, i + 700});
-  int64_t arena = placeBlocks(blocks, SearchEffort::Much);
+  int64_t arena = assignOffsets(blocks, SearchEffort::Much);
   expectPlaced(blocks, arena);
   EXPECT_LE(arena, getLargestLiveSet(blocks) * 2);
 }
@@ -137,7 +137,7 @@ TEST(ArenaSearchTests, NearlyFindsAPlanWithoutGaps) {
   }
   std::shuffle(blocks.begin(), blocks.end(), random);
   ASSERT_EQ(getLargestLiveSet(blocks), kBytes);
-  int64_t arena = placeBlocks(blocks, SearchEffort::Much);
+  int64_t arena = assignOffsets(blocks, SearchEffort::Much);
   expectPlaced(blocks, arena);
   EXPECT_LE(arena, kBytes * 105 / 100);
 }

@@ -34,8 +34,8 @@ TEST(ListScheduler, HidesOneChunkBehindAnother) {
   EXPECT_EQ(schedule.exposed, 0);
   EXPECT_EQ(schedule.communication, 16);
   // As they stand each waits for its own sum.
-  EXPECT_EQ(playInOrder(makeChunks()).time, 56);
-  EXPECT_EQ(playInOrder(makeChunks()).exposed, 16);
+  EXPECT_EQ(simulateInOrder(makeChunks()).time, 56);
+  EXPECT_EQ(simulateInOrder(makeChunks()).exposed, 16);
 }
 
 TEST(ListScheduler, KeepsChainsSideBySide) {
