@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import ops_elementwise, ops_layers, ops_shape  # noqa: F401 (they register handlers)
+from . import ops_elementwise, ops_layers, ops_reduce, ops_shape  # noqa: F401 (they register handlers)
 from .convert import Convert, covers
 from .emit import emit
 from .errors import Diagnostic, ImportFailed

@@ -9,7 +9,8 @@ import torch
 from .convert import Convert, aten
 from .errors import Uncovered
 from .graph import TORCH_DTYPES, Node, numel
-from .ops_elementwise import binary, binary_scalar, root_of_squares, variance, wide
+from .ops_elementwise import binary, binary_scalar, wide
+from .ops_reduce import root_of_squares, variance
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 

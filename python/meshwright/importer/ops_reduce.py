@@ -1,0 +1,187 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""ATen operations that combine the elements of dimensions: sums, extremes, norms, softmax."""
+import math
+
+from .convert import aten
+from .errors import Uncovered
+from .graph import FLOATS, Node, numel
+from .ops_elementwise import isinf, isnan, wide
+
+
+def _dims(c, x, dims):
+    if dims is None or dims == []:
+        return list(range(x.rank))
+    if x.rank == 0:  # PyTorch takes 0 and -1 there, too
+        return []
+    return [d % x.rank for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+
+
+def _reduce(c, kind, x, dims, keep, dtype=None):
+    x = c.operand(x, dtype or c.dtype)
+    dims = _dims(c, x, dims)
+    return x if not dims else c.build.reduce(kind, x, dims, bool(keep))
+
+
+def _extreme(c, kind, x, dims, keep):
+    """The largest or smallest; of truth values as numbers."""
+    number = c.build.cast(x, "i32") if x.dtype == "i1" else x
+    return c.build.cast(_reduce(c, kind, number, dims, keep, number.dtype), x.dtype)
+
+
+@aten("mean")
+def mean(c, x, dims=None, keep=False, *, dtype=None):
+    return _reduce(c, "mean", x, dims, keep)
+
+
+@aten("sum")
+def total(c, x, dims=None, keep=False, *, dtype=None):
+    return _reduce(c, "sum", x, dims, keep)
+
+
+@aten("amax")
+def amax(c, x, dims=None, keep=False):
+    return _extreme(c, "max", x, dims, keep)
+
+
+@aten("amin")
+def amin(c, x, dims=None, keep=False):
+    return _extreme(c, "min", x, dims, keep)
+
+
+@aten("max.default")
+def max_all(c, x):
+    return _extreme(c, "max", x, None, False)
+
+
+@aten("min.default")
+def min_all(c, x):
+    return _extreme(c, "min", x, None, False)
+
+
+@aten("any", "all")
+def any_all(c, x, dims=None, keep=False):
+    name = c.fx.target.__name__.split(".")[0]
+    return _extreme(c, "max" if name == "any" else "min", c.operand(x, "i1"), dims, keep)
+
+
+def variance(c, x, dims, correction, keep) -> Node:
+    """Squares leave the range of f16 long before their root does: the result is wide."""
+    x, dims = wide(c, x), _dims(c, x, dims)
+    centre = c.build.binary("sub", x, c.build.reduce("mean", x, dims, True))
+    squares = c.build.binary("mul", centre, centre)
+    count = numel([x.shape[d] for d in dims])
+    if correction == 0:
+        return c.build.reduce("mean", squares, dims, bool(keep))
+    return c.build.binary("div", c.build.reduce("sum", squares, dims, bool(keep)),
+                          c.build.scalar(max(0, count - correction), x.dtype))
+
+
+def _correction(args, kwargs):
+    """(dims, correction, keep) of the overloads of var and std."""
+    dims, correction, keep = None, kwargs.get("correction", 1), kwargs.get("keepdim", False)
+    args = list(args)
+    if args and (args[0] is None or not isinstance(args[0], bool)):
+        dims = args.pop(0)
+    if args:
+        correction = int(args.pop(0))
+    if "unbiased" in kwargs:
+        correction = int(kwargs["unbiased"])
+    return dims, 1 if correction is None else correction, args[0] if args else keep
+
+
+@aten("var")
+def var(c, x, *args, **kwargs):
+    return variance(c, x, *_correction(args, kwargs))
+
+
+@aten("std")
+def std(c, x, *args, **kwargs):
+    return c.build.unary("sqrt", var(c, x, *args, **kwargs))
+
+
+@aten("var_mean")
+def var_mean(c, x, *args, **kwargs):
+    dims, correction, keep = _correction(args, kwargs)
+    return [c.build.cast(variance(c, x, dims, correction, keep), x.dtype),
+            c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
+
+
+def root_of_squares(c, x, dims, keep) -> Node:
+    """The Euclidean norm, wide."""
+    x = wide(c, x)
+    return c.build.unary("sqrt", c.build.reduce("sum", c.build.binary("mul", x, x), dims, keep))
+
+
+@aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
+    x = c.operand(x, c.dtype if dtype is None else None)
+    dims = _dims(c, x, dims)
+    if order == 2 or order is None:
+        return root_of_squares(c, x, dims, bool(keep))
+    if order == 1:
+        return c.build.reduce("sum", c.build.unary("abs", x), dims, bool(keep))
+    if order in (math.inf, float("inf")):
+        return c.build.reduce("max", c.build.unary("abs", x), dims, bool(keep))
+    raise Uncovered(f"a vector norm of order {order} is not covered; expected 1, 2 or infinity")
+
+
+@aten("cumsum")
+def cumsum(c, x, dim, *, dtype=None):
+    x = c.operand(x, c.dtype)
+    return c.build.unary("cumsum", x, dim=dim % max(x.rank, 1))
+
+
+@aten("softmax", "_softmax", "_safe_softmax")
+def softmax(c, x, dim, *rest, **kwargs):
+    return c.build.unary("softmax", c.operand(x, c.dtype), dim=dim % max(x.rank, 1))
+
+
+@aten("log_softmax", "_log_softmax")
+def log_softmax(c, x, dim, *rest, **kwargs):
+    x, dims = wide(c, c.operand(x, c.dtype)), [dim % max(x.rank, 1)]
+    centre = c.build.binary("sub", x, c.build.reduce("max", x, dims, True))
+    total = c.build.reduce("sum", c.build.unary("exp", centre), dims, True)
+    return c.build.binary("sub", centre, c.build.unary("log", total))
+
+
+@aten("logsumexp")
+def logsumexp(c, x, dims, keep=False):
+    x, dims = wide(c, x), _dims(c, x, dims)
+    top = c.build.reduce("max", x, dims, True)
+    # Infinity less itself is NaN; the sum of powers as they are is 0 or infinity, as it is to be.
+    top = c.build.select(isinf(c, top), c.build.scalar(0, x.dtype), top)
+    total = c.build.reduce("sum", c.build.unary("exp", c.build.binary("sub", x, top)), dims, True)
+    result = c.build.binary("add", c.build.unary("log", total), top)
+    return c.build.reshape(result, c.shape)
+
+
+@aten("argmax", "argmin")
+def argmax(c, x, dim=None, keep=False):
+    """The first position of the largest (or smallest) element."""
+    shape = c.shape
+    if dim is None:
+        x, dim = c.build.reshape(x, (numel(x.shape),)), 0
+    return c.build.reshape(_position(c, x, dim % max(x.rank, 1)), shape)
+
+
+def _position(c, x, dim):
+    if x.dtype == "i1":
+        x = c.build.cast(x, "i32")
+    kind = "min" if "min" in c.fx.target.__name__ else "max"
+    best = c.build.reduce(kind, x, [dim], True)
+    steps = c.build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(x.shape)], "i64",
+                         dim=dim)
+    hit = c.build.compare("eq", x, best)
+    if x.dtype in FLOATS:  # NaN is best, and equals nothing
+        hit = c.build.binary("or", hit, isnan(c, x))
+    found = c.build.select(hit, steps, c.build.scalar(x.shape[dim] - 1, "i64"))
+    return c.build.reduce("min", found, [dim], False)
+
+
+@aten("max.dim", "min.dim")
+def extreme(c, x, dim, keep=False):
+    dim = dim % max(x.rank, 1)
+    kind = "min" if "min" in c.fx.target.__name__ else "max"
+    values, positions = _extreme(c, kind, x, [dim], keep), _position(c, x, dim)
+    return [values, c.build.reshape(positions, values.shape)]
