@@ -5,19 +5,36 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// First come plans by simple orders, often the least there is. In gaps: block by block,
-// each in the lowest gap among those that are needed at the same time. On a skyline, the
-// height of what is placed at each step: where it is lowest comes the first block that
-// fits between what is higher on both sides; if none does, that part is raised to its
-// lower neighbour.
+// Assigns offsets in an arena to blocks of memory, each of which is needed during an
+// interval of steps. The problem is NP-hard (dynamic storage allocation), so the search
+// is a heuristic with a fixed budget. A *visit* is the work on one block in one pass.
 //
-// Where they are not good enough, a search walks through time under a limit, forwards
-// or backwards. It puts each block at an end of a gap, so that those that come while it
-// is there may still find room, and goes back where there is none. What follows depends
-// on where the blocks of the moment are and on nothing before them: a moment's
-// arrangement that led nowhere is not tried again, so that going back in one layer of a
-// program does not multiply with going back in the next. The limit is within a
-// hundredth of what no arena is below, or, where that takes too long, found by halving.
+// 1. `run` first tries simple orders of the blocks (`ranks`), with two methods each:
+//    - `placeInGaps` gives each block the lowest gap between the blocks that are needed
+//      at the same time and have an offset already.
+//    - `placeOnSkyline` keeps the height of the placed blocks over time. At the lowest
+//      part of this skyline it puts the first block whose interval fits. If no block
+//      fits, it raises the part to its lower neighbour.
+// 2. `search` then looks for an arena below a limit. The first limit is `target`, one
+//    hundredth above the largest live set, below which no arena exists. If that fails,
+//    it halves the range between the failed limit and the best arena, kHalvings times.
+// 3. `walkEachWay` calls `walk` for one limit, forwards and backwards in time by turns,
+//    with budgets that grow.
+// 4. `walk` is a depth-first search. It takes the blocks in the order of a WalkPlan:
+//    - `getOffsets` lists the candidate offsets of a block, both ends of each gap. At an
+//      end of a gap a block leaves the most room for later blocks.
+//    - `hasRoom` checks each later block that is needed at the same time. If one has no
+//      room, the walk takes the next candidate; without candidates it backtracks.
+//    - The rest of a walk depends only on the offsets of the blocks that are alive, so
+//      an arrangement that failed is stored in `Tried::deadEnds` and not tried again.
+//      Thus backtracking in one layer of a program does not multiply with that in the
+//      next.
+//    - A walk that makes no progress jumps back by a random distance (kStallBudget).
+//
+// Complexity, for n blocks with k neighbours each: simple orders take n k log k; a walk
+// without backtracking takes n k^2 visits; all walks together take at most kSomeVisits,
+// or kMuchVisits times 1 + kMoreSearches. Memory is n k. The random numbers have a fixed
+// seed, so the result is the same on all machines.
 //
 //===----------------------------------------------------------------------===//
 
@@ -41,16 +58,17 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// About how many blocks the search looks at, at most.
+/// Budgets of a search, in visits.
 static constexpr int64_t kSomeVisits = 2 << 20, kMuchVisits = 24 << 20;
-/// How often it begins anew where an arena is more than a twentieth above what none is below.
+/// Further searches while the arena is more than a twentieth above the largest live set.
 static constexpr int64_t kMoreSearches = 4;
-/// How often the stretch between a limit that failed and one that held is halved.
+/// Halvings of the range between a limit that failed and one that held.
 static constexpr int64_t kHalvings = 4;
-/// Times the blocks that a walk looks at which never goes back: after so many without
-/// getting further a walk jumps back, by up to so many blocks, twice as many each time;
-/// and so many have the first walks, twice as many after each few. To go on elsewhere with
-/// other choices often is better than to try all that is left here.
+/// Budgets of a walk, in units of one walk without backtracking (`WalkPlan::visits`):
+///  - kStallBudget: a walk that gets no further for so long jumps back. The first jump
+///    goes back by at most kFirstJump blocks; each further jump doubles this bound.
+///  - kFirstWalk: the budget of the first walks. It doubles after each kWalksPerBudget
+///    walks. Restarts with other choices pay more often than an exhaustive search.
 static constexpr int64_t kStallBudget = 2, kFirstJump = 64, kFirstWalk = 32, kWalksPerBudget = 4;
 
 int64_t meshwright::getLargestLiveSet(ArrayRef<MemoryBlock> blocks) {
@@ -70,7 +88,7 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-/// A stretch of the arena, and the blocks on both sides of it, if there are any.
+/// A free range of the arena, and the blocks on both sides of it (null at an end).
 struct Gap {
   int64_t begin, end;
   const MemoryBlock *below, *above;
@@ -79,29 +97,37 @@ struct Gap {
 
 using BlockRank = llvm::function_ref<double(const MemoryBlock &)>;
 
-/// What a walk goes by: the blocks in the order of time, or against it, and for each of
-/// them those before and after it that are needed at the same time.
+/// The order in which a walk takes the blocks: forwards or backwards in time. `before` and
+/// `after` list, for each block, the blocks that are needed at the same time and come
+/// before or after it in that order.
 struct WalkPlan {
   bool isForward;
   std::vector<size_t> order;
   std::vector<SmallVector<size_t>> before, after;
-  /// Blocks that a walk looks at if it never goes back.
+  /// Visits of a walk without backtracking.
   int64_t visits = 0;
 };
 
-/// Of the walks under one limit, the arrangements from which nothing followed. There are
-/// hashes of them: two that are taken for one only make a walk miss something.
+/// What the walks under one limit have learned.
 struct Tried {
+  /// Hashes of arrangements without a solution. A collision can hide a solution, but
+  /// never gives a wrong one.
   llvm::DenseSet<uint64_t> deadEnds;
-  /// Whether nothing is left to be tried.
+  /// True if a walk has tried everything.
   bool isDone = false;
 };
 
-/// Which end of which gap a walk tries first: the lowest; or that of the gap that leaves
-/// the least, beside the block that goes when this one goes; or one of these, drawn for
-/// each block, as it is behind a jump.
+/// The candidate offset that a walk tries first:
+///  - Lowest: the lowest offset;
+///  - Tightest: in the gap that leaves the least room, next to the neighbour that is
+///    freed at nearly the same step;
+///  - Either: one of the two, at random for each block. A jump switches to it.
 enum class Choice { Lowest, Tightest, Either };
 
+/// Assigns offsets to blocks; see the top of this file. Invariants:
+///  - `blocks[i].offset` is the best assignment so far, and `arena` its size;
+///  - `offsets` is the assignment under construction;
+///  - offsets are multiples of `unit`.
 class ArenaSearch {
 public:
   ArenaSearch(MutableArrayRef<MemoryBlock> blocks, int64_t enough);
@@ -110,7 +136,7 @@ public:
 private:
   void findNeighbours();
   std::vector<size_t> sort(BlockRank rank) const;
-  /// The gaps below a limit between blocks that are placed.
+  /// The gaps below a limit between the `placed` blocks, from low to high.
   SmallVector<Gap> getGaps(ArrayRef<size_t> placed, int64_t limit);
   void placeInGaps(ArrayRef<size_t> order);
   void placeOnSkyline(ArrayRef<size_t> order);
@@ -127,19 +153,21 @@ private:
   bool isEnough() const { return arena <= enough; }
 
   MutableArrayRef<MemoryBlock> blocks;
-  /// What the search works towards, above what it begins anew, and what ends it: that
-  /// may be more, and must not change its way, so that it finds no less where it goes on.
-  int64_t target, acceptable, enough, visits = 0;
-  /// What the sizes of all blocks are multiples of, and so their offsets.
+  /// Arena sizes. The search works towards `target` and ends at `enough`, which may be
+  /// larger. It starts anew above `acceptable`. `enough` must not influence the choices
+  /// of the search: then a smaller `enough` never gives a larger arena.
+  int64_t target, acceptable, enough;
+  int64_t visits = 0;
+  /// The greatest common divisor of all sizes.
   int64_t unit = 0;
-  /// Of each block those that are needed at the same time.
+  /// For each block, the blocks that are needed at the same time.
   std::vector<std::vector<size_t>> neighbours;
   /// Forwards and backwards; none before the search.
   SmallVector<WalkPlan, 2> walkPlans;
-  /// Where a plan puts the blocks; kNone for those that are not placed yet.
+  /// Offsets under construction; kNone where a block has none yet.
   std::vector<int64_t> offsets;
   std::mt19937 random;
-  /// Of the best plan.
+  /// The size of the best arena.
   int64_t arena = kNone;
 };
 
@@ -201,7 +229,8 @@ WalkPlan ArenaSearch::makePlan(bool isForward) const {
   for (auto [block, others] : llvm::enumerate(neighbours)) {
     for (size_t other : others)
       (places[other] < places[block] ? plan.before : plan.after)[block].push_back(other);
-    // When it is placed, and when each of those before it is.
+    // `getGaps` visits the earlier neighbours once for the block itself, and once for
+    // each of them when `hasRoom` checks the block.
     int64_t count = plan.before[block].size() + 1;
     plan.visits += count * count;
   }
@@ -228,7 +257,7 @@ SmallVector<Gap> ArenaSearch::getGaps(ArrayRef<size_t> placed, int64_t limit) {
   return gaps;
 }
 
-/// Keeps the plan in `offsets` if it is better than those before.
+/// Keeps the assignment in `offsets` if its arena is smaller than the best one.
 void ArenaSearch::keep() {
   int64_t end = 0;
   for (auto [block, offset] : llvm::zip_equal(blocks, offsets))
@@ -254,7 +283,7 @@ void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
   keep();
 }
 
-/// Gives up, and keeps nothing, where that takes as long as a search.
+/// Gives up, and keeps nothing, after kSomeVisits visits.
 void ArenaSearch::placeOnSkyline(ArrayRef<size_t> order) {
   struct Part {
     int64_t begin, end, height;
@@ -305,9 +334,10 @@ void ArenaSearch::placeOnSkyline(ArrayRef<size_t> order) {
   keep();
 }
 
-/// Whether what is needed when a block comes, and is not placed yet, may find room
-/// beside what is: if not, it finds none. A gap may be too small for any of it, or have
-/// room for one only.
+/// A necessary condition for a block and its earlier neighbours without an offset: their
+/// sizes fit into the gaps between the earlier neighbours that have one. A gap that holds
+/// fewer than two of the smallest counts with the largest single size that fits. Returns
+/// false only if there is no room.
 bool ArenaSearch::hasRoom(const WalkPlan &plan, size_t block, int64_t limit) {
   SmallVector<size_t> placed;
   SmallVector<int64_t> sizes{blocks[block].bytes};
@@ -334,7 +364,7 @@ bool ArenaSearch::hasRoom(const WalkPlan &plan, size_t block, int64_t limit) {
   return fits && needed <= room;
 }
 
-/// Where a walk may put a block, the first choice last.
+/// The candidate offsets of a block, the first choice last.
 SmallVector<int64_t> ArenaSearch::getOffsets(const WalkPlan &plan, size_t block, Choice choice,
                                         int64_t limit) {
   if (choice == Choice::Either)
@@ -359,10 +389,10 @@ SmallVector<int64_t> ArenaSearch::getOffsets(const WalkPlan &plan, size_t block,
   return llvm::map_to_vector(ranked, [](const auto &rank) { return std::get<2>(rank); });
 }
 
-/// Whether all blocks find places below the limit. Gives up after so many visits.
+/// Returns true if all blocks get offsets below the limit. Gives up after `mostVisits`.
 bool ArenaSearch::walk(const WalkPlan &plan, Tried &tried, Choice choice, int64_t limit,
                   int64_t mostVisits) {
-  /// What is left to be tried for a block, and the arrangement it is for.
+  /// A block's candidates that are left, and the hash of the arrangement they are for.
   struct Step {
     SmallVector<int64_t> offsets;
     uint64_t key;
@@ -372,7 +402,7 @@ bool ArenaSearch::walk(const WalkPlan &plan, Tried &tried, Choice choice, int64_
     std::vector<int64_t> key{int64_t(block)};
     for (size_t other : plan.before[block])
       key.push_back(offsets[other]);
-    // Without a bit, so that it is no mark of the set's own.
+    // 63 bits: the set reserves the two largest keys.
     uint64_t hash = llvm::xxh3_64bits(ArrayRef(reinterpret_cast<const uint8_t *>(key.data()),
                                                key.size() * sizeof(int64_t))) >>
                     1;
@@ -421,7 +451,7 @@ bool ArenaSearch::walk(const WalkPlan &plan, Tried &tried, Choice choice, int64_
   return false;
 }
 
-/// Whether any walk finds places below the limit.
+/// Returns true if a walk succeeds below the limit.
 bool ArenaSearch::walkEachWay(int64_t limit, int64_t mostVisits) {
   Tried tried[2];
   auto isDone = [](const Tried &any) { return any.isDone; };
@@ -457,8 +487,8 @@ void ArenaSearch::search(int64_t mostVisits) {
   }
 }
 
-/// What the first orders are by: as blocks come; the largest first; those needed longest
-/// first; the most bytes times steps first.
+/// The first orders: by first step; largest first; longest interval first; most bytes
+/// times steps first.
 static double (*const ranks[])(const MemoryBlock &) = {
     [](const MemoryBlock &block) { return double(block.begin); },
     [](const MemoryBlock &block) { return -double(block.bytes); },

@@ -15,26 +15,28 @@
 
 namespace meshwright {
 
-/// Bytes that are needed from one step to another, both included: more than 0, in steps
-/// from 0 on. What is needed at one step has a sum below 2^62.
+/// A block of memory: `bytes` (above 0) are needed from step `begin` to step `end`, both
+/// included and from 0 on. The sum over the blocks of one step is below 2^62.
 struct MemoryBlock {
   int64_t bytes;
   int64_t begin, end;
   int64_t offset = 0;
 };
 
-/// The largest sum of what is needed at one step: no arena is smaller.
+/// The largest sum of the blocks of one step. No arena is smaller.
 int64_t getLargestLiveSet(mlir::ArrayRef<MemoryBlock> blocks);
 
-/// How long a better placement is looked for, at most: for some hundreds of blocks, ten
-/// of them at a time, tens of milliseconds, or hundreds.
+/// The budget of a search. For some hundreds of blocks, ten of them alive at a time, it
+/// is tens of milliseconds (Some) or hundreds (Much).
 enum class SearchEffort { Some, Much };
 
-/// Gives the blocks offsets, multiples of what divides all their sizes, so that those
-/// that are needed at one step do not overlap. Returns the bytes of all of them together.
-/// That is as small as a search finds, which ends where it is at most `enough`, or within
-/// a hundredth of the largest live set. The same blocks get the same offsets, on all
-/// machines; with less `enough`, or more effort, an arena that is no larger.
+/// Assigns offsets to the blocks and returns the size of the arena. Guarantees:
+///  - blocks of one step do not overlap;
+///  - offsets are multiples of the greatest common divisor of all sizes;
+///  - the same blocks get the same offsets on all machines;
+///  - a smaller `enough` or more effort never gives a larger arena.
+/// The search ends when the arena is at most `enough`, or within a hundredth of the
+/// largest live set.
 int64_t assignOffsets(mlir::MutableArrayRef<MemoryBlock> blocks, SearchEffort effort,
                     int64_t enough = 0);
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
-/// Time and memory as tasks begin one after the other.
+/// Simulates a rank: the time and the memory in use while tasks begin one after the other.
 class Simulation {
 public:
   explicit Simulation(ArrayRef<ScheduleTask> tasks)
@@ -34,7 +34,7 @@ public:
         ++readers[dependence];
   }
 
-  /// When all that the task reads is there; its dependences have begun.
+  /// The time at which all operands of the task are there. Its dependences have begun.
   int64_t getReadyTime(unsigned i) const {
     int64_t time = 0;
     for (unsigned dependence : tasks[i].dependences)
@@ -42,7 +42,7 @@ public:
     return time;
   }
 
-  /// When a stream has done all that it was given.
+  /// The time at which a stream has finished its tasks.
   int64_t getFreeTime(int stream) const { return size_t(stream) < free.size() ? free[stream] : 0; }
 
   void waitUntil(int64_t time) {
@@ -71,8 +71,8 @@ public:
     result.order.push_back(i);
   }
 
-  /// Bytes that what the task waits for gives free before it begins, and bytes
-  /// that are free once it is done.
+  /// Bytes that are freed before the task begins, by collectives that it waits for; and
+  /// bytes that are free when it has ended.
   int64_t getFreedBefore(unsigned i) const {
     int64_t bytes = 0;
     for (unsigned dependence : tasks[i].dependences)
@@ -95,7 +95,7 @@ public:
   int64_t live = 0;
 
 private:
-  /// A collective's operands stay until somebody waits for it.
+  /// A collective's operands stay alive until a task waits for the collective.
   void wait(unsigned i) {
     if (tasks[i].stream == 0 || waited[i])
       return;
@@ -107,7 +107,7 @@ private:
       if (--readers[dependence] == 0)
         live -= tasks[dependence].bytes;
   }
-  /// Bytes of which the task is the last reader.
+  /// Bytes of the results whose last reader is the task.
   int64_t getLastRead(unsigned i) const {
     int64_t bytes = 0;
     for (unsigned dependence : tasks[i].dependences)
@@ -143,20 +143,21 @@ Schedule meshwright::simulateInOrder(ArrayRef<ScheduleTask> tasks) {
 
 namespace {
 
-/// What the order is made from.
+/// Properties of the tasks that the order depends on.
 struct TaskGraph {
   explicit TaskGraph(ArrayRef<ScheduleTask> tasks);
 
   ArrayRef<ScheduleTask> tasks;
   std::vector<llvm::SmallVector<unsigned, 4>> users;
-  /// Collectives that are held back until a task has begun, and for how many tasks
-  /// each is.
+  /// For each task, the collectives that must not begin before it; and for each
+  /// collective, the number of such tasks.
   std::vector<llvm::SmallVector<unsigned, 1>> holds;
   std::vector<unsigned> held;
-  /// To the end of the program, and to the next collective, counted from the
-  /// begin of the task; chunks of about one size have the same distance.
+  /// Picoseconds from the begin of the task to the end of the program, and to the next
+  /// collective. `distance` is rounded, so that chunks of about one size are equal.
   std::vector<int64_t> remaining, distance;
-  /// Collectives on the way to the task, and the first of those behind it.
+  /// The number of collectives on the longest path to the task, and the first collective
+  /// that depends on it.
   std::vector<unsigned> stage, next;
 };
 
@@ -174,8 +175,8 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
       users[dependence].push_back(i);
       stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].stream != 0));
     }
-  // What a collective brings and another one passes on (around a ring) takes a
-  // third place where it does not wait for those who read what was there before.
+  // A collective that forwards the result of another one (around a ring) waits for the
+  // readers of the chunk before. Otherwise the ring would need a third buffer.
   holds.resize(count);
   held.resize(count);
   for (unsigned i = 0; i < count; ++i) {
@@ -210,16 +211,15 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
 
 namespace {
 
-/// How one order is made; which is best depends on the program.
+/// Rules of one order. The best ones depend on the program.
 struct Rules {
-  /// Chains of chunks that nothing holds together stay side by side: one that has
-  /// got that many collectives further than others waits for them.
+  /// Independent chains of chunks advance together: a chain that is `ahead` collectives
+  /// further than others waits for them.
   unsigned ahead;
-  /// Of collectives that could go, the one with most others before it goes first,
-  /// and what would only queue is held back for it.
+  /// Of the ready collectives, the one with the most collectives before it goes first.
+  /// A collective that would only queue waits.
   bool finishesChains;
-  /// All that leads to one collective (several products may) goes before what
-  /// leads to the next.
+  /// All kernels that lead to one collective go before those that lead to the next.
   bool inTurn;
 };
 
@@ -243,7 +243,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
     return getKey(a) < getKey(b);
   };
   std::set<unsigned, decltype(isBefore)> ready(isBefore);
-  // What can begin at a later time.
+  // Tasks whose operands are there at a later time.
   using Entry = std::pair<int64_t, unsigned>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> later;
 
@@ -266,7 +266,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       int64_t free = simulation.getFreeTime(tasks[*chosen].stream);
       auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].stream; });
       if (free > simulation.now) {
-        // It would only queue: what can be computed until then goes first.
+        // The collective would only queue, so kernels that end before go first.
         if (kernel == ready.end()) {
           simulation.waitUntil(later.empty() ? free : std::min(free, later.top().first));
           continue;
@@ -275,7 +275,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
           chosen = kernel;
       } else if (kernel != ready.end() && graph.stage[*kernel] > graph.stage[*chosen] &&
                  graph.distance[*kernel] < tasks[*chosen].time) {
-        // A collective that continues a chain follows in a moment.
+        // The kernel leads at once to a collective that continues a longer chain.
         chosen = kernel;
       }
     }
@@ -285,7 +285,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       };
       chosen = std::find_if(ready.begin(), ready.end(), fits);
       if (chosen == ready.end()) {
-        // What is ready later may take less than what is ready now.
+        // A task that is ready later may take less memory than those ready now.
         if (!later.empty()) {
           simulation.waitUntil(later.top().first);
           continue;
@@ -307,9 +307,8 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
 }
 
 Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory) {
-  // Collectives may well take longer than they should: a rank comes late, or does
-  // not get the processor back at once. Orders are made for both cases, and the
-  // one is kept that is good in both.
+  // Collectives can take longer than modelled: a rank comes late, or does not get the
+  // processor back at once. Orders are made and compared for both cases.
   std::vector<ScheduleTask> late(tasks.begin(), tasks.end());
   for (ScheduleTask &task : late)
     if (task.stream)

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What one rank does, as a graph of tasks with times: kernels, one after the
-// other, and collectives, in order on their streams. The scheduler plays it
-// through and says in which order to begin what. It knows no IR, so that a
-// program can be judged before it is written.
+// The work of one rank as a graph of tasks with times: kernels, one after the other,
+// and collectives, in order on their streams. The scheduler simulates the rank and
+// returns an order of the tasks. It knows no IR, so a pass can compare programs before
+// it writes them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,54 +23,61 @@
 
 namespace meshwright {
 
-/// Stream 0 computes; collectives of streams 1 and up run beside it.
+/// A kernel (stream 0) or a collective (streams 1 and up, which run beside stream 0).
 struct ScheduleTask {
   int stream = 0;
   /// Picoseconds.
   int64_t time = 0;
-  /// Earlier tasks whose results it reads.
+  /// Earlier tasks whose results the task reads.
   llvm::SmallVector<unsigned, 4> dependences;
-  /// Bytes of memory that its results take.
+  /// Bytes of memory that the task's results take.
   int64_t bytes = 0;
 };
 
 struct Schedule {
-  /// In which order tasks begin.
+  /// The tasks in the order in which they begin.
   std::vector<unsigned> order;
   /// Picoseconds to the end of the last task.
   int64_t time = 0;
-  /// Picoseconds in which stream 0 had nothing to do: communication that shows.
+  /// Picoseconds in which stream 0 is idle: communication that is not hidden.
   int64_t exposed = 0;
   /// Picoseconds of all collectives.
   int64_t communication = 0;
-  /// The most bytes that results took at once.
+  /// The largest sum of bytes that results take at one time.
   int64_t peak = 0;
 };
 
-/// Plays the tasks, which are in an order that keeps their dependences. A
-/// collective begins as soon as its operands are there. Of the kernels that
-/// could run, the one goes first from which a collective follows soonest: what
-/// keeps the links busy hides most; then the one with the longest way to the
-/// end; then the first. One that is many collectives ahead waits. A collective
-/// that passes on what another one brought begins behind those before it that
-/// read what that one passed on: values that go around a ring take two places.
+/// Orders the tasks, which come in an order that keeps their dependences.
 ///
-/// How many that is, and whether a collective that continues a chain overtakes
-/// others, depends on the program: each is tried, with the times that are given
-/// and with collectives that take twice as long, and the order with the least
-/// sum of both times is returned. So a program does not wait where it need not
-/// when a collective comes late.
+/// Outline:
+///  1. `TaskGraph` derives the data that the order depends on: users, the time to the
+///     end of the program and to the next collective, stages, and holds.
+///  2. `scheduleGraph` is a list scheduler: it simulates the rank and begins, whenever
+///     stream 0 is free, the ready task that comes first by these rules:
+///     - a collective before any kernel;
+///     - then the kernel that is fewest stages ahead of the others (`Rules::ahead`);
+///     - then, with `Rules::inTurn`, the kernel that leads to the earliest collective;
+///     - then the kernel from which a collective follows soonest, because busy links
+///       hide most; then the one with the longest way to the end; then the first.
+///  3. The best rules depend on the program. `scheduleTasks` tries all combinations of
+///     `Rules`, with the given times and with collectives that take twice as long. It
+///     returns the order with the least sum of both times, so that a collective that
+///     comes late costs little.
 ///
-/// With `memory`, a task that would take more than those bytes waits as long as
-/// another one can run; a `peak` above tells that none could. Results are kept
-/// from their task's begin to the end of their last reader; of a collective, to
-/// the begin of the first task that reads what it brings.
+/// A collective that forwards the result of another collective around a ring begins
+/// after the kernels that read the chunk before it, so that a ring takes two buffers.
 ///
-/// The same tasks give the same order, in n log n time. The figures are for the
-/// times that are given.
+/// With `memory`, a task that would exceed this number of bytes waits as long as another
+/// task can run. `peak` exceeds `memory` only if none could. A result is alive from its
+/// task's begin to the end of its last reader; the operands of a collective, to the begin
+/// of the first task that reads its results.
+///
+/// The same tasks give the same order. The figures are for the given times. Complexity:
+/// n log n for n tasks and bounded dependences, times the 32 combinations; with `memory`,
+/// n times the number of ready tasks.
 Schedule scheduleTasks(llvm::ArrayRef<ScheduleTask> tasks, int64_t memory = 0);
 
-/// The same figures for the tasks as they stand.
+/// The same figures for the given order.
 Schedule simulateInOrder(llvm::ArrayRef<ScheduleTask> tasks);
 
 } // namespace meshwright
