@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What goes wrong, as exceptions with diagnostics."""
+"""Exceptions that carry diagnostics."""
 
 import warnings
 from typing import NamedTuple

@@ -12,7 +12,7 @@ from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .tensors import empty, is_torch
 
-#: What ranks may still read that did not come back: never freed.
+#: Memory that is never freed, because a rank that did not return from a run may read it.
 _KEPT = []
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
@@ -195,5 +195,5 @@ def _positive(name, value, kind):
     if not isinstance(value, kind) or not value > 0:
         what = "an integer" if kind is Integral else "a number"
         raise Error(f"{name} is {value!r}: expected {what} above 0")
-    # What a number of the C side can hold is more than any machine has.
+    # 2**62 fits the C type and is more threads, bytes or seconds than any machine has.
     return int(min(value, 2**62)) if kind is Integral else float(value)

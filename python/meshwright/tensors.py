@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays of PyTorch, NumPy and whoever speaks DLPack, as dense memory of the host."""
+"""Arrays of PyTorch, NumPy and other libraries with DLPack, as dense memory of the host."""
 
 import sys
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ def torch_types():
 
 
 def is_torch(value) -> bool:
-    # Whoever holds a tensor has imported torch; nobody else has to.
+    # A caller that holds a tensor has imported torch. Other callers need no torch.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -47,7 +47,8 @@ def is_meta(value) -> bool:
 
 
 def state_of(value):
-    """Something else where a tensor has been written to in place. Of NumPy arrays nobody knows."""
+    """A value that changes when a tensor is written to in place. None for NumPy arrays, which do
+    not count their writes."""
     if not is_torch(value) or is_meta(value):
         return None
     try:
@@ -73,7 +74,7 @@ class Dense(NamedTuple):
 
     @property
     def raw(self):
-        """What `_core` takes."""
+        """The array as `_core` takes it: (element type, shape, address)."""
         return (self.dtype, list(self.shape), self.address)
 
 

@@ -29,7 +29,8 @@ _NAMES = {
 #: Not a tensor's: what a file says of itself.
 _METADATA = "__metadata__"
 _TYPES = {stored: NUMPY_TYPES[name] for name, stored in _NAMES.items()}
-#: What weights of other types are stored as; they are read, and refused where a program wants one.
+#: Types of stored weights that no program has. Such weights are read, and refused if a program
+#: wants one.
 _TYPES |= {
     "U8": np.dtype(np.uint8),
     "I8": np.dtype(np.int8),

@@ -29,7 +29,7 @@ __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
 
 @dataclass
 class ImportedProgram:
-    """What `import_module` makes of a module."""
+    """The result of `import_module`."""
     #: The program, as text in the `nn` dialect: one function, @main.
     mlir: str
     #: The tensors of the program's parameters, by key, in the order of its arguments. They are the

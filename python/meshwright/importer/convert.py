@@ -57,7 +57,7 @@ class Convert:
         self.values: dict[Any, Any] = {}
         self.fx = None
 
-    # What handlers ask for.
+    # The interface that handlers use.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ class Convert:
             template = torch.empty(nodes[0].shape, dtype=TORCH_DTYPES[nodes[0].dtype],
                                    device="meta")
             value = target(template, *args[1:], **kwargs)
-            # What is empty is written before it is read.
+            # An empty tensor is written before it is read, so zeros do.
             fill = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1,
                     "empty_like": 0, "new_empty": 0}.get(name.split(".")[0])
             if fill is None:

@@ -119,7 +119,7 @@ def export(module: torch.nn.Module, args, kwargs, covers) -> Exported:
                     program = program.run_decompositions({})
         except ImportFailed:
             raise
-        except Exception as error:  # whatever the model or torch.export raises
+        except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
     return _signature(module, program, args, kwargs)
 

@@ -48,7 +48,7 @@ class Node:
     dtype: str
     loc: Location | None = None
     position: float = 0
-    #: What is known of a `static` node's value.
+    #: The structure of a `static` node's value, as far as it is known (see forms.py).
     form: Any = None
     #: For a `static` node: how the program computes the value, where it is not written out.
     recipe: Callable[[], Optional["Node"]] | None = None

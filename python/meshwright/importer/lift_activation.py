@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from .graph import BINARY, FLOATS, Builder, Graph, Node
 from .match import constant_of
 
-# Some points lie far out, where an expression of few constants has settled, but exp(2x) is finite.
+# Some points are far from 0: an expression of few constants has reached its limit there, but
+# exp(2x) is still finite.
 _FAR = torch.logspace(1, 2.5, 13, dtype=torch.float64)
 _POINTS = torch.cat([torch.linspace(-6, 6, 97, dtype=torch.float64),
                      torch.tensor([-1e-3, 1e-3], dtype=torch.float64), _FAR, -_FAR])
@@ -22,8 +23,8 @@ _KNOWN = [
     ("silu", {}, F.silu),
 ]
 _TRANSCENDENTAL = {"erf", "tanh", "exp", "sigmoid"}
-# Functions of several pieces (maximum, abs and such) are left out: whatever the points, a piece may
-# begin beyond them.
+# Functions of several pieces (maximum, abs and such) are left out: a piece may begin beyond all
+# points.
 _FUNCTIONS = {
     "neg": torch.neg, "exp": torch.exp, "sqrt": torch.sqrt, "erf": torch.erf,
     "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "silu": F.silu, "tanh": torch.tanh,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Attention, from PyTorch's own operation or from matmul, softmax, matmul.
 
-What is not recognised stays matmul and softmax, which is the same function.
+Attention that is not recognised stays matmul and softmax, which compute the same function.
 """
 import math
 from dataclasses import dataclass

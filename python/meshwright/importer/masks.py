@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What an attention mask means, as a predicate over (query, key).
+"""Reads an attention mask as a predicate over (query, key).
 
 Boolean masks are taken apart at their conjunctions, additive ones at their sums. Each term is an
 interval of key - query (causal masks and windows), a row of keys per batch entry (padding), or

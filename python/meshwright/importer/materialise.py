@@ -6,8 +6,9 @@ import torch
 from .forms import Diagonal
 from .graph import BINARY, TORCH_DTYPES, Builder, Graph, Node
 
-# Larger constants are parameters of the program, kept with the weights. What is larger still, as
-# tables that grow with the sequence are, is computed by the program, if it can be.
+# Constants above _INLINE elements are parameters of the program, kept with the weights. Constants
+# above _KEPT elements, such as tables that grow with the sequence, are computed by the program if
+# possible.
 _INLINE, _KEPT = 16, 1024
 
 

@@ -23,7 +23,7 @@ def is_weight(node: Node) -> bool:
 
 
 def linear_by(c: Convert, x: Node, weight: Node, bias=None, in_out=False) -> Node:
-    """linear, reading a transposed weight where it lies."""
+    """linear. A transposed weight is read in place, without a transpose."""
     if weight.op == "transpose" and weight.rank == 2:
         weight, in_out = weight.operands[0], not in_out
     if x.rank == 0:
@@ -141,7 +141,7 @@ def _arrange(c, x, labels, order):
 
 
 def _contract(c, a, a_labels, b, b_labels, later):
-    # What is summed, and of size 1 in one operand only, is a sum of the other one.
+    # A summed label of size 1 in one operand only is a sum over the other operand.
     a_sizes, b_sizes = dict(zip(a_labels, a.shape)), dict(zip(b_labels, b.shape))
     ones = lambda mine, others: {l for l, n in mine.items()
                                  if n == 1 and others.get(l, 1) != 1 and l not in later}

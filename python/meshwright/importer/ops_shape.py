@@ -392,7 +392,7 @@ def index(c, x, indices):
             part = c.build.binary("add", flat, part)
         flat = part
     merged = numel([x.shape[d] for d in indexed])
-    # What is out of range in its own dimension must not be in range of the merged ones.
+    # An index that is out of range in its own dimension must not be in range of the merged ones.
     if inside:
         inside = functools.reduce(lambda a, b: c.build.binary("and", a, b), inside)
         flat = c.build.select(inside, flat, c.build.scalar(merged, "i64"))
@@ -457,7 +457,7 @@ def _non_negative(x: Node, depth: int = 8) -> bool:
     if x.op in ("cast", "reshape", "transpose", "broadcast", "slice", "concat", "cumsum", "reduce",
                 "add", "mul", "div", "minimum"):
         return all(parts)
-    if x.op in ("gather", "take_along"):  # of the data, whatever the indices are
+    if x.op in ("gather", "take_along"):  # decided by the data, for any indices
         return parts[0]
     if x.op == "select":
         return parts[1] and parts[2]

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Operations that write to their operand, as functions of it, where nobody else can tell.
+"""Replaces operations that write to their operand by functions, if no other user sees the write.
 
     scores = matmul(q, k)                 scores = matmul(q, k)
     added = scores.add_(bias)        ->   added = scores.add(bias)
@@ -48,6 +48,6 @@ def _is_fresh(node) -> bool:
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
     if schema is None or any(value.alias_info for value in schema.returns):
         return False
-    # What is composed of others may return an operand as it is, whatever it declares.
+    # A composite operation may return an operand itself, though its schema declares no alias.
     return node.target in _FRESH or not torch._C._dispatch_has_kernel_for_dispatch_key(
         node.target.name(), "CompositeImplicitAutograd")
