@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What all tests begin with."""
+"""The set-up of all tests."""
 import os
 
 import pytest
@@ -9,7 +9,7 @@ import torch
 # A rank may have to wait long for another where the machine has much else to do. Tests of
 # what happens after the timeout set their own.
 os.environ.setdefault("MESHWRIGHT_TIMEOUT", "300")
-# What scripts/sanitize_runtime.sh puts before this process is within others already.
+# scripts/sanitize_runtime.sh preloads a library into this process; its children have it already.
 if "MESHWRIGHT_SANITIZER" in os.environ:
     os.environ.pop("LD_PRELOAD", None)
 # Beside other processes of pytest-xdist, one for each processor.
@@ -19,5 +19,5 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def seed():
-    """The same numbers whatever tests ran before."""
+    """The same random numbers, no matter which tests ran before."""
     torch.manual_seed(0)

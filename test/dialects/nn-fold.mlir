@@ -65,7 +65,7 @@ func.func @constants() -> (tensor<5x6xf32>, tensor<3x2xi64>) {
 
 // -----
 
-// What a user states about a value stays.
+// A sharding that a user states stays.
 dist.mesh @mesh = <["tp"=2]>
 // CHECK-LABEL: func.func @annotated
 func.func @annotated(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {

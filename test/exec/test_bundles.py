@@ -220,7 +220,7 @@ def test_random_inputs_stay_below_the_tables(bundle):
         assert launch(bundle, f"--random-inputs={seed}").returncode == 0
 
 
-# What is wrong with it.
+# The error, for each damage.
 
 
 def test_reference(bundle, tmp_path):
@@ -271,7 +271,7 @@ def test_missing_and_changed_files(bundle, file, tmp_path):
     assert f"bundle/{file}: " in run(bundle, status=1)
     path.unlink()
     assert f"bundle/{file}: No such file or directory" in run(bundle, status=1)
-    os.mkfifo(path)  # which nobody writes
+    os.mkfifo(path)  # no process writes to it
     assert f"bundle/{file}: not a file" in run(bundle, status=1)
     path.unlink()
     path.write_bytes(content)
@@ -322,7 +322,7 @@ def test_manifests_of_others(bundle, key, value, expected):
 def test_a_changed_manifest(bundle, tmp_path):
     path = bundle / "manifest.json"
     text = path.read_text()
-    # What is written differently says the same.
+    # Another spelling of the same JSON is accepted.
     path.write_text(json.dumps(json.loads(text)))
     assert_same(run(bundle), tmp_path)
     for old, new in (('"offset": 128', '"offset": 192'), ('"read": false', '"read": true'), ('"hash"', '"hush"')):
@@ -538,7 +538,7 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
     command = [pathlib.Path(tool()).with_name("sharding-compile"), tmp_path / "m.mlir",
                f"--weights={tmp_path}/w.safetensors", "--parallelize=mesh=tp=4", "-o", tmp_path / "b"]
     for _ in range(20):
-        # Whoever started the tests may ignore the signal.
+        # The parent process of the tests may ignore the signal.
         process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
         while process.poll() is None and not any((p / "weights").exists() for p in tmp_path.glob(".b.partial-*")):
             time.sleep(0.002)

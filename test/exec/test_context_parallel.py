@@ -196,7 +196,7 @@ def test_overlap_of_ring(name, mesh, order, batch, length):
 @pytest.mark.parametrize("mesh, batch", [({"ulysses": 2}, 1), ({"ulysses": 2, "ring": 2}, 2)], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_overlap_of_ulysses(name, mesh, batch):
-    """Chunks of heads, or of a batch, change no bit, whatever the mask."""
+    """Chunks of heads, or of a batch, change no bit, for any mask."""
     torch.manual_seed(0)
     ids = torch.randint(0, 101, (batch, 17))
     model = mw.from_torch(MODELS[name]().eval(), (ids,))
@@ -376,7 +376,7 @@ def test_bytes_of_ulysses():
     (12, 6, {"ring": 2, "ulysses": 4}, "striped", 4, 2),
 ], ids=str)  # fmt: skip
 def test_key_heads_that_do_not_divide(heads, key_heads, mesh, order, own, own_keys):
-    """More key heads than ranks, but no multiple: split or padded, whichever sends less."""
+    """More key heads than ranks, but no multiple: split or padded, as sends less."""
     torch.manual_seed(0)
     config = SMALL | dict(hidden_size=8 * heads, num_hidden_layers=1)
     model = tf.LlamaForCausalLM(

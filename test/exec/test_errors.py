@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What sharding-run says, and how it exits, where something is wrong."""
+"""Errors of sharding-run: their texts and exit statuses."""
 import json
 import os
 import stat
@@ -198,7 +198,7 @@ def test_files_that_are_whole(files):
     entries = {"z": ([0], [4, 4]), "w": ([4, 3], [4, 52]), "v": ([1], [0, 4]), "e": ([0, 7], [52, 52]), "a": ([0], [0, 0])}
     text = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in entries.items()}).encode()
     weights.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4) + tensor.numpy().tobytes())
-    # What was written here is read here.
+    # The tool reads a file that it wrote itself.
     done = launch(*arguments[:-1], f"--reference={files}/y.safetensors")
     assert done.returncode == 0, done.stderr
 

@@ -286,7 +286,7 @@ def test_twice_as_many_ranks_as_heads(batch, tokens):
 
 
 def test_sizes_of_one_in_every_dimension():
-    """A head and a frame on each rank: many readings, the verifier finds the right one."""
+    """A head and a frame on each rank: of many candidate layouts the verifier finds the right one."""
     model, inputs, want = pipeline()
     plan = model.parallelize(
         mesh={"tp": 2, "ring": 2, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": "sp"}

@@ -54,7 +54,7 @@ def choose(kind, batch, tokens, group, layers=24, **options):
     return chosen.split()[0], decision, report, plan
 
 
-# What was measured on two H100s (text encoders of diffusion pipelines): T5-XXL of batch 1 is
+# As measured on two H100s (text encoders of diffusion pipelines): T5-XXL of batch 1 is
 # faster folded (11.68 against 15.32 ms), of batch 2 and 8 with its batch split (15.52 against
 # 21.09 and 58.7 against 74.8 ms). How long the prompts were is not said: any length goes that way.
 @pytest.mark.parametrize("layers", [4, pytest.param(24, marks=pytest.mark.slow)])
@@ -88,7 +88,7 @@ def test_small_encoder_stays_whole(batch, group):
 
 
 def test_memory_ceiling_folds():
-    """What is fastest whole is folded where it does not fit."""
+    """A stage that is fastest unsharded is folded if it does not fit."""
     chosen, _, report, _ = choose("clip", 1, 77, 8, memory_ceiling="100M")
     assert chosen == "fold"
     assert report["memory_per_rank"]["weights"] < 100e6

@@ -49,7 +49,7 @@ def test_plans_leave_nothing_behind(tmp_path):
     while now[0] > threads and time.monotonic() < end:
         now = held()
     assert now[0] <= threads and now[1] <= files
-    # What allocators and the compiler's tables keep grows less and less, not with each plan. A
+    # The memory of allocators and of the compiler's tables settles; it does not grow with each plan. A
     # sanitizer keeps what was freed.
     assert "MESHWRIGHT_SANITIZER" in os.environ or now[2] - resident < (8 << 20) + (PLANS - PLANS // 5) * 4096
 

@@ -534,7 +534,7 @@ def test_an_end_while_outputs_are_written(tmp_path):
     there, out = {p.name for p in tmp_path.iterdir()}, tmp_path / "y.safetensors"
     command = mpirun(2, tool(), *files.arguments, "--parallelize=mesh=dp=2", "--backend=mpi", f"--outputs={out}")
     for _ in range(20):
-        # Whoever started the tests may ignore the signal.
+        # The parent process of the tests may ignore the signal.
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
                                    preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         writer = None
@@ -588,7 +588,7 @@ def test_a_rank_that_never_comes_back(slow):
 
 
 def test_a_rank_that_does_not_come_to_the_end(tmp_path):
-    """Behind the last collective nobody waits for it."""
+    """Behind the last collective no rank waits for it."""
     program = RankProgram(Mesh([("x", 2)]), ["x"], [])
     program.line(f'dist.all_reduce sum {program.partial(4, 3, torch.float32)} axes ["x"] : (tensor<1x4x3xf32>) -> tensor<1x4x3xf32>')
     program.output(program.line("nn.neg %v1 : tensor<1x4x3xf32>"), (4, 3), (4, 3), "f32", [], [])
@@ -689,7 +689,7 @@ def test_a_process_that_stops_as_it_begins(block):
 [ "$OMPI_COMM_WORLD_RANK" = 2 ] && kill -STOP $$
 exec "$@"
 """)
-    # What mpirun makes of it is its own affair, and not always an end.
+    # mpirun decides what follows, and does not always end the job.
     process = subprocess.Popen(mpirun(4, "/bin/sh", block.folder / "start.sh", tool(), *block.arguments, "--backend=mpi",
                                       "--parallelize=mesh=dp=2,tp=2", "--timeout=2"), stderr=subprocess.PIPE, text=True)
     begun = []
@@ -755,7 +755,7 @@ def test_two_machines(slow, two_machines):
     done = two_machines(*slow.arguments, "--backend=mpi", f"--outputs={slow.folder}/mpi.safetensors")
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same_bits(load_file(slow.folder / "mpi.safetensors"), want)
-    # Open MPI may end processes that were connecting to one that is killed: somebody tells.
+    # Open MPI may end processes that were connecting to one that is killed: one that is left reports it.
     for fault, least, words in (("kill 2 model.py:13", 1, r"rank 2: (dist.all_reduce.*has died|.*has died, rank . being at dist.all_reduce)"),
                                 ("throw 1 model.py:13", 2, "rank 1: dist.all_reduce.*a fault was asked for"),
                                 ("throw 3 model.py:13", 2, "rank 3: dist.all_reduce.*a fault was asked for"),

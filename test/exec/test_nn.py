@@ -20,7 +20,7 @@ def randint(low, high, *shape, seed=0, dtype=torch.int64):
 
 
 def by_f32(function, *operands):
-    """What an op on bf16 or f16 is: computed in f32, rounded once."""
+    """The reference of an op on bf16 or f16: computed in f32, rounded once."""
     dtype = next(x.dtype for x in operands if x.dtype.is_floating_point)
     if dtype == torch.float64:
         return function(*operands)
@@ -75,7 +75,7 @@ def test_integers(tmp_path, dtype):
             "div": lambda a, b: torch.div(a, b, rounding_mode="floor"), "rem": torch.remainder,
             "maximum": torch.maximum, "minimum": torch.minimum}.items():
         p.op(f"nn.{name} {{}}, {{}}", [x, y], function(x, y))
-    # What has no quotient must not trap.
+    # A division without a quotient must not trap.
     minus = torch.full((5,), -1, dtype=dtype)
     p.op("nn.div {}, {}", [least, minus], least)
     p.op("nn.div {}, {}", [x, torch.zeros(5, dtype=dtype)], torch.zeros_like(x))

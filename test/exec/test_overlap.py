@@ -133,7 +133,7 @@ def test_what_is_exposed_and_what_is_hidden(tmp_path):
 
 
 def test_memory_ceiling(tmp_path):
-    """What an error says to be the smallest ceiling is one that can be kept to."""
+    """A program fits the smallest ceiling that an error names."""
     prepare(tmp_path, 1, 16)
     opt(tmp_path, "m.mlir", "--parallelize=mesh=tp=2 sequence-parallel=on", "-o", "spmd.mlir")
     program = tool().replace("sharding-run", "sharding-opt")

@@ -84,7 +84,7 @@ def test_llama(heads, kv_heads, mesh):
     (8, 4, {"ulysses": 2, "ring": 2}, 2, 2),
 ], ids=str)  # fmt: skip
 def test_batch(heads, kv_heads, mesh, batch, rows):
-    """What moves between sequence and heads is a redistribute there."""
+    """A move between sequence and heads is a redistribute there."""
     plan = check(*build(heads, kv_heads, batch), mesh, {axis: axis for axis in mesh})
     applied = [d["numbers"] for d in decisions(plan) if d["outcome"] == "applied"]
     assert applied and all(d["rows"] == rows for d in applied)
@@ -131,7 +131,7 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("mesh", [{"ulysses": 2}, {"tp": 2, "ulysses": 2}], ids=str)
 def test_chunks_of_weights(tmp_path, mesh):
-    """They are packed at load: the weight as it lies is not kept, and a bundle has the same bits."""
+    """They are packed at load: the stored weight is not kept, and a bundle has the same bits."""
     torch.manual_seed(0)
     module, x = Attention().eval(), torch.randn(1, 12, 64)
     model = mw.from_torch(module, (x,))

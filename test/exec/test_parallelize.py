@@ -51,7 +51,7 @@ def test_equal_to_one_rank_and_to_itself(files, options):
 
 @pytest.mark.parametrize("options", ["mesh=dp=2", "mesh=dp=4", "mesh=dp=2,tp=2 sequence-parallel=on"])
 def test_padding_is_no_index(tmp_path, options):
-    # Three sequences for two ranks. What is computed from padding, -1, is in no table.
+    # Three sequences for two ranks. The index computed from padding, -1, is in no table.
     (tmp_path / "m.mlir").write_text("""func.func @main(%i: tensor<3x5xi64> {nn.input = "i"}, %x: tensor<3x7xf32> {nn.input = "x"}, %e: tensor<31x8xf32> {nn.parameter = "e"})
         -> (tensor<3x5x8xf32> {nn.output = "rows"}, tensor<3x5x8xf32> {nn.output = "again"}, tensor<3x5xf32> {nn.output = "elements"}) {
       %one = nn.constant dense<1> : tensor<i64>

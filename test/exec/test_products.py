@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What products do with their operand and their results in their own kernel, against PyTorch op by op:
+"""Ops that are fused into a product's kernel, on its operand or its results, against PyTorch op by op:
 rows and columns that fill no tile, few rows, several blocks of k, several results, both types."""
 import pytest
 import torch
@@ -86,7 +86,7 @@ def test_residual(tmp_path, shape, dtype):
 
 
 def test_rows_in_several_dimensions(tmp_path):
-    """What is added is the same for all of some dimensions."""
+    """The added value is broadcast over some dimensions."""
     x = randn(3, 5, 24, seed=0, dtype=torch.float32)
     other, row = randn(5, 40, seed=1, dtype=torch.float32), randn(3, 1, 40, seed=2, dtype=torch.float32)
     scale = randn(3, 5, 1, seed=4, dtype=torch.float32)

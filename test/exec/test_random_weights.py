@@ -59,7 +59,7 @@ def test_no_mesh_changes_the_weights(model):
 
 
 def test_name_decides(model):
-    """Two parameters of one type differ, whatever their order."""
+    """Two parameters of one type differ, in any order."""
     y = outputs(model, 1)
     model.write_text(MODEL.replace('"up"', '"gate"'))
     assert not torch.equal(outputs(model, 1), y)

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Each collective on ranks of several meshes, and how arguments and results lie on them.
+"""Each collective on ranks of several meshes, and the layouts of arguments and results.
 
 Inputs that differ between ranks are sharded along a first dimension with one row a
 rank; so are outputs that ranks hold differently.
@@ -179,7 +179,7 @@ def test_collectives(tmp_path, name, dtype):
         pairs = "[" + ", ".join(f"[{i}, {j}]" for i, j in enumerate(swapped)) + "]"
         expect(run(f"%r = dist.permute {{0}} axes {at} pairs {pairs} : ({whole}) -> {whole}", (a, b)),
                lambda t, g, me: t[size - 1 - me])
-        # Ranks to which nobody sends have zeros.
+        # Ranks to which no rank sends have zeros.
         pairs = "[" + ", ".join(f"[{i}, {i + 1}]" for i in range(size - 1)) + "]"
         if size > 1:
             expect(run(f"%r = dist.permute {{0}} axes {at} pairs {pairs} : ({whole}) -> {whole}", (a, b)),

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What is fused into one row kernel, against PyTorch op by op: odd numbers of columns, rows of one,
+"""Ops that are fused into one row kernel, against PyTorch op by op: odd numbers of columns, rows of one,
 all float types, several results, rows that are cut into blocks."""
 import pytest
 import torch
@@ -179,7 +179,7 @@ def test_heads(tmp_path, dtype, interleaved):
 
 @pytest.mark.parametrize("columns", [2, 32, 40, 64, 100])
 def test_f32_between_bf16(tmp_path, columns):
-    """What goes across columns, or counts them, of values that are f32 in the kernel alone."""
+    """Ops across columns, and column indices, of values that are f32 in the kernel only."""
     c = Chains()
     x, cos, sin = (c.input(randn(5, columns, seed=s, dtype=torch.bfloat16)) for s in (0, 1, 2))
     wide_ones = [c.op("nn.cast {}", [v], v[1].float()) for v in (x, cos, sin)]
@@ -303,7 +303,7 @@ def test_exponentials_of_all_sizes(tmp_path, dtype, columns):
     values = torch.tensor((special * columns)[:21 * columns]).reshape(21, columns).to(dtype)
     c = Chains()
     x = c.input(values)
-    # What is less than the smallest normal number may be zero.
+    # A subnormal number may be zero.
     for name, function in (("exp", torch.exp), ("sigmoid", torch.sigmoid), ("silu", F.silu)):
         c.output(c.op(f"nn.{name} {{}}", [x], wide(function, x[1]), short=True))
     got = c.check(tmp_path, TOLERANCE[dtype])

@@ -80,7 +80,7 @@ def test_arenas_are_near_the_largest_live_set(name):
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_ceilings_may_give_up_overlap(name):
-    """What runs beside nothing else is an order, too, and in all the named least is kept to."""
+    """An order in which nothing overlaps is an order too; all keep to the least memory that is named."""
     with torch.device("meta"):
         module, inputs = MODELS[name]()
     model = mw.from_torch(module.eval(), inputs)
@@ -122,7 +122,7 @@ def test_ceilings_may_give_up_chunks_that_pay():
 
 @pytest.mark.parametrize("offset", [0, 2048, 3072])
 def test_places(tmp_path, offset):
-    """In a place of its own, and over the operand that nobody needs any more."""
+    """In a buffer of its own, and over an operand without later users."""
     x = torch.randn(6, 40)
     out = run_module(tmp_path, PLANNED.replace("AT", str(offset)), {"x": x})
     torch.testing.assert_close(out["a"], -x.exp(), rtol=0, atol=1e-5)

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What a run shows of itself, and how it ends where something goes wrong."""
+"""Traces, reports and progress of a run, and the end of a run that fails."""
 import json
 import os
 import resource
@@ -141,7 +141,7 @@ def test_check_finite(files):
 
 
 def test_check_finite_in_a_kernel(files):
-    """What is between ops of one kernel is not in memory: all that may be the first are named."""
+    """Values between ops of one kernel are not in memory: all ops that may be the first are named."""
     t = f"tensor<{ROWS}x96xf32>"
     text = f"""func.func @main(%x: {t} {{nn.input = "x"}}) -> ({t} {{nn.output = "y"}}) {{
   %0 = nn.exp %x : {t}
@@ -220,7 +220,7 @@ def test_target(files):
 
 
 def said_to_a_terminal(until, *arguments, env=None):
-    """What a terminal is shown until that is there; the tool is then ended, or has ended."""
+    """The text that a terminal shows up to `that`; the tool is then ended, or has ended."""
     terminal, end = os.openpty()
     with subprocess.Popen([tool(), *arguments], stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, **(env or {})}) as process:
         os.close(end)
@@ -228,7 +228,7 @@ def said_to_a_terminal(until, *arguments, env=None):
         while until.encode() not in said and select.select([terminal], [], [], PATIENCE)[0]:
             try:
                 said += os.read(terminal, 4096)
-            except OSError:  # nobody is there any more
+            except OSError:  # the tool has closed the terminal
                 break
         process.kill()
     os.close(terminal)
@@ -244,5 +244,5 @@ def test_progress_on_a_terminal(files):
     for arguments in ([files / "m.mlir", weights], [files / "b"]):
         assert "\rrunning, " in said_to_a_terminal("running, ", *arguments, inputs, "--timeout=1000", env=stall)
     said = said_to_a_terminal("differs by", files / "g.mlir", weights, inputs, "--parallelize=mesh=tp=2", "--check", "--link=latency=600ms")
-    # What is said has its line to itself.
+    # A message has a line to itself.
     assert "\rrunning, " in said and "\rchecking, " in said and "\r\x1b[Knote: output 'y' differs by" in said, said

@@ -124,7 +124,7 @@ def test_draft_with_sharded_sequences(target, draft, batch, sequence):
 
 
 class Next(nn.Module):
-    """What the draft's hidden states make of the target's next input."""
+    """The target's next input, computed from the draft's hidden states."""
 
     def __init__(self):
         super().__init__()

@@ -100,14 +100,14 @@ class Slices(nn.Module):
 @pytest.mark.parametrize("mesh", [{"ring": 4}, {"ring": 2, "ulysses": 2}, {"dp": 2, "ring": 4}], ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 def test_parts(mesh, order):
-    """Bit by bit what the whole has, whatever stands elsewhere."""
+    """The same bits as in the whole, for any other tokens."""
     torch.manual_seed(0)
     x, index = torch.randn(2, 21, 32), torch.tensor([20, 3])
     scale = torch.ones(2, 21, 1)
     model = mw.from_torch(Slices().eval(), (x, scale, index))
     context = {axis: axis for axis in mesh if axis != "dp"} | {"order": order}
     plan = model.parallelize(mesh=mesh, context_parallel=context)
-    # Only tokens that nobody picks.
+    # Only tokens that are not picked.
     scale[0, 7:11], scale[1, 7:11] = float("nan"), float("inf")
     h, *parts = plan.run(x, scale, index)
     assert not h.isfinite().all() and all(part.isfinite().all() for part in parts)

@@ -133,7 +133,7 @@ void wrongAxis(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
 // Unreduced values
 //===----------------------------------------------------------------------===//
 
-/// What is added to a reduced value is added before, on every rank.
+/// Adds a value before the reduction, on every rank, instead of after it.
 void earlyResidual(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
   func.walk([&](nn::AddOp add) {
     for (unsigned i : {0, 1}) {
@@ -290,7 +290,7 @@ void rankDependent(func::FuncOp func, const PlacementAnalysis &analysis, Faults 
 void shuffleChunks(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   MeshAttr mesh = analysis.getMesh();
   forEachValue(func, [&](Value value) {
-    // What nobody reads does not matter.
+    // A value without users does not matter.
     if (value.use_empty())
       return;
     for (const DimLayout &dim : analysis.getLayout(value).dims) {
@@ -436,7 +436,7 @@ FactorShardingAttr withoutOrder(FactorShardingAttr factor) {
                                  TokenOrder::Natural, 1, factor.getAxes());
 }
 
-/// What a permute sends where.
+/// Changes the destinations of a permute.
 SmallVector<int64_t> getPairs(PermuteOp op, MeshAttr mesh) {
   if (op.getPairs())
     return SmallVector<int64_t>(*op.getPairs());

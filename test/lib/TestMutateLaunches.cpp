@@ -210,7 +210,7 @@ ArrayRef<int64_t> getOffsets(Operation *op) {
   return op->getAttrOfType<DenseI64ArrayAttr>("offsets").asArrayRef();
 }
 
-/// A result goes where another one lies, or near it.
+/// Moves a result to the offset of another one, or near it.
 bool moveResult(func::FuncOp func, Random &random) {
   Operation *op = pick(func, random, isLaunch), *other = pick(func, random, isLaunch);
   if (!op)
@@ -275,7 +275,7 @@ bool waitTwice(func::FuncOp func, Random &random) {
   return true;
 }
 
-/// Who waits takes the operand instead, which may be of the same type.
+/// Lets the users of a wait read the operand instead, which may be of the same type.
 bool dropWait(func::FuncOp func, Random &random) {
   Operation *op = pick(func, random, llvm::IsaPred<rt::WaitOp>);
   if (!op)

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What the import tests share: an import is checked by its text, its operations and its values."""
+"""Helpers of the import tests: they check an import's text, operations and values."""
 import collections
 import copy
 import os

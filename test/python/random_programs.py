@@ -43,7 +43,7 @@ class Value:
 @dataclasses.dataclass(eq=False)
 class Argument(Value):
     is_parameter: bool = False
-    #: What it holds: normal numbers times this, or, of an integer type, natural ones below it.
+    #: The scale of the values: normal numbers times this; for an integer type, numbers below it.
     scale: float = 1.0
 
 
@@ -56,7 +56,7 @@ class Op:
     attributes: list = dataclasses.field(default_factory=list)
     #: Which types follow: "function", "result", or, of a constant, nothing but the value's own.
     types: str = "function"
-    #: What follows the attributes: of constants their value.
+    #: The text behind the attributes: the value of a constant.
     value: str = ""
 
     def text(self, sharding):
@@ -227,7 +227,7 @@ class Generator:
                        exact=x.exact and kind in ("relu", "neg", "abs"))
 
     def positive(self):
-        """What is infinite, or no number, where its operand is zero, as in padding."""
+        """Ops that give infinity or NaN for a zero operand, as in padding."""
         x = self.argument(self.pick().shape, positive=True)
         kind = self.rng.choice(["log", "rsqrt", "reciprocal", "sqrt"])
         y = self.op(f"nn.{kind} {{0}}", [x], x.shape, types="result")

@@ -194,7 +194,7 @@ def anonymous_memory():
 
 
 def test_memory_of_weights_in_two_forms():
-    """What is read as it lies by one op, and packed by another, is held twice; a report and a ceiling say so."""
+    """A weight that one op reads packed and another as stored is held twice, in reports and ceilings too."""
     module, ids = TiedHead().eval(), torch.arange(12)[None]
     model = mw.from_torch(module, (ids,))
     plan = model.parallelize(mesh={"tp": 2})
@@ -532,7 +532,7 @@ def test_axis_that_shards_nothing(module, x):
 
 
 def test_report_of_the_schedule():
-    """What shows of communication and what hides, by the device's numbers."""
+    """Exposed and hidden communication, by the device's numbers."""
     x = torch.zeros(1, 512, 256)
     model = mw.from_torch(Mlp(256, 1024).eval(), (x,))
     device = "cpu flops_f32=1e11 link_bandwidth=1e9 link_latency=1e-6"

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What cannot be imported says so, all of it at once, and leaves the module as it was."""
+"""A refused import names all problems at once and leaves the module as it was."""
 import pytest
 import torch
 from meshwright.importer import ImportFailed, import_module

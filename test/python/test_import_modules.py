@@ -395,7 +395,7 @@ def test_writes(function):
 
 
 def test_is_traced_once(monkeypatch):
-    """What writes to nothing that anybody else holds is read as torch.export leaves it."""
+    """A write to a tensor without other users is imported as torch.export leaves it."""
     def fail(*args):
         raise AssertionError("is traced again")
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", fail)

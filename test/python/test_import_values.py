@@ -26,7 +26,7 @@ class Call(nn.Module):
 
 
 def run(functions, *args):
-    """What the compiled program gives for each function, with what PyTorch gives for it."""
+    """Yields the compiled program's and PyTorch's result of each function."""
     module = Call(*functions)
     got = mw.from_torch(module, args).parallelize(mesh={"tp": 1}).run(*args)
     want = module(*args)

@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def signature(self):
-        """What two failures for one reason have in common, mostly."""
+        """A key that two failures for one reason mostly share."""
         if self.kind != "error":
             return self.kind
         first = self.detail.splitlines()[0] if self.detail else ""
@@ -206,7 +206,7 @@ def describe(program, outcome, smallest=None):
 
 
 def campaign(first, count, length, budget=float("inf"), smaller=True, least=0):
-    """Runs programs, `least` of them whatever the budget is; how many of each outcome, and what to
+    """Runs programs, at least `least` of them for any budget; how many of each outcome, and what to
     say of those that fail."""
     counts, bugs, deadline = {}, [], time.monotonic() + budget
     for seed in range(first, first + count):

@@ -144,7 +144,7 @@ TEST_F(FactorRules, Elementwise) {
   EXPECT_EQ(rule("2x1xf32 1x7xf32",
                  "nn.mul %a0, %a1 : (tensor<2x1xf32>, tensor<1x7xf32>) -> tensor<2x7xf32>"),
             "a ., . b -> a b {a=2, b=7} linear 0, 1");
-  // What has size 1 throughout may be a chunk of something larger.
+  // A dimension of size 1 may be a chunk of a larger one.
   EXPECT_EQ(rule("1x7xf32 1x1xf32",
                  "nn.sub %a0, %a1 : (tensor<1x7xf32>, tensor<1x1xf32>) -> tensor<1x7xf32>"),
             "a b, a . -> a b {a=1, b=7} linear together 0, 1");
@@ -213,7 +213,7 @@ TEST_F(FactorRules, Reshape) {
   EXPECT_EQ(reshape({1, 7, 1}, {7}), ". a . -> a {a=7} linear 0");
   EXPECT_EQ(reshape({1}, {}), ". ->  {} linear 0");
   EXPECT_EQ(reshape({6, 4}, {8, 3}), "a b -> c d {a=6!, b=4!, c=8!, d=3!} linear 0");
-  // What is common before and after such a place is kept.
+  // Factors common before and after such a dimension are kept.
   EXPECT_EQ(reshape({2, 6, 4, 5}, {2, 8, 15}),
             "a b c d -> a e (fd) {a=2, b=6!, c=4!, d=5, e=8!, f=3!} linear 0");
   EXPECT_EQ(reshape({2, 6, 4}, {16, 3}), "a b c -> (ad) e {a=2, b=6!, c=4!, d=8!, e=3!} linear 0");

@@ -86,7 +86,7 @@ std::vector<float> GemmTest::run(const Case &c,
   Elements a(c.m * c.k, c.isBf16, 1), b(c.k * c.n, c.isBf16, 2), bias(c.n, c.isBf16, 3);
   mlir::Type type = getType(c.isBf16);
   mw_rt_packing packing = choosePacking(type, c.k, c.n, c.transposed, target);
-  // What lies around a buffer must not matter.
+  // Memory around a buffer must not matter.
   std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
   auto form = rt::PackingAttr::get(type.getContext(), packing.k, packing.n, packing.transposed != 0,
                                    packing.panel, packing.group);
@@ -129,7 +129,7 @@ std::vector<float> GemmTest::run(const Case &c,
       });
   compileMilliseconds = kernel->compileMilliseconds;
   int64_t size = c.isResultBf16 ? 2 : 4;
-  // Two rows more than there are: nobody may write there.
+  // Two more rows than the product has: it must not write there.
   auto execute = [&](int64_t grain) {
     std::vector<char> result((c.m * c.n + 64) * size, char(0xff));
     // The workspace holds what was there before.

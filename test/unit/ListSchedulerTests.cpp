@@ -83,7 +83,7 @@ TEST(ListScheduler, LeavesNoChunkBehindBeforeABarrier) {
 }
 
 TEST(ListScheduler, FinishesAChainBeforeItStartsTheNext) {
-  // What each chunk computes follows two collectives in a row.
+  // The kernel of each chunk follows two collectives in a row.
   std::vector<ScheduleTask> tasks;
   for (unsigned chunk = 0; chunk < 3; ++chunk) {
     unsigned first = tasks.size();
@@ -98,7 +98,7 @@ TEST(ListScheduler, FinishesAChainBeforeItStartsTheNext) {
 
 TEST(ListScheduler, WaitsLateForWhatMayComeLate) {
   // At 110 both the long task and the short one behind the second sum could run; a
-  // little later nobody would have waited.
+  // little later no task would have waited.
   std::vector<ScheduleTask> tasks{{0, 10, {}, 0}, {0, 10, {}, 0},  {1, 50, {0}, 0}, {1, 49, {1}, 0},
                                   {0, 1, {3}, 0}, {0, 99, {1}, 0}, {0, 90, {2}, 0}};
   Schedule schedule = scheduleTasks(tasks);
@@ -127,7 +127,7 @@ TEST(ListScheduler, KeepsToTheMemoryGiven) {
   Schedule frugal = scheduleTasks(makeChunks(), 12);
   EXPECT_LE(frugal.peak, 12);
   EXPECT_GT(frugal.time, 40);
-  // What no order keeps to shows in the peak.
+  // The peak shows a limit that no order keeps to.
   EXPECT_GT(scheduleTasks(makeChunks(), 4).peak, 4);
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Bytes of huge pages in mappings that lie within these.
+/// Bytes of huge pages in mappings within these addresses.
 int64_t countHuge(const char *data, int64_t bytes) {
   std::ifstream file("/proc/self/smaps");
   auto first = reinterpret_cast<uintptr_t>(data), last = first + bytes;

@@ -158,7 +158,7 @@ TEST(ProgramValue, WhatDoesNotFitIsNamed) {
             "parameter 'w' is i32[4, 4], expected i32[3, 4] within it, at 2 0");
 }
 
-/// What goes to standard error, which is a terminal, while `body` runs. It is given
+/// The output to standard error, which is a terminal, while `body` runs. It is given
 /// the other end.
 template <typename Body> std::string watch(Body body) {
   int terminal = -1, end = -1;
@@ -170,7 +170,7 @@ template <typename Body> std::string watch(Body body) {
   dup2(saved, STDERR_FILENO);
   close(saved);
   close(end);
-  // What was written comes in pieces, and then an error: nobody is there any more.
+  // The text comes in pieces, and then an error: the writer has closed its end.
   std::string said;
   char text[4096];
   for (ssize_t length; (length = read(terminal, text, sizeof(text))) > 0;)
@@ -219,12 +219,12 @@ TEST(Program, RunsAsOftenAsAskedWithTheSameBits) {
   EXPECT_EQ(result, 1);
   EXPECT_EQ(runCounter("5", 100, result), "run 2 gave output 'n' other bits than the first run");
   EXPECT_EQ(calls, 2);
-  // What is no number counts as none.
+  // A value that is no number counts as none.
   EXPECT_EQ(runCounter("many", 100, result), "");
   EXPECT_EQ(calls, 1);
 }
 
-/// What a terminal is shown until that is there, which is soon.
+/// The text that a terminal shows up to `that`, which comes soon.
 std::string readUntil(int terminal, const std::string &text) {
   std::string said;
   char piece[4096];

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What row kernels compute is compared with PyTorch elsewhere. Here: those that
+// test/exec compares row kernels with PyTorch. Here: those that
 // store past the caches leave the same bits as those that do not, wherever their
 // results lie; and so do those that have elements of even columns first as those
 // that have all in order.
@@ -119,7 +119,7 @@ void RowTest::compare(const char *inputs, const char *body, const char *results,
                      .getElementTypeBitWidth() /
                  8;
   for (mlir::Value input : plain.info.inputs) {
-    // Numbers around one, whatever the type.
+    // Numbers around one, for any type.
     std::vector<uint16_t> &bits = operands.emplace_back(bytesOf(input) / 2);
     uint16_t high = size == 2 ? 0x3c00 : 0x3f80;
     for (size_t i = 0; i < bits.size(); ++i)

@@ -96,7 +96,7 @@ TEST(Kernels, AreCutIntoEqualParts) {
   KernelTest test(100, 8);
   ASSERT_TRUE(runner.run(launchCount, &test)) << runner.error;
   EXPECT_EQ(test.parts, (Parts{{0, 33}, {33, 66}, {66, 100}}));
-  // Whoever is there does them.
+  // Any thread that is there does them.
   EXPECT_GE(test.threads.size(), 1u);
   EXPECT_LE(test.threads.size(), 3u);
   EXPECT_TRUE(test.aligned);
@@ -293,7 +293,7 @@ TEST(Streams, WakePromptlyAtNoHigherPriority) {
   }
 }
 
-/// Sums on stream 1 that nobody looks at, of one rank.
+/// Sums on stream 1, of one rank, that no op waits for.
 struct Sums {
   mw_rt_context *context;
   std::vector<float> in = std::vector<float>(kLong), out[2] = {in, in};

@@ -66,7 +66,7 @@ int32_t runRank(mw_rt_context *context, char *, const void *const *arguments, co
                 const void *const *, const void **) {
   auto &place = *static_cast<Place *>(const_cast<void *>(arguments[0]));
   float value = float(1 << place.rank);
-  // Who comes first may have to wait long for another's thread to be scheduled.
+  // The first rank may wait long until the thread of another one is scheduled.
   ++*place.begun;
   while (*place.begun < kRanks)
     std::this_thread::yield();

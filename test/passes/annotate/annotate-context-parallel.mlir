@@ -14,7 +14,7 @@
 // TWICE: context-parallel: ulysses and ring are both 'a': expected two axes
 
 // The sequence is sharded from the inputs on; heads take the axis while attention
-// runs. What only masks keys is needed whole by every rank.
+// runs. A value that only masks keys is needed whole by every rank.
 
 // CHECK-LABEL: func.func @main
 // CHECK-SAME: %{{.*}}: tensor<1x8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"ulysses"}, {}]>

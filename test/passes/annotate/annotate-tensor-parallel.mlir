@@ -1,6 +1,6 @@
 // RUN: sharding-opt %s --split-input-file --annotate-tensor-parallel | FileCheck %s
 
-// An MLP: up is column-parallel, down is row-parallel, whatever their names.
+// An MLP: up is column-parallel, down is row-parallel, for any names.
 
 // CHECK-LABEL: func.func @mlp
 // CHECK-SAME: tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "a"}

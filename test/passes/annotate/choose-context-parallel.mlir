@@ -23,7 +23,7 @@ func.func @one_host(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<
 
 // -----
 
-// Across hosts keys travel, with heads enough or not, whichever axis is written first.
+// Across hosts keys move along the ring, with heads enough or not, in any order of the axes.
 
 // CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
 dist.mesh @mesh = <["sp"=4, "host"=2], device = "h100">

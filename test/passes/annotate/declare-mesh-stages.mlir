@@ -30,7 +30,7 @@
 // SPMD: dist.all_reduce sum %{{.*}} axes ["ranks":(3)2]
 // SPMD-NOT: dist.all_gather
 
-// What all stages call the same keeps its name.
+// An axis that is the same in all stages keeps its name.
 
 // COMMON: dist.mesh @mesh = <["dp"=2, "ranks"=4]> {dist.stages
 

@@ -186,7 +186,7 @@ func.func @one_sequence(
 
 // -----
 
-// The same where another axis shards what lies below the tokens.
+// The same if another axis shards the dimensions below the tokens.
 // CHECK-LABEL: func.func @sharded_below
 // CHECK: %[[RELU:.*]] = nn.relu {{.*}} : tensor<16xf32>
 // CHECK: %[[SPLIT:.*]] = nn.reshape %[[RELU]] : (tensor<16xf32>) -> tensor<4x4xf32>

@@ -125,7 +125,7 @@ func.func @constant_in_each_layout(%x: tensor<4xf32> {nn.input = "x", dist.shard
 
 // -----
 
-// What is computed from padding may be in no table: as an index it is zero. That of an
+// An index that is computed from padding may be in no table: it is set to zero. That of an
 // input is zero already.
 
 // CHECK-LABEL: func.func @indices_from_padding

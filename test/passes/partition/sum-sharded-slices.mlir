@@ -14,7 +14,7 @@
 // CHECK: %[[S:.*]] = nn.select %[[M]], %[[X]], %[[Z]] {dist.sharding = #dist.sharding<@mesh, [{}, (14 pad 16 zigzag 2{"ring"}), {}]>}
 // CHECK: %[[R:.*]] = nn.reduce sum %[[S]] dims [1] {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, keep_dims, nn.id = 7 : i64}
 // CHECK: return %[[R]]
-// Positions are cut as the tokens lie; the condition of padding is false, so nothing else is masked.
+// Positions are cut like the tokens; the condition of padding is false, so nothing else is masked.
 // SPMD-LABEL: @last(
 // SPMD: %[[I:.*]] = nn.iota dim 0 : tensor<14xi64>
 // SPMD: %[[C:.*]] = dist.slice {{.*}} -> tensor<8xi64>
@@ -111,7 +111,7 @@ func.func @corner(%x: tensor<8x12xf32> {nn.input = "x", dist.sharding = #dist.sh
 
 // -----
 
-// More elements than ranks, a sum of more bytes, booleans, and dimensions that nobody shares.
+// More elements than ranks, a sum of more bytes, booleans, and dimensions that are not shared.
 // REMARK: remark: [sum-sharded-slices] declined: 3 of 12 elements of a dimension over 2 ranks are gathered: a sum sends 96 bytes and holds 3 x a chunk, a gather 192 and 2 x a chunk
 // REMARK: remark: [sum-sharded-slices] declined: 2 of 3 elements of a dimension over 2 ranks are gathered: a sum sends 16 bytes and holds 2 x a chunk, a gather 16 and 2 x a chunk
 // REMARK-NOT: remark

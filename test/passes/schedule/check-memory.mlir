@@ -13,7 +13,7 @@
 
 // CHECK: func.func @main
 
-// What one kernel computes of a value that it made is not in memory.
+// A value between ops of one kernel is not in memory.
 // FUSED: error: 'main' needs 1664 bytes on a rank, 1152 for parameters and inputs and 512 for what it computes, in the most frugal order: expected at most 1663, the memory ceiling
 //--- fused.mlir
 dist.mesh @mesh = <["tp"=2]>
@@ -27,7 +27,7 @@ func.func @main(
   return %1 : tensor<4x32xf32>
 }
 
-// Weights that are read packed and as they lie are there twice; packed ones have
+// Weights that are read both packed and as stored are there twice; packed ones have
 // whole panels (32 columns where 31 are).
 // TIED: error: 'main' needs 7200 bytes on a rank, 6176 for parameters and inputs (1152 of them for packing) and 1024 for what it computes, in the most frugal order: expected at most 1, the memory ceiling
 // TIEDREPORT: "weights": 4992

@@ -24,7 +24,7 @@ func.func @segments(%q: tensor<1x2x64x8xf32>, %s: tensor<1x64xi64>) -> tensor<1x
   // CHECK: nn.compare
   // CHECK: nn.select
   // CHECK: nn.attention
-  // What is looked at is in memory.
+  // A probed value is in memory.
   // PROBED: rt.kernel
   // PROBED: nn.compare
   // PROBED: rt.yield %{{.*}} : tensor<1x1x64x64xi1>
@@ -104,7 +104,7 @@ func.func @shared(%q: tensor<1x2x64x8xf32>, %p: tensor<64xf32>, %r: tensor<64x1x
 
 // -----
 
-// What it is computed from is not smaller.
+// The operands of the bias are not smaller than the bias.
 // REMARK: remark: [form-kernels] declined: nn.attention reads its bias from memory: it has 16 bytes, and what it is computed from 32
 // CHECK-LABEL: func.func @small
 // CHECK: nn.compare

@@ -21,7 +21,7 @@
 // Without a kernel for products they are alone.
 // NONE-LABEL: func.func @gated
 // NONE-COUNT-3: rt.kernel
-// Values that somebody looks at come out, of the same kernels.
+// Probed values are results of the same kernels.
 // PROBED-LABEL: func.func @gated
 // PROBED-COUNT-2: rt.kernel
 // PROBED: %[[UP:.*]] = nn.linear
@@ -82,7 +82,7 @@ func.func @norm(%x: tensor<16x64xf32>, %r: tensor<16x64xf32>, %p: tensor<64x64xf
 
 // -----
 
-// What else is added comes from the product in another way: it has to be there
+// The other addend comes from the product in another way: it has to be there
 // first.
 // CHECK-LABEL: func.func @cycle
 // CHECK: rt.kernel %arg0, %arg1 :
@@ -137,7 +137,7 @@ func.func @alone(%x: tensor<4x8xf32>, %p: tensor<16x8xf32> {nn.parameter = "p"},
 // CHECK-NEXT: rt.yield
 // CHECK-NOT: rt.kernel
 // CHECK: return
-// Values that somebody looks at are in memory.
+// Probed values are in memory.
 // PROBED-LABEL: func.func @operand
 // PROBED: nn.mul
 // PROBED-NEXT: nn.cast
@@ -156,7 +156,7 @@ func.func @operand(%x: tensor<2x8x64xf32>, %s: tensor<64xf32>, %p: tensor<32x64x
 
 // -----
 
-// Each thread would compute the activation, read both buffers; somebody else reads
+// Each thread would compute the activation, read both buffers; another op reads
 // the third.
 // CHECK-LABEL: func.func @not_ahead
 // CHECK-COUNT-6: rt.kernel

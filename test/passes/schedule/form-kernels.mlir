@@ -28,7 +28,7 @@ func.func @kernels(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<32xf32> {
   %2 = nn.linear %1, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
   // CHECK: %[[V:.*]] = nn.reshape %[[L]]
   %3 = nn.reshape %2 : (tensor<4x8xf32>) -> tensor<32xf32>
-  // Nobody reads this one.
+  // No op reads this one.
   // CHECK-NOT: nn.neg
   %dead = nn.neg %3 : tensor<32xf32>
   // CHECK: rt.kernel %[[V]]
@@ -88,7 +88,7 @@ func.func @one_stream(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh,
 
 // -----
 
-// What has launches already stays.
+// A function that has launches stays as it is.
 // CHECK-LABEL: func.func @formed
 // CHECK-COUNT-1: rt.kernel
 // CHECK-NOT: rt.kernel

@@ -7,7 +7,7 @@
 // WHEN: for the --when option: 'often': expected on, off or auto
 // REQUEST: for the --overlap option: 'sometimes': expected on, off or auto
 
-// What the smallest value is, it also keeps to.
+// The program fits the smallest ceiling that the error names.
 // CEILING: error: 'main' needs 1152 bytes on a rank, 128 for parameters and inputs and 1024 for what it computes, in the most frugal order: expected at most 1024, the memory ceiling
 // CHECK: rt.arena = 1024 : i64
 dist.mesh @mesh = <["tp"=4], device = "h100">

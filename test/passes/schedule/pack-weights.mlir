@@ -3,7 +3,7 @@
 // RUN: sharding-opt %s --form-kernels="target=cpu:x86-64" --pack-weights="target=cpu:x86-64" -split-input-file | FileCheck %s --check-prefix=NONE
 
 // A parameter that two products read is packed once, in either orientation;
-// what is no product reads it as it lies.
+// other ops read the stored weight.
 // CHECK-LABEL: func.func @two_products
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[V:.*]]: tensor<16x8xbf16>
 // CHECK-DAG: %[[PW:.*]] = rt.prepare %[[W]] <k = 8, n = 16, transposed = true, panel = 32> : tensor<16x8xf32>
@@ -47,7 +47,7 @@ func.func @computed_or_other_types(%x: tensor<4x8xf32> {nn.input = "x"}, %w: ten
 // -----
 
 // Parts of a parameter that are in one piece are views: they are packed by
-// themselves, and a bias is read where it lies. Others are kernels' business.
+// themselves, and a bias is read in place. Kernels read other parts by themselves.
 // CHECK-LABEL: func.func @parts_of_a_parameter
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[B:.*]]: tensor<16xf32>
 // CHECK: %[[S:.*]] = nn.slice %[[W]] starts [4, 0] limits [12, 8]

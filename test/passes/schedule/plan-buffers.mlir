@@ -1,6 +1,6 @@
 // RUN: sharding-opt %s --form-kernels --plan-buffers -split-input-file | FileCheck %s
 
-// An elementwise op writes over what it reads where nobody needs that later;
+// An elementwise op writes over an operand without later users;
 // softmax reads a whole column for each element, and is a kernel of its own.
 // CHECK-LABEL: func.func @in_place
 // CHECK-SAME: rt.arena = 256 : i64, rt.live = 256 : i64
@@ -39,7 +39,7 @@ func.func @not_in_place(%x: tensor<8x4xf32>) -> (tensor<4x8xf32>, tensor<8x4xf32
 
 // -----
 
-// What a view shows is needed as long as the view.
+// The buffer of a view is needed as long as the view.
 // CHECK-LABEL: func.func @views
 // CHECK-SAME: rt.arena = 256 : i64
 func.func @views(%x: tensor<4x8xf32>) -> (tensor<32xf32>, tensor<4x8xf32>) {
@@ -69,7 +69,7 @@ func.func @in_flight(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, 
     %4 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     rt.yield %4 : tensor<16x8xf32>
   }
-  // Its own buffer, although nobody but the collective needs the operand.
+  // Its own buffer, although only the collective needs the operand.
   // CHECK-NOT: rt.kernel %[[A]] at [[AT]]
   %1 = rt.kernel %0 : (tensor<4x8xf32>) -> tensor<4x8xf32> {
   ^bb0(%a: tensor<4x8xf32>):
