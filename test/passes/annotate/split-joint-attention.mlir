@@ -7,9 +7,9 @@
 // CHECK: %[[A:.*]], %[[LA:.*]] = nn.attention %[[IQ]], %[[IK]], %[[IV]] scale 5.000000e-01 :
 // CHECK: %[[B:.*]], %[[LB:.*]] = nn.attention %[[IQ]], %[[TK]], %[[TV]] scale 5.000000e-01 {nn.whole_keys} :
 // CHECK: %[[IO:.*]], %{{.*}} = nn.merge_attention %[[A]], %[[LA]], %[[B]], %[[LB]]
-// CHECK: nn.attention %[[TQ]], %[[IK]], %[[IV]]
-// CHECK: nn.attention %[[TQ]], %[[TK]], %[[TV]]
-// CHECK: %[[TO:.*]], %{{.*}} = nn.merge_attention
+// CHECK: %[[C:.*]], %[[LC:.*]] = nn.attention %[[TQ]], %[[IK]], %[[IV]]
+// CHECK: %[[D:.*]], %[[LD:.*]] = nn.attention %[[TQ]], %[[TK]], %[[TV]]
+// CHECK: %[[TO:.*]], %{{.*}} = nn.merge_attention %[[C]], %[[LC]], %[[D]], %[[LD]]
 // CHECK-NOT: nn.concat
 // CHECK-DAG: %[[IT:.*]] = nn.transpose %[[IO]]
 // CHECK-DAG: %[[TT:.*]] = nn.transpose %[[TO]]

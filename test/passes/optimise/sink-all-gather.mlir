@@ -5,10 +5,10 @@
 // Two layers. The residual stream stays on the shard from the first reduction to
 // the end; a cast and a reshape do not stop the gather.
 // CHECK-LABEL: func.func @layers
-// CHECK: dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
-// CHECK: nn.add {{.*}} -> tensor<4x8xf32>
-// CHECK: dist.slice %arg0 {{.*}} -> tensor<4x8xf32>
-// CHECK: %[[RESIDUAL:.*]] = nn.add {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[SUM:.*]] = dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[BIASED:.*]] = nn.add %[[SUM]], %arg3 {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[OWN:.*]] = dist.slice %arg0 {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[RESIDUAL:.*]] = nn.add %[[OWN]], %[[BIASED]] {{.*}} -> tensor<4x8xf32>
 // CHECK-NOT: dist.all_gather
 // CHECK: nn.rms_norm {{.*}} -> tensor<4x8xf32>
 // CHECK: nn.cast {{.*}} -> tensor<4x8xbf16>
@@ -16,8 +16,8 @@
 // CHECK: dist.all_gather {{.*}} dims [1] : (tensor<1x4x8xbf16>) -> tensor<1x16x8xbf16>
 // CHECK: nn.linear
 // CHECK-NOT: dist.all_gather
-// CHECK: dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
-// CHECK: nn.add %[[RESIDUAL]], {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[NEXT:.*]] = dist.reduce_scatter sum {{.*}} -> tensor<4x8xf32>
+// CHECK: nn.add %[[RESIDUAL]], %[[NEXT]] {{.*}} -> tensor<4x8xf32>
 // CHECK: nn.rms_norm {{.*}} -> tensor<4x8xf32>
 // CHECK: dist.all_gather {{.*}} -> tensor<16x8xf32>
 // CHECK-NEXT: return
@@ -56,13 +56,13 @@ func.func @layers(
 
 // Two norms of one value: it is gathered once, before them.
 // CHECK-LABEL: func.func @two_norms
-// CHECK: dist.reduce_scatter
-// CHECK: %[[SHARD:.*]] = nn.add {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[FIRST:.*]] = dist.reduce_scatter
+// CHECK: %[[SHARD:.*]] = nn.add %{{.*}}, %[[FIRST]] {{.*}} -> tensor<4x8xf32>
 // CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SHARD]]
 // CHECK: nn.rms_norm %[[WHOLE]]
 // CHECK: nn.layer_norm %[[WHOLE]]
-// CHECK: dist.reduce_scatter
-// CHECK: nn.add %[[SHARD]], {{.*}} -> tensor<4x8xf32>
+// CHECK: %[[SECOND:.*]] = dist.reduce_scatter
+// CHECK: nn.add %[[SHARD]], %[[SECOND]] {{.*}} -> tensor<4x8xf32>
 // CHECK: dist.all_gather
 // CHECK-NEXT: return
 // LOG: declined: all-gather stays above nn.rms_norm: more bytes would be gathered behind it
@@ -96,13 +96,13 @@ func.func @two_norms(
 // Past two projections to narrower values, on 18 tokens padded to 20.
 // CHECK-LABEL: func.func @narrowing
 // CHECK: dist.pad {{.*}} -> tensor<1x20x64xf32>
-// CHECK: dist.reduce_scatter {{.*}} -> tensor<1x5x64xf32>
-// CHECK: nn.add {{.*}} -> tensor<1x5x64xf32>
-// CHECK: %[[NORM:.*]] = nn.rms_norm {{.*}} -> tensor<1x5x64xf32>
-// CHECK: nn.linear %[[NORM]], {{.*}} -> tensor<1x5x16xf32>
+// CHECK: %[[SUM:.*]] = dist.reduce_scatter {{.*}} -> tensor<1x5x64xf32>
+// CHECK: %[[STREAM:.*]] = nn.add %{{.*}}, %[[SUM]] {{.*}} -> tensor<1x5x64xf32>
+// CHECK: %[[NORM:.*]] = nn.rms_norm %[[STREAM]] weight %arg7 {{.*}} -> tensor<1x5x64xf32>
+// CHECK: nn.linear %[[NORM]], %arg3 {{.*}} -> tensor<1x5x16xf32>
 // CHECK: dist.all_gather {{.*}} -> tensor<1x20x16xf32>
 // CHECK: nn.slice {{.*}} -> tensor<1x18x16xf32>
-// CHECK: nn.linear %[[NORM]], {{.*}} -> tensor<1x5x8xf32>
+// CHECK: nn.linear %[[NORM]], %arg4 {{.*}} -> tensor<1x5x8xf32>
 // CHECK: dist.all_gather {{.*}} -> tensor<1x20x8xf32>
 // LOG: applied: all-gather moves past a projection with a whole weight (gather_above_seconds = 3.8
 dist.mesh @mesh = <["tp"=4]>

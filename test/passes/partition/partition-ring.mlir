@@ -4,16 +4,19 @@
 // no further than that.
 
 // CHECK-LABEL: func.func @causal
-// CHECK: nn.attention %arg0, %arg1, %arg2
+// CHECK: %[[O0:.*]], %[[L0:.*]] = nn.attention %arg0, %arg1, %arg2
 // CHECK: %[[A:.*]]:2 = dist.permute %arg1, %arg2 axes ["ring"] pairs {{\[\[}}0, 1], [1, 2], [2, 3]]
 // CHECK: dist.positions <16{"ring"}> shift 1
-// CHECK: nn.attention %arg0, %[[A]]#0, %[[A]]#1
+// CHECK: %[[O1:.*]], %[[L1:.*]] = nn.attention %arg0, %[[A]]#0, %[[A]]#1
+// CHECK: %[[M1:.*]], %[[N1:.*]] = nn.merge_attention %[[O0]], %[[L0]], %[[O1]], %[[L1]] :
 // CHECK: %[[B:.*]]:2 = dist.permute %[[A]]#0, %[[A]]#1 axes ["ring"] pairs {{\[\[}}1, 2], [2, 3]]
-// CHECK: nn.attention %arg0, %[[B]]#0, %[[B]]#1
+// CHECK: %[[O2:.*]], %[[L2:.*]] = nn.attention %arg0, %[[B]]#0, %[[B]]#1
+// CHECK: %[[M2:.*]], %[[N2:.*]] = nn.merge_attention %[[M1]], %[[N1]], %[[O2]], %[[L2]] :
 // CHECK: %[[C:.*]]:2 = dist.permute %[[B]]#0, %[[B]]#1 axes ["ring"] pairs {{\[\[}}2, 3]]
-// CHECK: nn.attention %arg0, %[[C]]#0, %[[C]]#1
-// CHECK: nn.merge_attention
+// CHECK: %[[O3:.*]], %[[L3:.*]] = nn.attention %arg0, %[[C]]#0, %[[C]]#1
+// CHECK: %[[M3:.*]], %{{.*}} = nn.merge_attention %[[M2]], %[[N2]], %[[O3]], %[[L3]] :
 // CHECK-NOT: dist.permute
+// CHECK: return %[[M3]]
 #causal = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
 dist.mesh @mesh = <["ring"=4]>
 func.func @causal(%q: tensor<1x2x16x8xf32> {nn.input = "q", dist.sharding = #causal},
