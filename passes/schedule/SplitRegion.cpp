@@ -348,50 +348,92 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
   return true;
 }
 
-bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::string &reason) const {
+/// Chooses the ops of a growth that run in chunks: collectives, ops between them, and the
+/// products next to them with the ops on the way. A collective waits for the product before
+/// it, and the ops behind it for the product that follows, so these run in chunks too. Ops
+/// further away stay whole.
+class SplitRegionFinder::Trimmer {
+public:
+  Trimmer(const PlacementAnalysis &placement, const Growth &growth);
+  /// The chosen ops, in program order.
+  SmallVector<Operation *, 0> run();
+
+private:
+  struct Flags {
+    /// A collective of the growth is before the op, or behind it.
+    bool before = false, behind = false;
+    /// A path without a product leads from the op to the ops between collectives
+    /// (`leads`), or from those to the op (`trails`).
+    bool leads = false, trails = false;
+    /// A product is on such a path: at the op, or before it (`leads`) or behind it
+    /// (`trails`).
+    bool product = false;
+    bool isTrailing() const { return before && !behind && trails; }
+  };
+  /// Calls `callback` for the producers of the operands with rows, within the growth.
+  void forProducers(Operation *op, llvm::function_ref<void(Operation *)> callback) const;
+  Flags &getFlags(Operation *op) { return flags.find(op)->second; }
+  void findCollectives();
+  void findPathsBefore();
+  void findPathsBehind();
+  /// Returns true if a value of the op can be neither cut nor joined: its rows are
+  /// scattered, or it is attention over a part of the keys.
+  bool touchesInner(Operation *op) const;
+
+  const PlacementAnalysis &placement;
+  const Growth &growth;
+  /// The ops of the growth, in program order.
   SmallVector<Operation *, 0> order;
+  DenseMap<Operation *, Flags> flags;
+};
+
+SplitRegionFinder::Trimmer::Trimmer(const PlacementAnalysis &placement, const Growth &growth)
+    : placement(placement), growth(growth) {
   for (auto &entry : growth.ops)
     order.push_back(entry.first);
   llvm::sort(order, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
-
-  struct Flags {
-    /// A collective of the region is before, or behind.
-    bool before = false, behind = false;
-    /// A path to (from) the ops between collectives without a product on it.
-    bool leads = false, trails = false;
-    /// A product at or before (behind) it on such a path.
-    bool product = false;
-    bool kept = false;
-  };
-  DenseMap<Operation *, Flags> flags;
-  auto getFlags = [&](Operation *op) -> Flags & { return flags.find(op)->second; };
   for (Operation *op : order)
     flags[op] = {};
-  auto forProducers = [&](Operation *op, auto &&callback) {
-    const ChunkOp &how = growth.ops.find(op)->second;
-    for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
-      if (Operation *producer = place ? operand.getDefiningOp() : nullptr)
-        if (growth.ops.contains(producer))
-          callback(producer);
-  };
+}
+
+void SplitRegionFinder::Trimmer::forProducers(
+    Operation *op, llvm::function_ref<void(Operation *)> callback) const {
+  const ChunkOp &how = growth.ops.find(op)->second;
+  for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
+    if (Operation *producer = place ? operand.getDefiningOp() : nullptr)
+      if (growth.ops.contains(producer))
+        callback(producer);
+}
+
+void SplitRegionFinder::Trimmer::findCollectives() {
   for (Operation *op : order)
     forProducers(op, [&](Operation *producer) {
       getFlags(op).before |= getFlags(producer).before || isCollective(producer);
     });
   for (Operation *op : llvm::reverse(order)) {
-    Flags &own = getFlags(op);
+    const Flags own = getFlags(op);
     forProducers(op, [&](Operation *producer) {
       getFlags(producer).behind |= own.behind || isCollective(op);
     });
   }
-  // A collective waits for the product before it, and what is behind it for the
-  // product that follows: these run in chunks too, others at the ends stay whole.
+}
+
+void SplitRegionFinder::Trimmer::findPathsBefore() {
   for (Operation *op : llvm::reverse(order)) {
-    Flags &own = getFlags(op);
-    bool leads = isCollective(op) || (own.leads && !own.before && !isHeavy(op));
-    if (leads)
+    const Flags own = getFlags(op);
+    if (isCollective(op) || (own.leads && !own.before && !isHeavy(op)))
       forProducers(op, [&](Operation *producer) { getFlags(producer).leads = true; });
   }
+  for (Operation *op : order) {
+    Flags &own = getFlags(op);
+    if (own.before || !own.leads)
+      continue;
+    own.product |= isHeavy(op);
+    forProducers(op, [&](Operation *producer) { own.product |= getFlags(producer).product; });
+  }
+}
+
+void SplitRegionFinder::Trimmer::findPathsBehind() {
   for (Operation *op : order) {
     Flags &own = getFlags(op);
     forProducers(op, [&](Operation *producer) {
@@ -399,47 +441,52 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
       own.trails |= isCollective(producer) || (theirs.before && theirs.behind) ||
                     (theirs.trails && !isHeavy(producer));
     });
-    if (!own.before && own.leads) {
-      own.product |= isHeavy(op);
-      forProducers(op, [&](Operation *producer) { own.product |= getFlags(producer).product; });
-    }
   }
   for (Operation *op : llvm::reverse(order)) {
     Flags &own = getFlags(op);
-    auto isTrailing = [](const Flags &flags) {
-      return flags.before && !flags.behind && flags.trails;
-    };
-    if (!isTrailing(own))
+    if (!own.isTrailing())
       continue;
     own.product |= isHeavy(op);
     if (own.product)
       forProducers(op, [&](Operation *producer) {
         Flags &theirs = getFlags(producer);
-        theirs.product |= isTrailing(theirs) && !isHeavy(producer);
+        theirs.product |= theirs.isTrailing() && !isHeavy(producer);
       });
   }
-  // What cannot be cut or joined: scattered rows, and attention over a part of the
-  // keys.
+}
+
+bool SplitRegionFinder::Trimmer::touchesInner(Operation *op) const {
   auto isInner = [&](Value value, const TokenDim &place) {
     const Layout *layout = placement.lookup(value);
     return !place.axes.empty() || (layout && layout->keys.isPart());
   };
-  auto touchesInner = [&](Operation *op) {
-    const ChunkOp &how = growth.ops.find(op)->second;
-    bool found = false;
-    for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
-      found |= place && isInner(operand, *place);
-    for (auto [result, place] : llvm::zip_equal(op->getResults(), how.results))
-      found |= isInner(result, place);
-    return found;
-  };
+  const ChunkOp &how = growth.ops.find(op)->second;
+  for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
+    if (place && isInner(operand, *place))
+      return true;
+  for (auto [result, place] : llvm::zip_equal(op->getResults(), how.results))
+    if (isInner(result, place))
+      return true;
+  return false;
+}
+
+SmallVector<Operation *, 0> SplitRegionFinder::Trimmer::run() {
+  findCollectives();
+  findPathsBefore();
+  findPathsBehind();
+  llvm::erase_if(order, [&](Operation *op) {
+    const Flags &own = getFlags(op);
+    bool isNextToProduct =
+        own.product && ((!own.before && own.leads) || (!own.behind && own.trails));
+    bool isBetween = own.before && own.behind;
+    return !(isCollective(op) || isBetween || isNextToProduct || touchesInner(op));
+  });
+  return std::move(order);
+}
+
+bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::string &reason) const {
   bool anyCollective = false, anyHeavy = false;
-  for (Operation *op : order) {
-    Flags &own = getFlags(op);
-    own.kept = isCollective(op) || (own.before && own.behind) || touchesInner(op) ||
-               (own.product && ((!own.before && own.leads) || (!own.behind && own.trails)));
-    if (!own.kept)
-      continue;
+  for (Operation *op : Trimmer(placement, growth).run()) {
     anyCollective |= isCollective(op);
     anyHeavy |= isHeavy(op);
     region.index[op] = region.ops.size();
@@ -449,7 +496,13 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
     reason = "no product of the same rows is next to it";
     return false;
   }
+  return addValues(region, reason);
+}
 
+/// Adds the values of a region's ops. Checks that
+///  - values that enter or leave the region can be cut or joined (`addBoundary`);
+///  - there are rows for two chunks.
+bool SplitRegionFinder::addValues(SplitRegion &region, std::string &reason) const {
   region.rows = std::numeric_limits<int64_t>::max();
   auto add = [&](Value value, const TokenDim &place) {
     region.places[value] = place;

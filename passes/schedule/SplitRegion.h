@@ -85,6 +85,7 @@ public:
 
 private:
   struct Growth;
+  class Trimmer;
   bool getMovedAxes(dist::RedistributeOp op, unsigned number, int64_t dim, dist::AxisList &gained,
                     dist::AxisList &lost) const;
   std::optional<TokenDim> matchMove(mlir::Operation *op, bool isResult, unsigned number,
@@ -95,6 +96,7 @@ private:
              Growth &growth, llvm::SmallVectorImpl<mlir::Value> &worklist) const;
   void grow(mlir::Value seed, const TokenDim &place, Growth &growth) const;
   bool trim(const Growth &growth, SplitRegion &region, std::string &reason) const;
+  bool addValues(SplitRegion &region, std::string &reason) const;
   bool addBoundary(mlir::Value value, const TokenDim &place, SplitRegion &region,
                    std::string &reason) const;
   int64_t getTrueRows(mlir::Value value, const TokenDim &place) const;
