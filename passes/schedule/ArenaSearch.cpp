@@ -108,7 +108,7 @@ struct WalkPlan {
   int64_t visits = 0;
 };
 
-/// What the walks under one limit have learned.
+/// The results of the walks under one limit.
 struct Tried {
   /// Hashes of arrangements without a solution. A collision can hide a solution, but
   /// never gives a wrong one.

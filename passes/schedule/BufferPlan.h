@@ -17,12 +17,12 @@
 namespace meshwright {
 
 struct BufferPlan {
-  /// Bytes of the arena, and the largest sum of what is needed at once.
+  /// Bytes of the arena, and the largest sum of the buffers that are needed at once.
   int64_t arena = 0, live = 0;
 };
 
-/// What `--plan-buffers` would come to for a function of launches in its present
-/// order, if it looked so hard, and until the arena is at most `enough`; changes nothing.
+/// The plan of a function of launches in its present order, by a search with this budget
+/// that ends when the arena is at most `enough`. Leaves the function as it is.
 BufferPlan planBuffers(mlir::func::FuncOp func, SearchEffort effort, int64_t enough = 0);
 
 /// For each op of the body of a function of launches, in order, the bytes of the

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Kernels are groups of ops (Grouping.h). The function's body is written anew:
-// each group, collective, view and constant once what it reads is there, else in
-// program order.
+// Kernels are groups of ops (Grouping.h). LaunchWriter writes the function's body anew:
+// groups, collectives, views and constants, each behind its operands, else in program
+// order.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,10 +31,10 @@ using namespace meshwright;
 
 namespace {
 
-/// Something that is emitted at once: a group, or an op on its own.
+/// A unit that is emitted at once: a group, or an op of its own.
 struct Unit {
   KernelGroup group;
-  /// Values from outside that it reads.
+  /// Values from outside that the unit reads.
   SmallVector<Value> inputs;
   bool isKernel = false;
   bool isEmitted = false;
@@ -96,7 +96,7 @@ void LaunchWriter::collectUnits() {
     unit.isKernel = isKernel;
     units.push_back(std::move(unit));
   };
-  // Backward, to see what is needed of the rest.
+  // Backward, because the other ops are units only if a unit needs them.
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     for (size_t i : llvm::reverse(groupsAt.lookup(&op)))
       add(std::move(groups[i]), /*isKernel=*/true);
@@ -111,7 +111,8 @@ void LaunchWriter::collectUnits() {
       makers[result] = i;
 }
 
-/// Streams: collectives whose groups may share two ranks are in one.
+/// Assigns streams: collectives whose groups can share two or more ranks share a stream,
+/// so that all ranks issue them in one order.
 void LaunchWriter::assignStreams() {
   dist::MeshAttr mesh = dist::getSpmdMesh(func);
   SmallVector<dist::AxisList> sets;
@@ -208,8 +209,8 @@ LogicalResult LaunchWriter::emit(size_t index) {
   return success();
 }
 
-/// Whether the bytes of many values like this can be added: more than 2^45 elements of
-/// eight bytes are more than processors address.
+/// Returns true for at most 2^45 elements. More elements of eight bytes exceed the address
+/// space of processors, and sums of bytes could overflow.
 static bool isAddressable(RankedTensorType type) {
   int64_t count = 1;
   for (int64_t size : type.getShape()) {

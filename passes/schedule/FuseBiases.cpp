@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // A bias has an element for each query and each key: in a long sequence it is larger
-// than all else. Where it is computed from values that have one for each query or for
-// each key, each attention computes it for itself, and it is never in memory. That
-// pays only if nobody else needs it there.
+// than all other values. If it is computed from values with an element for each query or
+// for each key, each attention computes the bias in its own kernel, and the bias is never
+// in memory. That pays only if no other op reads it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -43,7 +43,7 @@ static void decline(nn::AttentionOp op, const Twine &reason) {
                     ("nn.attention reads its bias from memory: " + reason).str());
 }
 
-/// An op of the region that someone else needs, too; null if there is none.
+/// An op of the region that an op outside of it needs; null if there is none.
 static Operation *findShared(const Candidate &candidate, const llvm::DenseSet<Operation *> &fused,
                              const llvm::DenseSet<Operation *> &live,
                              const GroupingOptions &options) {
@@ -82,11 +82,12 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
     if (region->ops.size() > options.target.getMaxKernelOps())
       decline(op, Twine(region->ops.size()) + " ops compute it");
     else if (read >= bytes)
-      decline(op, "it has " + Twine(bytes) + " bytes, and what it is computed from " + Twine(read));
+      decline(op, "it has " + Twine(bytes) + " bytes, and its operands have " + Twine(read));
     else
       candidates.push_back({op, std::move(*region)});
   }
-  // What one attention leaves in memory, others read there.
+  // A bias that one attention leaves in memory is read there by the others, so the
+  // candidates are filtered until none is left out.
   while (true) {
     llvm::DenseSet<Operation *> fused;
     for (const Candidate &candidate : candidates) {

@@ -15,8 +15,8 @@
 
 namespace meshwright {
 
-/// For each attention whose kernel computes its bias, the ops that do it. An op may be
-/// those of several; where it is no constant, nobody else among the live ops reads it.
+/// For each attention whose kernel computes its bias, the ops of the bias. An op may
+/// belong to several attentions. Unless it is a constant, no other live op reads it.
 llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Operation *>>
 fuseBiases(mlir::Block &body, const llvm::DenseSet<mlir::Operation *> &live,
            const GroupingOptions &options);

@@ -5,15 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A product's kernel can go on with its results while they are in cache. Of the
-// kernel that reads a product, those ops move there that compute element by
-// element, up to the first that looks at a row as a whole: all of an activation
-// or a gate, of a residual addition and the norm behind it the addition. That
-// pays where fewer bytes go through memory, which is what is counted.
+// A product's kernel can process its results while they are in cache. The elementwise
+// ops of the kernel that reads the product move there, up to the first op that needs
+// whole rows: all of an activation or a gate, but of a residual addition and a norm only
+// the addition. That pays if fewer bytes go through memory, so `countBytes` decides.
 //
-// It also copies its input, by blocks, and can compute it then. Since each thread
-// copies all, and does so again for each block of columns, only cheap ops on one
-// buffer of the input's size move there: a cast, a scale of features, a bias.
+// The product's kernel also copies its input, by blocks, and can compute it then. Each
+// thread copies the whole input, and again for each block of columns. So only cheap ops
+// on one buffer of the input's size move there: a cast, a scale of features, a bias.
 //
 //===----------------------------------------------------------------------===//
 
@@ -64,7 +63,7 @@ private:
 
 } // namespace
 
-/// Ops that somebody needs; kernels only have such.
+/// Finds the ops that a kernel or the function's results need.
 void Fuser::findLive() {
   for (Operation &op : llvm::reverse(body))
     if (op.hasTrait<OpTrait::IsTerminator>() || groupsOf.contains(&op) ||
@@ -72,7 +71,7 @@ void Fuser::findLive() {
       live.insert(&op);
 }
 
-/// Whether the user wants to look at a value.
+/// Returns true if the user probes the value.
 bool Fuser::isWanted(Value value) const {
   return options.keepProbed && value.getDefiningOp()->hasAttr(nn::NnDialect::kIdAttr);
 }
@@ -80,7 +79,7 @@ bool Fuser::isWanted(Value value) const {
 void Fuser::decline(Operation *op, const Twine &reason) const {
   logKernelDecision(
       op, Outcome::Declined,
-      (op->getName().getStringRef() + " is not followed by anything in its kernel: " + reason)
+      (op->getName().getStringRef() + " takes no further ops into its kernel: " + reason)
           .str());
 }
 
@@ -97,8 +96,8 @@ SmallVector<size_t> Fuser::findReaders(Value value) const {
   return sorted;
 }
 
-/// Of a kernel's ops those that go on with the product's elements, and what
-/// they alone need.
+/// The ops of the reader's kernel that process the product element by element, and the
+/// ops that only they need.
 Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
   auto type = cast<RankedTensorType>(product.getType());
   const KernelGroup &group = groups[reader];
@@ -133,15 +132,15 @@ Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
   return ops;
 }
 
-/// Whether what the ops read has to wait for the product other than through
-/// them.
+/// Returns true if an operand of the ops depends on the product by a path outside of the
+/// ops.
 bool Fuser::dependsOn(const OpSet &ops, Value product) const {
   Operation *last = ops.back();
   llvm::SmallDenseSet<Operation *> seen(ops.begin(), ops.end());
   SmallVector<Operation *> open;
   bool found = false;
   auto follow = [&](Operation *user) {
-    // What begins behind the ops cannot lead to them.
+    // Ops behind the last of the ops cannot lead to them.
     auto owners = groupsOf.find(user);
     if (owners == groupsOf.end()) {
       if (live.contains(user) && user->isBeforeInBlock(last) && seen.insert(user).second)
@@ -164,7 +163,7 @@ bool Fuser::dependsOn(const OpSet &ops, Value product) const {
   return found;
 }
 
-/// The ops as a kernel that gives what others read.
+/// The ops as a kernel. Its results are the values that other ops read.
 KernelGroup Fuser::makeGroup(const OpSet &ops) const {
   KernelGroup group;
   group.ops.assign(ops.begin(), ops.end());
@@ -178,7 +177,7 @@ KernelGroup Fuser::makeGroup(const OpSet &ops) const {
   return group;
 }
 
-/// What a kernel reads and writes, without what is only kept to be looked at.
+/// Bytes that a kernel reads and writes, without results that are only probed.
 int64_t Fuser::countBytes(const KernelGroup &group) const {
   llvm::SmallDenseSet<Operation *> members(group.ops.begin(), group.ops.end());
   llvm::SmallDenseSet<Value> seen;
@@ -199,15 +198,14 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
   return bytes;
 }
 
-/// Whether it has a kernel that reads packed weights.
+/// Returns true if the product's kernel reads packed weights.
 bool Fuser::isProduct(nn::LinearOp linear) const {
   auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
   auto func = cast<func::FuncOp>(body.getParentOp());
   return parameter && func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr);
 }
 
-/// Has the products that read a kernel's result do all of it; returns whether
-/// groups changed.
+/// Moves a kernel into the products that read its result. Returns true if groups changed.
 bool Fuser::fuseAhead(size_t made) {
   KernelGroup &group = groups[made];
   if (group.results.size() != 1 || llvm::any_of(group.ops, [&](Operation *op) {
@@ -221,7 +219,7 @@ bool Fuser::fuseAhead(size_t made) {
                (isFree(op) || groupsOf.lookup(op).size() == 1);
       }))
     return false;
-  // Its readers, maybe through a view, are products.
+  // All readers, directly or through a view, must be products.
   OpSet views;
   llvm::SmallMapVector<size_t, KernelGroup, 4> fused;
   int64_t before = countBytes(group), after = 0;
@@ -246,7 +244,7 @@ bool Fuser::fuseAhead(size_t made) {
         ops.insert(input.getDefiningOp());
       ops.insert(groups[owners[0]].ops.begin(), groups[owners[0]].ops.end());
       KernelGroup whole = makeGroup(ops);
-      // What views show of it stays inside.
+      // Views inside the kernel are no results of it.
       whole.results = groups[owners[0]].results;
       if (!options.target.getPackedWeight(KernelRegion::of(whole.ops, whole.results)))
         return false;
@@ -269,13 +267,13 @@ bool Fuser::fuseAhead(size_t made) {
   return true;
 }
 
-/// Has a product do what it can of the kernel that reads it; returns whether
+/// Moves ops of the kernel that reads a product into the product's kernel. Returns true if
 /// groups changed.
 bool Fuser::fuse(size_t product) {
   auto linear = cast<nn::LinearOp>(groups[product].ops.front());
   if (!isProduct(linear))
     return false;
-  // A view of it may be what others read.
+  // The readers may read a view of the product.
   Value value = linear.getResult();
   Operation *view = value.hasOneUse() ? *value.user_begin() : nullptr;
   if (view && isa<nn::ReshapeOp>(view) && live.contains(view) && !groupsOf.contains(view))
@@ -292,14 +290,14 @@ bool Fuser::fuse(size_t product) {
   if (!reader)
     return false;
   if (dependsOn(ops, value)) {
-    decline(linear, "what else is needed for that depends on the product");
+    decline(linear, "another operand of these ops depends on the product");
     return false;
   }
   if (view && llvm::any_of(view->getUsers(), [&](Operation *user) {
         return live.contains(user) && !ops.contains(user);
       }))
     return false;
-  // Free ops stay, too, where they are needed.
+  // Free ops stay in the reader, too, if other ops there need them.
   KernelGroup left;
   llvm::SmallDenseSet<Operation *> kept;
   for (Operation *op : llvm::reverse(groups[*reader].ops))
@@ -315,12 +313,12 @@ bool Fuser::fuse(size_t product) {
   if (view)
     ops.insert(view);
   KernelGroup fused = makeGroup(ops);
-  // Views between kernels are nobody's results.
+  // A view between kernels is no result of a kernel.
   if (llvm::any_of(fused.results, [](Value result) { return rt::isView(result.getDefiningOp()); }))
     return false;
   KernelRegion region = KernelRegion::of(fused.ops, fused.results);
   if (!options.target.getPackedWeight(region)) {
-    decline(linear, "its kernel cannot do what follows");
+    decline(linear, "its kernel cannot compute these ops");
     return false;
   }
   int64_t before = countBytes(groups[product]) + countBytes(groups[*reader]);
@@ -350,8 +348,8 @@ void Fuser::run() {
       products.push_back(i);
   }
   findLive();
-  // Of several products that one kernel reads the last one has all that it
-  // needs soonest.
+  // If one kernel reads several products, the last product comes first: all operands of
+  // the ops are there when it ends.
   llvm::sort(products, [&](size_t a, size_t b) {
     return groups[b].ops.front()->isBeforeInBlock(groups[a].ops.front());
   });

@@ -12,8 +12,8 @@
 
 namespace meshwright {
 
-/// Moves ops from the kernels of a function to those of products that they
-/// follow, or that alone read them, where that saves memory traffic.
+/// Moves ops from the kernels of a function into the kernels of products that precede
+/// them, or that are their only readers, if that saves memory traffic.
 void fuseProducts(mlir::Block &body, std::vector<KernelGroup> &groups,
                   const GroupingOptions &options);
 

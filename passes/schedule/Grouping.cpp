@@ -21,7 +21,7 @@ static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// Whether each user may compute it for itself, so that it need not be a kernel.
+/// Returns true if each user may compute the op in its own kernel.
 static bool isDuplicable(Operation *op) { return isFree(op) || isMovement(op) || rt::isView(op); }
 
 namespace {
@@ -30,14 +30,14 @@ namespace {
 struct Group {
   SmallVector<Operation *> ops;
   SmallVector<Value> results;
-  /// Whether a row kernel computes it, so that it may grow.
+  /// True if a row kernel computes the group, so that it can take further ops.
   bool isRows = false;
   /// The first and the last of the ops.
   Operation *first = nullptr, *last = nullptr;
 };
 
-/// Grows kernels from their last ops backward: each op joins the kernel of those
-/// that read it, if one kernel can compute them as well together.
+/// Grows kernels backward from their last ops: an op joins the kernel of its readers if
+/// one kernel can compute them together without extra cost.
 class Grouper {
 public:
   Grouper(Block &body, const GroupingOptions &options) : body(body), options(options) {}
@@ -49,8 +49,8 @@ private:
   void place(Operation *op);
   bool joinAll(Operation *op, ArrayRef<size_t> readers);
   bool joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead);
-  /// Whether a group can take an op, as one of its results if others read it;
-  /// says why not.
+  /// Returns true if a group can take an op, as one of its results with `asResult`.
+  /// Otherwise `reason` states why not.
   bool canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const;
   void take(size_t index, Operation *op, bool asResult);
   bool wouldCycle(size_t index, Operation *op) const;
@@ -62,7 +62,7 @@ private:
   std::vector<Group> groups;
   /// The groups that compute an op.
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
-  /// How often an op is evaluated in its groups.
+  /// The number of elements of an op that its groups evaluate.
   llvm::DenseMap<Operation *, int64_t> points;
 };
 
@@ -73,7 +73,7 @@ int64_t Grouper::getTimesEvaluated(const Group &group, Operation *op) const {
   for (Operation *user : op->getUsers()) {
     if (!llvm::is_contained(group.ops, user))
       continue;
-    // Statistics of rows are taken once; a rotation reads each element twice.
+    // A reduction reads each element of a row once; a rotation reads each twice.
     int64_t own = points.lookup(user);
     if (isRowReduction(user) && user->getOperand(0) == op->getResult(0))
       own = std::max(own, countOf(op->getResult(0)));
@@ -104,26 +104,26 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
     reason = joined.reason;
     return false;
   }
-  // Elements that are far apart are gathered once, not in each pass.
+  // Elements that are not contiguous are read one by one. Passes would repeat that.
   bool hasPasses = llvm::any_of(joined.plan->pieces,
                                 [](const RowPiece &piece) { return !piece.statistics.empty(); });
   if (joined.plan->isScalar && hasPasses &&
       !options.target.planRows(KernelRegion::of(group.ops, group.results)).plan->isScalar) {
-    reason = "it is computed element by element, and rows are gone over several times";
+    reason = "it is computed element by element, and the kernel makes several passes over its rows";
     return false;
   }
   return true;
 }
 
-/// Whether the group, with the op as one of its results, would need results of
-/// others that need this one.
+/// Returns true if the group, with the op as one of its results, would depend on a group
+/// that depends on this result.
 bool Grouper::wouldCycle(size_t index, Operation *op) const {
   const Group &group = groups[index];
   llvm::SmallDenseSet<size_t> seenGroups;
   llvm::SmallDenseSet<Operation *> seen;
   SmallVector<Operation *> open;
-  // What reads the results of what an op is part of. Units that begin behind
-  // the group cannot lead to it.
+  // Follows the results of the groups of an op to their readers. Groups that begin behind
+  // this one cannot lead to it.
   auto follow = [&](Operation *user) {
     auto owners = groupsOf.find(user);
     if (owners == groupsOf.end()) {
@@ -164,7 +164,7 @@ void Grouper::take(size_t index, Operation *op, bool asResult) {
   groupsOf[op].push_back(index);
 }
 
-/// Every reader computes the op for itself.
+/// Adds the op to the kernel of each reader.
 bool Grouper::joinAll(Operation *op, ArrayRef<size_t> readers) {
   std::string reason;
   for (size_t reader : readers)
@@ -175,7 +175,7 @@ bool Grouper::joinAll(Operation *op, ArrayRef<size_t> readers) {
   return true;
 }
 
-/// One reader computes the op, and gives it to the others.
+/// Adds the op to the kernel of one reader; the others read its result.
 bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
   bool asResult = isRead || readers.size() > 1;
   std::string reason;
@@ -200,7 +200,7 @@ void Grouper::place(Operation *op) {
   if (rt::isCollective(op) || op->getNumResults() != 1 || (isa<nn::ConstantOp>(op) && !isFree(op)))
     return;
   bool canJoin = isRowOp(op) && !isa<dist::PadOp>(op);
-  // Who reads it: kernels, and others.
+  // The readers: kernels (`readers`) and other ops (`isRead`).
   SmallVector<size_t> readers;
   bool isRead = options.keepProbed && op->hasAttr(nn::NnDialect::kIdAttr);
   SmallVector<Operation *> users(op->user_begin(), op->user_end());
@@ -215,11 +215,11 @@ void Grouper::place(Operation *op) {
         if (!llvm::is_contained(readers, owner) && !llvm::is_contained(groups[owner].ops, op))
           readers.push_back(owner);
   }
-  // All that read it compute it already.
+  // All readers compute the op already.
   if (groupsOf.contains(op) && readers.empty() && !isRead)
     return;
   if (isView) {
-    // Views are between kernels, and within one where they join what is before.
+    // A view is between kernels, or in a kernel that also has the op before it.
     Operation *producer = op->getOperand(0).getDefiningOp();
     bool joins = rt::getBuffer(op->getResult(0)).getDefiningOp() && isRowOp(producer) &&
                  !isFree(producer) && !isa<nn::ConstantOp>(producer);
@@ -232,7 +232,7 @@ void Grouper::place(Operation *op) {
     if (isShared && joinAll(op, readers))
       return;
     if (isFree(op)) {
-      // Made where it is needed, and once for the rest.
+      // Computed in each reader that can take it, and once for the others.
       SmallVector<size_t> rest;
       std::string reason;
       for (size_t reader : readers) {
@@ -255,7 +255,7 @@ void Grouper::place(Operation *op) {
   take(groups.size() - 1, op, /*asResult=*/true);
 }
 
-/// Ops that somebody needs.
+/// Finds the ops that the function's results or a probe need.
 void Grouper::findLive() {
   for (Operation &op : llvm::reverse(body))
     if (op.hasTrait<OpTrait::IsTerminator>() ||

@@ -15,12 +15,11 @@
 
 namespace meshwright {
 
-/// What one launch computes.
+/// The ops that one launch computes.
 struct KernelGroup {
-  /// In program order. An op may be in several groups: it is then computed in
-  /// each.
+  /// In program order. An op may be in several groups; then each of them computes it.
   llvm::SmallVector<mlir::Operation *> ops;
-  /// What ops outside read of it.
+  /// The values that ops outside read.
   llvm::SmallVector<mlir::Value> results;
 };
 
@@ -35,8 +34,8 @@ struct GroupingOptions {
 void logKernelDecision(mlir::Operation *op, Outcome outcome, std::string message,
                        std::vector<std::pair<std::string, double>> numbers = {});
 
-/// The kernels of a function, without an order. Ops that nobody needs are in
-/// none; neither are collectives, views and constants that are arrays.
+/// The kernels of a function, in no order. Dead ops are in no kernel; neither are
+/// collectives, views and constants that are arrays.
 std::vector<KernelGroup> groupKernels(mlir::func::FuncOp func, const GroupingOptions &options);
 
 } // namespace meshwright

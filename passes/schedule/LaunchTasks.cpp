@@ -28,8 +28,8 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
   return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
 }
 
-/// What makes the operands, seen through what is between launches.
-/// `numbers` has the task of a launch, or of a wait.
+/// Adds the tasks that make the operands, seen through the ops between launches.
+/// `numbers` maps launches and waits to their tasks.
 static void addDependences(ScheduleTask &task, Operation *op,
                            const DenseMap<Operation *, unsigned> &numbers) {
   llvm::SmallSetVector<unsigned, 4> dependences;

@@ -16,15 +16,16 @@
 
 namespace meshwright {
 
-/// Which collectives run beside kernels: those whose links do, all, or none.
+/// The collectives that run beside kernels: those whose links work by themselves
+/// (`CostModel::runsBeside`), all, or none.
 enum class RunBeside { ByLink, Always, Never };
 
 /// The overlap that the function asks for (`rt.overlap`); none if it does not say.
 std::optional<OnOffAuto> getRequestedOverlap(mlir::func::FuncOp func);
 
-/// A function of launches, in its order: kernels, and collectives with their
-/// waits. What is between launches (views, constants, prepared parameters) goes
-/// with its readers.
+/// The tasks of a function of launches, in its order: kernels, and collectives with their
+/// waits. Views, constants and prepared parameters are no tasks; dependences go through
+/// them.
 struct LaunchTasks {
   LaunchTasks(mlir::func::FuncOp func, const CostModel &model, RunBeside beside);
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr llvm::StringLiteral kPass = "overlap-collectives";
 
-/// A function of launches, to be put into another order.
+/// A function of launches that is put into another order.
 class Program {
 public:
   Program(func::FuncOp func, const CostModel &model, RunBeside beside)
@@ -32,8 +32,8 @@ public:
 
   ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
-  /// Writes the launches in this order. Waits come where their results are
-  /// first read, or directly behind the starts where nothing runs beside.
+  /// Writes the launches in this order. A wait comes before the first reader of its
+  /// results, or directly behind its start if nothing runs beside it.
   void arrange(ArrayRef<unsigned> order, bool blocking = false);
 
 private:
@@ -48,7 +48,7 @@ private:
 
 } // namespace
 
-/// Puts an op at the end, what it needs before it.
+/// Puts an op at the end, and the producers of its operands before it.
 void Program::place(Operation *op) {
   if (!placed.insert(op).second)
     return;
@@ -71,7 +71,7 @@ void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
       for (Operation *wait : start.getFuture().getUsers())
         place(wait);
   }
-  // What only the function's results need, or nobody.
+  // Ops that only the function's results need, then waits whose results have no users.
   placeOperands(block.getTerminator());
   for (unsigned i : order)
     if (rt::StartOp start = getStart(i))
@@ -86,8 +86,16 @@ struct OverlapCollectivesPass
   using OverlapCollectivesPassBase::OverlapCollectivesPassBase;
 
   void runOnOperation() override;
-  /// Finds an order within the ceiling, and its schedule. `plain` has the same
-  /// launches, none of which runs beside others; null if none does anyway.
+  /// Finds an order within the ceiling, and its schedule. `plain` has the same launches,
+  /// but no collective runs beside kernels; null if none does in `program`.
+  ///
+  /// Outline, until an arena fits into the bytes that arguments and packing leave:
+  ///  1. the present order, with a small and a large search budget;
+  ///  2. `tryOrders`: list schedules under nine falling memory limits, the original order
+  ///     and the order with the least memory per step, and the best of them with a large
+  ///     budget;
+  ///  3. the same for `plain`.
+  /// The error names the smallest arena of all these orders.
   LogicalResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                     Schedule &schedule);
 };
@@ -101,7 +109,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
     fixed += rt::getBufferBytes(type);
   int64_t budget = ceiling - fixed, communication = schedule.communication;
   int64_t least = std::numeric_limits<int64_t>::max(), last = 0;
-  // The arena may need more than the sum of what is in it at once.
+  // An arena can be larger than the largest sum of live buffers, so it is planned.
   auto fits = [&](SearchEffort effort) {
     last = planBuffers(func, effort, budget).arena;
     least = std::min(least, last);
@@ -119,8 +127,9 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
     program.arrange(schedule.order, order.blocks);
     return fits(effort);
   };
-  // Orders that keep to less and less than an arena, whatever the ceiling: so the least
-  // of them is one that a ceiling can ask for. That one is looked at closely.
+  // The memory limits of these orders do not depend on the ceiling, so a later run with
+  // the smallest arena as its ceiling finds the same order. That order gets the large
+  // budget.
   auto tryOrders = [&](Program &program, int64_t arena, bool blocks) {
     ArrayRef<ScheduleTask> tasks = program.getTasks();
     Order best;
@@ -135,7 +144,7 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
     for (int64_t tenths = 9; tenths > 0; --tenths)
       if (tryNext(scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks))
         return true;
-    // As it came, and with the least that each step may take.
+    // The original order, and the order with the least memory per step.
     return tryNext(simulateInOrder(tasks), /*blocks=*/true) ||
            tryNext(scheduleTasks(tasks, 1), /*blocks=*/true) ||
            tryOrder(program, best, SearchEffort::Much);

@@ -1,4 +1,4 @@
-//===- PackWeights.cpp - parameters in the form products read -------------===//
+//===- PackWeights.cpp - parameters in the packed form of products --------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -13,8 +13,8 @@ include "mlir/Pass/PassBase.td"
 def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
   let summary = "notes on SPMD functions how they are to be scheduled";
   let description = [{
-    The schedule is made when a program is compiled; what its user asked for
-    travels with it.
+    The schedule is made when a program is compiled. This pass stores the user's requests
+    as attributes of the SPMD functions.
 
     ```mlir
     func.func @main(...) attributes {dist.spmd = @mesh}
@@ -24,10 +24,10 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
     func.func @main(...) attributes {dist.spmd = @mesh, rt.memory_ceiling = 1024 : i64, rt.overlap = "off"}
     ```
 
-    With `overlap=auto` and a ceiling, copies are scheduled with collectives in chunks
-    where that pays, nowhere, and wherever they can be. If the first does not keep to the
-    ceiling, `rt.chunks = "none"` or `"all"` notes the one that does; if none does, the
-    one that needs least, which the refusal names. What is noted already stays.
+    With `overlap=auto` and a ceiling, the pass schedules copies with three choices of
+    chunks: those that pay, none, and all. If the first choice exceeds the ceiling,
+    `rt.chunks = "none"` or `"all"` names the choice that fits; if none fits, the one that
+    needs least, which the error of the schedule names. An attribute that is there stays.
   }];
   let options = [Option<"overlap", "overlap", "::meshwright::OnOffAuto",
                         /*default=*/"::meshwright::OnOffAuto::Auto", "on, off or auto">,
@@ -70,26 +70,24 @@ def SetTargetPass : Pass<"set-target", "::mlir::ModuleOp"> {
 def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let summary = "cuts collectives and the products around them into chunks that overlap";
   let description = [{
-    Requires an SPMD function (passes over others); guarantees the same results
-    in the same layouts.
+    Requires an SPMD function and leaves other functions as they are. Guarantees the same
+    results in the same layouts.
 
-    From each collective on, the ops that compute each row (token, or sequence
-    of a batch) on its own are found through their factor rules, up to those
-    that mix rows (attention). Where the cost model says that it saves time they
-    run in chunks of the rows: while one chunk is on the links, another one is
-    computed. Rows that a reduce-scatter hands out are those of its chunk, so
-    that in between each rank has a part of each chunk, not a chunk of its own.
-    At the ends chunks are slices and concats of whole rows.
+    From each collective on, factor rules find the ops that compute each row (a token, or a
+    sequence of a batch) by itself, up to ops that mix rows (attention). If it saves time by
+    the cost model, these ops run in chunks of the rows: while one chunk is on the links,
+    another chunk is computed. A reduce-scatter within the region scatters the rows of one
+    chunk, so each rank has a part of each chunk, not a chunk of its own. At the ends of the
+    region, chunks are slices and concats of whole rows.
 
-    Attention computes each head, and each sequence of a batch, on its own: these
-    are rows, too. Between the all-to-alls of Ulysses attention runs in chunks of
-    key/value heads, from the projections on, of whose weights each chunk has the
-    rows that make its heads. A collective of several values is in chunks where
-    each of its values is.
+    Attention computes each head, and each sequence of a batch, by itself, so these are rows
+    too. Between the all-to-alls of Ulysses, attention runs in chunks of key/value heads.
+    The projections belong to the region: each chunk has the rows of the weights that make
+    its heads. A collective of several values runs in chunks if each of its values does.
 
-    What it costs: weights are read once for each chunk of tokens, what is
-    projected once for each chunk of heads, and each chunk is a launch. Chunks are as many as take least time when the program is played
-    with the model's times; the decision log has the numbers.
+    Cost: weights are read once for each chunk of tokens, the projected values once for each
+    chunk of heads, and each chunk is a launch. The number of chunks is the one with the
+    least time in a simulation with the model's times. The decision log has the numbers.
 
     ```mlir
     %0 = nn.linear %x, %w : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
@@ -120,31 +118,31 @@ def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
 def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
   let summary = "groups the ops of a program into launches";
   let description = [{
-    Takes an SPMD function or a global one without collectives, ops of `nn` and
-    `dist` on tensors; leaves functions that have launches already as they are.
-    Guarantees the same results: a function of `rt.kernel`, and of `rt.start`
-    followed by its `rt.wait` for each collective. Constants and views
-    (`nn.reshape`, `dist.constrain`) stay between them. Ops that nobody reads go.
+    Requires an SPMD function, or a global one without collectives, with ops of `nn` and
+    `dist` on tensors. Leaves functions that have launches as they are. Guarantees the same
+    results, computed by `rt.kernel`, and by an `rt.start` and its `rt.wait` for each
+    collective. Constants and views (`nn.reshape`, `dist.constrain`) stay between them. Dead
+    ops are removed.
 
-    An op joins the kernel that reads it where one kernel can go over the rows of
-    both: elementwise ops, movement, casts, rotary ops, norms, softmax and
-    reductions of rows. Where others read it too, it is one more result (a
-    residual sum and its norm). Ops that cost nothing are in each kernel that
-    reads them. It does not join where it would be computed several times at
-    some cost; that, and rows that do not agree, are decisions in the log.
+    An op joins the kernel that reads it if one kernel can process the rows of both:
+    elementwise ops, movement, casts, rotary ops, norms, softmax and reductions of rows. If
+    other kernels read it too, it becomes a result of the kernel (a residual sum and its
+    norm). Free ops are in each kernel that reads them. An op does not join if that would
+    compute it several times at some cost, or if the rows do not agree; the decision log
+    says so.
 
-    A product by a parameter goes on with its results in the kernel that computes
-    them, where fewer bytes then go through memory: with the activation or the
-    gate that reads them, with the residual addition ahead of a norm. Casts between
-    the types of values stay, so that results are the same bit by bit. Cheap ops
-    whose result only products read (a scale of features, a cast, a mask of rows),
-    on one buffer of that size, are computed where each product copies its operand.
+    The kernel of a product by a parameter also computes ops on the product's results, if
+    fewer bytes then go through memory: the activation or gate that reads them, or the
+    residual addition before a norm. Casts between the types of values stay, so that results
+    are the same bit by bit. Cheap ops on one buffer of the operand's size that only products
+    read (a scale of features, a cast, a mask of rows) are computed where each product copies
+    its operand.
 
-    An attention computes its bias where that is cheap, elementwise, and of values
-    of which none varies with both the query and the key: segments of a packed sequence,
-    positions, padding of keys. The bias is then never in memory. Each attention that
-    reads it does so for itself; where anything else reads it, or it is looked at, or
-    has no more bytes than these values, all read it from memory.
+    An attention computes its bias if the bias is cheap, elementwise, and made of values
+    that vary with the query or with the key, but not with both: segments of a packed
+    sequence, positions, padding of keys. The bias is then never in memory; each attention
+    that reads it computes it. If another op reads the bias, or it is probed, or it has no
+    more bytes than these values, all read it from memory.
 
     ```mlir
     %s = nn.compare eq %r, %k : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
@@ -200,18 +198,17 @@ def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
 def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp"> {
   let summary = "orders launches so that collectives run beside kernels";
   let description = [{
-    Takes a function of launches; guarantees the same results. A collective starts
-    as soon as its operands are there and is waited for where its results are
-    first read; among the kernels that could run, those go first from which a
-    collective follows soonest. Several such orders are played, with collectives
-    in time and late; the one with the least time is kept. What goes around a
-    ring takes two places in turn. Collectives of one stream keep one order on all
-    ranks. Where links take the device's own time (see `overlap` in
-    docs/devices.md) nothing moves.
+    Requires a function of launches; guarantees the same results. A collective starts as
+    soon as its operands are there, and its wait comes before the first reader of its
+    results. Of the kernels that could run, the one goes first from which a collective
+    follows soonest. Several such orders are simulated, with collectives in time and late,
+    and the one with the least time is kept. Values that move around a ring take two buffers
+    by turns. Collectives of one stream keep one order on all ranks. If links take the
+    device's own time (see `overlap` in docs/devices.md), the order stays as it is.
 
-    With a ceiling the arguments, in the forms that they are held in, and the arena
-    together stay within it: less overlaps then, down to the order with the smallest
-    arena. Where that is still too large it is an error that says how much is needed.
+    With a ceiling, the arguments (packed and unpacked) and the arena together stay within
+    it: less overlaps then, down to the order with the smallest arena. If that is still too
+    large, the pass fails with an error that names the bytes that are needed.
 
     ```mlir
     %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
@@ -253,11 +250,10 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
 def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
   let summary = "has the weights of matrix products packed at load";
   let description = [{
-    Takes a function of launches. Where a launch is a product that a kernel is
-    generated for (`nn.linear` in f32 or bf16) and its weight is a parameter, it
-    reads the parameter as `rt.prepare` gives it; or its part, where that is in
-    one piece (a view, see docs/dialects/rt.md). Other launches read parameters
-    as they lie, so that a parameter may be there in both forms.
+    Requires a function of launches. If a launch is a product with a generated kernel
+    (`nn.linear` in f32 or bf16) and its weight is a parameter, or a contiguous part of one
+    (a view, see docs/dialects/rt.md), the launch reads the weight from an `rt.prepare`.
+    Other launches read parameters as stored, so a parameter may be there in both forms.
 
     ```mlir
     %1 = rt.kernel %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
@@ -282,17 +278,16 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
 }
 
 def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
-  let summary = "gives every result of a launch its place in the arena";
+  let summary = "gives every result of a launch its offset in the arena";
   let description = [{
-    Takes a function of launches, planned or not. Guarantees that buffers that
-    are needed at one time do not overlap: a launch's operands and results are
-    needed while it runs, those of a collective from its start to its wait. The
-    function gets `rt.arena`, the bytes of all of them, and `rt.live`, the
-    largest sum of what is needed at once, which no plan can stay below.
+    Requires a function of launches, planned or not. Guarantees that buffers that are needed
+    at one time do not overlap: the operands and results of a launch are needed while it
+    runs, those of a collective from its start to its wait. The function gets `rt.arena`,
+    the bytes of the arena, and `rt.live`, the largest sum of buffers that are needed at
+    once. No plan has a smaller arena than `rt.live`.
 
-    A kernel of elementwise ops writes over an operand that it reads at the same
-    index where nobody needs the operand later; arguments of the function are
-    never written.
+    A kernel of elementwise ops writes over an operand that it reads at the same index if no
+    later launch needs the operand. Arguments of the function are never written.
 
     ```mlir
     %1 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {

@@ -20,7 +20,7 @@ void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions 
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernelsPass(kernels));
-  // Before an order is chosen under a memory ceiling: what is packed takes memory.
+  // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
   pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
@@ -30,7 +30,7 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
   dist::MeshAttr mesh = dist::getSpmdMesh(func);
   if (!mesh)
     mesh = dist::MeshAttr::get(func.getContext(), {}, "");
-  // Where a wait follows at once the compute stream stands still.
+  // A collective whose wait follows at once blocks the compute stream.
   LaunchTasks launches(func, CostModel(mesh), RunBeside::Always);
   int64_t blocking = 0;
   for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches))

@@ -14,8 +14,8 @@
 namespace meshwright {
 
 struct ScheduleOptions {
-  /// Keep every value that has an `nn.id` between kernels, where it can be
-  /// looked at.
+  /// Keep every value that has an `nn.id` in memory between kernels, so that it can be
+  /// probed.
   bool keepProbed = false;
   /// Cut collectives into chunks that overlap with kernels, where the function's
   /// `rt.overlap` allows it. Probed values are those of whole tensors, so a program that
@@ -32,16 +32,16 @@ void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &optio
 
 /// Seconds that a rank's collectives take by the cost model.
 struct CommunicationTime {
-  /// In which the compute stream stands still, and in which it computes.
+  /// While the compute stream is idle, and while it computes.
   double exposed = 0, hidden = 0;
   /// Of the whole program.
   double total = 0;
 };
 
-/// The times of a function of launches in the order that they are in.
+/// The times of a function of launches in its present order.
 CommunicationTime estimateCommunication(mlir::func::FuncOp func);
 
-/// Whether the function is a planned rt program.
+/// Returns true if the function is a planned rt program.
 bool isPlanned(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -1,12 +1,12 @@
-//===- PlanBuffers.cpp - places in the arena ------------------------------===//
+//===- PlanBuffers.cpp - offsets in the arena -----------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// A block is bytes of the arena for a range of launches: a result, and those
-// that are written over it.
+// A block of the arena holds a result for an interval of launches, and the results that
+// are written over it in place.
 //
 //===----------------------------------------------------------------------===//
 
@@ -34,6 +34,8 @@ using namespace meshwright;
 
 namespace {
 
+/// Plans the arena of one function: finds the last use of each buffer, makes the blocks
+/// (`makeBlocks`), and assigns offsets (ArenaSearch.h).
 class Planner {
 public:
   explicit Planner(func::FuncOp func) : func(func) {
@@ -43,9 +45,9 @@ public:
     makeBlocks();
   }
   void run();
-  /// Without writing it.
+  /// Plans without writing offsets to the function.
   BufferPlan measure(SearchEffort effort, int64_t enough);
-  /// Bytes that are needed while each op runs.
+  /// For each op, the bytes that are needed while it runs.
   std::vector<int64_t> getLive() const;
 
 private:
@@ -55,8 +57,8 @@ private:
 
   func::FuncOp func;
   int64_t alignment = rt::kBufferAlignment;
-  /// The launches in order, and the last one that needs a buffer. What else there
-  /// is, views and constants, takes no time: where it stands does not matter.
+  /// The launches in order, and the last launch that needs a buffer. Views and constants
+  /// are no steps, because they take no time.
   int64_t numSteps = 0;
   DenseMap<Operation *, int64_t> steps;
   DenseMap<Value, int64_t> lastUse;
@@ -67,7 +69,7 @@ private:
 
 } // namespace
 
-/// The value, and which result of a collective it is, that stands for a buffer.
+/// The key of a buffer in `blockOf`: a value, and for a future the number of the result.
 static std::pair<Value, unsigned> getOwner(Value value) {
   value = rt::getBuffer(value);
   if (auto wait = value.getDefiningOp<rt::WaitOp>())
@@ -182,7 +184,7 @@ BufferPlan Planner::measure(SearchEffort effort, int64_t enough) {
 
 void Planner::run() { write(measure(SearchEffort::Much, /*enough=*/0)); }
 
-/// Every value that is computed is computed in a launch.
+/// Checks that every computed value is computed in a launch.
 static LogicalResult checkFormed(func::FuncOp func) {
   if (!func.getBody().hasOneBlock())
     return emitError(func.getLoc(), "'")
@@ -209,7 +211,8 @@ struct PlanBuffersPass : meshwright::impl::PlanBuffersPassBase<PlanBuffersPass> 
       return;
     if (!getKernelTarget(func))
       return signalPassFailure();
-    // What is there of a plan goes; that starts and waits pair up is needed here.
+    // Removes an earlier plan. Then checks that starts and waits pair up, as the planner
+    // needs.
     func->removeAttr(rt::RtDialect::kArenaAttr);
     if (failed(verifyRaces(func)))
       return signalPassFailure();

@@ -1,4 +1,4 @@
-//===- PlannedMemory.cpp - what a rank holds, as scheduled ----------------===//
+//===- PlannedMemory.cpp - memory of a rank, as scheduled -----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -20,7 +20,7 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// That of an op, or of what is in it.
+/// The stage of an op, or of the first op within it that has one.
 static StringRef getStageWithin(Operation *op) {
   StringRef stage;
   op->walk<WalkOrder::PreOrder>([&](Operation *inner) {
@@ -58,7 +58,7 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
     module.activationsPeak = 0;
   Memory::Module *current = nullptr;
   for (auto [op, live] : llvm::zip_equal(planned.front(), getLiveBytes(planned))) {
-    // What moves values between stages belongs to the one before.
+    // Ops between stages belong to the stage before them.
     StringRef stage = getStageWithin(&op);
     auto known = llvm::find_if(memory.modules, [&](auto &module) { return module.name == stage; });
     if (known != memory.modules.end())
@@ -69,7 +69,7 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   return memory;
 }
 
-/// The memory of a copy that is scheduled under the ceiling; none where that fails.
+/// The memory of a copy that is scheduled under the ceiling; none if that fails.
 static std::optional<Memory> plan(FunctionOpInterface function, int64_t ceiling,
                                   PlannedMemory &refused) {
   auto module = function->getParentOfType<ModuleOp>();

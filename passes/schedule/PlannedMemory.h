@@ -1,13 +1,12 @@
-//===- PlannedMemory.h - what a rank holds, as scheduled --------*- C++ -*-===//
+//===- PlannedMemory.h - memory of a rank, as scheduled ---------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Which values are in memory, and when, is known once kernels are formed and their
-// order is chosen: what only kernels read of others within them (masks that attention
-// computes, elements of fused ops) never is.
+// The values in memory are known once kernels are formed and ordered. Values between ops
+// of one kernel (masks that attention computes, elements of fused ops) are never there.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,22 +23,23 @@ namespace meshwright {
 
 struct PlannedMemory {
   Memory memory;
-  /// Why no order keeps to the ceiling, and the least that one needs; empty if one does.
+  /// The error if no order keeps to the ceiling, and the least bytes that an order needs.
+  /// Empty if an order fits.
   std::string refusal;
   int64_t needed = 0;
 };
 
-/// Schedules a copy of the module of an SPMD or a global program, as its function says
-/// it is to be, and measures that. `ceiling` is in bytes; none if 0. Where a program
-/// cannot be scheduled (it branches) all values count, from definition to last use.
+/// Schedules a copy of the module of an SPMD or a global program, as the attributes of its
+/// function request, and measures it. `ceiling` is in bytes; 0 for none. If a program
+/// cannot be scheduled (it branches), all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
-/// What a planned program holds besides its weights: their packing, its inputs and its
-/// arena. The weights and the stages are `counted` on the program that it was made from.
+/// Adds to `counted`, the memory of the program before it was scheduled, the packing, the
+/// inputs and the arena of the planned program.
 Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 
-/// Bytes that a function of launches takes for packed parameters (`rt.prepare`) beyond
-/// those of the parameters: padding, and all of those that are read as they lie, too.
+/// Bytes that packed parameters (`rt.prepare`) take beyond the parameters themselves:
+/// padding, and the whole packed form of parameters that are also read unpacked.
 /// Zero, after an error, if the function's target is unknown.
 int64_t getPackingBytes(mlir::func::FuncOp func);
 

@@ -1,4 +1,4 @@
-//===- RequestSchedule.cpp - how a program is to be scheduled -------------===//
+//===- RequestSchedule.cpp - requests for the schedule of a program -------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -42,8 +42,9 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
   void chooseChunks(func::FuncOp func);
 };
 
-/// Chunks need more memory where many are in flight, or less, as each is smaller. Where
-/// those that pay do not keep to the ceiling, none or all of them may.
+/// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
+/// need more memory, because many are in flight, or less, because each is smaller. Takes
+/// the first choice that fits, else the one that needs least.
 void RequestSchedulePass::chooseChunks(func::FuncOp func) {
   StringRef name = rt::RtDialect::kChunksAttr;
   StringAttr best;

@@ -32,8 +32,8 @@ constexpr llvm::StringLiteral kPass = "split-collectives";
 // Simulating chunks
 //===----------------------------------------------------------------------===//
 
-/// Chunks of an argument, a parameter above all, are views of it (rt::isView)
-/// where the rows are outermost.
+/// Returns true if chunks of the value are views (rt::isView): chunks of an argument whose
+/// rows are outermost.
 bool isCutForNothing(Value value, const TokenDim &place) {
   auto type = cast<RankedTensorType>(value.getType());
   ArrayRef<int64_t> before = type.getShape().take_front(place.dim);
@@ -41,13 +41,13 @@ bool isCutForNothing(Value value, const TokenDim &place) {
          llvm::all_of(before, [](int64_t size) { return size == 1; });
 }
 
-/// Plays a stretch of the program with a region in chunks.
+/// Simulates a stretch of the program with a region in chunks, without writing it.
 class ChunkSimulator {
 public:
   ChunkSimulator(const CostModel &model, bool always) : model(model), always(always) {}
 
-  /// The ops of `stretch`, those of the region once for each of its chunks
-  /// (`bounds`; none: whole).
+  /// The schedule of the ops of `stretch`. Ops of the region run once for each chunk
+  /// (`SplitRegion::bounds`; without bounds, whole).
   Schedule simulate(ArrayRef<Operation *> stretch, const SplitRegion &region);
 
 private:
@@ -108,7 +108,7 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
   tasks.clear();
   made.clear();
   unsigned chunks = std::max<size_t>(1, region.bounds.size());
-  // To cut a value up, or to join it.
+  // The time to cut a value into chunks, or to join it.
   auto getMoveTime = [&](Value value) {
     return model.getMemoryTime(2 * getTensorBytes(value.getType()));
   };
@@ -170,9 +170,19 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
 // Rewriting
 //===----------------------------------------------------------------------===//
 
-/// Writes a block anew with regions in chunks. Ops of a region gather in a batch;
-/// what reads its results whole waits behind the batch. A batch is written chunk
-/// by chunk between one collective and the next.
+/// Writes a block anew with regions in chunks.
+///
+/// Outline of `run`, over the ops in program order:
+///  1. An op of a region joins the `batch`. An op that reads a result of the batch is
+///     `deferred`. Any other op is moved to the end at once.
+///  2. An op of another region, or an op of the region that reads a result of the batch
+///     whole, calls `flush`.
+///  3. `flush` orders the batch by levels, the number of collectives before an op within the
+///     batch, and writes each level chunk by chunk (`write`). Thus the collectives of one
+///     level start before the ops of the next level need them. It then joins the values
+///     that ops read whole (`join`) and writes the deferred ops.
+///
+/// Complexity: linear in the ops of the block times the number of chunks.
 class Splitter {
 public:
   Splitter(Block &block, ArrayRef<SplitRegion> regions)
@@ -199,7 +209,7 @@ private:
   const SplitRegion *region = nullptr;
   SmallVector<const ChunkOp *> batch;
   SmallVector<Operation *> deferred;
-  /// Those of both.
+  /// The ops of `batch` and `deferred`.
   DenseSet<Operation *> waiting;
   DenseMap<Value, SmallVector<Value, 4>> chunks;
   SmallVector<Operation *> replaced;
@@ -225,8 +235,8 @@ Value Splitter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
   return list[chunk] = hideRanks(value, slice, place);
 }
 
-/// Rows that are sharded get a dimension of their ranks before them, of which
-/// each rank has one: then what it cuts and joins is whole. `part` is a part of
+/// Adds a dimension for the ranks before rows that are sharded. Each rank has one element of
+/// it, so the row dimension is whole when a rank cuts or joins it. `part` is a part of
 /// `value`.
 Value Splitter::exposeRows(Value value, Value part, const TokenDim &place) {
   if (!region->sharded.contains(value))
@@ -264,7 +274,7 @@ void Splitter::write(const ChunkOp &how, unsigned chunk) {
       list[chunk] = value;
     }
   };
-  // All but the last chunk have true rows alone: nothing to pad, strip or mask.
+  // Only the last chunk has padding: in the others there is nothing to pad, strip or mask.
   bool isLast = chunk + 1 == region->bounds.size();
   auto mask = dyn_cast<MaskPaddingOp>(how.op);
   bool masksRows = mask && int64_t(mask.getDim()) == how.results[0].dim;
@@ -276,7 +286,7 @@ void Splitter::write(const ChunkOp &how, unsigned chunk) {
   op->removeAttr(nn::NnDialect::kIdAttr);
   for (auto [result, type] : llvm::zip_equal(op->getResults(), types))
     result.setType(type);
-  // The ops that spell sizes of dimensions.
+  // Ops with sizes of dimensions among their attributes.
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
     SmallVector<int64_t> limits(slice.getLimits());
     limits[how.results[0].dim] = cast<RankedTensorType>(types[0]).getDimSize(how.results[0].dim);
@@ -287,7 +297,7 @@ void Splitter::write(const ChunkOp &how, unsigned chunk) {
   setResults(op->getResults());
 }
 
-/// The whole value, for those who read it whole.
+/// Joins the chunks of a value for the ops that read it whole.
 void Splitter::join(Value value, const TokenDim &place) {
   auto readsWhole = [&](OpOperand &use) { return !region->readsChunk(use); };
   if (llvm::none_of(value.getUses(), readsWhole))
@@ -309,7 +319,7 @@ void Splitter::join(Value value, const TokenDim &place) {
 
 void Splitter::flush() {
   if (!batch.empty()) {
-    // Collectives on the way to an op, within the batch.
+    // The number of collectives before an op, within the batch.
     DenseMap<Operation *, unsigned> levels;
     SmallVector<SmallVector<const ChunkOp *>> byLevel;
     for (const ChunkOp *how : batch) {
@@ -403,8 +413,8 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCo
               const DenseMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
 };
 
-/// Cuts the region into the number of chunks that takes least time; false where
-/// none takes less than the whole.
+/// Cuts the region into the number of chunks with the least simulated time. Returns false
+/// if none takes less time than the whole.
 bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
                                   ArrayRef<Operation *> order,
                                   const DenseMap<Operation *, unsigned> &positions, Schedule &whole,
@@ -424,8 +434,8 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
     if (!region.cut(count))
       break;
     Schedule schedule = simulator.simulate(stretch, region);
-    // What the model does not know of small products costs more than a part in
-    // two hundred.
+    // More chunks must gain a part in two hundred: the model leaves out costs of small
+    // products.
     bool better = best.empty() || schedule.time < split.time - split.time / 200;
     worse = better ? 0 : worse + 1;
     if (better) {
@@ -438,7 +448,7 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   region.bounds = best;
   if (best.empty())
     return false;
-  // Estimates are not that good: below one part in a hundred there is no gain.
+  // A gain below one part in a hundred is within the error of the estimates.
   return always || split.time < whole.time - whole.time / 100;
 }
 
@@ -477,7 +487,7 @@ void SplitCollectivesPass::runOnOperation() {
   CostModel model(mesh);
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
 
-  // Values that follow from parameters alone are no rows of what flows through.
+  // Values that depend on parameters only are no activations, so they have no rows.
   DenseSet<Value> flowing;
   for (BlockArgument argument : func.getArguments())
     if (!func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
@@ -506,7 +516,7 @@ void SplitCollectivesPass::runOnOperation() {
       bool better = choose(candidate, model, order, positions, before, after);
       if (candidate.bounds.empty())
         continue;
-      // The gain compares: stretches may differ.
+      // Candidates are compared by their gain, because their stretches may differ.
       if (!best || before.time - after.time > whole.time - split.time) {
         best = &candidate;
         pays = better;

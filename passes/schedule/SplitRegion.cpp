@@ -1,4 +1,4 @@
-//===- SplitRegion.cpp - what can run in chunks ---------------------------===//
+//===- SplitRegion.cpp - ops that can run in chunks -----------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -29,7 +29,7 @@ bool meshwright::isCollective(Operation *op) {
 //===----------------------------------------------------------------------===//
 
 bool SplitRegion::cut(int64_t count) {
-  // Products like full blocks of rows.
+  // Products are fastest with full blocks of rows.
   constexpr int64_t kBlock = 16;
   int64_t unit = multiple;
   if (rows >= 4 * count * std::lcm(multiple, kBlock))
@@ -55,8 +55,8 @@ int64_t SplitRegion::getSize(const TokenDim &place, unsigned i) const {
 
 static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
 
-/// The axes that a redistribute takes from a dimension (`lost`), or adds to it;
-/// false where it does anything else to the dimension.
+/// The axes that a redistribute takes from a dimension (`lost`) and adds to it (`gained`).
+/// Returns false if it changes the dimension in another way.
 bool SplitRegionFinder::getMovedAxes(RedistributeOp op, unsigned number, int64_t dim,
                                      AxisList &gained, AxisList &lost) const {
   const Layout *from = placement.lookup(op->getOperand(number));
@@ -78,17 +78,16 @@ bool SplitRegionFinder::getMovedAxes(RedistributeOp op, unsigned number, int64_t
   return true;
 }
 
-/// An op that hands rows on to other ranks, or changes how many there are of
-/// them: collectives, padding, and the slice that takes padding off. Result `i`
-/// is made of operand `i`; where the rows are in one, `place`, this is where they
-/// are in the other.
+/// Matches an op that moves rows to other ranks or changes their number: collectives,
+/// padding, and the slice that strips padding. Result `i` is made of operand `i`. `place`
+/// states the rows of one of them; returns those of the other.
 std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResult, unsigned number,
                                                      const TokenDim &place) const {
   if (op->getNumOperands() != op->getNumResults())
     return std::nullopt;
   RankedTensorType from = getType(op->getOperand(number)), to = getType(op->getResult(number));
   int64_t dim = place.dim;
-  // What becomes of the axes along which the rows are scattered.
+  // The change of the axes over which the rows are scattered.
   AxisList gained, lost;
   bool resized = false;
   auto getOwnAxes = [&] { return getCollectiveAxes(op, mesh); };
@@ -127,7 +126,7 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   } else {
     return std::nullopt;
   }
-  // A strip or padding of rows that lie on several ranks is not at one's tail.
+  // Padding of scattered rows is at the tail of the last rank only, not of each rank.
   if (resized && !place.axes.empty())
     return std::nullopt;
   TokenDim other = place;
@@ -137,7 +136,7 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
     return std::nullopt;
   other.axes.truncate(other.axes.size() - removed.size());
   other.axes.append(added.begin(), added.end());
-  // Whole rows on each rank, the same in all; a slice pads what does not divide.
+  // Each rank has the same number of whole rows. A slice pads rows that do not divide.
   int64_t size = (isResult ? from : to).getDimSize(dim);
   other.size = other.padded = size / other.inner;
   bool keepsRows = !resized && !isa<dist::SliceOp>(op);
@@ -146,8 +145,8 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   return other;
 }
 
-/// An op that computes chunks of the rows in `place` of one of its values; where
-/// only what it reads beside them is in the way `reason` says so.
+/// Matches an op that can compute chunks of the rows in `place` of one of its values. If
+/// only another operand prevents that, `reason` states it.
 std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, unsigned number,
                                                 const TokenDim &place, std::string &reason) const {
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
@@ -158,8 +157,8 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   std::optional<TokenFactor> where = findTokens(rule, dims[place.dim], place);
   if (!where || where->outer != 1 || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
-  // Parts of attention belong together by their queries and keys, which chunks of
-  // these would not show; chunks of a batch or of heads do.
+  // Parts of attention belong together by their queries and keys. Chunks of queries or
+  // keys would hide that; chunks of a batch or of heads keep it.
   auto part = dyn_cast<LogSumExpOpInterface>(op);
   if (part && part.getLogSumExp()) {
     const FactorRule::ValueFactors &result = rule.results[0];
@@ -177,19 +176,19 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
       return std::nullopt;
     how.results.push_back(*result);
   }
-  // Scattered rows are not those that a rank has without chunks: what it reads
-  // beside them must go with the rows of any of these ranks.
+  // With chunks a rank has other scattered rows than without. So its other operands must
+  // be the same on all ranks that the rows are scattered over.
   for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how.operands)) {
     const Layout *layout = placement.lookup(operand);
     if (own || (layout && !layout->uses(place.axes)))
       continue;
     reason = (op->getName().getStringRef() +
-              " reads beside its rows what differs between the ranks of " +
+              " reads, beside its rows, a value that differs between the ranks of " +
               toString(place.axes, mesh) + ", over which they are scattered")
                  .str();
     return std::nullopt;
   }
-  // Rows within other rows would be cut out of each of these.
+  // Rows that are not outermost would be cut out of each outer row.
   for (const std::optional<TokenDim> &operand : how.operands)
     if (operand && operand->outer != 1)
       return std::nullopt;
@@ -203,12 +202,11 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
 // Growing
 //===----------------------------------------------------------------------===//
 
-/// All that the rows reach.
+/// The values and ops that the rows reach.
 struct SplitRegionFinder::Growth {
   DenseMap<Value, TokenDim> places;
   DenseMap<Operation *, ChunkOp> ops;
-  /// Ops that are not to be reached: moves of several values, of which others have
-  /// no such rows.
+  /// Excluded ops: moves of several values, some of which have no such rows.
   DenseSet<Operation *> excluded;
   /// Why an op was not taken in.
   std::string reason;
@@ -219,7 +217,7 @@ struct SplitRegionFinder::Growth {
   }
 };
 
-/// Takes in the op that has rows, in `place`, of one of its values.
+/// Takes in an op, if it can compute chunks of the rows in `place` of one of its values.
 void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, const TokenDim &place,
                               Growth &growth, SmallVectorImpl<Value> &worklist) const {
   if (op->getBlock() != &block || op->getNumRegions() != 0 || op->getNumResults() == 0 ||
@@ -266,7 +264,7 @@ void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, con
 }
 
 void SplitRegionFinder::grow(Value seed, const TokenDim &place, Growth &growth) const {
-  // Whether a move of several values has rows in all of them shows at the end.
+  // Whether a move has rows in each of its values is known at the end of a growth.
   for (bool isDone = false; !isDone;) {
     growth.places.clear();
     growth.ops.clear();
@@ -299,14 +297,14 @@ int64_t SplitRegionFinder::getTrueRows(Value value, const TokenDim &place) const
   if (!layout || !layout->dims[place.dim].isPadded())
     return getRows(place);
   const DimLayout &dim = layout->dims[place.dim];
-  // Padding at the tail of the rows, or somewhere within.
+  // Rows with padding in another position than their tail are not supported.
   if (dim.factors.size() != 1 || dim.factors.front().axes != place.axes)
     return 0;
   return dim.getGlobalSize() / place.inner;
 }
 
-/// Whether a value may be cut into chunks, or joined from them: where its rows
-/// are whole on each rank, or are a rank's own for good.
+/// Returns true if a value can be cut into chunks or joined from them: each rank has all
+/// rows, or rows of its own in the whole program. Otherwise `reason` states why not.
 bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitRegion &region,
                                     std::string &reason) const {
   if (!place.axes.empty()) {
@@ -327,7 +325,7 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
     return false;
   }
   if (layout->isBlockwise()) {
-    reason = "a value lies in blocks where the ops that can run in chunks end";
+    reason = "a value is in blocks where the ops that can run in chunks end";
     return false;
   }
   if (!dim.isSharded())
@@ -337,8 +335,7 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
              " with padding where the ops that can run in chunks end";
     return false;
   }
-  // Whether chunks of each rank's own rows are chunks of the sequence only layouts
-  // in natural order say.
+  // Only in natural order are chunks of each rank's own rows chunks of the sequence.
   if (const LayoutFactor &factor = dim.factors.front();
       factor.order != TokenOrder::Natural || factor.shift != 0) {
     reason = "the rows are not in natural order where the ops that can run in chunks end";
@@ -538,7 +535,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
   SmallVector<SplitRegion, 2> regions;
   bool anyRows = false, anyAlone = false, reorders = false;
   auto tryRows = [&](unsigned number, int64_t dim) {
-    // From the side on which the rows are whole.
+    // Starts at the side of the collective on which the rows are whole.
     bool gathers = false;
     if (auto gather = dyn_cast<AllGatherOp>(collective))
       gathers = gather.getDims()[number] == dim;
@@ -585,7 +582,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
           tried[{op, unsigned(i), own->dim}] = why;
   };
   for (auto [number, operand] : llvm::enumerate(collective->getOperands()))
-    // The last dimension's rows would be cut out of all others.
+    // Chunks of the last dimension would be cut out of each row.
     for (int64_t dim = 0; dim + 1 < getType(operand).getRank(); ++dim)
       tryRows(number, dim);
   if (reason.empty() && reorders)

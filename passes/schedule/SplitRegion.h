@@ -1,13 +1,13 @@
-//===- SplitRegion.h - what can run in chunks -------------------*- C++ -*-===//
+//===- SplitRegion.h - ops that can run in chunks ---------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Around a collective of an SPMD program, the ops that compute each row (token,
-// or sequence of a batch) on its own: found through their factor rules, up to
-// ops that mix rows. They can run chunk by chunk of those rows.
+// Finds, around a collective of an SPMD program, the ops that compute each row (a token,
+// or a sequence of a batch) by itself, up to ops that mix rows. Their factor rules tell.
+// These ops can run chunk by chunk of the rows.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,17 +20,17 @@
 
 namespace meshwright {
 
-/// How an op runs on a chunk of the rows. A TokenDim says where the rows are in
-/// a value: `size` of them on this rank, as the outermost factor of a dimension
-/// (`outer` is 1), scattered over `axes` by collectives of the region.
+/// The rows of an op's operands and results. A TokenDim states where the rows of a value
+/// are: `size` rows on this rank, as the outermost factor of a dimension (`outer` is 1),
+/// scattered over `axes` by collectives of the region.
 struct ChunkOp {
   mlir::Operation *op = nullptr;
-  /// None: reads the operand whole.
+  /// None if the op reads the operand whole.
   llvm::SmallVector<std::optional<TokenDim>, 3> operands;
   llvm::SmallVector<TokenDim, 1> results;
 };
 
-/// Rows, over all ranks that they are scattered over, padding included.
+/// The number of rows over all ranks that they are scattered over, padding included.
 inline int64_t getRows(const TokenDim &place) {
   return place.size * dist::getNumShards(place.axes);
 }
@@ -46,12 +46,11 @@ struct SplitRegion {
   /// The op's number in `ops`.
   llvm::DenseMap<mlir::Operation *, unsigned> index;
   llvm::DenseMap<mlir::Value, TokenDim> places;
-  /// Values to be cut or joined whose rows are sharded: each rank cuts its own.
+  /// Values at the ends of the region whose rows are sharded: each rank cuts its own rows.
   llvm::DenseSet<mlir::Value> sharded;
-  /// Where chunks begin: the first begins at 0. All but the last chunk have true
-  /// rows alone.
+  /// The first row of each chunk; the first is 0. Only the last chunk has padding.
   llvm::SmallVector<int64_t, 4> bounds;
-  /// True rows that every value has, and of what each bound is a multiple.
+  /// The number of true rows that every value has, and the divisor of all bounds.
   int64_t rows = 0;
   int64_t multiple = 1;
 
@@ -59,27 +58,41 @@ struct SplitRegion {
     auto it = index.find(op);
     return it == index.end() ? nullptr : &ops[it->second];
   }
-  /// Whether this use reads a chunk.
+  /// Returns true if this use reads a chunk.
   bool readsChunk(mlir::OpOperand &use) const {
     const ChunkOp *how = lookup(use.getOwner());
     return how && how->operands[use.getOperandNumber()].has_value();
   }
-  /// Makes `count` chunks; false where there are not enough rows.
+  /// Makes `count` chunks. Returns false if there are not enough rows.
   bool cut(int64_t count);
-  /// Local rows of chunk `i` of a value.
+  /// The local rows of chunk `i` of a value.
   int64_t getSize(const TokenDim &place, unsigned i) const;
 };
 
+/// Finds the regions of a block that can run in chunks.
+///
+/// Outline of `find`, for each dimension of the collective's operands:
+///  1. `grow` starts at the side of the collective on which the rows are whole. It visits
+///     the producers and users of each value and takes in the ops that `match` (by a factor
+///     rule) or `matchMove` (collectives, padding, strips) accepts. A move of several values
+///     without rows in each of them is excluded, and `grow` starts again.
+///  2. `trim` keeps the ops between collectives, the products next to them and the ops on
+///     the way, and drops the others.
+///  3. `trim` then checks each value that enters or leaves the region (`addBoundary`).
+///
+/// Complexity: a growth is linear in the uses of its values, times the number of excluded
+/// moves. `tried` keeps one growth for each collective and dimension, so all calls together
+/// are linear in the block if regions do not overlap.
 class SplitRegionFinder {
 public:
   SplitRegionFinder(mlir::Block &block, const PlacementAnalysis &placement)
       : block(block), placement(placement), mesh(placement.getMesh()) {}
 
-  /// The regions around a collective, one for each dimension along which it can
-  /// be cut, but for those found before. Where there is none `reason` says why.
+  /// The regions around a collective, one for each dimension along which it can be cut,
+  /// except those found before. If there is none, `reason` states why.
   llvm::SmallVector<SplitRegion, 2> find(mlir::Operation *collective, std::string &reason);
 
-  /// No other region may have these ops.
+  /// Reserves the ops of a region: no other region gets them.
   void claim(const SplitRegion &region);
   bool isClaimed(mlir::Operation *op) const { return claimed.contains(op); }
 
@@ -105,8 +118,7 @@ private:
   const PlacementAnalysis &placement;
   dist::MeshAttr mesh;
   llvm::DenseSet<mlir::Operation *> claimed;
-  /// Collectives around which a region was tried along a dimension of an operand,
-  /// and why there was none.
+  /// The attempts so far, by collective, operand and dimension, and why each gave no region.
   llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, std::string> tried;
 };
 

@@ -68,7 +68,7 @@ func.func @residual(%x: tensor<16x64xf32>, %r: tensor<2x8x64xf32>, %p: tensor<64
 // The same without a reader of the sum: as many bytes either way.
 // CHECK-LABEL: func.func @norm
 // CHECK: rt.kernel %arg0, %arg2 :
-// REMARK: nn.linear is not followed by anything in its kernel: that would move {{.*}} bytes instead of
+// REMARK: nn.linear takes no further ops into its kernel: that would move {{.*}} bytes instead of
 // CHECK: rt.kernel
 // CHECK: nn.add
 // CHECK: nn.rms_norm
@@ -89,7 +89,7 @@ func.func @norm(%x: tensor<16x64xf32>, %r: tensor<16x64xf32>, %p: tensor<64x64xf
 // CHECK-NEXT: ^bb0
 // CHECK-NEXT: nn.linear
 // CHECK-NEXT: rt.yield
-// REMARK: nn.linear is not followed by anything in its kernel: what else is needed for that depends on the product
+// REMARK: nn.linear takes no further ops into its kernel: another operand of these ops depends on the product
 func.func @cycle(%x: tensor<16x64xf32>, %p: tensor<64x64xf32> {nn.parameter = "p"}, %q: tensor<64x64xf32>)
     -> tensor<16x64xf32> {
   %0 = nn.linear %x, %p : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>

@@ -310,7 +310,7 @@ func.func @apart(
 
 // Ranks hold heads of a group of queries whose key another pair of ranks has: each
 // rank's share of a chunk of heads would be heads of another group.
-// LOG: declined: dist.all_to_all stays whole: nn.attention reads beside its rows what differs between the ranks of {"u"}, over which they are scattered
+// LOG: declined: dist.all_to_all stays whole: nn.attention reads, beside its rows, a value that differs between the ranks of {"u"}, over which they are scattered
 // CHECK-LABEL: func.func @groups
 // CHECK: dist.all_to_all {{.*}} : (tensor<1x8x4x4xf32>) -> tensor<1x2x16x4xf32>
 dist.mesh @mesh = <["u"=4], device = "flops_f32=1e9 link_bandwidth=1e9">
