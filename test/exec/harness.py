@@ -14,7 +14,7 @@ ELEMENT = {
     torch.int64: "i64", torch.int32: "i32", torch.bool: "i1",
 }
 # Seconds after which a process hangs; what takes one may take twenty on a busy machine.
-PATIENCE = 600
+TIMEOUT = 600
 
 
 def tool():
@@ -28,7 +28,7 @@ def type_of(tensor):
     return f"tensor<{sizes}{ELEMENT[tensor.dtype]}>"
 
 
-def launch(*arguments, env=None, timeout=PATIENCE):
+def launch(*arguments, env=None, timeout=TIMEOUT):
     """The finished process; also where it fails."""
     return subprocess.run([tool(), *map(str, arguments)], capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})

@@ -14,7 +14,7 @@ import time
 import meshwright as mw
 import pytest
 import torch
-from harness import PATIENCE, launch, tool
+from harness import TIMEOUT, launch, tool
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -543,7 +543,7 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
         while process.poll() is None and not any((p / "weights").exists() for p in tmp_path.glob(".b.partial-*")):
             time.sleep(0.002)
         process.send_signal(number)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
         if process.returncode == -number:
             break
         # On a busy machine the signal may come when all is written.

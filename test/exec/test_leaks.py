@@ -8,7 +8,7 @@ import time
 
 import meshwright as mw
 import numpy
-from harness import PATIENCE
+from harness import TIMEOUT
 from safetensors.numpy import save_file
 
 PLANS = int(os.environ.get("MESHWRIGHT_TEST_PLANS", "25"))
@@ -80,7 +80,7 @@ print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 plan.run(x)
 """)
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True,
-                          timeout=PATIENCE, cwd=tmp_path)
+                          timeout=TIMEOUT, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "this one was forked from it: plan or load the program again here" in done.stdout
     assert "(32, 64)" in done.stdout and "status 7" in done.stdout

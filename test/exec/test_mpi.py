@@ -16,7 +16,7 @@ import time
 
 import pytest
 import torch
-from harness import ELEMENT, PATIENCE, tool, type_of
+from harness import ELEMENT, TIMEOUT, tool, type_of
 from safetensors.torch import load_file, save_file
 from test_parallelize import LOOKUP
 from test_ranks import Mesh, spell, values
@@ -33,7 +33,7 @@ def mpirun(ranks, *command):
     return [str(BIN / "meshwright-mpirun"), "-np", str(ranks), *map(str, command)]
 
 
-def launch(ranks, *arguments, env=None, timeout=PATIENCE):
+def launch(ranks, *arguments, env=None, timeout=TIMEOUT):
     return subprocess.run(mpirun(ranks, tool(), *arguments), capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
 
@@ -59,7 +59,7 @@ class Files:
 
     def local(self, *more):
         done = subprocess.run([tool(), *map(str, self.arguments), *more,
-                               f"--outputs={self.folder}/local.safetensors"], capture_output=True, text=True, timeout=PATIENCE)
+                               f"--outputs={self.folder}/local.safetensors"], capture_output=True, text=True, timeout=TIMEOUT)
         assert done.returncode == 0, done.stdout + done.stderr
         return load_file(self.folder / "local.safetensors")
 
@@ -293,7 +293,7 @@ def test_a_parallelized_block(block, ranks, options):
 def test_a_bundle(block):
     folder = block.folder / "bundle"
     done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
-                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=PATIENCE)
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     block.arguments = [folder, f"--inputs={block.folder}/in.safetensors"]
     assert_same_bits(block.mpi(4), block.local())
@@ -313,7 +313,7 @@ model = mw.from_torch(Block().eval(), (torch.randn(3, 5, 12),))
 """
 
 
-def run_python(folder, ranks, body, env=None, timeout=PATIENCE):
+def run_python(folder, ranks, body, env=None, timeout=TIMEOUT):
     (folder / "script.py").write_text(PYTHON + body)
     return subprocess.run(mpirun(ranks, sys.executable, folder / "script.py"), capture_output=True, text=True,
                           timeout=timeout, env={**os.environ, **(env or {})})
@@ -376,7 +376,7 @@ def test_the_number_of_processes(block):
     assert "the program has 4 ranks, and there are 2 processes: start it by 'mpirun -np 4 ...'" in done.stderr
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI"))}
     done = subprocess.run([tool(), *map(str, block.arguments), "--parallelize=mesh=tp=4", "--backend=mpi"],
-                          capture_output=True, text=True, timeout=PATIENCE, env=environment)
+                          capture_output=True, text=True, timeout=TIMEOUT, env=environment)
     assert done.returncode == 1
     assert "the program has 4 ranks, and there is 1 process: start it by 'mpirun -np 4 ...'" in done.stderr
 
@@ -503,7 +503,7 @@ def strike(files, rank, what, timeout, link="latency=4s"):
                                env={**os.environ, "MESHWRIGHT_TIMEOUT": str(timeout), "MESHWRIGHT_LINK": link})
     try:
         struck = first = None
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         # On a slow link the rank sleeps again and again; before, it computes.
         while first is None or (sleeps(struck) or 0) < first + 10:
             assert process.poll() is None, process.communicate()
@@ -512,7 +512,7 @@ def strike(files, rank, what, timeout, link="latency=4s"):
             struck = struck or next((p for p in children(process.pid) if rank_of(p) == rank), None)
             first = first if first is not None or struck is None else sleeps(struck)
         os.kill(struck, what)
-        said = process.communicate(timeout=PATIENCE)
+        said = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
         process.wait()
@@ -544,7 +544,7 @@ def test_an_end_while_outputs_are_written(tmp_path):
         if writer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(writer, signal.SIGTERM)
-        said = process.communicate(timeout=PATIENCE)
+        said = process.communicate(timeout=TIMEOUT)
         assert {p.name for p in tmp_path.iterdir()} <= {*there, out.name}, said
         if not out.exists():
             break
@@ -640,7 +640,7 @@ def test_a_file_that_some_processes_lack(block):
     # It ends as the others begin to run: none of them may be left in MPI's end, which mpirun does not survive.
     folder = block.folder / "bundle"
     done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
-                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=PATIENCE)
+                           "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "weights" / "rank-1.bin").unlink()
     out = block.folder / "out.safetensors"
@@ -657,7 +657,7 @@ def test_processes_with_other_bundles(block):
     for name, seed in (("a", 0), ("b", 1)):
         save_file({k: v + seed for k, v in load_file(folder / "w.safetensors").items()}, folder / f"w{name}.safetensors")
         done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={folder}/w{name}.safetensors",
-                               "--parallelize=mesh=tp=3", "-o", folder / name], capture_output=True, text=True, timeout=PATIENCE)
+                               "--parallelize=mesh=tp=3", "-o", folder / name], capture_output=True, text=True, timeout=TIMEOUT)
         assert done.returncode == 0, done.stdout + done.stderr
     shutil.copytree(folder / "a", folder / "c")
 
@@ -667,7 +667,7 @@ program={folder}/a
 [ "$OMPI_COMM_WORLD_RANK" = 1 ] && program="{' '.join(map(str, (other, *more)))}"
 exec {tool()} $program --inputs={folder}/in.safetensors --backend=mpi --outputs={out}
 """)
-        return subprocess.run(mpirun(3, "/bin/sh", folder / "start.sh"), capture_output=True, text=True, timeout=PATIENCE)
+        return subprocess.run(mpirun(3, "/bin/sh", folder / "start.sh"), capture_output=True, text=True, timeout=TIMEOUT)
 
     ids = {name: json.loads((folder / name / "manifest.json").read_text())["id"] for name in "ab"}
     for other, what in (((folder / "b",), f"bundle {ids['b']}"),
@@ -693,7 +693,7 @@ exec "$@"
     process = subprocess.Popen(mpirun(4, "/bin/sh", block.folder / "start.sh", tool(), *block.arguments, "--backend=mpi",
                                       "--parallelize=mesh=dp=2,tp=2", "--timeout=2"), stderr=subprocess.PIPE, text=True)
     begun = []
-    watch = threading.Timer(PATIENCE, process.kill)
+    watch = threading.Timer(TIMEOUT, process.kill)
     watch.start()
     try:
         said = ""
@@ -743,7 +743,7 @@ def two_machines(tmp_path):
             given = {**environment, **(env or {})}
             exported = [word for name in given if name.startswith("MESHWRIGHT_") for word in ("-x", name)]
             return subprocess.run(mpirun(4, "--host", f"{socket.gethostname()}:2,machinetwo:2", *exported, tool(), *arguments),
-                                  capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **given})
+                                  capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **given})
         yield launch_there
     finally:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)

@@ -54,7 +54,7 @@ def run_bundle(folder, text, inputs, weights=None, arguments=(), status=0, env=N
     if weights:
         save_file({k: v.contiguous().clone() for k, v in weights.items()}, folder / "w.safetensors")
         command.append(f"--weights={folder}/w.safetensors")
-    subprocess.run(command, check=True, timeout=harness.PATIENCE)
+    subprocess.run(command, check=True, timeout=harness.TIMEOUT)
     save_file({k: v.contiguous().clone() for k, v in inputs.items()}, folder / "in.safetensors")
     done = harness.launch(folder / "bundle", f"--inputs={folder}/in.safetensors",
                           f"--outputs={folder}/out.safetensors")

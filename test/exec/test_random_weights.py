@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from harness import PATIENCE, launch, tool
+from harness import TIMEOUT, launch, tool
 from safetensors.torch import load_file
 
 # A token's embedding through a norm, an MLP and a sum; `part` is half of a stored tensor.
@@ -69,7 +69,7 @@ def test_bundle(model):
     """A bundle of random weights gives the same bits, and takes no other weights."""
     y, bundle = outputs(model, 5), model.parent / "bundle"
     compiler = tool().replace("sharding-run", "sharding-compile")
-    subprocess.run([compiler, model, "--random-weights=5", "-o", bundle], check=True, timeout=PATIENCE)
+    subprocess.run([compiler, model, "--random-weights=5", "-o", bundle], check=True, timeout=TIMEOUT)
     file = model.parent / "b.safetensors"
     assert launch(bundle, "--random-inputs=1", f"--outputs={file}").returncode == 0
     assert torch.equal(load_file(file)["y"], y)

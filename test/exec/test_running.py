@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from harness import PATIENCE, launch, tool
+from harness import TIMEOUT, launch, tool
 from safetensors.torch import load_file, save_file
 
 ROWS = 64
@@ -199,7 +199,7 @@ def test_memory_that_is_refused(files):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 
     done = subprocess.run([tool(), files / "m.mlir", "--random-inputs=1"], capture_output=True, text=True,
-                          timeout=PATIENCE, preexec_fn=limit)
+                          timeout=TIMEOUT, preexec_fn=limit)
     assert done.returncode == 1
     assert "no memory for rank 0's arena of" in done.stderr, done.stderr
 
@@ -225,7 +225,7 @@ def said_to_a_terminal(until, *arguments, env=None):
     with subprocess.Popen([tool(), *arguments], stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, **(env or {})}) as process:
         os.close(end)
         said = b""
-        while until.encode() not in said and select.select([terminal], [], [], PATIENCE)[0]:
+        while until.encode() not in said and select.select([terminal], [], [], TIMEOUT)[0]:
             try:
                 said += os.read(terminal, 4096)
             except OSError:  # the tool has closed the terminal
