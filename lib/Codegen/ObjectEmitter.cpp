@@ -49,18 +49,18 @@ Expected<std::unique_ptr<ObjectEmitter>> ObjectEmitter::create(const Processor &
     return createStringError("no code generator: " + error);
   std::unique_ptr<ObjectEmitter> emitter(new ObjectEmitter());
   emitter->processor = processor;
-  // Position-independent: objects are loaded into this process or linked into a
-  // shared object.
-  emitter->machine.reset(registered->createTargetMachine(triple, processor.cpu, processor.features, {},
-                                                           Reloc::PIC_, std::nullopt,
-                                                           CodeGenOptLevel::Default));
+  // Code is position-independent, as it is loaded into this process or linked into a shared
+  // object.
+  emitter->machine.reset(
+      registered->createTargetMachine(triple, processor.cpu, processor.features, {}, Reloc::PIC_,
+                                      std::nullopt, CodeGenOptLevel::Default));
   if (!emitter->machine)
     return createStringError("no code generator for " + processor.cpu);
   return emitter;
 }
 
-/// What helps kernels of LLVM's O2. They are vectors as far as they will ever be, in
-/// memory that they were given: the rest takes most of O2's time and makes none faster.
+/// Runs the passes of LLVM's O2 that make kernels faster. Kernels are vectorised already and
+/// allocate no memory. The other passes take most of O2's time and make no kernel faster.
 static void optimize(Module &module, TargetMachine &machine) {
   LoopAnalysisManager loops;
   FunctionAnalysisManager functions;
@@ -85,7 +85,7 @@ static void optimize(Module &module, TargetMachine &machine) {
   clean.addPass(createFunctionToLoopPassAdaptor(std::move(hoist), /*UseMemorySSA=*/true));
   run(std::move(clean));
   FunctionPassManager finish;
-  // Long kernels were unrolled by who wrote them: LLVM would only take time over them.
+  // Emitters have unrolled long kernels, so unrolling would only take time.
   constexpr unsigned most = 100;
   if (module.getInstructionCount() <= most) {
     finish.addPass(LoopUnrollPass(LoopUnrollOptions().setPeeling(false)));
@@ -112,7 +112,7 @@ Expected<ObjectCode> ObjectEmitter::emit(mlir::ModuleOp module, bool isEntry) {
       function.addFnAttr("target-features", processor.features);
     }
   if (isEntry) {
-    // For whoever loads it.
+    // The runtime compares it when it loads the code.
     Type *type = Type::getInt64Ty(llvmContext);
     new GlobalVariable(*translated, type, /*isConstant=*/true, GlobalValue::ExternalLinkage,
                        ConstantInt::get(type, MW_RT_ABI_VERSION), "mw_abi_version");

@@ -50,8 +50,8 @@ static void readFeatures(Processor &processor, const MCSubtargetInfo &subtarget)
   processor.hasBf16Conversion = has("avx512bf16") || has("avxneconvert");
 }
 
-/// The last cache that a core reaches, "32768K" to Linux; 0 where it does not say.
-/// (sysconf may add up those of all groups of cores.)
+/// Bytes of the last cache that a core uses, which Linux states as "32768K"; 0 if it does not.
+/// (sysconf may return the sum over all groups of cores.)
 static int64_t readSharedCacheBytes() {
   auto file = MemoryBuffer::getFile("/sys/devices/system/cpu/cpu0/cache/index3/size",
                                     /*IsText=*/true, /*RequiresNullTerminator=*/false);
@@ -103,7 +103,7 @@ Expected<Processor> Processor::get(StringRef cpu) {
   if (!subtarget || !subtarget->isCPUStringValid(cpu))
     return createStringError("unknown processor '" + cpu.str() + "' for " + triple.str());
   subtarget.reset(registered->createMCSubtargetInfo(triple, cpu, ""));
-  // LLVM ends the process where 64-bit code is asked for and the processor has none.
+  // LLVM ends the process if it generates 64-bit code for a processor without it.
   if (triple.isX86() && triple.isArch64Bit() && !subtarget->checkFeatures("+64bit"))
     return createStringError("processor '" + cpu.str() +
                              "' has no 64-bit code, expected one for " + triple.str());
@@ -114,7 +114,7 @@ Expected<Processor> Processor::get(StringRef cpu) {
 std::vector<std::string> Processor::select(ArrayRef<std::string> extensions) const {
   std::string error;
   std::vector<std::string> selected;
-  // Null only where `get` and `host` found no code generator either.
+  // Null only if `get` and `host` found no code generator either.
   const llvm::Target *registered = getRegistered(error);
   if (!registered)
     return selected;

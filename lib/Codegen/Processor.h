@@ -16,35 +16,35 @@
 
 namespace meshwright {
 
-/// What kernels need to know of a processor.
+/// The facts of a processor that kernels and the compiler use.
 struct Processor {
-  /// As LLVM spells them: "znver5", "+avx512f,+avx512bf16,...".
+  /// In LLVM's spelling: "znver5", "+avx512f,+avx512bf16,...".
   std::string cpu, features;
-  /// Of the widest vector registers.
+  /// Bytes of the widest vector registers, and their number.
   int64_t vectorBytes = 16;
   int64_t numVectorRegisters = 16;
-  /// x * y + z of f32 vectors in one instruction.
+  /// An instruction computes x * y + z of f32 vectors.
   bool hasFma = false;
-  /// Dot products of pairs of bf16, summed in f32 (vdpbf16ps on 512 bits).
+  /// An instruction multiplies pairs of bf16 and sums them in f32 (vdpbf16ps on 512 bits).
   bool hasBf16Dot = false;
-  /// Conversion from f32 to bf16 in one instruction.
+  /// An instruction converts f32 to bf16.
   bool hasBf16Conversion = false;
-  /// Vectors can be stored past the caches (in an order that sfence ends).
+  /// Instructions store vectors past the caches. sfence orders these stores.
   bool hasStreamingStores = false;
   int64_t l1Bytes = 32 << 10, l2Bytes = 1 << 20, l3Bytes = 32 << 20;
 
-  /// Two registers of f32 become one of bf16 in one instruction.
+  /// Returns true if an instruction converts two registers of f32 to one of bf16.
   bool narrowsPairs() const { return hasBf16Dot && vectorBytes == 64; }
   /// f32 elements of a vector register.
   int64_t getLanes() const { return vectorBytes / 4; }
 
-  /// Those of the instruction set extensions that the processor has.
+  /// Returns the given extensions of the instruction set that the processor has.
   std::vector<std::string> select(llvm::ArrayRef<std::string> extensions) const;
 
   /// This machine.
   static const Processor &host();
-  /// A processor by LLVM's name ("haswell", "x86-64-v3"), or "host"; an error for
-  /// names that LLVM does not know.
+  /// A processor by LLVM's name ("haswell", "x86-64-v3"); this machine's if the name is empty
+  /// or "host". Names that LLVM does not know are errors.
   static llvm::Expected<Processor> get(llvm::StringRef cpu);
 };
 

@@ -24,7 +24,7 @@ using namespace llvm;
 
 namespace meshwright {
 
-/// Of this thread's own time: others on the machine do not count.
+/// The processor time of this thread, which does not depend on other load.
 static double getMilliseconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -42,7 +42,7 @@ static size_t countProcessors() {
 
 namespace {
 
-/// The kernels of a program, taken one by one by any number of threads.
+/// The kernels of a program, which any number of threads compile. `next` is the next kernel.
 class KernelQueue {
 public:
   KernelQueue(ArrayRef<KernelSource> kernels, const KernelTarget &target)
@@ -64,7 +64,7 @@ private:
   const KernelTarget &target;
   KernelCache cache;
   std::vector<ObjectCode> objects;
-  /// Indices of those that are not on disk, and what they are stored under.
+  /// The kernels that are not in the cache: their indices and keys.
   std::vector<std::pair<size_t, std::string>> missing;
   std::vector<double> milliseconds;
   std::atomic<size_t> next{0};
@@ -103,7 +103,7 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
   milliseconds.resize(missing.size());
   if (!missing.empty()) {
     rt::Progress progress("compiling kernels", missing.size());
-    // Without exceptions std::thread ends the process where there are no more.
+    // Without exceptions, std::thread ends the process if the system has no more threads.
     std::pair<KernelQueue *, rt::Progress *> given(this, &progress);
     auto help = [](void *argument) -> void * {
       auto [queue, progress] = *static_cast<decltype(given) *>(argument);
@@ -133,8 +133,8 @@ Error KernelQueue::compile(CompileStatistics *statistics) {
   return Error::success();
 }
 
-/// The list of calls: unlike kernels it is long, and another one for each program,
-/// but often the same program is compiled again.
+/// Compiles the entry. It is long and differs between programs, so only a program that is
+/// compiled again finds it in the cache.
 static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor &processor) {
   KernelCache cache;
   std::string key;

@@ -15,21 +15,20 @@
 
 namespace meshwright {
 
-/// Where the time went.
+/// The time of a compilation.
 struct CompileStatistics {
   int64_t kernels = 0;
-  /// Of them, those that came from the disk.
+  /// Kernels from the cache on disk.
   int64_t cached = 0;
-  /// Of each of the others: what it computes, and the milliseconds that its thread
-  /// was at it.
+  /// The ops of each other kernel, and the milliseconds of its thread.
   std::vector<std::pair<std::string, double>> compiled;
-  /// Of the list of calls.
+  /// The milliseconds of the entry.
   double entryMilliseconds = 0;
 };
 
-/// The program's entry and kernels, an object file each. Kernels are compiled on
-/// as many threads as the process may use, each once for all programs that share
-/// the cache on disk.
+/// Compiles the program's kernels and entry, each to an object file. Compiles kernels on as many
+/// threads as the process may use, and each kernel once for all programs that share the cache on
+/// disk.
 llvm::Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
                                                        const KernelTarget &target,
                                                        CompileStatistics *statistics = nullptr);

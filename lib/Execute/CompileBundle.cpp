@@ -20,7 +20,7 @@ compileBundle(ModuleOp module, StringRef path,
               const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
               const BundleOptions &options) {
   auto fail = [&](const Twine &message) { return emitError(module.getLoc()) << message; };
-  // What can be refused is, before anything is compiled.
+  // Errors of the path come before the compilation.
   std::string error;
   auto writer = rt::BundleWriter::create(path.str(), error);
   if (!writer)

@@ -15,15 +15,15 @@
 namespace meshwright {
 
 struct BundleOptions {
-  /// Its backend and probes are left aside.
+  /// The backend and probes are ignored.
   CompileOptions compile;
-  /// What the bundle says when it is asked for a report.
+  /// The reports that the bundle stores.
   std::string textReport, jsonReport;
 };
 
-/// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle):
-/// whole or not at all. `parameters` has a stored tensor for each parameter, by name
-/// or alias. Fails after an error diagnostic.
+/// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle), whole or not
+/// at all. `parameters` has a stored tensor for each parameter, by name or alias. Fails after an
+/// error.
 mlir::FailureOr<CompileStatistics>
 compileBundle(mlir::ModuleOp module, llvm::StringRef path,
               const std::map<std::string, rt::HostTensor, std::less<>> &parameters,

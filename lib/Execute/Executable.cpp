@@ -24,7 +24,7 @@ namespace meshwright {
 
 namespace {
 
-/// Reads what a program's signature says into its description.
+/// Reads a program's signature into its description.
 class SignatureReader {
 public:
   SignatureReader(func::FuncOp main, rt::ProgramDescription &description)
@@ -101,7 +101,7 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
                       [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
-  // One rank may hold a sum as well as all together.
+  // An argument that is a partial sum: the whole value on one rank is as good as parts on all.
   if (layout->isUnreduced() && !isOutput && layout->reduction == dist::ReductionKind::Sum)
     value.unreduced = convertAxes(layout->unreduced, mesh);
   else if (layout->isUnreduced())
@@ -171,7 +171,7 @@ LogicalResult SignatureReader::read() {
 // Compile
 //===----------------------------------------------------------------------===//
 
-/// Bytes that own what they are.
+/// Bytes that own their data.
 static rt::Bytes own(std::vector<char> data) {
   auto owner = std::make_shared<std::vector<char>>(std::move(data));
   return {std::shared_ptr<const void>(owner, owner->data()), int64_t(owner->size())};

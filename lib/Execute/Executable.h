@@ -26,13 +26,13 @@ struct CompileOptions {
   std::string backend = "local";
   /// `cpu`, `cpu:x86-64-v3`; empty: the target that the program is scheduled for.
   std::string target;
-  /// Keep every value with an `nn.id`, so that `probe` can read it.
+  /// Keep every value with an `nn.id`, for `getProbedValues`.
   bool probes = false;
   /// For programs that are not scheduled yet.
   ScheduleOptions schedule;
 };
 
-/// A program's code, not loaded yet, and what it needs to run.
+/// A program's code, not loaded yet, and the description that the runtime needs.
 struct CompiledProgram {
   rt::ProgramDescription description;
   std::vector<ObjectCode> objects;
@@ -40,15 +40,15 @@ struct CompiledProgram {
   CompileStatistics statistics;
 };
 
-/// Fails after an error diagnostic. The module is left as it is.
+/// Fails after an error. The module does not change.
 mlir::FailureOr<CompiledProgram> compileProgram(mlir::ModuleOp module,
                                                 const CompileOptions &options = {});
 
-/// A program compiled to machine code: an SPMD program, on the ranks of its
-/// mesh, or a global one, on one rank.
+/// A program as machine code in this process. An SPMD program runs on the ranks of its mesh, a
+/// global one on one rank.
 class Executable {
 public:
-  /// Fails after an error diagnostic. The module is left as it is.
+  /// Fails after an error. The module does not change.
   static mlir::FailureOr<std::unique_ptr<Executable>> compile(mlir::ModuleOp module,
                                                               const CompileOptions &options = {});
   ~Executable();
@@ -57,15 +57,15 @@ public:
   rt::Program &getProgram();
   const rt::ProgramDescription &getDescription() const;
 
-  /// After compile with `probes` and a run: the value with that `nn.id`, as the
-  /// ranks held it (one array of local shape a rank).
+  /// A value with an `nn.id`, after a compilation with `probes` and a run: an array of local
+  /// shape for each rank.
   struct ProbedValue {
     int64_t id;
-    /// The op and where it comes from.
+    /// The op and its place in the source.
     std::string name;
     rt::DType type;
     std::vector<int64_t> localShape;
-    /// One a rank.
+    /// An array for each rank.
     std::vector<std::vector<char>> values;
   };
   /// In program order.

@@ -30,9 +30,9 @@ Expected<std::unique_ptr<LoadedCode>> LoadedCode::load(ArrayRef<ObjectCode> obje
   auto jit = orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(*builder)).create();
   if (!jit)
     return jit.takeError();
-  // By the runtime's own handle, which also has what the runtime depends on (the C
-  // library, its mathematics, conversions of small floats): a library that was
-  // opened on its own need not have them among the process's symbols.
+  // Symbols are looked up by the runtime's own handle. It also has the libraries that the runtime
+  // depends on (the C library, its mathematics, conversions of small floats). The symbols of the
+  // process need not have them if a library was opened separately.
   Dl_info runtime;
   if (!dladdr(reinterpret_cast<void *>(&mw_rt_run_collective), &runtime))
     return createStringError("the runtime library is not found");

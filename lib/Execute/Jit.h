@@ -18,7 +18,7 @@ class LLJIT;
 
 namespace meshwright {
 
-/// Code that stays as long as the object.
+/// Code in this process, until the object is destroyed.
 class LoadedCode {
 public:
   /// Loads object files, which may call each other, the runtime and the C

@@ -29,14 +29,14 @@ using namespace llvm;
 
 namespace meshwright {
 
-/// Files in the folder begin so; LLVM's pruning looks at such files only.
+/// The prefix of all files. LLVM's pruning deletes only files with it.
 static constexpr StringLiteral kPrefix = "llvmcache-";
 
 //===----------------------------------------------------------------------===//
 // Keys
 //===----------------------------------------------------------------------===//
 
-/// The linker's hash of this library: other code may lower kernels otherwise.
+/// The linker's hash of this library. Another build may lower kernels differently.
 static std::string readBuildId() {
   std::string id;
   dl_iterate_phdr(
@@ -79,7 +79,7 @@ static const std::string &getBuildId() {
 }
 
 KernelCache::KernelCache() {
-  // Without it nothing would tell one build's kernels from another's.
+  // Without it, builds could not tell their kernels apart.
   if (getBuildId().empty())
     return;
   SmallString<128> path;
@@ -135,7 +135,7 @@ std::optional<ObjectCode> KernelCache::find(StringRef key) const {
   if (support::endian::read64le((*buffer)->getBufferStart()) !=
       xxh3_64bits(arrayRefFromStringRef(object)))
     return std::nullopt;
-  // Used: mounts that keep no times of access would have it deleted.
+  // Sets the time of access, which some mounts do not keep. Pruning depends on it.
   utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
   return object.str();
 }
@@ -143,7 +143,7 @@ std::optional<ObjectCode> KernelCache::find(StringRef key) const {
 void KernelCache::insert(StringRef key, const ObjectCode &object) const {
   if (!isOn())
     return;
-  // Begins like the others, so that what a killed process leaves goes in time.
+  // The prefix lets pruning delete files of processes that were killed.
   SmallString<128> model(folder), partial;
   sys::path::append(model, kPrefix + "partial-%%%%%%%%%%%%");
   int file = -1;
@@ -155,7 +155,7 @@ void KernelCache::insert(StringRef key, const ObjectCode &object) const {
   os.write(hash, sizeof(hash));
   os << object;
   os.close();
-  // A full disk, say: the kernel is compiled again next time.
+  // After an error, such as a full disk, the kernel is compiled again next time.
   bool isWhole = !os.has_error();
   os.clear_error();
   if (!isWhole || sys::fs::rename(partial, getPath(folder, key)))

@@ -5,11 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A folder with a file for each kernel, or program's list of calls, and target: MESHWRIGHT_CACHE,
-// or meshwright/kernels in XDG_CACHE_HOME or ~/.cache; `off` for none. Names are hashes of all that
-// the code depends on. A file appears whole or not at all, and says what its content hashes to, so
-// that any number of processes may share the folder. It is kept below 1 GiB; what was used longest
-// ago goes first.
+// A folder with a file for each kernel, or entry of a program, and target.
+//
+// - The folder is MESHWRIGHT_CACHE, or meshwright/kernels in XDG_CACHE_HOME or ~/.cache. `off`
+//   means no cache.
+// - Names are hashes of everything that the code depends on.
+// - A file appears whole or not at all, and contains the hash of its content. So any number of
+//   processes may share the folder.
+// - The folder is kept below 1 GiB. The least recently used files are deleted first.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,8 +27,7 @@ namespace meshwright {
 
 class KernelCache {
 public:
-  /// As the environment says. A folder that cannot be made or written is no error:
-  /// kernels are compiled then.
+  /// Reads the environment. If the folder cannot be created or written, kernels are compiled.
   KernelCache();
 
   bool isOn() const { return !folder.empty(); }
@@ -34,7 +36,7 @@ public:
   static std::string getKey(llvm::StringRef text, llvm::StringRef target);
   std::optional<ObjectCode> find(llvm::StringRef key) const;
   void insert(llvm::StringRef key, const ObjectCode &object) const;
-  /// Deletes what is too much; cheap where little time has passed since the last.
+  /// Deletes files above the limits. Does nothing within an hour of the last time.
   void prune() const;
 
 private:

@@ -22,8 +22,7 @@ using namespace llvm;
 
 namespace meshwright {
 
-/// The libraries that programs may call, where this process found them: on a
-/// machine that only runs there are no others.
+/// The libraries that programs may call, from the places where this process loaded them.
 static std::vector<std::string> getLibraries() {
   std::vector<std::string> paths;
   Dl_info runtime;
@@ -52,14 +51,14 @@ Error linkSharedObject(ArrayRef<ObjectCode> objects, StringRef path) {
     return createStringError("no linker found: expected ld.lld-22, ld.lld or cc on the path "
                              "(Debian's package lld-22)");
 
-  // Beside what is made of them: who removes one unfinished removes both.
+  // Beside the result, so that both are deleted together.
   SmallString<128> folder(path);
   folder += ".objects";
   if (std::error_code code = sys::fs::create_directory(folder))
     return createStringError("no temporary folder: " + code.message());
   scope_exit cleanup([&] { sys::fs::remove_directories(folder); });
   std::vector<std::string> arguments{linker, "-shared", "-o", path.str()};
-  // Every symbol must be found here and not on the machine that runs.
+  // Undefined symbols are errors here, not on the machine that runs the program.
   bool isDriver = sys::path::filename(linker) == "cc";
   for (StringRef flag : {"--no-undefined", "--as-needed", "--gc-sections", "--strip-debug"})
     arguments.push_back(isDriver ? "-Wl," + flag.str() : flag.str());

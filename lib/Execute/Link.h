@@ -14,9 +14,8 @@
 
 namespace meshwright {
 
-/// Links object files into a shared object, which may call the runtime, the C
-/// library and its mathematics. Needs a linker: ld.lld-22, ld.lld or cc, the first
-/// of them that is found.
+/// Links object files to a shared object, which may call the runtime, the C library and its
+/// mathematics. The linker is ld.lld-22, ld.lld or cc, the first of them on the path.
 llvm::Error linkSharedObject(llvm::ArrayRef<ObjectCode> objects, llvm::StringRef path);
 
 } // namespace meshwright

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The entry (`mw_rt_entry`) is a list of calls of the runtime; each returns a
-// status, and the first that is not 0 ends it.
+// The entry (`mw_rt_entry`) is a list of calls of the runtime. Each call returns a status, and
+// the first status that is not 0 ends the entry.
 //
 //===----------------------------------------------------------------------===//
 
@@ -48,7 +48,7 @@ private:
   Value getConstant(int64_t value) {
     return LLVM::ConstantOp::create(builder, i64, builder.getI64IntegerAttr(value));
   }
-  /// The i-th pointer of an array of pointers.
+  /// The address of the i-th element of an array of pointers.
   Value getElement(Value array, int64_t i) {
     return LLVM::GEPOp::create(builder, pointer, pointer, array,
                                ArrayRef<LLVM::GEPArg>{getConstant(i)});
@@ -57,7 +57,7 @@ private:
   Value getDescriptor(ArrayRef<int64_t> fields);
   /// Stores the values' pointers into an array on the stack, from `first` on.
   void fillArray(ValueRange values, Value array, size_t first = 0);
-  /// One of the runtime's, or a kernel.
+  /// The declaration of a function of the runtime or of a kernel.
   LLVM::LLVMFuncOp getFunction(StringRef name, ValueRange arguments, Type result);
   /// The address of a kernel.
   Value getKernel(StringRef name);
@@ -131,8 +131,8 @@ Value EntryEmitter::getKernel(StringRef name) {
   return LLVM::AddressOfOp::create(builder, getFunction(name, {}, none));
 }
 
-/// The other ops of its kernel that may give a NaN or infinity, in program order; values
-/// between ops of one kernel are never in memory.
+/// The other ops of the op's kernel that may give a NaN or infinity, in program order. Values
+/// between the ops of a kernel are never in memory, so a check names all of them.
 static std::string describeFused(Operation *op) {
   std::string text;
   if (!isa<rt::KernelOp>(op->getParentOp()))
@@ -192,7 +192,7 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   entry = LLVM::LLVMFuncOp::create(
       builder, LoweredProgram::kEntry,
       LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer, pointer}));
-  // A list of calls has nothing to optimise, but is long.
+  // The entry is long, and optimisation would not make it faster.
   entry.setPassthroughAttr(builder.getStrArrayAttr({"noinline", "optnone"}));
   Block *block = entry.addEntryBlock(builder);
   failure = new Block();

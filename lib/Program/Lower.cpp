@@ -5,10 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A planned rt program becomes a list of steps, each a call of the runtime that
-// launches a kernel, moves data between ranks or performs an op. Where values lie
-// is known: in the arena where their launches say, or with the arguments, the
-// packed parameters or the constants.
+// Lowers a planned rt program to a list of steps. A step is a call of the runtime that launches a
+// kernel, starts a collective, waits for one, or performs an op. The place of each value is known:
+// an offset in the arena, which its launch states, or an argument, a packed parameter or a
+// constant.
+//
+// Outline: `ProgramLowering::run` visits the ops of the function in order. `addKernel`, `addStart`
+// and `addWait` append steps, and `addConstant` and `addPrepared` record places. `emitEntry`
+// turns the steps to code.
 //
 //===----------------------------------------------------------------------===//
 
@@ -47,14 +51,14 @@ private:
   LogicalResult addStart(rt::StartOp start);
   void addWait(rt::WaitOp wait);
   LogicalResult addOp(Operation *op);
-  /// Hands a result to whoever watches the run, where it has an identity.
+  /// Adds a step that passes a result to the observer of the run, if the op has an `nn.id`.
   void addProbe(Value result, Value yielded);
-  /// The places of a launch's results, also as the region knows them.
+  /// Records the places of a launch's results, and of the values that its region yields.
   LogicalResult placeResults(Operation *launch, std::optional<ArrayRef<int64_t>> offsets,
                              ValueRange results, ValueRange yielded);
   LogicalResult checkPlaced(const Step &step) const;
 
-  /// The value whose buffer a value is: through views and regions.
+  /// The value that owns the buffer of a value, which may be a view or a value of a region.
   static Value resolve(Value value, int64_t *offset = nullptr) {
     int64_t bytes = 0, more;
     for (Value last; last != value; bytes += more) {
@@ -79,7 +83,7 @@ private:
   LoweredProgram program;
   std::vector<Step> steps;
   llvm::DenseMap<Value, Place> places;
-  /// The starts whose waits are still to come, by their tickets.
+  /// The tickets of the starts whose waits have not been visited yet.
   llvm::DenseMap<Operation *, int64_t> tickets;
   int64_t numTickets = 0;
 };
@@ -90,7 +94,7 @@ static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// The op that a launch is named by: the one that costs most, or the last.
+/// The op that a launch is named after: a product if it has one, otherwise the last op.
 static Operation *getNamedOp(rt::KernelOp launch) {
   for (Operation &op : launch.getOps())
     if (op.hasTrait<dist::Product>())
@@ -113,7 +117,7 @@ static int64_t countFlops(rt::KernelOp launch) {
 }
 
 //===----------------------------------------------------------------------===//
-// Values that are there
+// Arguments, constants and packed parameters
 //===----------------------------------------------------------------------===//
 
 LogicalResult ProgramLowering::addArguments() {
@@ -129,7 +133,7 @@ LogicalResult ProgramLowering::addArguments() {
   return success();
 }
 
-/// The elements of a constant as they lie in memory.
+/// Adds the elements of a constant in their form in memory.
 LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
   auto type = cast<RankedTensorType>(op.getResult().getType());
   int64_t bytes = rt::getBufferBytes(type);
@@ -182,7 +186,7 @@ LogicalResult ProgramLowering::placeResults(Operation *launch,
     if (getTypeCode(getElementTypeOrSelf(result.getType())) < 0)
       return inside.getDefiningOp()->emitOpError("has a result of type ")
              << result.getType() << ", which cannot be compiled";
-    // One by one: an insertion moves what was inserted before.
+    // A copy, since an insertion moves earlier elements of the map.
     Place place{Place::Arena, offset};
     places[result] = place;
     places[inside] = place;
@@ -205,7 +209,7 @@ LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
 void ProgramLowering::addProbe(Value result, Value yielded) {
   Operation *op = yielded.getDefiningOp();
   auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
-  // Of several results of an op that computes, the first is what it is named for.
+  // Of several results of an op of nn, the first is its main result.
   if (!probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
       (op->getNumResults() != 1 && !isa<nn::NnDialect>(op->getDialect())))
     return;
@@ -280,8 +284,8 @@ LogicalResult ProgramLowering::addStart(rt::StartOp start) {
   FailureOr<Step> step = getRuntimeCall(start.getCollective());
   if (failed(step))
     return failure();
-  // Nothing to overlap with, and nothing in flight that must come first: the
-  // compute stream does it itself.
+  // If no kernel overlaps the collective and no other collective is in flight, the compute
+  // stream performs it.
   if (!tickets.empty() || start->getNextNode() != wait) {
     step->callee = "mw_rt_start";
     step->numbers = {int64_t(start.getStream()), numTickets};
@@ -341,7 +345,7 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
 LogicalResult checkTarget(func::FuncOp main, const KernelTarget &target) {
   if (!isPlanned(main))
     return success();
-  // The kernels and packed weights of a planned program are those of one target.
+  // A planned program has the kernels and packed weights of one target.
   auto noted = main->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr);
   StringRef planned = noted ? noted.getValue() : "cpu";
   if (planned != target.getName())
@@ -365,7 +369,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
       return failure();
     return lower::ProgramLowering(main, *target, options.probes).run();
   }
-  // On a copy: the caller's program stays as it is.
+  // On a copy, since the caller's program must not change.
   OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
   for (auto other : llvm::make_early_inc_range(module->getOps<func::FuncOp>()))
     if (other.getName() != main.getName())
@@ -378,7 +382,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
     schedule.keepProbed = true;
     schedule.splitCollectives = false;
   }
-  // What is looked at is kept, which is more than the program that runs needs.
+  // Probed values stay in memory, so the program needs more than the ceiling allows.
   if (options.probes)
     copy->removeAttr(rt::RtDialect::kCeilingAttr);
   buildSchedulePhase(manager, schedule);

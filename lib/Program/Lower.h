@@ -24,45 +24,45 @@
 
 namespace meshwright {
 
-/// A value that a program hands to its observer.
+/// A value that a program passes to its observer.
 struct ProbedOp {
   /// `nn.id` of the op.
   int64_t id;
-  /// The op and where it comes from.
+  /// The op and its place in the source.
   std::string name;
-  /// An `mw_rt` type code, and a rank's shape.
+  /// The type code (`mw_rt`), and the shape on a rank.
   int64_t type;
   std::vector<int64_t> shape;
 };
 
 /// A parameter that kernels read in another form.
 struct PreparedParameter {
-  /// Which argument of the entry it is of, and the bytes before it there.
+  /// The argument of the entry that is packed, and the bytes before the packed part of it.
   int64_t argument, offset;
   mw_rt_packing packing;
 };
 
-/// A program as LLVM IR for one rank, the same for all ranks: a function
-/// `mw_main` of type `mw_rt_entry`, which calls kernels and the runtime.
+/// A program in the LLVM dialect: a function `mw_main` of type `mw_rt_entry`, which calls the
+/// runtime. All ranks execute it.
 struct LoweredProgram {
   static constexpr llvm::StringLiteral kEntry = "mw_main";
 
   mlir::OwningOpRef<mlir::ModuleOp> module;
-  /// What it calls beside the runtime, each once.
+  /// The kernels that the entry launches, each once.
   std::vector<KernelSource> kernels;
   /// Size of the temporaries' arena; buffers in it are aligned to 64 bytes.
   int64_t arenaBytes = 0;
   /// The most that a kernel needs for each thread, in bytes.
   int64_t workspaceBytes = 0;
-  /// For each argument whether the program reads it as it lies.
+  /// For each argument, true if the program reads it unpacked.
   std::vector<bool> isRead;
-  /// What the program reads as `prepared`.
+  /// The packed parameters, the `prepared` buffers of the entry.
   std::vector<PreparedParameter> prepared;
-  /// The arrays that the program reads as `constants`.
+  /// The arrays of the entry's `constants`.
   std::vector<std::vector<char>> constants;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
-  /// Of those that others are in one kernel with, what these are (describeFused).
+  /// By index in `ops`, the names of the other ops of the same kernel.
   std::map<int64_t, std::string> fused;
   std::vector<ProbedOp> probes;
 };
@@ -70,16 +70,15 @@ struct LoweredProgram {
 struct LowerOptions {
   /// For programs that are not scheduled yet.
   ScheduleOptions schedule;
-  /// Hand every value that has an `nn.id` to the runtime.
+  /// Pass every value with an `nn.id` to the runtime.
   bool probes = false;
   /// The target to schedule for and to write kernels for; null: the function's own.
   std::shared_ptr<const KernelTarget> target;
 };
 
-/// Lowers a planned rt program, or an SPMD function or a global one without
-/// collectives, which is scheduled first. Each launch becomes a call of the
-/// runtime, equal kernels are one. Fails after an error diagnostic that names the
-/// op.
+/// Lowers a planned rt program. Schedules a copy of an SPMD function, or of a global one without
+/// collectives, before it lowers the copy. Each launch becomes a call of the runtime, and equal
+/// kernels are one. Fails after an error that names the op.
 mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
                                              const LowerOptions &options = {});
 
@@ -89,8 +88,8 @@ mlir::LogicalResult checkTarget(mlir::func::FuncOp main, const KernelTarget &tar
 /// The type code (`mw_rt`) of an element type, or -1.
 int64_t getTypeCode(mlir::Type type);
 
-/// Ranks are numbered row-major, so the coordinate along an axis, or a part of
-/// one, is (rank / stride) % size: this is the stride.
+/// The stride of an axis, or of a part of one, in rank numbers. Ranks are numbered row-major, so
+/// a rank's coordinate is (rank / stride) % size.
 int64_t getRankStride(const dist::Axis &axis, dist::MeshAttr mesh);
 
 } // namespace meshwright

@@ -18,17 +18,17 @@ namespace meshwright::lower {
 struct Step {
   Step(mlir::Operation *op, std::string callee) : op(op), callee(std::move(callee)) {}
 
-  /// Named in errors and traces.
+  /// The op that errors and traces name.
   mlir::Operation *op;
   std::string callee;
-  /// Passed by address, where there is one.
+  /// Passed by address, unless it is empty.
   llvm::SmallVector<int64_t> descriptor;
   llvm::SmallVector<int64_t> numbers;
-  /// Null where an optional operand is absent.
+  /// Null for an optional operand that is absent.
   llvm::SmallVector<mlir::Value> inputs;
   llvm::SmallVector<mlir::Value> outputs;
   enum Passing {
-    /// A pointer each.
+    /// A pointer for each input and output.
     Single,
     /// Inputs and outputs as two arrays.
     TwoArrays,
@@ -39,25 +39,25 @@ struct Step {
   std::string kernel = {};
 };
 
-/// The runtime call that performs an op. Fails after a diagnostic.
+/// The runtime call that performs an op. Fails after an error.
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
-/// Whether there is one.
+/// Returns true if the runtime performs the op.
 bool isRuntimeCall(mlir::Operation *op);
 
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);
 
-/// Where a value lies.
+/// The place of a value.
 struct Place {
   enum Kind { Arena, Argument, Prepared, Constant } kind;
-  /// Offset in the arena, or index.
+  /// The offset in the arena, or the index of the argument, packed parameter or constant.
   int64_t index;
-  /// Bytes behind that.
+  /// Bytes from there to the value, which may be a part of it.
   int64_t offset = 0;
 };
 
-/// Adds the entry, a list of the steps, to the program's module.
-/// `getPlace` has a place for every value that steps and results name.
+/// Adds the entry, which executes the steps, to the program's module. `getPlace` must return a
+/// place for each value of the steps and for each result.
 void emitEntry(LoweredProgram &program, llvm::ArrayRef<Step> steps, mlir::ValueRange results,
                llvm::function_ref<Place(mlir::Value)> getPlace);
 

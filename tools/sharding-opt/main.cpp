@@ -56,8 +56,8 @@ int main(int argc, char **argv) {
   mlir::registerTransformsPasses();
 
   std::string help = mlir::registerCLIOptions("Meshwright's optimizer\n", registry);
-  // A model's function is thousands of lines: a diagnostic shows no operation
-  // unless asked to.
+  // Diagnostics do not print operations by default, because a model's function has thousands of
+  // lines.
   auto found = cl::getRegisteredOptions().find("mlir-print-op-on-diagnostic");
   if (found != cl::getRegisteredOptions().end())
     static_cast<cl::opt<bool> *>(found->second)->setInitialValue(false);
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
   if (config.shouldShowDialects() || config.shouldListPasses())
     return mlir::asMainReturnCode(mlir::MlirOptMain(argc, argv, input, output, registry));
 
-  // What is there goes when the output is opened, and the output where a pass fails.
+  // Opening the output deletes the file that is there, and a failing pass deletes the output.
   std::string error;
   auto named = [](llvm::StringRef path) { return path == "-" ? "" : path.str(); };
   if (!meshwright::rt::checkDistinct({{"-o", named(output)}, {"--report-file", named(reportFile)}},
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     return 2;
   }
 
-  // Reports come behind whatever passes the command line asks for.
+  // The report comes after all passes of the command line.
   mlir::MlirOptMainConfig passes = config;
   config.setPassPipelineSetupFn([&](mlir::PassManager &manager) -> mlir::LogicalResult {
     // Tests that verify diagnostics expect those without a place as MLIR reports them.

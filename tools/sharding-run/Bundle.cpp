@@ -28,7 +28,7 @@ public:
     std::string error;
     return program->run(inputs, outputs, options, error) ? Fine : fail(error);
   }
-  // The options have ruled it out.
+  // `parseOptions` refuses --check for bundles.
   Status check(const std::vector<rt::HostTensor> &, double) override { return Error; }
   Status report(bool asJson, std::string &text) override {
     std::string error;
@@ -38,7 +38,7 @@ public:
     const rt::RunReport &run = program->getRunReport();
     if (run.ranks == 0)
       return Fine;
-    // What the run measured comes behind what was known before.
+    // The measurements of the run follow the report of the plan.
     if (!asJson)
       text += run.toText();
     else if (size_t end = text.rfind('}'); end != std::string::npos)

@@ -13,8 +13,8 @@
 using namespace meshwright;
 using namespace meshwright::run;
 
-/// The largest difference relative to the largest entry; infinite where one
-/// side is no finite number and the other is something else.
+/// The largest difference relative to the largest entry. It is infinite if one entry is not
+/// finite and the other differs from it.
 static double differenceOf(const rt::NamedTensor &got, rt::DType wantedType, const void *wanted) {
   double difference = 0, largest = 0;
   for (int64_t i = 0, count = rt::countOf(got.shape); i < count; ++i) {

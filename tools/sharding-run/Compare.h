@@ -14,7 +14,7 @@
 
 namespace meshwright::run {
 
-/// Compares with the file that the options name; prints a line for each output.
+/// Compares the outputs with the reference file, and prints a line for each.
 Status compareWithReference(const Options &options, const std::vector<rt::NamedTensor> &outputs);
 
 } // namespace meshwright::run

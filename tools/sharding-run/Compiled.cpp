@@ -18,7 +18,7 @@ using namespace meshwright::run;
 
 namespace {
 
-/// Tells diagnostics.
+/// Prints a diagnostic.
 void say(void *user, int32_t severity, const char *where, const char *what) {
   if (severity != MW_ERROR && !static_cast<const Options *>(user)->speaks)
     return;
@@ -29,7 +29,7 @@ void say(void *user, int32_t severity, const char *where, const char *what) {
   std::fprintf(stderr, "%s: %s\n", names[severity], what);
 }
 
-/// The compiler library's part of meshwright-c/Run.h.
+/// The functions of meshwright-c/Run.h, from the compiler library.
 struct Compiler {
   decltype(&mw_program_open) open = nullptr;
   decltype(&mw_program_close) close = nullptr;
@@ -42,7 +42,7 @@ struct Compiler {
   decltype(&mw_program_report) report = nullptr;
 
   bool load(std::string &error) {
-    // Found as the runtime is, beside this program.
+    // Found beside this program, as the runtime is.
     void *library = dlopen("libMeshwright.so", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
       error = std::string("the compiler library cannot be opened: ") + dlerror();

@@ -14,7 +14,7 @@
 using namespace meshwright;
 using namespace meshwright::run;
 
-/// Draws an input: what is read as an index stays below its bound. Null where there is no memory.
+/// Draws a random input. Indices are below their bound. Returns null if there is no memory.
 static rt::Memory draw(const rt::ProgramValue &input, std::mt19937_64 &generator) {
   rt::DType type = input.type;
   int64_t count = rt::countOf(input.shape);
@@ -53,7 +53,7 @@ static rt::Memory draw(const rt::ProgramValue &input, std::mt19937_64 &generator
       break;
     }
     case rt::DType::I1:
-      // Mostly true: such inputs are masks.
+      // Mostly true, as such inputs are masks.
       *to = generator() % 4 != 0;
       break;
     }

@@ -15,14 +15,14 @@
 
 namespace meshwright::run {
 
-/// Tensors of a program's inputs, and who owns them.
+/// The tensors of a program's inputs, and the memory that owns them.
 struct Inputs {
   std::vector<rt::HostTensor> tensors;
   std::unique_ptr<rt::SafeTensorsFile> file;
   std::vector<rt::Memory> random;
 };
 
-/// Reads them from a file, or draws them, as the options say.
+/// Reads the inputs from a file, or draws them, by the options.
 bool readInputs(const Options &options, const Model &model, Inputs &inputs, std::string &error);
 
 } // namespace meshwright::run

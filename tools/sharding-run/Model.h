@@ -16,21 +16,21 @@ namespace meshwright::run {
 
 enum Status { Fine = 0, Error = 1, WrongUsage = 2, CheckFailed = 3 };
 
-/// Says what went wrong; an `Error`.
+/// Prints an error. Returns `Error`.
 Status fail(const std::string &message);
 
-/// With its weights. All functions that fail have said why.
+/// A program with its weights. Functions that fail have printed the reason.
 class Model {
 public:
   virtual ~Model() = default;
 
-  /// Names, global types and index bounds; nothing else is set.
+  /// Only names, global types and index bounds are set.
   const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
   const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
 
   virtual Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
                      const rt::RunOptions &options) = 0;
-  /// Against the program before it was rewritten.
+  /// Compares with the program before it was rewritten.
   virtual Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) = 0;
   virtual Status report(bool asJson, std::string &text) = 0;
 
@@ -38,10 +38,9 @@ protected:
   std::vector<rt::ProgramValue> inputs, outputs;
 };
 
-/// A file of MLIR, by the compiler library, which is opened by name. Null after an
-/// error.
+/// Compiles a file of MLIR by the compiler library, which is opened by name. Null after an error.
 std::unique_ptr<Model> compileModel(const Options &options);
-/// A bundle, by the runtime alone.
+/// Opens a bundle by the runtime alone. Null after an error.
 std::unique_ptr<Model> loadBundle(const Options &options);
 
 } // namespace meshwright::run

@@ -61,13 +61,12 @@ const char *const usage =
 
 namespace {
 
-/// The command line, argument by argument.
+/// The arguments of the command line, and a position.
 struct Arguments {
   int count;
   char **values;
   int at = 1;
-  /// The value of `--name=value`, or of `--name value`, where that is the argument
-  /// here; or null.
+  /// The value of the present argument if it is `--name=value` or `--name value`; otherwise null.
   const char *take(const char *name) {
     size_t length = std::strlen(name);
     const char *argument = values[at];

@@ -24,16 +24,16 @@ struct Options {
   std::optional<std::string> parallelize;
   std::string backend = "local", target;
   double tolerance = -1;
-  /// Threads, timeout, what to look at while running.
+  /// Threads, timeout, checks and measurements of the run.
   rt::RunOptions running;
   bool check = false;
-  /// A bundle's, before it runs.
+  /// Check the hashes of a bundle's weights before the run.
   bool verifyWeights = false;
-  /// Where the report goes: nothing, "-" for standard output, or a file.
+  /// The file of the report, or "-" for standard output; none without a report.
   std::optional<std::string> report;
-  /// Slows collectives down: MESHWRIGHT_LINK.
+  /// The link that collectives are slowed down to, as in MESHWRIGHT_LINK.
   std::string link;
-  /// Of several processes one writes files and tells what is no error.
+  /// True in the one process of a run that writes files and prints messages other than errors.
   bool speaks = true;
   bool quiet = false;
   bool help = false;
@@ -41,7 +41,7 @@ struct Options {
 
 extern const char *const usage;
 
-/// False, with an error, for a command line that is not one of ours.
+/// Returns false, and sets `error`, for a wrong command line.
 bool parseOptions(int argc, char **argv, Options &options, std::string &error);
 
 } // namespace meshwright::run

@@ -43,20 +43,20 @@ static Status writeReport(const Options &options, Model &model) {
   return rt::WholeFile::write(path, text, error) ? Fine : fail(error);
 }
 
-/// What was printed and lost is an error.
+/// A failed write to standard output is an error.
 static Status finish(Status status) {
   std::string error;
   return rt::finishOutput(error) ? status : fail(error);
 }
 
-/// Ends the process at once: after a run that failed, a rank may still be at work
-/// on what an orderly end would free.
+/// Ends the process at once. After a failed run, a rank may still use memory that an orderly end
+/// would free.
 [[noreturn]] static void leave(Status status) {
   std::fflush(nullptr);
   std::_Exit(status);
 }
 
-/// What is written at the end, looked at before the work.
+/// Checks before the work that the files of results can be written.
 static Status checkFiles(const Options &options) {
   std::string error;
   for (const std::string &path :
@@ -71,7 +71,7 @@ static Status execute(const Options &options) {
   if (!model)
     return Error;
   std::string error;
-  // Never freed: a rank that does not come back from a run that fails may read on.
+  // Never freed, because a rank that does not return from a failed run may still read them.
   Inputs &inputs = *new Inputs();
   if (!readInputs(options, *model, inputs, error))
     return fail(error);
@@ -97,7 +97,7 @@ static Status execute(const Options &options) {
     return model->check(inputs.tensors, options.tolerance);
   };
   if (Status status = run()) {
-    // Processes of other backends take leave of each other.
+    // Processes of other backends end together.
     if (options.backend == "local")
       leave(status);
     return status;
@@ -128,11 +128,11 @@ int main(int argc, char **argv) {
     std::fputs(usage, stdout);
     return finish(Fine);
   }
-  // With any other backend each process runs a program of its own.
+  // With another backend than mpi, each process runs a program of its own.
   options.speaks = options.backend.rfind("mpi", 0) != 0 || rt::isFirstProcess();
   if (!options.link.empty())
     setenv("MESHWRIGHT_LINK", options.link.c_str(), /*overwrite=*/1);
-  // Beginnings and ends, which belong to no run, keep to it as well.
+  // The timeout also holds at the beginning and the end of the process, outside of runs.
   if (options.running.timeout > 0) {
     char text[32];
     std::snprintf(text, sizeof(text), "%.9g", options.running.timeout);

@@ -21,15 +21,14 @@
 using namespace mlir;
 
 namespace {
-/// Whether something is for a result of few digits (bf16), so that 2e-4 is near
-/// enough.
+/// Returns true if the result has few digits (bf16), so that an error of 2e-4 is allowed.
 bool isCoarse(arith::FastMathFlags flags) {
   return arith::bitEnumContainsAll(flags, arith::FastMathFlags::afn);
 }
 
-/// Calls a function of AVX-512 on vectors of f32 of any length, registers at a
-/// time. Its other arguments are those `between` the vectors and what masked-off
-/// elements would be, and `more` behind that.
+/// Calls an intrinsic of AVX-512 on vectors of f32 of any length, register by register.
+/// Its arguments are a register of each vector, `between`, the values of masked elements, and
+/// `more`.
 Value callOnRegisters(ImplicitLocOpBuilder &b, StringRef name, ArrayRef<Value> vectors,
                       ArrayRef<Value> between, ArrayRef<Value> more) {
   constexpr int64_t lanes = 16;
@@ -39,7 +38,7 @@ Value callOnRegisters(ImplicitLocOpBuilder &b, StringRef name, ArrayRef<Value> v
   auto call = [&](ArrayRef<Value> parts) -> Value {
     SmallVector<Value> arguments(parts);
     llvm::append_range(arguments, between);
-    // What masked-off elements would be: there are none.
+    // The values of masked elements. No element is masked.
     arguments.push_back(parts.front());
     llvm::append_range(arguments, more);
     return LLVM::CallIntrinsicOp::create(b, registers, b.getStringAttr(name), arguments)
@@ -70,9 +69,9 @@ Value callOnRegisters(ImplicitLocOpBuilder &b, StringRef name, ArrayRef<Value> v
   return result;
 }
 
-/// e^x of f32, to one unit in the last place, in fewer instructions than
-/// MLIR's: x = n ln 2 + r, a polynomial of r, times 2^n. AVX-512 multiplies by 2^n
-/// in one; elsewhere what is below -87.3 is 0.
+/// e^x of f32, to one unit in the last place, in fewer instructions than MLIR's expansion:
+/// x = n ln 2 + r, and e^x is a polynomial of r times 2^n. AVX-512 multiplies by 2^n in one
+/// instruction. Other processors give 0 for x below -87.3.
 struct ExpandExp : OpRewritePattern<math::ExpOp> {
   ExpandExp(MLIRContext *context, bool hasAvx512)
       : OpRewritePattern(context), hasAvx512(hasAvx512) {}
@@ -100,7 +99,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
       rewriter.replaceOp(op, expandRoughly(b, x));
       return success();
     }
-    // Beyond these it is 0, or infinity. NaN stays.
+    // Below `least` the result is 0, above `most` it is infinity. NaN remains NaN.
     constexpr double least = -104, most = 89;
     if (scales) {
       x = choose(arith::CmpFPredicate::OLT, x, least, constant(least), x);
@@ -128,7 +127,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     }
     if (scales) {
       Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
-      // Rounding as it is set.
+      // The current rounding mode.
       Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
       rewriter.replaceOp(op, callOnRegisters(b, kScale, {p, n}, {}, {all, rounding}));
       return success();
@@ -146,15 +145,16 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     return success();
   }
 
-  /// To 8e-5: x / ln 2 = y, a polynomial of what y is above an integer, times two to
-  /// that integer, which the last step takes itself. Each is right for infinities.
+  /// e^x to 8e-5, for AVX-512: y = x / ln 2, and e^x is a polynomial of y - floor(y) times
+  /// 2^floor(y). The last instruction computes floor(y) itself. Each step is right for
+  /// infinities.
   static Value expandRoughly(ImplicitLocOpBuilder &b, Value x) {
     auto constant = [&](double value) {
       return meshwright::lower::emitConstant(b, x.getType(), value);
     };
     Value all = arith::ConstantOp::create(b, b.getI16IntegerAttr(-1));
     Value rounding = arith::ConstantOp::create(b, b.getI32IntegerAttr(4));
-    // What is left by rounding down.
+    // The instruction then returns y - floor(y).
     Value down = arith::ConstantOp::create(b, b.getI32IntegerAttr(9));
     Value y = arith::MulFOp::create(b, x, constant(1.44269504088896341));
     Value r =
@@ -169,7 +169,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
   bool hasAvx512;
 };
 
-/// 1 / x where few digits do: the processor's estimate, to 6e-5.
+/// 1 / x of results with few digits: the processor's estimate, to 6e-5.
 struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
   using OpRewritePattern::OpRewritePattern;
 

@@ -45,8 +45,8 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitt
     reserve(valueBlock, plan.blockKeys * plan.valueFeatures, compute);
   else if (plan.usesDot)
     reserve(valueBlock, keySteps * plan.valueFeatures, getPairs());
-  // Columns come a vector at a time from wherever the window begins, so some before
-  // the block and behind it may come along.
+  // Columns are copied by vectors from the beginning of the window on, so some columns before
+  // and behind the block may be copied, too.
   if (biasStrides[2] && biasStrides[3])
     reserve(biasBlock, (2 * plan.lanes + plan.blockKeys) * width, compute);
   if (!biasElements)
@@ -92,8 +92,7 @@ void AttentionBlocks::emitScores(Value panel) {
         rows.push_back(mul(min(row, sub(numKeys, getIndex(1))), plan.features));
         continue;
       }
-      // Rows behind the last key are that one again; nobody reads what comes of
-      // them.
+      // Rows behind the last key repeat it. No op reads their scores.
       row = add(firstKey, row);
       if (plan.keys % tileRows || plan.left)
         row = min(row, plan.keys - 1);
@@ -138,7 +137,7 @@ void AttentionBlocks::emitProducts(Value panel) {
         column = min(column, plan.valueFeatures - 1);
       columns.push_back(add(base, column));
     }
-    // Summed up by itself, and then added: long sums stay exact.
+    // Each block is summed separately and then added, which keeps long sums exact.
     SmallVector<Value> init(tileRows * vectors, getSplat(0));
     SmallVector<Value> sums = emitTile(
         tileRows, firstStep, lastStep, init,
@@ -239,7 +238,7 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
 
 void AttentionBlocks::emitProbabilities(Value panel) {
   Value lowest = getSplat(-std::numeric_limits<double>::infinity());
-  // Pairs may reach over the last key.
+  // The last pair may contain one row behind the last key.
   if (plan.usesDot)
     for (int64_t v = 0; v < vectors; ++v)
       store(lowest, scores.buffer, at(to, v));
@@ -252,7 +251,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
   if (!plan.isPositional()) {
     found = emitMaxima(panel, /*masked=*/bool(padding), before);
   } else {
-    // Whether some query of the panel does not see some of its keys.
+    // True if some query of the panel does not see all of its keys.
     Value masked;
     auto require = [&](Value condition) {
       masked = masked ? arith::OrIOp::create(b, masked, condition).getResult() : condition;
@@ -321,7 +320,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
 // An item
 //===----------------------------------------------------------------------===//
 
-/// A panel against a block of keys.
+/// Emits the update of a panel by a block of keys.
 void AttentionBlocks::emitPanel(Value panel) {
   from = getIndex(0);
   to = numKeys;
@@ -375,7 +374,7 @@ void AttentionBlocks::emitResult() {
                       .getResult()
                 : getSplat(0));
       transpose(vectors);
-      // Rows that repeat the last one write the same once more.
+      // Lanes that repeat the last row write its values once more.
       for (int64_t i = 0; i < plan.lanes; ++i)
         store(narrow(resize(vectors[i], present)), result, add(rows[i], column));
     };
@@ -439,9 +438,9 @@ void AttentionBlocks::emitItem(Value item) {
   unit = div(item, plan.blocks);
   Value block = rem(item, plan.blocks);
   if (plan.right && !plan.left && plan.blocks > 1) {
-    // The further down a block, the more keys it sees (with places as operands: if
-    // these grow, as they do in all orders of tokens): one from the front, one from
-    // the back, so that equal shares of the items are equal work.
+    // Later blocks see more keys. (If positions are operands, this holds if they grow, as they
+    // do in all orders of tokens.) Items alternate between the first and the last blocks, so
+    // that equal shares of the items are equal work.
     Value half = div(block, 2);
     Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, rem(block, 2), getIndex(0));
     block = arith::SelectOp::create(b, isFirst, half, sub(getIndex(plan.blocks - 1), half));
@@ -468,7 +467,7 @@ void AttentionBlocks::emitItem(Value item) {
   }
   if (!plan.isPositional())
     return emitRows(first, last);
-  // From the first to the last block of keys that is seen at all.
+  // The first and the last block of keys that some query sees.
   SmallVector<Value> ends =
       loop(first, last, plan.blockKeys, ValueRange{last, first}, [&](Value k, ValueRange known) {
         firstKey = k;

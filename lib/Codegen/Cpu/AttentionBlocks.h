@@ -5,16 +5,22 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// All products are computed transposed, a query in each lane: scores are keys
-// times queries, results features times queries. So keys and values are read as
-// they lie, element by element, and broadcast, which costs no more than loading
-// a vector; maxima and sums over keys need no exchange of lanes; and no number
-// of keys or features leaves lanes empty. Only the queries of a block and its
-// result are transposed.
+// Attention with a query in each lane. All products are computed transposed: scores are keys
+// times queries, and results are features times queries.
 //
-// A block of queries is cut into panels of a few vectors. Its keys come in
-// blocks that all panels read, so that they are fetched once. A panel's scores
-// against a block of keys are all that ever exists of the scores.
+// - Kernels read keys and values unpacked, element by element, and broadcast each element.
+//   That costs no more than loading a vector.
+// - Maxima and sums over keys need no exchange of lanes.
+// - No number of keys or features leaves lanes empty.
+// - Only the queries of a block and its result are transposed.
+//
+// A block of queries is cut into panels of a few vectors. All panels read a block of keys
+// before the next block, so keys are fetched once. Only the scores of one panel and one block
+// of keys exist at a time.
+//
+// An item (`emitItem`) is a block of queries. It packs the queries, and for each block of keys
+// that any of them sees (`emitRows`) it packs keys, values and biases, and updates each panel
+// (`emitPanel`): scores, maxima, probabilities, products. `emitResult` divides by the sums.
 //
 //===----------------------------------------------------------------------===//
 
@@ -34,23 +40,23 @@ public:
 private:
   void emitItem(Value item) override;
 
-  /// Copies `count` columns of `lanes` rows to where each column is a vector of
-  /// lanes: column j to place(j). `row(i)` is where row i begins in `from`.
+  /// Copies the columns first .. last of `lanes` rows, and transposes them: column j becomes a
+  /// vector at place(j). Row i begins at `row(i)` in `from`.
   void emitTransposed(Value from, int64_t columns, Value first, Value last,
                       function_ref<Value(int64_t)> row, Value to, function_ref<Value(Value)> place,
                       bool asPairs);
   void packQueries();
   void packPositions();
   void packKeysAndValues();
-  /// What of the bias varies with the query, for the block of rows.
+  /// Packs the terms of the bias that vary with the query, for the block of rows.
   void packBiasTerms();
   void packBias(Value panel);
   void computeBias(Value panel);
-  /// Whether the bias hides less than all keys of the block from the panel.
+  /// Emits a test that is true unless the bias hides all keys of the block from the panel.
   Value isOpen();
   void emitPanel(Value panel);
-  /// Where rows are not in order: the places of the block of keys, and those of the
-  /// queries of a panel.
+  /// If rows are not in order: the positions of the block of keys, and of the queries of a
+  /// panel.
   Bounds getKeyBounds();
   Bounds getPanelBounds(Value panel);
   void emitScores(Value panel);
@@ -60,50 +66,50 @@ private:
   void emitProducts(Value panel);
   void emitResult();
   void emitLogSumExp();
-  /// The results of rows that see no key.
+  /// Emits the results of rows that see no key.
   void emitNothing();
-  /// Those of a block of rows, given the keys between which all lie that any sees.
+  /// Emits the results of a block of rows, which see no keys outside of first .. last.
   void emitRows(Value first, Value last);
 
-  /// A tile of `numRows` scalars by the vectors of a panel:
+  /// Emits a tile of `numRows` scalars times the vectors of a panel:
   /// acc[i][v] += scalar(i, k) * vector(v, k), for k in from .. to.
   SmallVector<Value> emitTile(int64_t numRows, Value from, Value to, ValueRange init,
                               function_ref<Value(int64_t, Value)> scalar,
                               function_ref<Value(int64_t, Value)> vector);
 
-  /// Row `lane` of group `group` of the block's rows, in its unit; rows behind
-  /// the last are that one again.
+  /// The row in its unit of lane `lane` of a group of the block's rows. Lanes behind the last
+  /// row repeat it.
   Value getRow(Value group, int64_t lane) {
     Value row = add(add(firstRow, mul(group, plan.lanes)), lane);
     return plan.rows % plan.blockRows ? min(row, plan.rows - 1) : row;
   }
   Value getGroup(Value panel, int64_t vector) { return add(mul(panel, vectors), vector); }
-  /// Where vector `vector` of a panel lies at `row`, in regions with a vector
-  /// for each row.
+  /// The index of vector `vector` of a panel at `row`, in regions with a vector for each row.
   Value at(Value row, int64_t vector) { return add(mul(row, width), vector * plan.lanes); }
   Value at(Value panel, int64_t rowsOfPanel, Value row, int64_t vector) {
     return at(add(mul(panel, rowsOfPanel), row), vector);
   }
   Type getPairs() { return b.getI32Type(); }
 
-  /// Vectors of a panel, its lanes; scalars of a tile.
+  /// Vectors and lanes of a panel, and scalars of a tile.
   int64_t vectors, width, tileRows;
-  /// Steps that the sum over features and over the keys of a block have.
+  /// Steps of the sums over features and over the keys of a block.
   int64_t featureSteps, keySteps;
   bool isWidened;
 
   Region queryPanels, scores, probabilities, results, maxima, sums, scales, positions;
   Region lowestOfPanel, highestOfPanel;
   Region keyBlock, valueBlock, biasBlock;
-  /// Where the bias is computed: queries are columns, and there is a region for each
-  /// term that varies with them.
+  /// For a computed bias: queries are columns, and each term that varies with them has a
+  /// region.
   std::optional<BiasPoints> points;
   SmallVector<Region, 4> biasTerms;
 
-  // Of the item.
+  // The present item.
   Value firstRow, numRows, numPanels, keyBase, valueBase, unit, batchIndex;
   Bounds queryBounds;
-  // Of the block of keys: the first, how many, and those that the panel reads.
+  // The present block of keys: the first key, the number of keys, and the range that the
+  // panel reads.
   Value firstKey, numKeys, from, to;
   Bounds keyBounds;
 };

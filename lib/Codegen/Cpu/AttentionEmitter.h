@@ -29,39 +29,39 @@ using mlir::Type;
 using mlir::Value;
 using mlir::ValueRange;
 
-/// 2^x of a vector, zero for what is no normal number; x is not above 1.
+/// 2^x of a vector, for x of at most 1. Results that are not normal numbers become zero.
 Value emitExp2(mlir::ImplicitLocOpBuilder &builder, Value x);
 
-/// What a kernel of attention is made for.
+/// The op, the processor and the plan of a kernel of attention.
 struct AttentionKernel {
   nn::AttentionOp op;
   const Processor &processor;
   AttentionPlan plan;
-  /// The ops that compute the bias in the kernel; none where it is read.
+  /// The ops that compute the bias in the kernel; none if the kernel reads it.
   std::optional<KernelRegion> biasRegion;
 };
 
-/// Emits the kernel of one nn.attention: arithmetic on indices and vectors, the
-/// mask, and the running softmax that both ways of emitting it share.
+/// Emits the kernel of one nn.attention. This class has the parts that both forms of the
+/// kernel share: arithmetic on indices and vectors, the mask, and the running softmax.
 class AttentionEmitter {
 public:
   virtual ~AttentionEmitter() = default;
 
-  /// The values that the kernel reads: query, key, value, key padding and bias where
-  /// the op has them, or what the bias is computed from.
+  /// The values that the kernel reads: query, key, value, and, if the op has them, key padding
+  /// and the bias or the inputs of its ops.
   SmallVector<Value> getInputs();
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
   /// For each thread.
   int64_t getWorkspaceBytes() const { return workspaceBytes; }
-  /// Fills the function: its arguments are the buffers, the first item, the one
-  /// behind the last, and the workspace.
+  /// Fills the function. Its arguments are the buffers, the first item, the item behind the
+  /// last, and the workspace.
   void emit(mlir::func::FuncOp kernel);
 
 protected:
   explicit AttentionEmitter(const AttentionKernel &kernel);
 
-  /// The work of one item.
+  /// Emits the work of one item.
   virtual void emitItem(Value item) = 0;
 
   //===--------------------------------------------------------------------===//
@@ -74,7 +74,7 @@ protected:
     Type type;
     Value buffer;
   };
-  /// Sets one aside; `count` elements of `type`.
+  /// Reserves a region of `count` elements of `type`.
   void reserve(Region &region, int64_t count, Type type);
 
   //===--------------------------------------------------------------------===//
@@ -119,15 +119,15 @@ protected:
   Value load(Value buffer, Value index) { return load(buffer, index, plan.lanes); }
   Value loadScalar(Value buffer, Value index);
   void store(Value value, Value buffer, Value index);
-  /// To and from the type of arithmetic.
+  /// Casts to and from the type of arithmetic.
   Value widen(Value value) { return emitCast(b, value, plan.compute); }
   Value narrow(Value value) { return emitCast(b, value, plan.element); }
-  /// Fewer lanes, or more: zeros.
+  /// Removes lanes, or adds lanes of zeros.
   Value resize(Value vector, int64_t size);
   Value shuffle(Value a, Value c, ArrayRef<int64_t> lanes);
-  /// The larger one, `c` where one is no number.
+  /// The larger of the two, or `c` if one is NaN.
   Value larger(Value a, Value c);
-  /// Lanes of vectors to vectors of lanes; as many vectors as lanes.
+  /// Transposes as many vectors as each has lanes.
   void transpose(SmallVector<Value> &vectors);
   /// Lane i of the result is the sum over vector i.
   Value sumEach(SmallVector<Value> vectors);
@@ -137,46 +137,47 @@ protected:
   // The scores
   //===--------------------------------------------------------------------===//
 
-  /// What products of queries and keys are multiplied by, before the cap.
+  /// The factor of products of queries and keys, before the cap.
   double getFactor();
-  /// Scores are kept in this unit: log2 e where they are exponents of two, 1
-  /// where a bias is added to them that could overflow.
+  /// Scores are kept in this unit: log2 e if they are exponents of two, 1 if a bias is added
+  /// that could overflow.
   double getUnit();
-  /// The soft cap, in that unit; the scores that come are products times the
-  /// factor.
+  /// Applies the soft cap to scores, which are products times the factor. The result has the
+  /// unit.
   Value cap(Value scores);
   bool hasCap() { return op.getSoftCap().has_value(); }
-  /// 2^(exponents of two that scores minus maximum are).
+  /// e^(scores - maximum), of scores in the unit.
   Value exponentiate(Value scores, Value maximum);
-  /// The maximum to subtract: zero where there is no score.
+  /// The maximum to subtract: zero if there is no score.
   Value guard(Value maximum);
   /// 1 / sum, zero for zero.
   Value invert(Value sum);
-  /// log(sum) + maximum, as lse has it.
+  /// log(sum) + maximum, as the log-sum-exp result has it.
   Value getLogSumExp(Value sum, Value maximum);
 
-  /// An index as places are compared: a number of 64 bits where they are operands.
+  /// The type in which positions are compared: 64 bits if they are operands.
   Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
   Value toPlace(Value index);
   Value getPlace(int64_t place);
 
-  /// The smallest and the largest of some places; `lowestPlace` leaves out negative
-  /// ones (and is negative itself where there is no other).
+  /// The smallest and the largest of some positions. `lowestPlace` ignores negative ones, and
+  /// is negative itself if there is no other.
   struct Bounds {
     Value lowest, lowestPlace, highest;
   };
-  /// Of `count` places in a buffer.
+  /// The bounds of `count` positions in a buffer.
   Bounds getBounds(Value buffer, Value first, Value count);
-  /// Whether some of the queries may see some of the keys, and whether all see all.
+  /// Emits tests: some of the queries may see some of the keys, and all queries see all keys.
   Value isSeen(const Bounds &queries, const Bounds &keys);
   Value isWhollySeen(const Bounds &queries, const Bounds &keys);
-  /// Whether `place` is not negative, `first` not behind what the query at the highest
-  /// place sees, and `last` not before what the one at the lowest sees.
+  /// Emits a test: `place` is not negative, `first` is not behind the last key that the query at
+  /// the highest position sees, and `last` is not before the first key that the query at the
+  /// lowest position sees.
   Value isWithin(Value place, Value first, Value last, const Bounds &queries);
 
-  /// Of the bias, strides of batch, head, query and key; 0 broadcasts.
+  /// Strides of the bias along batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
-  /// Computes the bias, where it is not read.
+  /// Computes the bias, if the kernel does not read it.
   std::optional<RowEmitter> biasElements;
 
   nn::AttentionOp op;
@@ -186,8 +187,8 @@ protected:
   Value query, key, value, padding, bias, queryPositions, keyPositions, result, lse;
 
 private:
-  /// The tensors that are read, and those that are written, and the members that hold
-  /// their buffers; none for what the bias is computed from.
+  /// The tensors that the kernel reads, each with the member that holds its buffer; null for
+  /// inputs of the bias.
   SmallVector<std::pair<Value, Value *>> getInputBuffers();
   SmallVector<std::pair<Value, Value *>> getOutputBuffers();
 
@@ -197,7 +198,7 @@ private:
   int64_t workspaceBytes = 0;
 };
 
-/// Queries are lanes: for many of them.
+/// Queries are lanes: for many queries.
 std::unique_ptr<AttentionEmitter> makeAttentionBlocks(const AttentionKernel &kernel);
 /// Features are lanes: for few queries.
 std::unique_ptr<AttentionEmitter> makeAttentionRows(const AttentionKernel &kernel);

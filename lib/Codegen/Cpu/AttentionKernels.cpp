@@ -23,9 +23,9 @@ namespace meshwright::lower {
 // The plan
 //===----------------------------------------------------------------------===//
 
-/// Pairs of a query and a key that it sees, as far as structure says.
+/// Pairs of a query and a key that it sees, by the structure of the mask.
 static int64_t countVisible(const AttentionPlan &plan) {
-  // Of chunks of a sequence nobody knows; over the steps of a ring, half.
+  // Chunks of a sequence may have any positions. On average over a ring, half of the pairs.
   if (plan.hasPositions)
     return plan.queries * plan.keys / (plan.right ? 2 : 1);
   int64_t count = 0;
@@ -50,8 +50,8 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor) {
   keys = std::min<int64_t>(keyRows, op.getKvLength().value_or(keyRows));
   valueFeatures = valueType.getDimSize(3);
   hasPositions = bool(op.getQPositions());
-  // Windows that reach over everything hide nothing; operands reach less than half
-  // as far as numbers do.
+  // Windows that cover all keys hide nothing. Positions in operands are below half of the
+  // largest number.
   int64_t longest = hasPositions ? int64_t(1) << 62 : std::max(queries, keys);
   auto limit = [&](std::optional<int64_t> window) {
     return window && *window < longest ? window : std::nullopt;
@@ -67,7 +67,7 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor) {
   // Fewer rows than lanes would leave lanes empty.
   int64_t group = keyHeads ? queryHeads / keyHeads : 1;
   byRow = group * queries < lanes;
-  // With one bias a head, a block's rows are of one head.
+  // If each head has a bias of its own, the rows of a block belong to one head.
   constexpr int64_t mostRows = 128;
   headsPerUnit = byRow || (queries < mostRows && !op.getBias()) ? group : 1;
   units = batch * queryHeads / headsPerUnit;
@@ -348,8 +348,8 @@ Value AttentionEmitter::larger(Value a, Value c) {
   return arith::SelectOp::create(b, above, a, c);
 }
 
-/// Of two vectors, the lanes that blocks of `step` lanes beside the diagonal exchange:
-/// what the first one becomes, and the second.
+/// The shuffles of two vectors that exchange blocks of `step` lanes beside the diagonal: the
+/// lanes of the first result, and of the second.
 static std::array<SmallVector<int64_t>, 2> getExchange(int64_t lanes, int64_t step) {
   std::array<SmallVector<int64_t>, 2> exchange;
   for (int64_t i = 0; i < lanes; ++i) {
@@ -406,7 +406,7 @@ Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
   auto getSplat = [&](double value) { return emitConstant(b, type, value); };
   bool isDouble = type.getElementType().isF64();
   int64_t mantissa = isDouble ? 52 : 23;
-  // Adding this leaves the nearest integer in the last bits of the mantissa.
+  // The sum has the nearest integer in the last bits of its mantissa.
   Value magic = getSplat(1.5 * std::ldexp(1.0, mantissa));
   Value biased = arith::AddFOp::create(b, x, magic);
   Value rest = arith::SubFOp::create(b, x, arith::SubFOp::create(b, biased, magic));
@@ -414,14 +414,14 @@ Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
   Value power = getSplat(coefficients.back());
   for (double coefficient : llvm::reverse(ArrayRef(coefficients).drop_back()))
     power = LLVM::FMulAddOp::create(b, power, rest, getSplat(coefficient));
-  // The integer goes to the exponent's place, where all else is shifted out.
+  // The shift moves the integer to the exponent, and all other bits out.
   Type bits = type.clone(b.getIntegerType(isDouble ? 64 : 32));
   Value exponent = arith::ShLIOp::create(b, arith::BitcastOp::create(b, bits, biased),
                                          emitConstant(b, bits, mantissa));
   Value scaled = arith::AddIOp::create(b, arith::BitcastOp::create(b, bits, power), exponent);
   Value value = arith::BitcastOp::create(b, type, scaled);
-  // What is too small vanishes. A NaN stays one: the last bits of its mantissa, as an
-  // exponent, would make it a number.
+  // Small results become zero. A NaN remains NaN; the last bits of its mantissa, as an exponent,
+  // would make it a number.
   Value zero = getSplat(0);
   Value isNegative = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, x, zero);
   Value instead = arith::SelectOp::create(b, isNegative, zero, x);
@@ -510,7 +510,7 @@ Value AttentionEmitter::cap(Value scores) {
     return scores;
   Value bounded;
   if (plan.compute.isF64()) {
-    // 1 - 2 / (e^2x + 1): the function of the C library takes one lane at a time.
+    // tanh x = 1 - 2 / (e^2x + 1). The C library's function computes one lane at a time.
     Value limit = getSplat(40);
     Value below = arith::MinimumFOp::create(b, scores, limit);
     below = arith::MaximumFOp::create(b, below, getSplat(-40));

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An item is as many rows as a vector has lanes: how much of each part they take is
-// computed for all of them at once, from the parts' log-sum-exps; then each row is
-// gone over in vectors. An item reads what it needs of its rows before it writes
-// there, so the result may lie over one of the parts.
+// An item is as many rows as a vector has lanes. It computes the shares of the two parts for
+// all of its rows at once, from the log-sum-exps of the parts. Then it computes each row in
+// vectors. An item reads each element of its rows before it writes it, so the result may be in
+// the place of one of the parts.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,11 +49,11 @@ public:
   int64_t rows, columns, count, lanes;
 
 private:
-  /// Does so many rows from `row` on.
+  /// Emits `size` rows from `row` on.
   void emitRows(Value row, int64_t size);
-  /// So many columns of a row, given the parts' shares in it.
+  /// Emits `size` columns of a row, given the shares of the parts.
   void emitColumns(Value at, Value ofFirst, Value ofSecond, int64_t size);
-  /// Stores what share of `sum` a part has, none where there is no sum.
+  /// Stores the share of a part in `sum`; zero if the sum is zero.
   void storeShares(Value powers, Value sum, Value shares);
 
   Value load(Value buffer, Value index, int64_t size) {
@@ -111,7 +111,7 @@ void MergeKernel::emitRows(Value row, int64_t size) {
   Value x = load(firstLse, row, size), y = load(secondLse, row, size);
   Value above = arith::CmpFOp::create(*b, arith::CmpFPredicate::OGT, x, y);
   Value largest = arith::SelectOp::create(*b, above, x, y);
-  // Where neither part has a key nothing is subtracted: -inf stays what it is.
+  // If neither part has a key, nothing is subtracted, and -inf remains.
   Value shift =
       arith::SelectOp::create(*b, isEqual(largest, -std::numeric_limits<double>::infinity()),
                               emitConstant(*b, x.getType(), 0), largest);

@@ -23,8 +23,7 @@ void AttentionBlocks::emitTransposed(Value source, int64_t columns, Value first,
   SmallVector<Value> rows;
   for (int64_t i = 0; i < lanes; ++i)
     rows.push_back(row(i));
-  // The last vector of a row begins earlier; where a row has no whole vector,
-  // there is only one.
+  // The last vector of a row overlaps the one before. A row shorter than a vector has only one.
   int64_t present = std::min(columns, lanes);
   auto emitChunk = [&](Value column) {
     SmallVector<Value> vectors;
@@ -60,7 +59,7 @@ void AttentionBlocks::packQueries() {
   });
 }
 
-/// The place of each row among the keys: its query.
+/// Packs the position of each row among the keys, which is its query.
 void AttentionBlocks::packPositions() {
   loop(getIndex(0), min(sub(getIndex(plan.rows), firstRow), plan.blockRows), 1, [&](Value i) {
     Value query = add(firstRow, i);
@@ -69,7 +68,7 @@ void AttentionBlocks::packPositions() {
     Value place = plan.hasPositions ? loadScalar(queryPositions, query) : toPlace(query);
     memref::StoreOp::create(b, place, positions.buffer, i);
   });
-  // Rows that repeat the last.
+  // Lanes that repeat the last row.
   if (plan.rows % plan.blockRows)
     loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
       Value last = plan.hasPositions ? loadScalar(queryPositions, getIndex(plan.queries - 1))
@@ -115,7 +114,7 @@ void AttentionBlocks::packKeysAndValues() {
   }
   if (!plan.usesDot)
     return;
-  // Pairs of values under one another.
+  // Pairs are the values of two consecutive keys.
   int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
   loop(getIndex(0), numKeys, 2, [&](Value row) {
     Value first = add(firstKey, row);
@@ -145,7 +144,7 @@ void AttentionBlocks::packKeysAndValues() {
 void AttentionBlocks::packBiasTerms() {
   Value head = rem(unit, plan.queryHeads);
   loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
-    // Rows behind the last are that one again.
+    // Rows behind the last row repeat it.
     Value query = min(add(firstRow, i), plan.queries - 1);
     biasElements->startRow(points->space, {batchIndex, head, getIndex(0)});
     biasElements->startColumns(0, points->space.end, query, /*width=*/1, nullptr);
@@ -165,7 +164,7 @@ void AttentionBlocks::computeBias(Value panel) {
   loop(from, to, 1, [&](Value row) {
     biasElements->startRow(points->space, {batchIndex, head, add(firstKey, row)});
     for (int64_t v = 0; v < vectors; ++v) {
-      // Of the columns only the terms are read, and these are known.
+      // Elements of the columns are only terms, which are set below.
       biasElements->startColumns(0, points->space.end, getIndex(0), plan.lanes, nullptr);
       for (auto [value, term] : llvm::zip_equal(terms[v], points->columnTerms))
         biasElements->setElement(term.first, term.second, value);

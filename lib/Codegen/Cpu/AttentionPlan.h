@@ -16,48 +16,47 @@
 
 namespace meshwright::lower {
 
-/// How attention is cut into items of work, for a target: shapes, the blocks of
-/// queries and keys, and what lies where in the workspace.
+/// How attention is cut into items of work, for a processor: shapes, and the blocks of queries
+/// and keys.
 ///
-/// Query heads that share a key head lie one behind the other, so the rows of
-/// all of them are one matrix. An item is a block of rows of one unit: a query
-/// head, or, where its rows do not fill a block, all heads of a key head.
+/// Query heads that share a key head are stored consecutively, so their rows are one matrix. An
+/// item is a block of rows of one unit. A unit is a query head, or, if the rows of a head do not
+/// fill a block, all query heads of a key head.
 struct AttentionPlan {
   AttentionPlan(nn::AttentionOp op, const Processor &processor);
 
-  /// `keys` are those that any query may see (up to kv_length); `keyRows` is
-  /// how many lie in memory.
+  /// `keys` counts the keys that any query may see (up to kv_length), `keyRows` the keys in
+  /// memory.
   int64_t batch, queryHeads, keyHeads, queries, keys, keyRows, features, valueFeatures;
   /// A query at i sees keys from i - left to i + right.
   std::optional<int64_t> left, right;
-  /// Whether places of queries and keys are operands; keys of negative place are
-  /// padding then.
+  /// Positions of queries and keys are operands. Keys at negative positions are padding.
   bool hasPositions;
-  /// Elements as stored, and what arithmetic is done in: f32, or f64 for f64.
+  /// The types of elements in memory and of arithmetic: f32, or f64 for f64.
   mlir::Type element, compute;
   /// Elements of `compute` in a vector register.
   int64_t lanes;
-  /// Products of pairs of bf16.
+  /// Instructions multiply pairs of bf16.
   bool usesDot;
 
   /// Heads whose rows are one unit, units of the whole op, rows of a unit.
   int64_t headsPerUnit, units, rows;
-  /// Whether rows are taken one after another, lanes along features (few
-  /// queries), instead of as the lanes of a vector.
+  /// Rows are computed one by one, with features as lanes (for few queries). Otherwise rows are
+  /// lanes.
   bool byRow;
-  /// Rows of an item, and keys that are taken at once.
+  /// Rows of an item, and keys of a block.
   int64_t blockRows, blockKeys;
-  /// Items a unit has.
+  /// Items of a unit.
   int64_t blocks;
 
-  /// What is computed and read at least.
+  /// Lower bounds of the operations and the bytes.
   int64_t flops, bytes;
 
   int64_t getItems() const { return units * blocks; }
-  /// Whether some query of the op might not see some key.
+  /// Returns true if some query of the op may not see some key because of its position.
   bool isPositional() const { return left || right || hasPositions; }
-  /// Whether the rows of a unit are queries in order, at 0, 1, ..., and so are keys:
-  /// what a row sees is known from where it is.
+  /// Returns true if the rows of a unit are queries at positions 0, 1, ..., and keys are at such
+  /// positions, too. The index of a row then decides the keys that it sees.
   bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }
 };
 

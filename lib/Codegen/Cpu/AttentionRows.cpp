@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// With fewer queries than a vector has lanes (a step of decoding: one query for
-// each head that shares the keys), features are the lanes. Keys and values are
-// read once, a row after another; an item is all the queries of a key head.
+// Attention with features as lanes, for fewer queries than a vector has lanes. In a step of
+// decoding, each head that shares the keys has one query. An item is all queries of a key head.
+// It reads keys and values once, row by row.
 //
 //===----------------------------------------------------------------------===//
 
@@ -34,14 +34,14 @@ private:
   void emitScores();
   void emitScoreTile(Value firstRow, Value firstKey);
   void emitProbabilities(Value row);
-  /// Copies what of the bias or the padding belongs to the block of keys, so that
-  /// it can be read in whole vectors; or computes it.
+  /// Copies or computes the bias or the padding of the block of keys, so that whole vectors of
+  /// it can be read.
   void copyBias(Value row);
   void copyPadding();
   void copyPlaces();
   void emitProducts();
-  /// Columns from `column` on: `full` whole vectors and, with `tail`, one of as
-  /// many lanes.
+  /// Emits columns from `column` on: `full` whole vectors and, if `tail` is not 0, a vector of
+  /// `tail` lanes.
   void emitProductTile(Value firstRow, Value column, int64_t full, int64_t tail);
   void emitResult();
   Value at(Value row, int64_t stride, Value column) { return add(mul(row, stride), column); }
@@ -52,16 +52,16 @@ private:
   int64_t rowTile, keyTile;
   /// Rows and their lengths in the workspace.
   int64_t paddedRows, queryStride, scoreStride, resultStride;
-  /// Elements of the query that a step of a product takes.
+  /// Elements of the query in a step of a product.
   int64_t step;
 
   Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow;
-  /// Where the bias is computed: keys are columns.
+  /// For a computed bias: keys are columns.
   std::optional<BiasPoints> points;
 
-  // Of the item.
+  // The present item.
   Value unit, batchIndex, keyBase, valueBase;
-  // Of the block of keys.
+  // The present block of keys.
   Value firstKey, numKeys;
 };
 } // namespace
@@ -115,7 +115,7 @@ void AttentionRows::packQueries() {
 void AttentionRows::emitScoreTile(Value firstRow, Value first) {
   SmallVector<Value> keyRows;
   for (int64_t j = 0; j < keyTile; ++j) {
-    // Keys behind the last are that one again; nobody reads what comes of them.
+    // Keys behind the last key repeat it. No op reads their scores.
     Value row = add(add(firstKey, first), j);
     if (plan.keys % keyTile)
       row = min(row, plan.keys - 1);
@@ -171,7 +171,7 @@ void AttentionRows::emitScores() {
 //===----------------------------------------------------------------------===//
 
 void AttentionRows::copyBias(Value row) {
-  // Query heads of the unit lie one behind the other.
+  // Query heads of the unit are stored consecutively.
   Value head = rem(unit, plan.keyHeads);
   head = add(mul(head, plan.headsPerUnit), div(row, plan.queries));
   if (biasElements) {
@@ -294,7 +294,7 @@ void AttentionRows::emitProductTile(Value firstRow, Value column, int64_t full, 
   auto getPlace = [&](int64_t i, int64_t v) {
     return at(add(firstRow, i), resultStride, add(column, v * plan.lanes));
   };
-  // Summed up by themselves, and then added: long sums stay exact.
+  // Each block is summed separately and then added, which keeps long sums exact.
   SmallVector<Value> init(rowTile * numVectors, getSplat(0));
   Value base = add(add(valueBase, mul(firstKey, plan.valueFeatures)), column);
   SmallVector<Value> added = loop(getIndex(0), numKeys, 1, init, [&](Value k, ValueRange known) {

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Softmax, reductions and running sums along dimensions with others behind them go
-// along these in vectors: each lane has a sum of its own.
+// Kernels of softmax, reductions and running sums along dimensions that are not the last ones.
+// The last dimensions are lanes, and each lane has a sum of its own.
 //
 //===----------------------------------------------------------------------===//
 
@@ -25,9 +25,9 @@ namespace meshwright::lower {
 
 namespace {
 
-/// A value seen as dimensions that are reduced (or summed along) and others.
+/// A value as dimensions that are reduced (or summed along) and dimensions that are kept.
 struct Columns {
-  /// The shape, dimensions of one kind that are neighbours joined.
+  /// The shape. Adjacent dimensions of one kind are one.
   SmallVector<int64_t> sizes;
   SmallVector<bool> reduced;
   /// Elements that are reduced together.
@@ -63,8 +63,8 @@ struct Columns {
   }
 };
 
-/// Emits the item loop of such a kernel: an item is a point of the kept
-/// dimensions, or a vector of the last one.
+/// Emits the loop over items. An item is a point of the kept dimensions, or a vector of the
+/// last one.
 class ColumnKernel {
 public:
   ColumnKernel(nn::ReduceKind kind, Type element, const Columns &columns, const Processor &processor)
@@ -81,8 +81,8 @@ public:
       items *= size;
   }
 
-  /// body(first element of the input, of the result's row) for each item, with the
-  /// vector width set.
+  /// Calls `body` with the first elements of each item in the input and in the result. `width`
+  /// is set then.
   void emit(Builder &b, ValueRange arguments, function_ref<void(Value, Value)> body);
 
   Value getVector(Value buffer, Value index) {
@@ -99,7 +99,7 @@ public:
   }
   Value getNeutral();
   Value combine(Value lhs, Value rhs);
-  /// The fold over all reduced dimensions; `step` gets the index of the element.
+  /// Folds over all reduced dimensions. `step` gets the index of the element.
   Value fold(Value base, Value init, function_ref<Value(Value index, Value state)> step);
 
   const Columns &columns;
@@ -107,7 +107,7 @@ public:
   nn::ReduceKind kind;
   bool isFloat;
   SmallVector<int64_t> kept;
-  /// The last kept dimension, if it is the last of all, and how it is cut.
+  /// The last dimension if it is kept, and how it is cut.
   int64_t vectorSize, width, blocks, items;
   Builder *builder = nullptr;
   int64_t current = 1;
@@ -189,7 +189,7 @@ void ColumnKernel::emit(Builder &b, ValueRange arguments, function_ref<void(Valu
   };
   Value block = blocks > 1 ? split(blocks) : emitIndex(b, 0);
   Value column = arith::MulIOp::create(b, block, emitIndex(b, width));
-  // Where the point lies in the input; in the result kept dimensions are dense.
+  // The index of the point in the input. In the result, kept dimensions are dense.
   Value to = arith::MulIOp::create(b, item, emitIndex(b, vectorSize));
   to = arith::AddIOp::create(b, to, column);
   Value from = column;
@@ -218,7 +218,7 @@ void ColumnKernel::emit(Builder &b, ValueRange arguments, function_ref<void(Valu
   body(from, to);
 }
 
-/// What the op does, and along which dimensions.
+/// The reduction of the op, and its dimensions.
 static std::optional<std::pair<nn::ReduceKind, SmallVector<int64_t>>> getReduction(Operation *op) {
   if (auto softmax = dyn_cast<nn::SoftmaxOp>(op))
     return std::make_pair(nn::ReduceKind::Max, SmallVector<int64_t>{int64_t(softmax.getDim())});
@@ -250,7 +250,7 @@ std::optional<KernelInfo> KernelScope::buildColumns(rt::KernelOp launch) {
   info.flops = type.getNumElements();
   info.grain = chooseGrain(info.items, info.bytes, info.flops);
   bool isSoftmax = isa<nn::SoftmaxOp>(op);
-  // Exponentials, between the loop that sums them and the one that divides.
+  // Holds exponentials between the loop that sums them and the loop that divides them.
   if (isSoftmax)
     info.workspaceBytes =
         columns.count * emitter.width * emitter.compute.getIntOrFloatBitWidth() / 8;
@@ -290,7 +290,7 @@ std::optional<KernelInfo> KernelScope::buildColumns(rt::KernelOp launch) {
     Value powers =
         memref::ViewOp::create(b, MemRefType::get({columns.count * emitter.width}, emitter.compute),
                                workspace, emitIndex(b, 0), ValueRange());
-    // The place of an element in the workspace, by its place in the column.
+    // The index of an element in the workspace, by its index in the column.
     size_t dim = llvm::find(columns.reduced, true) - columns.reduced.begin();
     int64_t stride = dim < columns.sizes.size() ? columns.getStride(dim) : 1;
     auto place = [&](Value index) -> Value {

@@ -33,8 +33,8 @@ func::FuncOp CpuKernelBuilder::begin(Location, ArrayRef<Type> types, int64_t wor
   auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
                                      builder.getFunctionType(all, {}));
   Block *entry = kernel.addEntryBlock();
-  // Inputs are only read, and nothing else points to the outputs, unless a result
-  // lies over an operand: then each element is written by what read it.
+  // Buffers of a launch do not overlap, except that a result may be in the place of an operand
+  // (lib/Launches/InPlace.h). Such a kernel reads each element before it writes it.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
     if (isa<MemRefType>(all[i]))
       kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
@@ -53,7 +53,7 @@ std::string CpuKernelBuilder::finish(func::FuncOp kernel) {
   func::ReturnOp::create(builder, builder.getUnknownLoc());
   std::string text = print(kernel), self = "@" + kernel.getName().str();
   kernel.erase();
-  // Named by what it is: also in another program.
+  // A hash of the text is the same name in other programs.
   std::string name = "kernel_" + llvm::utohexstr(llvm::xxh3_64bits(text), true, 16);
   if (names.insert(name).second) {
     text.replace(text.find(self), self.size(), "@" + name);
@@ -71,8 +71,8 @@ static std::string describeOps(rt::KernelOp launch) {
 }
 
 std::optional<KernelInfo> CpuKernelBuilder::build(rt::KernelOp launch) {
-  // Those for one kind of launch first. Each looks at the ops in the region and
-  // declines, before it has begun a kernel, what it is not for.
+  // Emitters of special launches come first. Each inspects the ops of the region, and
+  // returns nothing, before it begins a kernel, for launches of other kinds.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
   constexpr Emitter emitters[] = {&KernelScope::buildGemm, &KernelScope::buildAttention,
                                   &KernelScope::buildMerge, &KernelScope::buildRows,

@@ -5,9 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Kernels are functions on buffers of static shape, one per group of ops;
-// equal kernels have one name. A buffer may be declared in any shape that its dense
-// elements have, so kernels see collapsed dimensions. i1 is i8 in buffers.
+// A kernel is a function on buffers of static shape that computes one group of ops.
+//
+// - Equal kernels have one name.
+// - A kernel may declare a dense buffer in any shape with as many elements, so it sees
+//   collapsed dimensions.
+// - i1 is i8 in buffers.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,21 +30,21 @@
 
 namespace meshwright::lower {
 
-/// What a thread should move or compute at least, to be worth waking: a microsecond
-/// or two of work.
+/// The least bytes or operations for which a further thread wakes up: one or two microseconds
+/// of work.
 constexpr int64_t kShareBytes = 32 << 10, kShareFlops = 128 << 10;
 
-/// The least items that a thread should do, of a launch that has so many and does
-/// so much.
+/// The least items that one thread takes, of a launch with so many items, bytes and
+/// operations.
 int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops);
 
-/// Builds kernels, each compiled by itself: functions
+/// Writes kernels as functions
 ///
 ///   @kernel(%input0: memref<...>, ..., %output0: memref<...>, ...,
 ///           %begin: index, %end: index, %workspace: memref<Nxi8>)
 ///
-/// that do the items %begin .. %end, buffers in the order of `KernelInfo`. Lowered,
-/// they are of type `mw_rt_kernel`.
+/// which compute the items %begin .. %end. Buffers have the order of `KernelInfo`. The lowered
+/// functions have the type `mw_rt_kernel`.
 class CpuKernelBuilder : public KernelBuilder {
 public:
   CpuKernelBuilder(mlir::MLIRContext *context, const CpuTarget &target);
@@ -54,18 +57,18 @@ public:
 
 private:
   friend class KernelScope;
-  /// Starts a kernel on buffers of these types, with workspace as stated.
+  /// Begins a kernel on buffers of these types.
   mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types,
                            int64_t workspaceBytes = 0);
   /// Ends it; returns the name of it or of an equal one.
   std::string finish(mlir::func::FuncOp kernel);
 
   const CpuTarget &target;
-  /// Holds the kernel that is being built.
+  /// Holds the kernel between `begin` and `finish`.
   mlir::OwningOpRef<mlir::ModuleOp> module;
   std::vector<KernelSource> sources;
   llvm::StringSet<> names;
-  /// Names of kernels by what their emitters say of them.
+  /// Names of kernels by the keys that their emitters choose.
   llvm::StringMap<std::string> known;
 };
 

@@ -53,7 +53,7 @@ static Value narrow(Builder &b, Value vector, Type element) {
   return type == vector.getType() ? vector : arith::TruncFOp::create(b, type, vector);
 }
 
-/// A dense buffer as one row.
+/// A dense buffer in one dimension.
 static Value flatten(Builder &b, Value buffer) {
   auto type = cast<MemRefType>(buffer.getType());
   if (type.getRank() == 1)
@@ -69,9 +69,9 @@ static Value getMask(Builder &b, int64_t count, int64_t lanes) {
                                         ArrayRef<int64_t>{count});
 }
 
-/// `count` elements of a flat buffer in a vector of `lanes`, as f32, zeros behind
-/// them. Without `masksBf16`, LLVM takes masked vectors of bf16 apart by
-/// functions that nobody has, so that we do.
+/// Loads `count` elements of a flat buffer as f32, in a vector of `lanes` with zeros behind
+/// them. Without `masksBf16`, LLVM would split masked vectors of bf16 by functions that no
+/// library has, so this loads each element.
 static Value loadSome(Builder &b, Value buffer, Value at, int64_t count, int64_t lanes,
                       bool masksBf16) {
   auto type = VectorType::get({lanes}, cast<MemRefType>(buffer.getType()).getElementType());
@@ -127,8 +127,11 @@ void GemmPoint::store(Builder &b, Value vector, Value buffer, int64_t columns) c
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Emits one kernel. Sizes are those of the plan; a tile is its `tileRows` rows
-/// of one panel.
+/// Emits one kernel. Sizes are those of the plan. A tile is `tileRows` rows of one panel.
+///
+/// `emit` loops over the items: panels of C for one block of rows. For each block of k it
+/// copies the rows of A (`emitCopy`) and sums each tile (`emitTile`). Sums of all blocks but
+/// the last go to the workspace.
 class GemmEmitter {
 public:
   GemmEmitter(Builder &b, const GemmSpec &spec, const GemmPlan &plan, const GemmBuffers &buffers)
@@ -159,8 +162,8 @@ public:
   void emit(Builder &b);
 
 private:
-  /// Copies A's rows of this block, steps `firstStep` and on, so that a tile
-  /// reads forwards: [tile][chunk][row][elements of four steps].
+  /// Copies A's rows of this block, from step `firstStep` on, in the order in which a tile
+  /// reads them: [tile][chunk][row][elements of four steps].
   void emitCopy(Builder &b, Value firstTile, Value count, Value firstStep, Value chunks);
   void emitCopiedChunk(Builder &b, Value row, Value k, Value to);
   void emitCopiedTail(Builder &b, Value firstTile, Value count, Value at);
@@ -173,14 +176,14 @@ private:
                  MutableArrayRef<Value> results);
   void emitResults(Builder &b, Value tile, Value panel, ValueRange results, int64_t width);
   void emitEpilogue(Builder &b, Value tile, Value panel, Value kept);
-  /// Emits what is to be done with a panel, given how many of its columns C has.
+  /// Calls `emit` with the number of the panel's columns that C has.
   void emitForWidth(Builder &b, Value panel, llvm::function_ref<void(Builder &, int64_t)> emit);
 
   const GemmSpec &spec;
   const GemmPlan &plan;
   const GemmBuffers &buffers;
   int64_t group, columns, tiles;
-  /// Elements of the copy of A: of a row and step, and of a row and chunk.
+  /// Elements of a row in the copy of A, for a step and for a chunk; chunks of a block of k.
   int64_t perStep, chunk, blockChunks;
   bool hasBlocks;
   VectorType sums;
@@ -248,7 +251,7 @@ void GemmEmitter::emit(Builder &b) {
 
 void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value firstStep,
                            Value chunks) {
-  // Chunks that lie in A as a whole; behind them may be one that does not.
+  // Chunks that are complete in A. One incomplete chunk may follow.
   int64_t wholeChunks = spec.k / (kChunkSteps * group);
   bool hasTail = spec.k % (kChunkSteps * group) != 0;
   Value firstChunk = arith::DivUIOp::create(b, firstStep, index(b, kChunkSteps));
@@ -260,8 +263,7 @@ void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value first
                        Builder b(loc, nested);
                        Value firstRow = mul(b, add(b, firstTile, t), plan.tileRows);
                        SmallVector<Value> rows;
-                       // Rows behind A's last are copies of that: what is summed there is not
-                       // stored.
+                       // Rows behind A's last row are copies of it. Their sums are not stored.
                        for (int64_t r = 0; r < plan.tileRows; ++r)
                          rows.push_back(r < spec.m - (tiles - 1) * plan.tileRows
                                             ? add(b, firstRow, r)
@@ -288,7 +290,8 @@ void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value first
   });
 }
 
-/// Elements of A in f32 to what the kernel multiplies, still in f32.
+/// Applies the prologue to elements of A in f32. The result is rounded to the type of the
+/// product, and is f32 again.
 Value GemmEmitter::fusePrologue(Builder &b, Value vector, Value row, Value k) {
   int64_t lanes = cast<VectorType>(vector.getType()).getNumElements();
   Value fused = spec.prologue(b, vector, GemmPoint{row, k, lanes, lanes, plan.masksBf16});
@@ -309,7 +312,7 @@ void GemmEmitter::emitCopiedChunk(Builder &b, Value row, Value k, Value to) {
   vector::StoreOp::create(b, vector, copy, to);
 }
 
-/// The last elements of rows, and zeros behind them.
+/// Copies the last elements of the rows, with zeros behind them.
 void GemmEmitter::emitCopiedTail(Builder &b, Value firstTile, Value count, Value at) {
   int64_t lanes = kChunkSteps * group, first = spec.k / lanes * lanes;
   scf::ForOp::create(
@@ -390,8 +393,8 @@ void GemmEmitter::emitTile(Builder &b, Value tile, Value panel, Value copied, Va
 SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, Value firstStep,
                                          Value chunks, ValueRange initial) {
   Value start = mul(b, add(b, mul(b, panel, plan.steps), firstStep), columns * group);
-  // LLVM moves what a body prefetches to its beginning, where many lines at once hold
-  // up the loads behind them: such bodies read two lines.
+  // LLVM moves the prefetches of a loop body to its beginning. Many of them delay the loads
+  // behind them, so a body with prefetches reads only two lines.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   int64_t count =
       plan.nearSteps ? std::clamp<int64_t>(128 / stepBytes, 1, kChunkSteps) : kChunkSteps;
@@ -411,7 +414,7 @@ SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, 
   return SmallVector<Value>(loop.getResults());
 }
 
-/// Some steps of k, all of one chunk.
+/// Adds `count` steps of k, all of one chunk, to `results`.
 void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights, int64_t count,
                             MutableArrayRef<Value> results) {
   auto broadcast = [&](int64_t row, int64_t element) -> Value {
@@ -459,7 +462,7 @@ void GemmEmitter::emitSteps(Builder &b, Value fromCopy, Value fromWeights, int64
       }
       continue;
     }
-    // The first of a pair is the lower half of 32 bits.
+    // The first element of a pair is in the lower 16 bits.
     SmallVector<Value> evens, odds;
     for (Value vector : vectors) {
       Value bits = vector::BitCastOp::create(b, integers, vector);
@@ -490,8 +493,8 @@ void GemmEmitter::emitForWidth(Builder &b, Value panel,
   scf::IfOp::create(b, equal(b, panel, plan.panels - 1), emitIn(lastWidth), emitIn(columns));
 }
 
-/// Hands the sums of a tile, which lie in the workspace, to what follows. Row by
-/// row: it may be long, and is there once.
+/// Passes the sums of a tile, which are in the workspace, to the epilogue. A loop over rows
+/// keeps the code short: it contains the epilogue once.
 void GemmEmitter::emitEpilogue(Builder &b, Value tile, Value panel, Value kept) {
   Value firstRow = mul(b, tile, plan.tileRows), column = mul(b, panel, columns);
   Value rows = min(b, sub(b, index(b, spec.m), firstRow), plan.tileRows);
@@ -511,7 +514,7 @@ void GemmEmitter::emitEpilogue(Builder &b, Value tile, Value panel, Value kept) 
   });
 }
 
-/// Stores a tile; that of the last panel is narrower.
+/// Stores a tile. Only `width` columns of it are in C.
 void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange results,
                               int64_t width) {
   Value row = mul(b, tile, plan.tileRows), column = mul(b, panel, columns);

@@ -16,7 +16,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// The one product by a weight of a region.
+/// The region's product by a weight; null if it has none, or several.
 static nn::LinearOp findLinear(const KernelRegion &region) {
   nn::LinearOp found;
   for (Operation *op : region.ops)
@@ -43,11 +43,11 @@ static GemmSpec getSpec(nn::LinearOp linear) {
   return spec;
 }
 
-/// Whether there is a kernel for the product itself.
+/// Returns true if there is a kernel for the product without other ops.
 static bool isSupported(nn::LinearOp linear, const GemmSpec &spec, const Processor &processor) {
   if (!hasGemm(spec.type, processor) || spec.m == 0 || spec.n == 0 || spec.k == 0)
     return false;
-  // One element type for all.
+  // All operands and the result have one element type.
   return spec.resultType == spec.type && llvm::all_of(linear->getOperandTypes(), [&](Type type) {
            return getElementTypeOrSelf(type) == spec.type;
          });
@@ -65,12 +65,12 @@ bool isEpilogueOp(Operation *op, RankedTensorType product) {
 }
 
 bool isPrologueOp(Operation *op, RankedTensorType input) {
-  // Each thread does it, and for each block of columns again.
+  // Each thread computes it, and repeats it for each block of columns.
   return isEpilogueOp(op, input) && (isFree(op) || isCheap(op));
 }
 
-/// Elements of a matrix as a row kernel would compute them: one row after the
-/// other, none reduced. Nothing if it cannot.
+/// The plan of a row kernel that computes the elements of a matrix in order, without
+/// reductions. Returns nothing if there is no such plan.
 static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t columns,
                                             const CpuTarget &target) {
   RowPlanResult plan = target.planRows(region);
@@ -86,7 +86,7 @@ static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t 
 }
 
 namespace {
-/// How a region makes what its product reads, of a value of as many elements.
+/// The ops that compute the product's input `made` from `source`, which has as many elements.
 struct Prologue {
   KernelRegion region;
   RowPiece piece;
@@ -106,15 +106,15 @@ static llvm::SetVector<Operation *> findAhead(const KernelRegion &region, nn::Li
   return ahead;
 }
 
-/// Nothing if the ops ahead of the product cannot be done where its input is
-/// copied. They read one buffer of its size: that is done more than once.
+/// Returns nothing if the ops before the product cannot be computed while its input is copied.
+/// They may read only one buffer of the input's size, because they read it several times.
 static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::LinearOp linear,
                                             const CpuTarget &target) {
   auto input = cast<RankedTensorType>(linear.getInput().getType());
   llvm::SetVector<Operation *> ahead = findAhead(region, linear);
   Prologue prologue;
   prologue.region.inputs = region.inputs;
-  // Ahead of views, whose rows are those of several dimensions.
+  // The value before the views, which join dimensions of the rows.
   prologue.made = linear.getInput();
   while (auto op = dyn_cast_or_null<nn::ReshapeOp>(region.getDefiningOp(prologue.made))) {
     auto type = cast<RankedTensorType>(op.getInput().getType());
@@ -150,7 +150,7 @@ static std::optional<Prologue> planPrologue(const KernelRegion &region, nn::Line
   return prologue;
 }
 
-/// What a region does with its product. Nothing if that cannot be an epilogue.
+/// The plan of the ops after the product. Returns nothing if they cannot be an epilogue.
 static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::LinearOp linear,
                                             const CpuTarget &target) {
   auto product = cast<RankedTensorType>(linear.getType());
@@ -167,13 +167,13 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
     rest.add(op);
     auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
     for (Value operand : op->getOperands()) {
-      // The product's operands lie in other forms.
+      // The buffers of the product's operands have other forms.
       if (llvm::is_contained(linear->getOperands(), operand) && operand != linear.getBias())
         return std::nullopt;
       Operation *producer = region.getDefiningOp(operand);
       if (producer && ahead.contains(producer) && !isFree(producer))
         return std::nullopt;
-      // What is computed here is where it is needed.
+      // Values of the region are in registers, so they do not broadcast.
       if (producer && !isFree(producer) && !op->hasTrait<dist::View>() &&
           cast<RankedTensorType>(operand.getType()).getShape() != shape)
         return std::nullopt;
@@ -187,11 +187,11 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
 }
 
 namespace {
-/// A product's kernel: what it does ahead of the product and behind it.
+/// The ops of a product's kernel before and after the product.
 struct Fusion {
   std::optional<Prologue> prologue;
   std::optional<RowPiece> epilogue;
-  /// What the product's rows are copied from.
+  /// The value that the product's rows are copied from.
   Value source;
 };
 } // namespace
@@ -232,8 +232,8 @@ std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuT
                                     target.getProcessor())};
 }
 
-/// What a kernel does behind a product, for two launches to have one kernel: ops,
-/// what they read, and which of it is stored.
+/// A text that is equal for regions with equal kernels: ops, their operands, and the stored
+/// values.
 static std::string describe(const KernelRegion &region) {
   std::string text;
   llvm::raw_string_ostream os(text);
@@ -263,18 +263,18 @@ static std::string describe(const KernelRegion &region) {
 }
 
 namespace {
-/// Emits what is fused into a product as a row kernel's elements.
+/// Emits the ops before and after a product as elements of a row kernel.
 class FusedRows {
 public:
   FusedRows(const KernelRegion &region, nn::LinearOp linear, const Fusion &fusion)
       : region(region), linear(linear), fusion(fusion) {}
 
-  /// Values and the flat buffers that they lie in.
+  /// Sets the flat buffers of the inputs and of the outputs.
   void setBuffers(ArrayRef<std::pair<Value, Value>> inputs, ValueRange outputs) {
     this->inputs.assign(inputs.begin(), inputs.end());
     this->outputs.assign(outputs.begin(), outputs.end());
   }
-  /// What is multiplied, given the elements that it is made of.
+  /// The elements that are multiplied, computed from those of the source.
   Value emitPrologue(Builder &b, Value elements, const GemmPoint &point);
   void emitEpilogue(Builder &b, Value sums, const GemmPoint &point);
 
@@ -312,7 +312,7 @@ Value FusedRows::emitPrologue(Builder &b, Value elements, const GemmPoint &point
   const Prologue &prologue = *fusion.prologue;
   RowEmitter row(b, prologue.region);
   start(row, prologue.piece, point);
-  // One after the other in both.
+  // Elements are consecutive in both buffers.
   const Access &access = prologue.piece.stores.front().from;
   row.setElement(prologue.source, access,
                  emitCast(b, elements, getElementTypeOrSelf(prologue.source.getType())));
@@ -349,8 +349,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   auto prepared = launch.getInputs()[weight->operand].getDefiningOp<rt::PrepareOp>();
   if (!prepared)
     return std::nullopt;
-  // It may have been scheduled for another target, with panels that vectors here
-  // do not divide.
+  // A program may come with a schedule of its own, whose panels are not whole vectors here.
   rt::PackingAttr packing = prepared.getPacking();
   if (packing.getGroup() != weight->packing.group || packing.getPanel() % processor.getLanes() != 0)
     return std::nullopt;
@@ -365,7 +364,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
       return rows.emitPrologue(b, elements, point);
     };
   if (fusion.epilogue) {
-    // It adds the bias, in the form of its own inputs.
+    // The epilogue adds the bias, as one of its own inputs.
     spec.hasBias = false;
     spec.epilogue = [&](Builder &b, Value sums, const GemmPoint &point) {
       rows.emitEpilogue(b, sums, point);
@@ -387,7 +386,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   if (!isFused)
     info.bytes = plan.bytes;
 
-  // Models have many equal products: they are written once.
+  // Models have many equal products. Each is written once.
   std::string key = "gemm";
   for (int64_t part : {spec.m, spec.n, spec.k, int64_t(spec.hasBias), int64_t(spec.type.isBF16()),
                        packing.getPanel()})
@@ -401,7 +400,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
                                MemRefType::get({plan.panels * plan.steps * plan.tileVectors *
                                                 plan.lanes * packing.getGroup()},
                                                spec.type)};
-    // What row kernels read and write is flat.
+    // Row kernels read and write flat buffers.
     auto addFlat = [&](Value value) {
       auto type = cast<RankedTensorType>(value.getType());
       types.push_back(

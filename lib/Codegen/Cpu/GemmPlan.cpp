@@ -19,18 +19,18 @@ bool hasGemm(Type type, const Processor &processor) {
 }
 
 namespace {
-/// Blocks by target, as measured (`bench/gemm.py`).
+/// Sizes of blocks for a processor, found by measurement (`bench/gemm.py`).
 struct BlockSizes {
   /// Columns of a panel, in vectors.
   int64_t panelVectors;
-  /// The tallest tile where it is alone, and where there are several.
+  /// Rows of the tallest tile, for products with one tile and with several.
   int64_t onlyTileRows, tileRows;
-  /// Multiplications with a vector of weights from which on those behind it wait too
-  /// long for processors to fetch enough weights by themselves.
+  /// Multiplications by each vector of weights from which on kernels prefetch weights. With
+  /// fewer, the processor's own prefetching suffices.
   int64_t busyProducts;
   /// Bytes of a panel of B that stay in cache while tiles go down the rows.
   int64_t panelBytes;
-  /// Rows of A that are copied at once, and columns of C whose sums are kept.
+  /// Rows of A that are copied at once, and columns of C whose sums the workspace holds.
   int64_t blockRows, blockColumns;
 };
 } // namespace
@@ -69,9 +69,9 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
 
   plan.masksBf16 = processor.hasBf16Conversion;
 
-  // Tiles of equal height, so that the last one wastes little.
-  // Beside sums, registers hold a step of B and an element of A; bf16 that has to
-  // be widened takes two steps of B, and a mask.
+  // Tiles have equal heights, so that the last one wastes little. Besides the sums,
+  // registers hold a step of B and an element of A. Widened bf16 takes two steps of B and a
+  // mask.
   bool widens = spec.type.isBF16() && !plan.dotsPairs;
   int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
   int64_t fitting = std::max<int64_t>(1, (processor.numVectorRegisters - others) / plan.tileVectors);
@@ -90,13 +90,13 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
 
   int64_t group = getGroup(spec.type);
   plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
-  // One or two tiles gain nothing from blocks of k: weights are read about once.
+  // One or two tiles gain nothing from blocks of k, as they read weights about once.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
   plan.nearSteps = plan.farSteps = 0;
-  // Where little is multiplied, loads run ahead and the processor sees what comes
-  // next: to ask for it only holds them up. More arithmetic keeps loads back: then
-  // memory goes on only if far more is asked for than the first cache can wait for.
+  // With little arithmetic, loads run ahead and the processor prefetches by itself; further
+  // prefetches would only delay the loads. More arithmetic delays the loads. Memory is then
+  // busy only if a kernel prefetches more lines than the first cache has requests for.
   int64_t products = widens ? 2 * plan.tileRows + 1 : plan.tileRows;
   if (tiles <= 2 && products >= sizes.busyProducts) {
     plan.nearSteps = (2 << 10) / stepBytes;
@@ -111,7 +111,7 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
   int64_t stepSize = widens ? 8 : 4;
   plan.workspaceBytes =
       llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);
-  // Sums between blocks of k, and those of a tile for what follows.
+  // Sums between blocks of k, or the sums of a tile for the epilogue.
   if (plan.blockSteps < plan.steps)
     plan.workspaceBytes += plan.blockPanels * plan.blockTiles * plan.tileRows * columns * 4;
   else if (spec.epilogue)

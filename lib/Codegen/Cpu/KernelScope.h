@@ -15,8 +15,8 @@
 
 namespace meshwright::lower {
 
-/// The type of a tensor value's buffer, in its own shape or another one of as
-/// many elements.
+/// The type of a tensor value's buffer, in its own shape or in another shape with as many
+/// elements.
 inline mlir::MemRefType getBufferType(mlir::Value value, llvm::ArrayRef<int64_t> shape) {
   return mlir::MemRefType::get(shape, getStorageType(mlir::getElementTypeOrSelf(value.getType())));
 }
@@ -24,7 +24,7 @@ inline mlir::MemRefType getBufferType(mlir::Value value) {
   return getBufferType(value, mlir::cast<mlir::RankedTensorType>(value.getType()).getShape());
 }
 
-/// One family of kernels a file.
+/// The emitters of kernels. Each family of kernels is a file.
 class KernelScope {
 public:
   explicit KernelScope(CpuKernelBuilder &kernels) : kernels(kernels) {}
@@ -33,7 +33,7 @@ public:
   std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
   /// Launches of nn.merge_attention.
   std::optional<KernelInfo> buildMerge(rt::KernelOp launch);
-  /// Launches that go over rows, and those that reduce other dimensions.
+  /// Launches that compute rows, and launches that reduce other dimensions.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
   /// Products whose weight is packed.

@@ -27,7 +27,7 @@
 using namespace mlir;
 
 namespace {
-/// Rewrites ops that LLVM has no vector form of.
+/// Rewrites ops that LLVM would compile element by element, or not at all.
 struct ExpandForProcessor : PassWrapper<ExpandForProcessor, OperationPass<>> {
   MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ExpandForProcessor)
 
@@ -57,8 +57,8 @@ void meshwright::lower::loadKernelDialects(MLIRContext &context) {
                       vector::VectorDialect, x86vector::X86VectorDialect>();
 }
 
-/// Whether a kernel is one that the runtime launches: its last arguments are what
-/// to do and its workspace.
+/// Returns true if the runtime launches the kernel: its last arguments are the first and the
+/// last item, and the workspace.
 static bool isLaunched(func::FuncOp kernel) {
   ArrayRef<Type> types = kernel.getArgumentTypes();
   if (types.size() < 3)
@@ -68,8 +68,8 @@ static bool isLaunched(func::FuncOp kernel) {
          types[types.size() - 2].isIndex() && types[types.size() - 3].isIndex();
 }
 
-/// Gives the name of a lowered kernel to a function that takes its buffers as an
-/// array (`mw_rt_kernel`).
+/// Adds a function of type `mw_rt_kernel`, which takes the buffers as an array and calls the
+/// kernel. It gets the kernel's name.
 static void addLaunched(LLVM::LLVMFuncOp kernel) {
   OpBuilder builder(kernel);
   Location loc = kernel.getLoc();
@@ -112,7 +112,7 @@ LogicalResult meshwright::lower::lowerKernel(ModuleOp module, const Processor &p
   ConvertFuncToLLVMPassOptions functions;
   functions.useBarePtrCallConv = true;
   manager.addPass(createConvertFuncToLLVMPass(functions));
-  // Makes constants of arith.
+  // Before the conversion of arith, since this one creates constants of arith.
   ConvertVectorToLLVMPassOptions vectors;
   vectors.x86Vector = true;
   manager.addPass(createConvertVectorToLLVMPass(vectors));
@@ -124,7 +124,7 @@ LogicalResult meshwright::lower::lowerKernel(ModuleOp module, const Processor &p
   for (auto kernel : llvm::to_vector(module.getOps<LLVM::LLVMFuncOp>()))
     if (launched.contains(kernel.getName()))
       addLaunched(kernel);
-  // Called from the program's entry, and by nobody outside the program.
+  // Only the program's entry calls kernels.
   for (auto kernel : module.getOps<LLVM::LLVMFuncOp>())
     if (!kernel.isExternal() && kernel.getLinkage() == LLVM::Linkage::External)
       kernel.setVisibility_(LLVM::Visibility::Hidden);

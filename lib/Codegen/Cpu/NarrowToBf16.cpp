@@ -16,9 +16,9 @@
 using namespace mlir;
 
 namespace {
-/// f32 to bf16 in integers, rounding to nearest even. The result must not be a
-/// selection, as in MLIR's own expansion: LLVM makes it one of bf16, and calls
-/// functions for it that nobody has.
+/// f32 to bf16 in integer arithmetic, which rounds to nearest even. The result is not a
+/// selection as in MLIR's own expansion: LLVM turns that into a selection of bf16, and calls
+/// functions for it that no library has.
 struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
   using OpRewritePattern::OpRewritePattern;
 
@@ -42,7 +42,7 @@ struct ExpandTruncationToBf16 : OpRewritePattern<arith::TruncFOp> {
     Value sixteen = constant(16);
     Value odd = arith::AndIOp::create(b, arith::ShRUIOp::create(b, bits, sixteen), constant(1));
     Value half = arith::AddIOp::create(b, odd, constant(0x7fff));
-    // NaNs are made quiet and cut off.
+    // NaNs become quiet and are truncated.
     Value isNan = arith::CmpFOp::create(b, arith::CmpFPredicate::UNO, op.getIn(), op.getIn());
     Value zero = constant(0);
     Value quiet = arith::SelectOp::create(b, isNan, constant(0x400000), zero);

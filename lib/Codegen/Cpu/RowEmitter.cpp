@@ -140,7 +140,7 @@ void RowEmitter::stream(Value element, Value buffer, const Access &access, Value
                         int64_t vectorBytes) {
   int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
   auto isWhole = [&](int64_t elements) { return elements * bytes % vectorBytes == 0; };
-  // The column is a multiple of the width away from the first.
+  // The distance from the first column is a multiple of the width.
   bool canStream = width && access.column == 1 && isWhole(width) && isWhole(space.begin) &&
                    isWhole(access.offset) && llvm::all_of(access.rows, isWhole);
   if (!canStream)
@@ -148,7 +148,7 @@ void RowEmitter::stream(Value element, Value buffer, const Access &access, Value
   element = toVector(toRowStorage(builder, element));
   Value index = emitIndexOf(access);
   if (bytes == 2) {
-    // LLVM has no such stores of bf16, to which it goes back through casts.
+    // LLVM has no such stores of bf16, and it looks through casts to bf16.
     auto type = cast<VectorType>(element.getType());
     auto words = VectorType::get(width / 2, builder.getF32Type());
     Value same = vector::BitCastOp::create(builder, words, element);
@@ -166,7 +166,8 @@ void RowEmitter::stream(Value element, Value buffer, const Access &access, Value
   }
 }
 
-/// The lines of a part of a row that are as far along as the column is in the row.
+/// Prefetches the lines of a part of a row, at the same fraction of the part as the column is of
+/// the row.
 void RowEmitter::prefetchLines(Value buffer, const Access &access, Value shift, bool isWritten,
                                int64_t part, int64_t parts) {
   constexpr int64_t lineBytes = 64;
@@ -206,7 +207,7 @@ Value RowEmitter::toVector(Value value) {
   auto type = VectorType::get(width, value.getType());
   if (!value.getType().isBF16())
     return vector::BroadcastOp::create(builder, type, value);
-  // As integers: where the processor has no bf16, LLVM rounds it once more by a call.
+  // As integers, since LLVM rounds bf16 once more, by a call, on processors without bf16.
   Value bits = arith::BitcastOp::create(builder, builder.getI16Type(), value);
   bits = vector::BroadcastOp::create(builder, type.clone(builder.getI16Type()), bits);
   return arith::BitcastOp::create(builder, type, bits);
@@ -225,7 +226,7 @@ Value RowEmitter::emit(Value value, const Access &access) {
     known.set(value, access, element);
     return element;
   }
-  // The same for all columns: ahead of them.
+  // Elements that all columns share are computed before the columns.
   if (Value *element = rowValues.find(value, access))
     return *element;
   OpBuilder::InsertionGuard guard(builder);
@@ -296,7 +297,7 @@ Value RowEmitter::emitIota(nn::IotaOp op, const Access &access) {
   return emitCast(builder, first, type.getElementType());
 }
 
-/// A rotary op's elements, or those of a concatenation.
+/// Emits elements of a rotary op or of a concatenation.
 Value RowEmitter::emitPart(Operation *op, const Access &access) {
   auto parts = getColumnParts(op, access, space);
   const ColumnPart &part = parts->front();
@@ -311,7 +312,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   Value other;
   if (part.kind == RotaryPart::Pairs) {
     own = toVector(own);
-    // bf16 lies as in memory, what was computed from it as `getOrder` says.
+    // Vectors of bf16 have the order of memory. Vectors computed from it have `getOrder`.
     bool halves = getOrder() == LaneOrder::EvenFirst && elementOf(own).isF32();
     SmallVector<int64_t> exchanged;
     for (int64_t i = 0; i < width; ++i)
@@ -333,7 +334,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   Value sine = times(other, read(rotary.getSin(), 0, 0));
   Value result;
   if (part.kind == RotaryPart::Pairs) {
-    // The first of each pair subtracts.
+    // The first element of each pair subtracts the second term.
     auto vectorType = cast<VectorType>(sine.getType());
     bool evenFirst = getOrder() == LaneOrder::EvenFirst;
     SmallVector<Attribute> signs;
@@ -355,7 +356,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
 // Reductions of rows
 //===----------------------------------------------------------------------===//
 
-/// lhs op rhs; a scalar where both are.
+/// lhs op rhs; a scalar if both are scalars.
 template <typename Op> static Value combine(Builder &b, Value lhs, Value rhs) {
   auto lift = [&](Value value, Value like) -> Value {
     auto type = dyn_cast<VectorType>(like.getType());
@@ -397,7 +398,7 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
     return convert(getStatistic(op, 0, row), type);
   auto operand = [&](Value value) { return convert(emitOperand(op, value, access), compute); };
   if (auto softmax = dyn_cast<nn::SoftmaxOp>(op)) {
-    // The element's place in its row.
+    // The index of the element in its row.
     const KeptBuffer &from = *exponentials.find(softmax.getResult(), row);
     Access at = from.at;
     at.column = access.column;

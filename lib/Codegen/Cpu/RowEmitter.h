@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Emits what a kernel computes at consecutive columns of a row as vectors, and what
-// a row's columns share as scalars, ahead of the loop over them.
+// Emits the elements that a kernel computes at consecutive columns of a row, as vectors.
+// Elements that all columns of a row share are scalars, computed before the loop over columns.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,10 +18,10 @@
 
 namespace meshwright::lower {
 
-/// The type of an element in the buffers of row kernels: bf16 lies there as
-/// integers, since LLVM cannot move all vectors of it.
+/// The type of an element in the buffers of row kernels. bf16 is stored as integers there, since
+/// LLVM cannot move all vectors of bf16.
 mlir::Type getRowStorageType(mlir::Type element);
-/// An element as it lies there, and back.
+/// Casts an element to its type in buffers, and back.
 mlir::Value toRowStorage(Builder &builder, mlir::Value value);
 mlir::Value fromRowStorage(Builder &builder, mlir::Value value, mlir::Type element);
 
@@ -33,57 +33,56 @@ public:
   void setBuffer(mlir::Value value, mlir::Value buffer) { buffers[value] = buffer; }
   mlir::Value getBuffer(mlir::Value value) const { return buffers.lookup(value); }
 
-  /// Has vectors of this width in f32 with elements of even columns first, if they
-  /// come from bf16 and end as it.
+  /// Makes vectors of this width in f32 have elements of even columns first, if they are widened
+  /// from bf16 and narrowed to it.
   void setEvenFirst(int64_t width) { evenFirstWidth = width; }
   LaneOrder getOrder() const {
     return width && width == evenFirstWidth ? LaneOrder::EvenFirst : LaneOrder::Same;
   }
-  /// Starts a row: an index for each dimension, null for those that others
-  /// stand for.
+  /// Starts a row: an index for each dimension, null for dimensions that are part of another
+  /// loop.
   void startRow(const LoopSpace &space, llvm::ArrayRef<mlir::Value> indices);
-  /// Starts columns column .. column + width, all within begin .. end, where all
-  /// concatenations and rotary ops are one thing. What does not depend on
-  /// columns is emitted before `anchor`, if there is one.
+  /// Starts columns column .. column + width, all within begin .. end, where each concatenation
+  /// and rotary op has one part. Elements that do not depend on columns are emitted before
+  /// `anchor`, if it is not null.
   void startColumns(int64_t begin, int64_t end, mlir::Value column, int64_t width,
                     mlir::Operation *anchor);
-  /// Fetches into the cache what is read of inputs, in the row that is `further`
-  /// along a dimension: 1, or 0 at the last. When all columns are gone through, one
-  /// of `parts` of the row has been fetched.
+  /// Prefetches the inputs of the row that is `further` along a dimension: 1, or 0 at the last
+  /// row. A loop over all columns prefetches one of `parts` parts of the row.
   void prefetchRead(unsigned dimension, mlir::Value further, int64_t part, int64_t parts);
-  /// The same for what will be written, in this row.
+  /// The same for the elements of this row that will be written.
   void prefetchWritten(mlir::Value buffer, const Access &access, int64_t part, int64_t parts);
-  /// Ends them: what follows is for the row.
+  /// Ends the columns. Later elements are scalars of the row.
   void endColumns() { width = 0; }
 
-  /// The element of a value that a point reads, in its own type: a vector, or a
-  /// scalar where all columns read the same one.
+  /// The element of a value that a point reads, in the value's type: a vector, or a scalar if
+  /// all columns read the same element.
   mlir::Value emit(mlir::Value value, const Access &access);
-  /// The same as a vector in any case.
+  /// The same, always as a vector.
   mlir::Value emitVector(mlir::Value value, const Access &access);
-  /// Gives an element that is known at these columns, in the value's type.
+  /// Sets an element at these columns, in the value's type.
   void setElement(mlir::Value value, const Access &access, mlir::Value element) {
     columnValues.set(value, access, element);
   }
-  /// Stores an element, where `access` says, in a flat buffer.
+  /// Stores an element in a flat buffer, at the index of `access`.
   void store(mlir::Value element, mlir::Value buffer, const Access &access);
-  /// The same past the caches, for what nothing reads soon: in whole vectors, if
-  /// `isAligned` says at run time that the buffer begins at one.
+  /// The same past the caches, for elements that no op reads soon. Stores are whole vectors if
+  /// `isAligned`, at run time, states that the buffer is aligned to them.
   void stream(mlir::Value element, mlir::Value buffer, const Access &access, mlir::Value isAligned,
               int64_t vectorBytes);
   /// Loads from a flat buffer.
   mlir::Value load(mlir::Value buffer, const Access &access);
-  /// The linear function's value at the first column.
+  /// The index of `access` at the first column.
   mlir::Value emitIndexOf(const Access &access);
 
-  /// Gives a statistic of the row, in its compute type.
+  /// Sets a statistic of the row, in its compute type.
   void setStatistic(mlir::Operation *op, unsigned stage, const Access &row, mlir::Value value);
   /// Makes later reads come from a flat buffer.
   void setKept(mlir::Value value, const Access &access, mlir::Value buffer, const Access &at);
-  /// The exponentials of a softmax, before they are divided by their sum.
+  /// Sets the buffer with the exponentials of a softmax, not yet divided by their sum.
   void setExponentials(mlir::Operation *op, const Access &row, mlir::Value buffer);
 
-  /// The terms that a statistic sums up, from elements of its operand.
+  /// The terms of a statistic, from elements of its operand.
   mlir::Value emitTerm(const Statistic &statistic);
 
   Builder &builder;
@@ -112,10 +111,10 @@ private:
   LoopSpace space;
   llvm::SmallVector<mlir::Value> indices;
   mlir::Value column;
-  /// 0 outside of columns.
+  /// `width` is 0 between `endColumns` and `startColumns`.
   int64_t width = 0, evenFirstWidth = 0;
   mlir::Operation *anchor = nullptr;
-  /// What has been read of inputs in the row's order.
+  /// Inputs that columns have read in the order of the row.
   llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;
   NodeMap<mlir::Value> rowValues, columnValues;
   NodeMap<KeptBuffer> kept, exponentials;

@@ -5,10 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Emits what RowPlan planned: for each row a loop over columns for each pass, in
-// vectors of several registers, which are at once the unrolling and the
-// independent chains of sums. Columns that do not fill one are a vector of
-// their own width.
+// Emits the kernel of a RowPlan: for each row and each pass, a loop over columns. A vector of
+// the loop is several registers. They unroll the loop, and give sums independent chains.
+// Columns that do not fill such a vector form a vector of their own width.
+//
+// Outline: `RowKernel::emit` emits each piece of the plan, as a loop over its items. An item is a
+// row, or a block of columns of a row without statistics (`emitBlock`). A row is a sequence of
+// passes, each a loop of chunks (`emitChunk`): a chunk updates the statistics of its pass and
+// stores the outputs whose statistics are complete.
 //
 //===----------------------------------------------------------------------===//
 
@@ -39,15 +43,14 @@ static int64_t bytesOf(Value value) {
 
 namespace {
 
-/// Sums and extremes: in vectors, and of a vector.
+/// Combines vectors to sums or extremes, and reduces a vector to a scalar.
 class Reducer {
 public:
   Reducer(Builder &builder, const Statistic &statistic, Type type)
       : b(builder), type(type), isFloat(isa<FloatType>(type)) {
     switch (statistic.kind) {
     case Statistic::Max:
-      // What softmax subtracts need not be NaN where an element is: the result
-      // is all the same.
+      // The maximum that softmax subtracts may ignore NaN: the result is NaN in any case.
       kind = !isFloat                           ? vector::CombiningKind::MAXSI
              : isa<nn::SoftmaxOp>(statistic.op) ? vector::CombiningKind::MAXNUMF
                                                 : vector::CombiningKind::MAXIMUMF;
@@ -95,7 +98,7 @@ public:
     }
   }
 
-  /// Halves a vector until one element is left: a tree, whatever the target.
+  /// Halves a vector until one element is left: the same tree on all processors.
   Value reduce(Value vector) {
     int64_t width = cast<VectorType>(vector.getType()).getNumElements();
     while (width > 1) {
@@ -131,7 +134,7 @@ static Value emitInverseRoot(Builder &b, Value sum, int64_t count, double eps) {
   return arith::DivFOp::create(b, emitConstant(b, type, 1), math::SqrtOp::create(b, shifted));
 }
 
-/// What elements are computed from, given the whole row's sum or extreme.
+/// The statistic that elements use, from the sum or the extreme of the whole row.
 static Value finishStatistic(Builder &b, const Statistic &statistic, Value value) {
   Type type = value.getType();
   auto compare = [&](arith::CmpFPredicate predicate, double constant) -> Value {
@@ -168,7 +171,7 @@ static Value finishStatistic(Builder &b, const Statistic &statistic, Value value
 
 namespace {
 
-/// Places in a row's workspace.
+/// Offsets in the workspace of a row.
 struct Workspace {
   int64_t bytes = 0;
   int64_t add(int64_t columns, Type type) {
@@ -192,8 +195,8 @@ public:
   }
   int64_t getWorkspaceBytes() const { return workspaceBytes; }
 
-  /// Emits all pieces; `arguments` are buffers of inputs and outputs, the items'
-  /// bounds and the workspace.
+  /// Emits all pieces. `arguments` are the buffers of inputs and outputs, the bounds of the
+  /// items, and the workspace.
   void emit(Builder &builder, ValueRange arguments);
 
 private:
@@ -211,7 +214,7 @@ private:
   SmallVector<Value> emitChunk(const RowPiece &piece, int64_t pass, int64_t columns);
   void emitBlock(const RowPiece &piece, const PieceItems &items, Value block);
   Value getWorkspace(int64_t offset, int64_t columns, Type type);
-  /// What no later pass reads.
+  /// Returns true if the output is stored past the caches: no later pass reads it.
   bool streams(const RowPiece &piece, const Store &store) const {
     return isAligned && store.level + 1 == piece.numPasses;
   }
@@ -225,26 +228,26 @@ private:
   const KernelRegion &region;
   const RowPlan &plan;
   int64_t widest;
-  /// Of vectors that have elements of even columns first; else 0.
+  /// The width of vectors with elements of even columns first, or 0.
   int64_t evenFirstWidth = 0;
-  /// Whether rows come from memory: a cache needs no asking ahead.
+  /// Rows are read from memory, so the kernel prefetches them.
   bool isLarge;
-  /// Of what is stored past the caches at once, which cannot hold it all; else 0.
+  /// The bytes of a store past the caches, for outputs larger than they are; otherwise 0.
   int64_t streamBytes = 0;
   SmallVector<PieceItems> pieces;
   int64_t workspaceBytes = 0;
 
-  // While emitting.
+  // The state of `emit`.
   RowEmitter *row = nullptr;
   Value workspace;
   SmallVector<Value> outputs;
-  /// Of the piece's row.
+  /// The bytes that the piece's row uses.
   Workspace used;
   SmallVector<Value> keptBuffers;
   llvm::DenseMap<const Statistic *, Value> exponentialBuffers;
-  /// 1, or 0 in the last row; null where rows are not read ahead.
+  /// 1, or 0 in the last row; null if rows are not prefetched.
   Value further;
-  /// Whether the outputs begin at a vector; null where nothing is streamed.
+  /// True if the outputs are aligned to vectors; null if no output is stored past the caches.
   Value isAligned;
 };
 
@@ -329,7 +332,7 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
       item = arith::SubIOp::create(builder, item, emitIndex(builder, items.first));
     emitItem(builder, piece, items, item);
   }
-  // Other threads read what was streamed, once they know that this call has ended.
+  // Other threads read these outputs after this call, so the stores must end before it.
   if (streamBytes)
     LLVM::CallIntrinsicOp::create(builder, builder.getStringAttr("llvm.x86.sse.sfence"),
                                   ValueRange());
@@ -350,7 +353,7 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
   for (size_t i = piece.loops.size(); i-- > 0;)
     indices[piece.loops[i].front()] = i == 0 ? item : split(item, piece.getLoopSize(i));
   row->startRow(piece.space, indices);
-  // While passes go over a row, memory reads the next one.
+  // The passes over a row prefetch the next one.
   further = Value();
   if (isLarge && piece.numPasses > 1 && piece.loops.size() == 1) {
     Value isLast = arith::CmpIOp::create(builder, arith::CmpIPredicate::eq, item,
@@ -388,7 +391,7 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
         widths.insert(piece.getNumColumns());
     for (int64_t columns : widths)
       emitPass(piece, pass, columns);
-    // From now on what was stored is read.
+    // Later passes read stored values from their buffers.
     for (const Store &store : piece.stores)
       if (!store.perRow && store.value && store.level == pass && store.to.column == 1)
         row->setKept(store.value, store.from, outputs[store.output], store.to);
@@ -398,7 +401,7 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
   }
 }
 
-/// What a pass does with some columns; returns the terms of its statistics.
+/// Emits the work of a pass on some columns. Returns the terms of its statistics.
 SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int64_t columns) {
   Builder &b = row->builder;
   for (auto [kept, buffer] : llvm::zip_equal(piece.kept, keptBuffers))
@@ -425,14 +428,14 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
     else
       row->store(element, outputs[store.output], store.to);
   }
-  // A part in each pass, so that memory is never idle. Where passes are not over
-  // the same columns, the last one does it all.
+  // Each pass prefetches a part, so that memory is never idle. If passes have different columns,
+  // the last pass prefetches all.
   if (!further)
     return terms;
   bool spreads = llvm::all_of(piece.statistics, [&](const Statistic &statistic) {
     return statistic.columns == piece.getNumColumns();
   });
-  // A pass that streams has memory to write to.
+  // A pass with stores past the caches uses memory already.
   int64_t passes = piece.numPasses - llvm::any_of(piece.stores, [&](const Store &store) {
                      return streams(piece, store);
                    });
@@ -455,7 +458,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
   auto addTerms = [&](ValueRange terms) {
     for (auto [statistic, term, total] : llvm::zip_equal(statistics, terms, totals)) {
       Reducer reducer(b, *statistic, getTypeOf(*statistic));
-      // In one order, so that sums are the same bits.
+      // All terms have one order, so sums have the same bits.
       if (row->getOrder() == LaneOrder::EvenFirst)
         term = emitInterleaved(b, term);
       Value sum = reducer.reduce(term);
@@ -470,7 +473,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
     int64_t begin = bounds[i], end = bounds[i + 1], count = end - begin;
     int64_t width = std::min(widest, count), whole = count / width, rest = count % width;
     int64_t tail = begin + whole * width;
-    // Columns that go on over several rows are those of a row to what is computed.
+    // If columns continue over several rows, elements see them as columns of one row.
     auto startColumns = [&](Value column, int64_t width, Operation *anchor) {
       row->startColumns(begin, piece.columnDims.empty() ? end : piece.space.end, column, width,
                         anchor);
@@ -511,7 +514,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
   }
 }
 
-/// A block of columns of a row without statistics.
+/// Emits a block of columns of a row without statistics.
 void RowKernel::emitBlock(const RowPiece &piece, const PieceItems &items, Value block) {
   Builder &b = row->builder;
   int64_t columns = piece.getNumColumns();
