@@ -107,7 +107,7 @@ checks_stage() {
   "$PYTHON" scripts/check_words.py || status=1
   "$PYTHON" scripts/check_docs.py || status=1
   "$PYTHON" bench/plot.py --check || status=1
-  "$PYTHON" scripts/check_sizes.py --report || status=1
+  "$PYTHON" scripts/check_sizes.py || status=1
   return $status
 }
 
