@@ -9,6 +9,7 @@
 #define MESHWRIGHT_DIALECTS_DIST_DIST_H
 
 #include "meshwright/TokenOrder.h"
+#include "meshwright/dialects/Dist/Axes.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Dist/Padding.h"

@@ -21,38 +21,6 @@
 
 namespace meshwright::dist {
 
-/// A mesh axis, or the part of one that is `size` of (`pre`, `size`, rest),
-/// major to minor. `axis` is its index in the mesh.
-struct Axis {
-  int axis;
-  int64_t pre = 1;
-  int64_t size;
-
-  bool operator==(const Axis &other) const {
-    return axis == other.axis && pre == other.pre && size == other.size;
-  }
-  bool operator!=(const Axis &other) const { return !(*this == other); }
-  bool operator<(const Axis &other) const {
-    return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
-  }
-  /// Whether the two name a common part of an axis, or cut it in ways that do
-  /// not fit: of an axis of 6, "(1)2" and "(3)2" have no digit to share, but no
-  /// layout can use both.
-  bool overlaps(const Axis &other) const;
-};
-
-using AxisList = mlir::SmallVector<Axis, 2>;
-
-/// Product of the axes' sizes.
-int64_t getNumShards(mlir::ArrayRef<Axis> axes);
-/// Whether any axis of the one list overlaps one of the other.
-bool anyOverlap(mlir::ArrayRef<Axis> a, mlir::ArrayRef<Axis> b);
-bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
-
-/// The parts of `axes` that `others`, which are parts of them, leave; none where
-/// an axis does not split so.
-std::optional<AxisList> subtract(mlir::ArrayRef<Axis> axes, mlir::ArrayRef<Axis> others);
-
 /// A factor of a dimension: `size` elements, padded at the tail to `padded`,
 /// sharded over `axes` (major to minor).
 struct LayoutFactor {
@@ -170,9 +138,6 @@ struct Layout {
 /// unpadded).
 void canonicalize(Layout &layout, MeshAttr mesh);
 
-/// Joins adjacent parts of one axis: ("tp":(1)2, "tp":(2)2) is "tp":(1)4.
-void canonicalizeAxes(AxisList &axes, MeshAttr mesh);
-
 /// Splits a factor into an upper one and a lower one of size `minor`; false
 /// where a rank's elements do not form such a product.
 bool splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
@@ -200,26 +165,12 @@ int64_t getOrderChunks(TokenOrder order, int64_t ranks);
 LayoutFactor getFactor(FactorShardingAttr attr, MeshAttr mesh);
 ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 
-Axis getAxis(AxisRefAttr attr, MeshAttr mesh);
-AxisRefAttr getAxisRef(const Axis &axis, MeshAttr mesh);
-AxisList getAxes(mlir::ArrayAttr attrs, MeshAttr mesh);
-mlir::ArrayAttr getAxesAttr(mlir::MLIRContext *context, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
-
-/// Coordinate of `rank` along `axis`, and along a list of axes (row-major).
-int64_t getCoordinate(int64_t rank, const Axis &axis, MeshAttr mesh);
-int64_t getCoordinate(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
-
-/// The ranks that differ from `rank` only along `axes`, ordered by their linear
-/// coordinate over `axes`.
-mlir::SmallVector<int64_t> getGroup(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
-
 llvm::hash_code hash_value(const Layout &layout);
 
 llvm::StringRef stringify(TokenOrder order);
 
 /// Prints a layout for messages: `[{"dp"}, {"tp"}, {}] unreduced {"cp"}`.
 std::string toString(const Layout &layout, MeshAttr mesh);
-std::string toString(mlir::ArrayRef<Axis> axes, MeshAttr mesh);
 /// A set of numbers: `{0, 2}`.
 std::string toString(const llvm::SmallBitVector &set);
 

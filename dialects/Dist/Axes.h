@@ -1,0 +1,79 @@
+//===- Axes.h - mesh axes and their parts -----------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Mesh axes as plain data, lists of them, and the ranks that differ along them.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_AXES_H
+#define MESHWRIGHT_DIALECTS_DIST_AXES_H
+
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/Support/LLVM.h"
+
+#include <optional>
+#include <tuple>
+
+namespace meshwright::dist {
+
+class AxisRefAttr;
+class MeshAttr;
+
+/// A mesh axis, or the part of one that is `size` of (`pre`, `size`, rest),
+/// major to minor. `axis` is its index in the mesh.
+struct Axis {
+  int axis;
+  int64_t pre = 1;
+  int64_t size;
+
+  bool operator==(const Axis &other) const {
+    return axis == other.axis && pre == other.pre && size == other.size;
+  }
+  bool operator!=(const Axis &other) const { return !(*this == other); }
+  bool operator<(const Axis &other) const {
+    return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
+  }
+  /// Whether the two name a common part of an axis, or cut it in ways that do
+  /// not fit: of an axis of 6, "(1)2" and "(3)2" have no digit to share, but no
+  /// layout can use both.
+  bool overlaps(const Axis &other) const;
+};
+
+using AxisList = mlir::SmallVector<Axis, 2>;
+
+/// Product of the axes' sizes.
+int64_t getNumShards(mlir::ArrayRef<Axis> axes);
+/// Whether any axis of the one list overlaps one of the other.
+bool anyOverlap(mlir::ArrayRef<Axis> a, mlir::ArrayRef<Axis> b);
+bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
+
+/// The parts of `axes` that `others`, which are parts of them, leave; none where
+/// an axis does not split so.
+std::optional<AxisList> subtract(mlir::ArrayRef<Axis> axes, mlir::ArrayRef<Axis> others);
+
+/// Joins adjacent parts of one axis: ("tp":(1)2, "tp":(2)2) is "tp":(1)4.
+void canonicalizeAxes(AxisList &axes, MeshAttr mesh);
+
+Axis getAxis(AxisRefAttr attr, MeshAttr mesh);
+AxisRefAttr getAxisRef(const Axis &axis, MeshAttr mesh);
+AxisList getAxes(mlir::ArrayAttr attrs, MeshAttr mesh);
+mlir::ArrayAttr getAxesAttr(mlir::MLIRContext *context, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+/// Coordinate of `rank` along `axis`, and along a list of axes (row-major).
+int64_t getCoordinate(int64_t rank, const Axis &axis, MeshAttr mesh);
+int64_t getCoordinate(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+/// The ranks that differ from `rank` only along `axes`, ordered by their linear
+/// coordinate over `axes`.
+mlir::SmallVector<int64_t> getGroup(int64_t rank, mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+/// Prints axes for messages: `{"dp", "tp":(1)2}`.
+std::string toString(mlir::ArrayRef<Axis> axes, MeshAttr mesh);
+
+} // namespace meshwright::dist
+
+#endif // MESHWRIGHT_DIALECTS_DIST_AXES_H
