@@ -17,6 +17,7 @@
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/Builders.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -32,10 +33,26 @@
 
 #include "meshwright/dialects/Dist/DistDialect.h.inc"
 #include "meshwright/dialects/Dist/DistEnums.h.inc"
-#include "meshwright/dialects/Dist/DistInterfaces.h.inc"
 
 #define GET_ATTRDEF_CLASSES
 #include "meshwright/dialects/Dist/DistAttrs.h.inc"
+
+namespace meshwright::dist::detail {
+/// See `CollectiveOpInterface`.
+mlir::LogicalResult verifyCollective(mlir::Operation *op);
+
+/// Folds a collective that undoes others; see `CollectiveOpInterface`.
+mlir::LogicalResult foldCollective(mlir::Operation *op,
+                                   llvm::SmallVectorImpl<mlir::OpFoldResult> &results);
+
+/// The number of ranks that differ only along `axes`. Checks that
+/// - the op is in an SPMD function, whose mesh exists;
+/// - the mesh has the axes, and parts divide them;
+/// - no axis occurs twice.
+mlir::FailureOr<int64_t> verifyAxes(mlir::Operation *op, mlir::ArrayAttr axes);
+} // namespace meshwright::dist::detail
+
+#include "meshwright/dialects/Dist/DistInterfaces.h.inc"
 
 #define GET_OP_CLASSES
 #include "meshwright/dialects/Dist/DistOps.h.inc"
@@ -56,6 +73,14 @@ MeshAttr getSpmdMesh(mlir::Operation *op);
 
 /// The function's name for its mesh (`dist.spmd`), or null.
 mlir::FlatSymbolRefAttr getSpmdMeshSymbol(mlir::Operation *op);
+
+/// Returns true for a collective whose ranks exchange data.
+bool communicates(mlir::Operation *op);
+
+/// Writes one launch for the tensors of `parts`, in their order, which have equal kinds
+/// and shared attributes. Its location is that of all parts; uses stay as they are.
+CollectiveOpInterface joinCollectives(mlir::OpBuilder &builder,
+                                      mlir::ArrayRef<CollectiveOpInterface> parts);
 
 } // namespace meshwright::dist
 

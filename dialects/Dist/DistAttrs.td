@@ -26,6 +26,23 @@ def Dist_ReductionKindAttr : EnumAttr<Dist_Dialect, Dist_ReductionKind, "reducti
   let assemblyFormat = "$value";
 }
 
+/// The one list of collectives. Switches over it have no default case, so that the
+/// compiler names each place that a new kind has to fill.
+def Dist_AllReduceKind : I32EnumAttrCase<"AllReduce", 0, "all_reduce">;
+def Dist_ReduceScatterKind : I32EnumAttrCase<"ReduceScatter", 1, "reduce_scatter">;
+def Dist_AllGatherKind : I32EnumAttrCase<"AllGather", 2, "all_gather">;
+def Dist_AllToAllKind : I32EnumAttrCase<"AllToAll", 3, "all_to_all">;
+def Dist_PermuteKind : I32EnumAttrCase<"Permute", 4, "permute">;
+def Dist_RedistributeKind : I32EnumAttrCase<"Redistribute", 5, "redistribute">;
+def Dist_SliceKind : I32EnumAttrCase<"Slice", 6, "slice">;
+def Dist_PartialKind : I32EnumAttrCase<"Partial", 7, "partial">;
+def Dist_CollectiveKind : I32EnumAttr<"CollectiveKind", "kinds of collectives", [
+    Dist_AllReduceKind, Dist_ReduceScatterKind, Dist_AllGatherKind, Dist_AllToAllKind,
+    Dist_PermuteKind, Dist_RedistributeKind, Dist_SliceKind, Dist_PartialKind]> {
+  let cppNamespace = "::meshwright::dist";
+  let genSpecializedAttr = 0;
+}
+
 def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
   let summary = "a named axis of a mesh, with its link";
   let description = [{

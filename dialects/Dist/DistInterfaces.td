@@ -1,4 +1,4 @@
-//===- DistInterfaces.td - how an op shards -----------------*- tablegen -*-===//
+//===- DistInterfaces.td - what ops say of themselves -------*- tablegen -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -129,6 +129,79 @@ def Dist_LogSumExpOpInterface : OpInterface<"LogSumExpOpInterface"> {
                     "sees no key. Null if the op has none.",
                     "::mlir::Value", "getLogSumExp">
   ];
+}
+
+def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
+  let cppNamespace = "::meshwright::dist";
+  let description = [{
+    An op that takes local tensors from one layout to another. Result i is made of
+    operand i. `Dist_CollectiveOp` implements all of it from its template arguments.
+
+    A collective without a reduction moves rows and computes nothing. It folds to its
+    operand where another one made that operand in the opposite way: over the same axes,
+    with lost and gained dimensions, layouts and sources of chunks swapped. Two collectives
+    with equal attributes and operands are one, which MLIR's CSE finds.
+
+    Verified for every collective:
+    - the function names a mesh, which has the axes; no axis occurs twice;
+    - there are as many results as operands, of equal rank and element type;
+    - per-operand attributes that list dimensions have one entry for each operand, in
+      range;
+    - a dimension that loses axes grows by the size of the group, one that gains them
+      shrinks by it; all others keep their size.
+  }];
+  let methods = [
+    StaticInterfaceMethod<"The kind of the collective.",
+                          "::meshwright::dist::CollectiveKind", "getKind">,
+    StaticInterfaceMethod<[{
+      Returns true if ranks exchange data, which takes a launch. The other collectives
+      work on the rank's own data.
+    }], "bool", "communicates">,
+    StaticInterfaceMethod<[{
+      Returns true if a rank may end up with another rank's chunk, as it is. The other
+      collectives join or cut chunks where they are.
+    }], "bool", "movesChunks">,
+    StaticInterfaceMethod<[{
+      Returns true if the dimension that gains axes is padded with zeros where the axes
+      do not divide it.
+    }], "bool", "padsChunks">,
+    StaticInterfaceMethod<[{
+      The names of the attributes that have one entry for each operand. All other
+      attributes hold for the whole launch.
+    }], "::llvm::ArrayRef<::llvm::StringRef>", "getPerOperandAttributes">,
+    InterfaceMethod<[{
+      The axes along which the ranks of a group differ, in the order of their chunks.
+      Null for a collective that states whole layouts (`getShardings`).
+    }], "::mlir::ArrayAttr", "getAxes", (ins), "", [{ return nullptr; }]>,
+    InterfaceMethod<"The dimension of operand `i` that loses the axes, if one does.",
+                    "std::optional<int64_t>", "getLostDim", (ins "unsigned":$i)>,
+    InterfaceMethod<"The dimension of operand `i` that gains the axes, if one does.",
+                    "std::optional<int64_t>", "getGainedDim", (ins "unsigned":$i)>,
+    InterfaceMethod<"How partial values combine, if they do.",
+                    "std::optional<::meshwright::dist::ReductionKind>", "getReduction", (ins), "",
+                    [{ return std::nullopt; }]>,
+    InterfaceMethod<[{
+      The layouts of operand `i` and of result `i`, if the op states them instead of axes
+      and dimensions.
+    }], "std::optional<std::pair<::meshwright::dist::ShardingAttr, ::meshwright::dist::ShardingAttr>>",
+        "getShardings", (ins "unsigned":$i), "", [{ return std::nullopt; }]>,
+    InterfaceMethod<[{
+      For each of the `ranks` of a group, by coordinate, the coordinate whose chunk it ends
+      up with, or -1 if it has none. Empty if each rank's chunk is in its place.
+    }], "::llvm::SmallVector<int64_t>", "getChunkSources", (ins "int64_t":$ranks), "",
+        [{ return {}; }]>
+  ];
+  let extraClassDeclaration = [{
+    /// The axes along which the ranks of a group differ: those that the op names, or all
+    /// axes that its layouts use (all of the mesh where these are of other meshes). Two
+    /// collectives have groups that share two or more ranks exactly where these overlap.
+    ::meshwright::dist::AxisList getGroupAxes(::meshwright::dist::MeshAttr mesh);
+
+    /// The attributes that hold for the whole launch. Collectives of one kind for which
+    /// these are equal can share a launch.
+    ::mlir::DictionaryAttr getSharedAttributes();
+  }];
+  let verify = [{ return ::meshwright::dist::detail::verifyCollective($_op); }];
 }
 
 #endif

@@ -1,4 +1,4 @@
-//===- DistOps.cpp - verifiers of collectives -----------------------------===//
+//===- DistOps.cpp - syntax and verifiers of the dist dialect's ops -------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -12,6 +12,7 @@
 #include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
+using namespace meshwright;
 using namespace meshwright::dist;
 
 //===----------------------------------------------------------------------===//
@@ -81,101 +82,35 @@ static void printPairs(OpAsmPrinter &printer, Operation *, DenseI64ArrayAttr pai
 #include "meshwright/dialects/Dist/DistOps.cpp.inc"
 
 //===----------------------------------------------------------------------===//
-// Verifiers
+// Chunks
 //===----------------------------------------------------------------------===//
 
-namespace {
-
-/// The mesh around an op and its checked axes; null mesh outside an SPMD
-/// function, where only the shapes that need no group size are checked.
-struct Group {
-  MeshAttr mesh;
-  int64_t size = 0;
-};
-
-/// Axes exist, parts divide, none occurs twice.
-FailureOr<Group> verifyAxes(Operation *op, ArrayAttr refs) {
-  Group group;
-  FlatSymbolRefAttr symbol = getSpmdMeshSymbol(op);
-  if (!symbol)
-    return op->emitOpError() << "expected to be in a function with 'dist.spmd'";
-  group.mesh = lookupMesh(op, symbol);
-  if (!group.mesh)
-    return op->emitOpError() << "no mesh named @" << symbol.getValue();
-  AxisList axes;
-  group.size = 1;
-  for (auto ref : refs.getAsRange<AxisRefAttr>()) {
-    int index = group.mesh.getAxisIndex(ref.getName());
-    if (index < 0)
-      return op->emitOpError() << "unknown mesh axis \"" << ref.getName() << "\"";
-    int64_t size = group.mesh.getAxes()[index].getSize();
-    if (!ref.divides(size))
-      return op->emitOpError() << "part (" << ref.getPreSize() << ")" << ref.getSubSize()
-                               << " does not divide axis \"" << ref.getName() << "\" of size "
-                               << size;
-    Axis axis = getAxis(ref, group.mesh);
-    if (axis.size > 1 && anyOverlap(axes, axis))
-      return op->emitOpError() << "axis \"" << ref.getName() << "\" occurs twice";
-    axes.push_back(axis);
-    group.size *= axis.size;
-  }
-  return group;
+/// Sources of chunks of which each is moved on by `shift` ranks.
+static SmallVector<int64_t> shiftChunks(int64_t shift, int64_t ranks) {
+  SmallVector<int64_t> sources(ranks);
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    sources[((rank + shift) % ranks + ranks) % ranks] = rank;
+  return sources;
 }
 
-/// As many results as operands, each a static tensor of the operand's element
-/// type.
-LogicalResult verifyPairs(Operation *op) {
-  if (op->getNumOperands() == 0)
-    return op->emitOpError() << "expected at least one operand";
-  if (op->getNumOperands() != op->getNumResults())
-    return op->emitOpError() << "has " << op->getNumOperands() << " operands and "
-                             << op->getNumResults() << " results, expected as many of each";
-  for (auto [in, out] : llvm::zip_equal(op->getOperandTypes(), op->getResultTypes())) {
-    auto a = cast<RankedTensorType>(in), b = cast<RankedTensorType>(out);
-    if (!a.hasStaticShape() || !b.hasStaticShape())
-      return op->emitOpError() << "expected tensors of static shape, got " << a << " and " << b;
-    if (a.getElementType() != b.getElementType() || a.getRank() != b.getRank())
-      return op->emitOpError() << "operand " << a << " and result " << b
-                               << " differ in rank or element type";
-  }
-  return success();
+SmallVector<int64_t> SliceOp::getChunkSources(int64_t ranks) {
+  int64_t shift = getShift();
+  return shift % ranks == 0 ? SmallVector<int64_t>() : shiftChunks(shift, ranks);
 }
 
-LogicalResult verifyDims(Operation *op, ArrayRef<int64_t> dims, StringRef name) {
-  if (dims.size() != op->getNumOperands())
-    return op->emitOpError() << "'" << name << "' lists " << dims.size()
-                             << " dimensions, expected one for each of the " << op->getNumOperands()
-                             << " operands";
-  for (auto [dim, type] : llvm::zip_equal(dims, op->getOperandTypes()))
-    if (dim < 0 || dim >= cast<RankedTensorType>(type).getRank())
-      return op->emitOpError() << "dimension " << dim << " is out of range for " << type;
-  return success();
+SmallVector<int64_t> PermuteOp::getChunkSources(int64_t ranks) {
+  if (!getPairs())
+    return shiftChunks(getShift().value_or(0), ranks);
+  SmallVector<int64_t> sources(ranks, -1);
+  ArrayRef<int64_t> pairs = *getPairs();
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+    sources[pairs[i + 1]] = pairs[i];
+  return sources;
 }
 
-/// Each result's shape is its operand's, with `change` applied.
-template <typename Change> LogicalResult verifyShapes(Operation *op, Change change) {
-  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
-    auto in = cast<RankedTensorType>(op->getOperand(i).getType());
-    auto out = cast<RankedTensorType>(op->getResult(i).getType());
-    SmallVector<int64_t> expected(in.getShape());
-    if (failed(change(i, expected, out.getShape())))
-      return failure();
-    if (ArrayRef<int64_t>(expected) != out.getShape())
-      return op->emitOpError() << "result " << i << " has type " << out << ", expected "
-                               << RankedTensorType::get(expected, in.getElementType());
-  }
-  return success();
-}
-
-LogicalResult multiplySize(Operation *op, int64_t &size, int64_t factor) {
-  if (llvm::MulOverflow(size, factor, size))
-    return op->emitOpError() << "expected a result of less than 2^63 rows, got more";
-  return success();
-}
-
-LogicalResult same(unsigned, SmallVectorImpl<int64_t> &, ArrayRef<int64_t>) { return success(); }
-
-} // namespace
+//===----------------------------------------------------------------------===//
+// Verifiers
+//===----------------------------------------------------------------------===//
 
 LogicalResult ConstrainOp::verify() {
   if (getSpmdMeshSymbol(*this))
@@ -191,108 +126,42 @@ LogicalResult ConstrainOp::verify() {
   return sharding.verifyForMesh(mesh, [&] { return emitOpError(); });
 }
 
-LogicalResult AllReduceOp::verify() {
-  if (failed(verifyAxes(*this, getAxes())) || failed(verifyPairs(*this)))
-    return failure();
-  return verifyShapes(*this, same);
-}
-
-LogicalResult PartialOp::verify() {
-  if (failed(verifyAxes(*this, getAxes())) || failed(verifyPairs(*this)))
-    return failure();
-  return verifyShapes(*this, same);
-}
-
-LogicalResult ReduceScatterOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
-    return failure();
-  return verifyShapes(
-      *this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) -> LogicalResult {
-        int64_t &size = shape[getDims()[i]];
-        if (size % group->size != 0)
-          return emitOpError() << "operand " << i << " has size " << size << " in dimension "
-                               << getDims()[i] << ", expected a multiple of the " << group->size
-                               << " ranks of the group";
-        size /= group->size;
-        return success();
-      });
-}
-
-LogicalResult AllGatherOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
-    return failure();
-  return verifyShapes(*this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) {
-    return multiplySize(*this, shape[getDims()[i]], group->size);
-  });
-}
-
+/// - no dimension moves to itself.
 LogicalResult AllToAllOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getFrom(), "from")) ||
-      failed(verifyDims(*this, getTo(), "to")))
-    return failure();
-  return verifyShapes(
-      *this, [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t>) -> LogicalResult {
-        if (getFrom()[i] == getTo()[i])
-          return emitOpError() << "moves dimension " << getFrom()[i] << " to itself";
-        int64_t &size = shape[getTo()[i]];
-        if (size % group->size != 0)
-          return emitOpError() << "operand " << i << " has size " << size << " in dimension "
-                               << getTo()[i] << ", expected a multiple of the " << group->size
-                               << " ranks of the group";
-        size /= group->size;
-        return multiplySize(*this, shape[getFrom()[i]], group->size);
-      });
+  for (auto [from, to] : llvm::zip_equal(getFrom(), getTo()))
+    if (from == to)
+      return emitOpError() << "moves dimension " << from << " to itself";
+  return success();
 }
 
-LogicalResult SliceOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group) || failed(verifyPairs(*this)) || failed(verifyDims(*this, getDims(), "dims")))
-    return failure();
-  return verifyShapes(
-      *this,
-      [&](unsigned i, SmallVectorImpl<int64_t> &shape, ArrayRef<int64_t> result) -> LogicalResult {
-        int64_t &size = shape[getDims()[i]];
-        int64_t chunk = result[getDims()[i]];
-        if (chunk * group->size < size)
-          return emitOpError() << "result " << i << " has size " << chunk << " in dimension "
-                               << getDims()[i] << ": too small, the operand's " << size
-                               << " rows over " << group->size << " ranks need "
-                               << llvm::divideCeil(size, group->size);
-        size = chunk;
-        return success();
-      });
-}
-
+/// - either a shift or pairs;
+/// - the ranks of pairs are in the group, none is a destination twice, and there is one.
 LogicalResult PermuteOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group) || failed(verifyPairs(*this)))
-    return failure();
   if (getShift().has_value() == getPairs().has_value())
     return emitOpError() << "expected either 'shift' or 'pairs'";
-  if (getPairs()) {
-    ArrayRef<int64_t> pairs = *getPairs();
-    if (pairs.size() % 2 != 0)
-      return emitOpError() << "'pairs': expected an even number of ranks";
-    llvm::SmallDenseSet<int64_t> from, to;
-    for (size_t i = 0; i < pairs.size(); i += 2) {
-      for (int64_t rank : {pairs[i], pairs[i + 1]})
-        if (rank < 0 || rank >= group->size)
-          return emitOpError() << "'pairs' names rank " << rank << " of a group of " << group->size;
-      if (!to.insert(pairs[i + 1]).second)
-        return emitOpError() << "'pairs' sends to rank " << pairs[i + 1] << " twice";
-    }
-    if (to.empty())
-      return emitOpError() << "'pairs' names no ranks";
+  if (!getPairs())
+    return success();
+  int64_t size = getNumShards(dist::getAxes(getAxes(), getSpmdMesh(*this)));
+  ArrayRef<int64_t> pairs = *getPairs();
+  if (pairs.size() % 2 != 0)
+    return emitOpError() << "'pairs': expected an even number of ranks";
+  llvm::SmallDenseSet<int64_t> to;
+  for (size_t i = 0; i < pairs.size(); i += 2) {
+    for (int64_t rank : {pairs[i], pairs[i + 1]})
+      if (rank < 0 || rank >= size)
+        return emitOpError() << "'pairs' names rank " << rank << " of a group of " << size;
+    if (!to.insert(pairs[i + 1]).second)
+      return emitOpError() << "'pairs' sends to rank " << pairs[i + 1] << " twice";
   }
-  return verifyShapes(*this, same);
+  if (to.empty())
+    return emitOpError() << "'pairs' names no ranks";
+  return success();
 }
 
+/// - a source and a target for each operand, of its rank;
+/// - their meshes exist and have the axes;
+/// - neither has unreduced axes.
 LogicalResult RedistributeOp::verify() {
-  if (failed(verifyPairs(*this)))
-    return failure();
   if (getFrom().size() != getNumOperands() || getTo().size() != getNumOperands())
     return emitOpError() << "expected one sharding in 'from' and in 'to' for each of the "
                          << getNumOperands() << " operands";
@@ -340,17 +209,17 @@ LogicalResult PadOp::verify() {
 }
 
 LogicalResult MaskPaddingOp::verify() {
-  auto group = verifyAxes(*this, getAxes());
-  if (failed(group))
+  FailureOr<int64_t> ranks = dist::detail::verifyAxes(*this, getAxes());
+  if (failed(ranks))
     return failure();
   auto type = cast<RankedTensorType>(getInput().getType());
   int64_t dim = getDim();
   if (dim < 0 || dim >= type.getRank())
     return emitOpError() << "dimension " << dim << " is out of range for " << type;
   int64_t size = getSize();
-  if (size < 0 || size > type.getDimSize(dim) * group->size)
+  if (size < 0 || size > type.getDimSize(dim) * *ranks)
     return emitOpError() << "true size " << size << " of dimension " << dim << " is larger than "
-                         << group->size << " chunks of " << type.getDimSize(dim);
+                         << *ranks << " chunks of " << type.getDimSize(dim);
   return success();
 }
 
@@ -387,8 +256,8 @@ LogicalResult ReorderOp::verify() {
   if (!mesh)
     return emitOpError() << "expected to be in a function with 'dist.spmd'";
   auto type = cast<RankedTensorType>(getInput().getType());
-  if (failed(verifyDims(*this, getDim(), "dim")))
-    return failure();
+  if (int64_t dim = getDim(); dim < 0 || dim >= type.getRank())
+    return emitOpError() << "dimension " << dim << " is out of range for " << type;
   for (auto [name, factor] : {std::pair("from", getFrom()), std::pair("to", getTo())}) {
     if (failed(verifyFactor(*this, name, factor, mesh)))
       return failure();
@@ -418,7 +287,7 @@ LogicalResult PositionsOp::verify() {
 }
 
 LogicalResult AxisIndexOp::verify() {
-  if (failed(verifyAxes(*this, getAxes())))
+  if (failed(dist::detail::verifyAxes(*this, getAxes())))
     return failure();
   auto type = cast<RankedTensorType>(getResult().getType());
   if (type.getRank() != 0 || !type.getElementType().isInteger(64))

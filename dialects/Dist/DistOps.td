@@ -47,14 +47,44 @@ def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, Dist_View, AllTypesMatch<["in
 }
 
 /// A collective: local tensors in, local tensors out, one launch for all of
-/// them. The mesh is that of the function around it.
-class Dist_CollectiveOp<string mnemonic, list<Trait> traits = []>
-    : Dist_Op<mnemonic, !listconcat([Pure], traits)> {
+/// them. The mesh is that of the function around it. The fields answer
+/// CollectiveOpInterface.
+class Dist_CollectiveOp<I32EnumAttrCase kind, list<Trait> traits = []>
+    : Dist_Op<kind.str, !listconcat([Pure, Dist_CollectiveOpInterface], traits)> {
+  /// The argument that lists, for each operand, the dimension that loses the axes.
+  string lost = "";
+  /// The argument that lists, for each operand, the dimension that gains the axes.
+  string gained = "";
+  bit communicates = 1;
+  bit movesChunks = 0;
+  bit padsChunks = 0;
+  list<string> perOperand = !filter(name, [lost, gained], !ne(name, ""));
+
   let results = (outs Variadic<AnyRankedTensor>:$outputs);
-  let hasVerifier = 1;
+  let hasFolder = 1;
+  let extraClassDefinition = [{
+    ::llvm::LogicalResult $cppClass::fold(
+        FoldAdaptor, ::llvm::SmallVectorImpl<::mlir::OpFoldResult> &results) {
+      return ::meshwright::dist::detail::foldCollective(*this, results);
+    }
+  }];
+  code collectiveMethods =
+      "static CollectiveKind getKind() { return CollectiveKind::" # kind.symbol # "; }\n" #
+      "static bool communicates() { return " # !if(communicates, "true", "false") # "; }\n" #
+      "static bool movesChunks() { return " # !if(movesChunks, "true", "false") # "; }\n" #
+      "static bool padsChunks() { return " # !if(padsChunks, "true", "false") # "; }\n" #
+      "static ::llvm::ArrayRef<::llvm::StringRef> getPerOperandAttributes() {\n" #
+      !if(!empty(perOperand), "  return {};\n",
+          "  static const ::llvm::StringRef names[] = {\"" #
+              !interleave(perOperand, "\", \"") # "\"};\n  return names;\n") # "}\n" #
+      "std::optional<int64_t> getLostDim(unsigned i) {\n  return " #
+      !if(!empty(lost), "std::nullopt", "getProperties()." # lost # "[i]") # ";\n}\n" #
+      "std::optional<int64_t> getGainedDim(unsigned i) {\n  return " #
+      !if(!empty(gained), "std::nullopt", "getProperties()." # gained # "[i]") # ";\n}\n";
+  let extraClassDeclaration = collectiveMethods;
 }
 
-def Dist_AllReduceOp : Dist_CollectiveOp<"all_reduce"> {
+def Dist_AllReduceOp : Dist_CollectiveOp<Dist_AllReduceKind> {
   let summary = "combines partial values; every rank of the group gets the result";
   let description = [{
     Layout: unreduced over `axes` -> replicated over them.
@@ -69,7 +99,8 @@ def Dist_AllReduceOp : Dist_CollectiveOp<"all_reduce"> {
   let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_ReduceScatterOp : Dist_CollectiveOp<"reduce_scatter"> {
+def Dist_ReduceScatterOp : Dist_CollectiveOp<Dist_ReduceScatterKind> {
+  let gained = "dims";
   let summary = "combines partial values; each rank of the group gets its chunk";
   let description = [{
     Layout: unreduced over `axes` -> dimension `dim` gains them as minor-most.
@@ -83,7 +114,8 @@ def Dist_ReduceScatterOp : Dist_CollectiveOp<"reduce_scatter"> {
   let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_AllGatherOp : Dist_CollectiveOp<"all_gather"> {
+def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind> {
+  let lost = "dims";
   let summary = "concatenates the chunks of the group's ranks";
   let description = [{
     Layout: dimension `dim` loses `axes`, its minor-most ones -> replicated over
@@ -98,7 +130,9 @@ def Dist_AllGatherOp : Dist_CollectiveOp<"all_gather"> {
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_AllToAllOp : Dist_CollectiveOp<"all_to_all"> {
+def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
+  let lost = "from";
+  let gained = "to";
   let summary = "moves axes from one dimension to another";
   let description = [{
     Layout: dimension `from` loses `axes`, its minor-most ones, and dimension
@@ -112,9 +146,13 @@ def Dist_AllToAllOp : Dist_CollectiveOp<"all_to_all"> {
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
                        DenseI64ArrayAttr:$from, DenseI64ArrayAttr:$to);
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+  let hasVerifier = 1;
 }
 
-def Dist_SliceOp : Dist_CollectiveOp<"slice", [Dist_TakesPart]> {
+def Dist_SliceOp : Dist_CollectiveOp<Dist_SliceKind, [Dist_TakesPart]> {
+  let gained = "dims";
+  let communicates = 0;
+  let padsChunks = 1;
   let summary = "each rank keeps its own chunk of a replicated value";
   let description = [{
     Layout: replicated over `axes` -> dimension `dim` gains them as minor-most.
@@ -131,9 +169,13 @@ def Dist_SliceOp : Dist_CollectiveOp<"slice", [Dist_TakesPart]> {
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
                        DenseI64ArrayAttr:$dims, DefaultValuedAttr<I64Attr, "0">:$shift);
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims (`shift` $shift^)? attr-dict `:` functional-type($inputs, $outputs)";
+  let extraClassDeclaration = collectiveMethods # [{
+    ::llvm::SmallVector<int64_t> getChunkSources(int64_t ranks);
+  }];
 }
 
-def Dist_PermuteOp : Dist_CollectiveOp<"permute"> {
+def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind> {
+  let movesChunks = 1;
   let summary = "sends whole local values to other ranks of the group";
   let description = [{
     `pairs` lists source and destination, as linear coordinates over `axes`; each
@@ -152,9 +194,16 @@ def Dist_PermuteOp : Dist_CollectiveOp<"permute"> {
                        OptionalAttr<I64Attr>:$shift,
                        OptionalAttr<DenseI64ArrayAttr>:$pairs);
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) (`shift` $shift^)? (`pairs` custom<Pairs>($pairs)^)? attr-dict `:` functional-type($inputs, $outputs)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = collectiveMethods # [{
+    ::llvm::SmallVector<int64_t> getChunkSources(int64_t ranks);
+  }];
 }
 
-def Dist_RedistributeOp : Dist_CollectiveOp<"redistribute"> {
+def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind> {
+  let perOperand = ["from", "to"];
+  let movesChunks = 1;
+  let padsChunks = 1;
   let summary = "from one layout to another in one launch of paired sends";
   let description = [{
     Layout: `from` -> `to`, neither with unreduced axes; each row is fetched
@@ -168,9 +217,17 @@ def Dist_RedistributeOp : Dist_CollectiveOp<"redistribute"> {
                        TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$from,
                        TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$to);
   let assemblyFormat = "$inputs `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+  let extraClassDeclaration = collectiveMethods # [{
+    std::optional<std::pair<ShardingAttr, ShardingAttr>> getShardings(unsigned i) {
+      return std::pair(::llvm::cast<ShardingAttr>(getFrom()[i]),
+                       ::llvm::cast<ShardingAttr>(getTo()[i]));
+    }
+  }];
+  let hasVerifier = 1;
 }
 
-def Dist_PartialOp : Dist_CollectiveOp<"partial"> {
+def Dist_PartialOp : Dist_CollectiveOp<Dist_PartialKind> {
+  let communicates = 0;
   let summary = "makes a replicated value a partial sum: zero on all ranks but the group's first";
   let description = [{
     Layout: replicated over `axes` -> unreduced over them. Moves nothing.

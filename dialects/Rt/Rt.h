@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_DIALECTS_RT_RT_H
 #define MESHWRIGHT_DIALECTS_RT_RT_H
 
+#include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Dist/OpTraits.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
@@ -58,9 +59,6 @@ mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);
 
 /// Whether others than those that pack it read a value, or a view of it.
 bool isReadAsItLies(mlir::Value value);
-
-/// Whether the op is a collective that a communication stream can run.
-bool isCollective(mlir::Operation *op);
 
 } // namespace meshwright::rt
 

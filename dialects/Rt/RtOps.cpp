@@ -100,11 +100,6 @@ bool rt::isReadAsItLies(Value value) {
   });
 }
 
-bool rt::isCollective(Operation *op) {
-  return isa<dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
-             dist::PermuteOp, dist::RedistributeOp>(op);
-}
-
 //===----------------------------------------------------------------------===//
 // Invariants
 //===----------------------------------------------------------------------===//
@@ -159,10 +154,10 @@ LogicalResult KernelOp::verify() {
 
 LogicalResult KernelOp::verifyRegions() {
   for (Operation &op : getOps())
-    if (isCollective(&op) || isa<RtDialect>(op.getDialect())) {
+    if (dist::communicates(&op) || isa<RtDialect>(op.getDialect())) {
       InFlightDiagnostic diagnostic = op.emitOpError()
                                       << "is in a kernel, expected it "
-                                      << (isCollective(&op) ? "in an rt.start" : "outside");
+                                      << (dist::communicates(&op) ? "in an rt.start" : "outside");
       diagnostic.attachNote(getLoc()) << "the kernel";
       return diagnostic;
     }
@@ -182,7 +177,7 @@ LogicalResult StartOp::verifyRegions() {
   if (failed(verifyLaunch(*this, getBlock(), TypeRange(getFuture().getType().getTypes()))))
     return failure();
   auto ops = getBlock().without_terminator();
-  if (std::distance(ops.begin(), ops.end()) != 1 || !isCollective(getCollective()))
+  if (std::distance(ops.begin(), ops.end()) != 1 || !dist::communicates(getCollective()))
     return emitOpError() << "expected a region of one collective";
   Operation *collective = getCollective();
   if (!llvm::equal(collective->getOperands(), getBlock().getArguments()) ||

@@ -129,7 +129,10 @@ def Rt_StartOp : Rt_Op<"start", [Rt_OfFunction, IsolatedFromAbove, SingleBlock]>
   let extraClassDeclaration = [{
     ::mlir::Block &getBlock() { return getBody().front(); }
     ::mlir::OperandRange getYielded() { return getBlock().getTerminator()->getOperands(); }
-    ::mlir::Operation *getCollective() { return &getBlock().front(); }
+    /// Null only before verification.
+    dist::CollectiveOpInterface getCollective() {
+      return ::llvm::dyn_cast<dist::CollectiveOpInterface>(getBlock().front());
+    }
   }];
 }
 

@@ -10,7 +10,6 @@
 #include "meshwright/dialects/Dist/Refine.h"
 
 #include "llvm/ADT/SmallBitVector.h"
-#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
 #include <cmath>
@@ -19,28 +18,6 @@
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
-
-llvm::StringRef meshwright::stringify(CollectiveKind kind) {
-  switch (kind) {
-  case CollectiveKind::AllReduce:
-    return "all_reduce";
-  case CollectiveKind::ReduceScatter:
-    return "reduce_scatter";
-  case CollectiveKind::AllGather:
-    return "all_gather";
-  case CollectiveKind::AllToAll:
-    return "all_to_all";
-  case CollectiveKind::Permute:
-    return "permute";
-  case CollectiveKind::Redistribute:
-    return "redistribute";
-  case CollectiveKind::Slice:
-    return "slice";
-  case CollectiveKind::Partial:
-    return "partial";
-  }
-  return "";
-}
 
 static int64_t saturate(__int128 value) {
   constexpr __int128 limit = std::numeric_limits<int64_t>::max() / 4;
@@ -87,6 +64,9 @@ int64_t meshwright::getSteps(CollectiveKind kind, int64_t ranks) {
   }
   return 0;
 }
+
+/// Returns true if ranks of a group wait for each other's messages.
+static bool isLaunch(CollectiveKind kind) { return getSteps(kind, /*ranks=*/2) > 0; }
 
 int64_t meshwright::getElementBytes(Type elementType) {
   if (elementType.isIndex())
@@ -415,19 +395,6 @@ RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layou
 // Ops
 //===----------------------------------------------------------------------===//
 
-std::optional<CollectiveKind> meshwright::getCollectiveKind(Operation *op) {
-  return llvm::TypeSwitch<Operation *, std::optional<CollectiveKind>>(op)
-      .Case([](AllReduceOp) { return CollectiveKind::AllReduce; })
-      .Case([](ReduceScatterOp) { return CollectiveKind::ReduceScatter; })
-      .Case([](AllGatherOp) { return CollectiveKind::AllGather; })
-      .Case([](AllToAllOp) { return CollectiveKind::AllToAll; })
-      .Case([](PermuteOp) { return CollectiveKind::Permute; })
-      .Case([](RedistributeOp) { return CollectiveKind::Redistribute; })
-      .Case([](SliceOp) { return CollectiveKind::Slice; })
-      .Case([](PartialOp) { return CollectiveKind::Partial; })
-      .Default([](Operation *) { return std::nullopt; });
-}
-
 /// The padded shape of the value that `localType` is a part of.
 static SmallVector<int64_t> getPaddedShape(RankedTensorType localType, ShardingAttr sharding,
                                            MeshAttr mesh) {
@@ -444,8 +411,8 @@ static SmallVector<int64_t> getPaddedShape(RankedTensorType localType, ShardingA
 
 /// The layout of one side of a redistribute. Sizes that the attribute does not state are the
 /// padded ones, because padding is sent, too.
-static FailureOr<Layout> getSideLayout(RankedTensorType localType, ShardingAttr sharding,
-                                       MeshAttr mesh) {
+static Layout getSideLayout(RankedTensorType localType, ShardingAttr sharding,
+                            MeshAttr mesh) {
   Layout layout;
   SmallVector<int64_t> padded = getPaddedShape(localType, sharding, mesh);
   for (auto [size, dim] : llvm::zip_equal(padded, sharding.getDims())) {
@@ -471,83 +438,81 @@ static FailureOr<Layout> getSideLayout(RankedTensorType localType, ShardingAttr 
   return layout;
 }
 
+/// The bytes and peers of operand `i` of a collective that states layouts.
+static RedistributeCost getRedistributeCost(CollectiveOpInterface op, unsigned i, MeshAttr mesh) {
+  auto in = cast<RankedTensorType>(op->getOperand(i).getType());
+  auto out = cast<RankedTensorType>(op->getResult(i).getType());
+  auto [source, target] = *op.getShardings(i);
+  Layout from = getSideLayout(in, source, mesh), to = getSideLayout(out, target, mesh);
+  return getRedistributeCost(from, to, getElementBytes(in.getElementType()), mesh);
+}
+
 AxisList meshwright::getCollectiveAxes(Operation *op, MeshAttr mesh) {
-  if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
-    AxisList axes;
-    for (unsigned i = 0; i < op->getNumOperands(); ++i) {
-      auto from = getSideLayout(cast<RankedTensorType>(op->getOperand(i).getType()),
-                                cast<ShardingAttr>(redistribute.getFrom()[i]), mesh);
-      auto to = getSideLayout(cast<RankedTensorType>(op->getResult(i).getType()),
-                              cast<ShardingAttr>(redistribute.getTo()[i]), mesh);
-      for (const Axis &axis : getRedistributeCost(*from, *to, 1, mesh).axes)
-        if (!contains(axes, axis))
-          axes.push_back(axis);
-    }
+  AxisList axes;
+  auto collective = dyn_cast<CollectiveOpInterface>(op);
+  ArrayAttr named = collective ? collective.getAxes() : op->getAttrOfType<ArrayAttr>("axes");
+  if (named) {
+    axes = getAxes(named, mesh);
+    llvm::erase_if(axes, [](const Axis &axis) { return axis.size == 1; });
     return axes;
   }
-  AxisList axes;
-  if (auto attr = op->getAttrOfType<ArrayAttr>("axes"))
-    axes = getAxes(attr, mesh);
-  llvm::erase_if(axes, [](const Axis &axis) { return axis.size == 1; });
+  for (unsigned i = 0; collective && i < op->getNumOperands(); ++i)
+    for (const Axis &axis : ::getRedistributeCost(collective, i, mesh).axes)
+      if (!contains(axes, axis))
+        axes.push_back(axis);
   return axes;
 }
 
-SmallVector<int64_t> meshwright::getNumReceivers(PermuteOp op, MeshAttr mesh) {
-  int64_t ranks = getNumShards(getAxes(op.getAxes(), mesh));
-  if (op.getShift())
-    return SmallVector<int64_t>(ranks, *op.getShift() % ranks != 0);
-  SmallVector<int64_t> receivers(ranks);
-  ArrayRef<int64_t> pairs = *op.getPairs();
-  for (size_t i = 0; i + 1 < pairs.size(); i += 2)
-    receivers[pairs[i]] += pairs[i] != pairs[i + 1];
+SmallVector<int64_t> meshwright::getNumReceivers(CollectiveOpInterface op, MeshAttr mesh) {
+  if (!op.movesChunks() || !op.getAxes())
+    return {};
+  SmallVector<int64_t> receivers(getNumShards(getAxes(op.getAxes(), mesh)));
+  for (auto [rank, source] : llvm::enumerate(op.getChunkSources(receivers.size())))
+    if (source >= 0 && source != int64_t(rank))
+      ++receivers[source];
   return receivers;
 }
 
+/// Returns true if the rows of `dim` are outermost in memory, so that messages of them
+/// are in one piece.
+static bool isOutermost(Type type, int64_t dim) {
+  return llvm::all_of(cast<RankedTensorType>(type).getShape().take_front(dim),
+                      [](int64_t size) { return size == 1; });
+}
+
 std::optional<Cost> CostModel::getCost(Operation *op) const {
-  std::optional<CollectiveKind> kind = getCollectiveKind(op);
-  if (!kind)
-    return std::nullopt;
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
+    return getCost(collective);
+  return std::nullopt;
+}
+
+Cost CostModel::getCost(CollectiveOpInterface op) const {
   Cost total;
-  if (!isLaunch(*kind)) {
+  if (!op.communicates()) {
     total.localSteps = 1;
     return total;
   }
   AxisList axes = getCollectiveAxes(op, mesh);
-  int64_t ranks = getNumShards(axes), steps = getSteps(*kind, ranks);
+  int64_t ranks = getNumShards(axes), steps = getSteps(op.getKind(), ranks);
   int64_t packed = 0;
-  // Whether messages of a side's dimension are contiguous.
-  auto isOuter = [](Type type, int64_t dim) {
-    for (int64_t size : cast<RankedTensorType>(type).getShape().take_front(dim))
-      if (size != 1)
-        return false;
-    return true;
-  };
   for (unsigned i = 0; i < op->getNumOperands(); ++i) {
-    Type in = op->getOperand(i).getType(), out = op->getResult(i).getType();
-    int64_t bytes = std::max(getTensorBytes(in), getTensorBytes(out));
-    if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
-      auto inType = cast<RankedTensorType>(in), outType = cast<RankedTensorType>(out);
-      auto from = getSideLayout(inType, cast<ShardingAttr>(redistribute.getFrom()[i]), mesh);
-      auto to = getSideLayout(outType, cast<ShardingAttr>(redistribute.getTo()[i]), mesh);
-      RedistributeCost part = meshwright::getRedistributeCost(
-          *from, *to, getElementBytes(inType.getElementType()), mesh);
+    if (op.getShardings(i)) {
+      RedistributeCost part = ::getRedistributeCost(op, i, mesh);
       total.bytes += part.bytes;
       steps = i == 0 ? part.peers : std::max(steps, part.peers);
       packed += 4 * part.bytes;
       total.redistributes = 1;
       continue;
     }
-    if (auto permute = dyn_cast<PermuteOp>(op))
-      bytes *= *llvm::max_element(getNumReceivers(permute, mesh));
-    total.bytes += getBytesSent(*kind, ranks, bytes);
-    if (auto gather = dyn_cast<AllGatherOp>(op))
-      packed += isOuter(in, gather.getDims()[i]) ? 0 : 2 * bytes;
-    if (auto scatter = dyn_cast<ReduceScatterOp>(op))
-      packed += isOuter(in, scatter.getDims()[i]) ? 0 : 2 * bytes;
-    if (auto exchange = dyn_cast<AllToAllOp>(op)) {
-      packed += isOuter(in, exchange.getTo()[i]) ? 0 : 2 * bytes;
-      packed += isOuter(out, exchange.getFrom()[i]) ? 0 : 2 * bytes;
-    }
+    Type in = op->getOperand(i).getType(), out = op->getResult(i).getType();
+    int64_t bytes = std::max(getTensorBytes(in), getTensorBytes(out));
+    if (SmallVector<int64_t> receivers = getNumReceivers(op, mesh); !receivers.empty())
+      bytes *= *llvm::max_element(receivers);
+    total.bytes += getBytesSent(op.getKind(), ranks, bytes);
+    if (std::optional<int64_t> dim = op.getGainedDim(i))
+      packed += isOutermost(in, *dim) ? 0 : 2 * bytes;
+    if (std::optional<int64_t> dim = op.getLostDim(i))
+      packed += isOutermost(out, *dim) ? 0 : 2 * bytes;
   }
   total.launches = 1;
   total.time = getTime(axes, total.bytes, steps) + getMemoryTime(packed);

@@ -79,29 +79,14 @@ mlir::LogicalResult verifyDevice(dist::MeshAttr mesh, mlir::Operation *func);
 /// Names of the presets, for messages.
 llvm::ArrayRef<llvm::StringLiteral> getDeviceNames();
 
-enum class CollectiveKind {
-  AllReduce,
-  ReduceScatter,
-  AllGather,
-  AllToAll,
-  Permute,
-  Redistribute,
-  Slice,
-  Partial,
-};
-llvm::StringRef stringify(CollectiveKind kind);
-/// Slices and partials are local; all others are launches.
-inline bool isLaunch(CollectiveKind kind) {
-  return kind != CollectiveKind::Slice && kind != CollectiveKind::Partial;
-}
-
 /// Bytes that a rank sends (ring algorithms) over a group of `ranks`, for a
 /// larger side of `bytes` on a rank. Rounded up. Not for redistribute, whose
 /// bytes depend on both layouts.
-int64_t getBytesSent(CollectiveKind kind, int64_t ranks, int64_t bytes);
+int64_t getBytesSent(dist::CollectiveKind kind, int64_t ranks, int64_t bytes);
 
-/// Number of messages that follow each other.
-int64_t getSteps(CollectiveKind kind, int64_t ranks);
+/// Number of messages that follow each other: 0 for one rank, and for collectives
+/// without communication.
+int64_t getSteps(dist::CollectiveKind kind, int64_t ranks);
 
 /// Bytes of one element, or of a tensor; parts of bytes round up for each
 /// element.
@@ -150,7 +135,7 @@ public:
   /// A collective whose larger side is `bytes` on a rank. `packedSides` (0 to 2)
   /// is on how many sides the dimension is not the outermost of the local
   /// value, so that messages are packed or unpacked.
-  Cost getCost(CollectiveKind kind, llvm::ArrayRef<dist::Axis> axes, int64_t bytes,
+  Cost getCost(dist::CollectiveKind kind, llvm::ArrayRef<dist::Axis> axes, int64_t bytes,
                int packedSides = 0) const;
 
   /// The cost of a redistribute that sends `bytes` to at most `peers` ranks.
@@ -159,6 +144,7 @@ public:
   /// A collective op of an SPMD program, all of its operands as one launch;
   /// none where `op` is no collective.
   std::optional<Cost> getCost(mlir::Operation *op) const;
+  Cost getCost(dist::CollectiveOpInterface op) const;
 
 private:
   struct Link {
@@ -172,11 +158,9 @@ private:
   int64_t launch = 0; // picoseconds
 };
 
-/// What kind of collective `op` is, if it is one.
-std::optional<CollectiveKind> getCollectiveKind(mlir::Operation *op);
-
-/// To how many others each rank of a permute's group sends, by coordinate.
-llvm::SmallVector<int64_t> getNumReceivers(dist::PermuteOp op, dist::MeshAttr mesh);
+/// To how many others each rank of the group sends its whole value, by coordinate; empty
+/// for collectives in which all ranks send alike.
+llvm::SmallVector<int64_t> getNumReceivers(dist::CollectiveOpInterface op, dist::MeshAttr mesh);
 
 /// The axes that the ranks of a collective's groups differ in.
 dist::AxisList getCollectiveAxes(mlir::Operation *op, dist::MeshAttr mesh);

@@ -34,8 +34,8 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
 
 /// Returns true if the op reads and writes memory, because nothing is fused into it.
 static bool standsAlone(Operation *op) {
-  std::optional<CollectiveKind> kind = getCollectiveKind(op);
-  return op->hasTrait<OpTrait::IsTerminator>() || (kind && isLaunch(*kind)) || op->hasTrait<dist::Product>() ||
+  return op->hasTrait<OpTrait::IsTerminator>() || dist::communicates(op) ||
+         op->hasTrait<dist::Product>() ||
          isa<nn::EmbeddingOp>(op);
 }
 

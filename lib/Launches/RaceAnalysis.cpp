@@ -8,7 +8,6 @@
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Launches/Groups.h"
 #include "meshwright/lib/Launches/InPlace.h"
 
 #include "mlir/Transforms/RegionUtils.h"
@@ -95,11 +94,11 @@ LogicalResult RaceAnalysis::checkWaits(rt::StartOp start) {
 LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
   if (!mesh)
     return success();
-  dist::AxisList axes = getGroupAxes(start.getCollective(), mesh);
+  dist::AxisList axes = start.getCollective().getGroupAxes(mesh);
   for (rt::StartOp other : inFlight) {
     if (other.getStream() == start.getStream())
       continue;
-    dist::AxisList otherAxes = getGroupAxes(other.getCollective(), mesh);
+    dist::AxisList otherAxes = other.getCollective().getGroupAxes(mesh);
     if (!dist::anyOverlap(axes, otherAxes))
       continue;
     InFlightDiagnostic diagnostic =

@@ -158,7 +158,10 @@ private:
   LogicalResult gain(Layout &layout, unsigned i, int64_t dim);
   LogicalResult expectReplicated(const Layout &layout, unsigned i, StringRef what);
   LogicalResult redistribute(RedistributeOp op, Layout &layout, unsigned i);
-  LogicalResult sliceShifted(SliceOp op, Layout &layout, unsigned i);
+  LogicalResult slice(SliceOp op, Layout &layout, unsigned i);
+  LogicalResult makePartial(Layout &layout, unsigned i);
+  LogicalResult permute(PermuteOp op, Layout &layout, unsigned i);
+  LogicalResult move(CollectiveOpInterface op, Layout &layout, unsigned i);
   LogicalResult reorder(ReorderOp op, Layout &layout);
   LogicalResult mask(MaskPaddingOp op, Layout &layout);
   LogicalResult pad(PadOp op, Layout &layout);
@@ -449,9 +452,39 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
 // Orders
 //===----------------------------------------------------------------------===//
 
-/// A slice, and where the chunks of it went.
-LogicalResult CollectiveTransfer::sliceShifted(SliceOp op, Layout &layout, unsigned i) {
+LogicalResult CollectiveTransfer::makePartial(Layout &layout, unsigned i) {
+  if (failed(expectReplicated(layout, i, "makes a partial sum of")))
+    return failure();
+  if (layout.isUnreduced() && layout.reduction != ReductionKind::Sum)
+    return report(context, "makes a partial sum of a maximum", i);
+  layout.reduction = ReductionKind::Sum;
+  layout.unreduced.append(axes.begin(), axes.end());
+  return success();
+}
+
+LogicalResult CollectiveTransfer::permute(PermuteOp op, Layout &layout, unsigned i) {
+  if (succeeded(transferPermute(op, axes, mesh, layout)))
+    return success();
+  if (auto leftOut = getLeftOut(op, getNumShards(axes)); leftOut.any())
+    return report(context,
+                  "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
+                      ": expected chunks of operand " + Twine(i) +
+                      " that all go equally far along the axes that shard it, but it lies as " +
+                      toString(layout, mesh),
+                  i);
+  return report(context,
+                "leaves the chunks of operand " + Twine(i) + ", which lies as " +
+                    toString(layout, mesh) + ", in an order that fits no layout",
+                i);
+}
+
+LogicalResult CollectiveTransfer::slice(SliceOp op, Layout &layout, unsigned i) {
   int64_t dim = op.getDims()[i];
+  // The bias of queries that are sharded goes with the keys of each step.
+  bool blocks = layout.dims.size() >= 2 && dim + 1 == int64_t(layout.dims.size()) &&
+                layout.dims[layout.dims.size() - 2].getAxes() == axes;
+  if (!blocks && failed(expectReplicated(layout, i, "slices")))
+    return failure();
   if (failed(gain(layout, i, dim)))
     return failure();
   int64_t chunks = getNumShards(axes), shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
@@ -503,6 +536,31 @@ static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
 // Dispatch
 //===----------------------------------------------------------------------===//
 
+/// Operand `i` of a collective, through the rule of its kind.
+LogicalResult CollectiveTransfer::move(CollectiveOpInterface op, Layout &layout, unsigned i) {
+  switch (op.getKind()) {
+  case CollectiveKind::AllReduce:
+    return reduce(layout, i, *op.getReduction());
+  case CollectiveKind::ReduceScatter:
+    return success(succeeded(reduce(layout, i, *op.getReduction())) &&
+                   succeeded(gain(layout, i, *op.getGainedDim(i))));
+  case CollectiveKind::AllGather:
+    return lose(layout, i, *op.getLostDim(i));
+  case CollectiveKind::AllToAll:
+    return success(succeeded(lose(layout, i, *op.getLostDim(i))) &&
+                   succeeded(gain(layout, i, *op.getGainedDim(i))));
+  case CollectiveKind::Permute:
+    return permute(cast<PermuteOp>(*op), layout, i);
+  case CollectiveKind::Redistribute:
+    return redistribute(cast<RedistributeOp>(*op), layout, i);
+  case CollectiveKind::Slice:
+    return slice(cast<SliceOp>(*op), layout, i);
+  case CollectiveKind::Partial:
+    return makePartial(layout, i);
+  }
+  llvm_unreachable("unknown collective");
+}
+
 MaybeLayouts CollectiveTransfer::run() {
   Operation *op = context.op;
   if (isa<AxisIndexOp>(op))
@@ -518,65 +576,16 @@ MaybeLayouts CollectiveTransfer::run() {
   ResultLayouts layouts;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     Layout layout = *operand;
-    unsigned n = i;
     LogicalResult result =
-        llvm::TypeSwitch<Operation *, LogicalResult>(op)
-            .Case<AllReduceOp>(
-                [&](AllReduceOp all) { return reduce(layout, n, all.getReduction()); })
-            .Case<ReduceScatterOp>([&](ReduceScatterOp scatter) -> LogicalResult {
-              if (failed(reduce(layout, n, scatter.getReduction())))
-                return failure();
-              return gain(layout, n, scatter.getDims()[n]);
-            })
-            .Case<AllGatherOp>(
-                [&](AllGatherOp gather) { return lose(layout, n, gather.getDims()[n]); })
-            .Case<AllToAllOp>([&](AllToAllOp all) -> LogicalResult {
-              if (failed(lose(layout, n, all.getFrom()[n])))
-                return failure();
-              return gain(layout, n, all.getTo()[n]);
-            })
-            .Case<SliceOp>([&](SliceOp slice) -> LogicalResult {
-              // The bias of queries that are sharded goes with the keys of each step.
-              bool blocks = layout.dims.size() >= 2 &&
-                            slice.getDims()[n] + 1 == int64_t(layout.dims.size()) &&
-                            layout.dims[layout.dims.size() - 2].getAxes() == axes;
-              if (!blocks && failed(expectReplicated(layout, n, "slices")))
-                return failure();
-              return sliceShifted(slice, layout, n);
-            })
-            .Case<PartialOp>([&](PartialOp) -> LogicalResult {
-              if (failed(expectReplicated(layout, n, "makes a partial sum of")))
-                return failure();
-              if (layout.isUnreduced() && layout.reduction != ReductionKind::Sum)
-                return report(context, "makes a partial sum of a maximum", n);
-              layout.reduction = ReductionKind::Sum;
-              layout.unreduced.append(axes.begin(), axes.end());
-              return success();
-            })
-            .Case<PermuteOp>([&](PermuteOp permute) -> LogicalResult {
-              if (succeeded(transferPermute(permute, axes, mesh, layout)))
-                return success();
-              if (auto leftOut = getLeftOut(permute, getNumShards(axes)); leftOut.any())
-                return report(context,
-                              "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
-                                  ": expected chunks of operand " + Twine(n) +
-                                  " that all go equally far along the axes that shard it, but it "
-                                  "lies as " +
-                                  toString(layout, mesh),
-                              n);
-              return report(context,
-                            "leaves the chunks of operand " + Twine(n) + ", which lies as " +
-                                toString(layout, mesh) + ", in an order that fits no layout",
-                            n);
-            })
-            .Case<RedistributeOp>(
-                [&](RedistributeOp move) { return redistribute(move, layout, n); })
-            .Case<ReorderOp>([&](ReorderOp r) { return reorder(r, layout); })
-            .Case<MaskPaddingOp>([&](MaskPaddingOp m) { return mask(m, layout); })
-            .Case<PadOp>([&](PadOp p) { return pad(p, layout); })
-            .Default([&](Operation *) {
-              return report(context, "has no rule for how its results lie");
-            });
+        isa<CollectiveOpInterface>(op)
+            ? move(cast<CollectiveOpInterface>(op), layout, i)
+            : llvm::TypeSwitch<Operation *, LogicalResult>(op)
+                  .Case<ReorderOp>([&](ReorderOp r) { return reorder(r, layout); })
+                  .Case<MaskPaddingOp>([&](MaskPaddingOp m) { return mask(m, layout); })
+                  .Case<PadOp>([&](PadOp p) { return pad(p, layout); })
+                  .Default([&](Operation *) {
+                    return report(context, "has no rule for how its results lie");
+                  });
     if (failed(result))
       return failure();
     canonicalize(layout, mesh);

@@ -191,11 +191,7 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
 }
 
 LogicalResult PlacementDerivation::checkCollective(Operation *op) {
-  // These act on the rank's own data.
-  if (!isa<DistDialect>(op->getDialect()) ||
-      isa<AxisIndexOp, MaskPaddingOp, PadOp, PositionsOp, ReorderOp, dist::SliceOp, PartialOp>(
-          op) ||
-      conditions.empty())
+  if (!communicates(op) || conditions.empty())
     return success();
   const Dependence &dependence = dependent.find(conditions.back())->second;
   InFlightDiagnostic diagnostic =

@@ -15,7 +15,6 @@
 #include "meshwright/dialects/Dist/Refine.h"
 #include "meshwright/dialects/Nn/TableRows.h"
 
-#include "llvm/ADT/SmallBitVector.h"
 #include "llvm/ADT/bit.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -232,10 +231,11 @@ static LogicalResult appendMoved(Operation *op, Descriptor &descriptor, int64_t 
   return success();
 }
 
-/// A collective over `axes` on dimensions of plain tensors.
-static FailureOr<Step> getCollective(Operation *op, int64_t kind, ArrayAttr axes,
-                                     ArrayRef<int64_t> dims, ArrayRef<int64_t> toDims,
-                                     dist::ReductionKind reduction, ArrayRef<int64_t> sources) {
+/// A collective over the axes that it names. The runtime acts on the dimension that loses
+/// them, else on the one that gains them; `toDim` stands beside it, and `sources` behind
+/// the tensors.
+static FailureOr<Step> getMove(dist::CollectiveOpInterface op, int64_t kind, int64_t toDim = 0,
+                               ArrayRef<int64_t> sources = {}) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
@@ -243,15 +243,19 @@ static FailureOr<Step> getCollective(Operation *op, int64_t kind, ArrayAttr axes
   step.passing = Step::TwoArrays;
   step.inputs.assign(op->operand_begin(), op->operand_end());
   Descriptor &descriptor = step.descriptor;
-  descriptor = {kind, reduction == dist::ReductionKind::Sum ? MW_RT_SUM : MW_RT_MAX};
-  if (failed(appendAxes(op, descriptor, dist::getAxes(axes, *mesh), *mesh)))
+  bool isMax = op.getReduction() == dist::ReductionKind::Max;
+  descriptor = {kind, isMax ? MW_RT_MAX : MW_RT_SUM};
+  if (failed(appendAxes(op, descriptor, op.getGroupAxes(*mesh), *mesh)))
     return failure();
   size_t extra = descriptor.size();
   descriptor.append({0, int64_t(op->getNumOperands())});
-  for (auto [i, in, out] : llvm::enumerate(op->getOperands(), op->getResults()))
-    if (failed(appendMoved(op, descriptor, codeOf(in), shapeOf(in), shapeOf(out),
-                           dims.empty() ? 0 : dims[i], toDims.empty() ? 0 : toDims[i], 0)))
+  for (auto [i, in, out] : llvm::enumerate(op->getOperands(), op->getResults())) {
+    std::optional<int64_t> lost = op.getLostDim(i), gained = op.getGainedDim(i);
+    int64_t dim = lost ? *lost : gained.value_or(0);
+    if (failed(appendMoved(op, descriptor, codeOf(in), shapeOf(in), shapeOf(out), dim,
+                           lost && gained ? *gained : toDim, 0)))
       return failure();
+  }
   descriptor[extra] = descriptor.size();
   descriptor.append(sources.begin(), sources.end());
   return step;
@@ -261,17 +265,8 @@ static FailureOr<Step> getPermute(dist::PermuteOp op) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
-  int64_t size = dist::getNumShards(dist::getAxes(op.getAxes(), *mesh));
-  Descriptor sources(size, -1);
-  if (auto pairs = op.getPairs()) {
-    for (size_t i = 0; i + 1 < pairs->size(); i += 2)
-      sources[(*pairs)[i + 1]] = (*pairs)[i];
-  } else {
-    int64_t shift = (op.getShift().value_or(0) % size + size) % size;
-    for (int64_t i = 0; i < size; ++i)
-      sources[(i + shift) % size] = i;
-  }
-  return getCollective(op, MW_RT_PERMUTE, op.getAxes(), {}, {}, dist::ReductionKind::Sum, sources);
+  int64_t ranks = dist::getNumShards(dist::getAxes(op.getAxes(), *mesh));
+  return getMove(op, MW_RT_PERMUTE, /*toDim=*/0, op.getChunkSources(ranks));
 }
 
 namespace {
@@ -343,8 +338,6 @@ static FailureOr<Step> getRedistribute(dist::RedistributeOp op) {
     dist::MeshAttr fromMesh, toMesh;
   };
   SmallVector<Moved> tensors;
-  bool sameMesh = true;
-  llvm::SmallBitVector touched(mesh->getAxes().size());
   for (auto [i, from, to] : llvm::enumerate(op.getFrom().getAsRange<dist::ShardingAttr>(),
                                             op.getTo().getAsRange<dist::ShardingAttr>())) {
     Moved moved;
@@ -352,30 +345,20 @@ static FailureOr<Step> getRedistribute(dist::RedistributeOp op) {
     moved.toMesh = dist::lookupMesh(op, to.getMesh());
     if (!moved.fromMesh || !moved.toMesh)
       return op.emitOpError("names a mesh that the module does not have");
-    sameMesh &= moved.fromMesh == *mesh && moved.toMesh == *mesh;
     ArrayRef<int64_t> in = shapeOf(op.getInputs()[i]), out = shapeOf(op.getOutputs()[i]);
     for (size_t d = 0; d < in.size(); ++d)
       if (failed(appendMovedDims(op, from.getDims()[d], moved.fromMesh, to.getDims()[d],
                                  moved.toMesh, in[d], out[d], moved.dims)))
         return failure();
-    for (const MovedDim &dim : moved.dims)
-      for (const dist::AxisList *axes : {&dim.before, &dim.after})
-        for (const dist::Axis &axis : *axes)
-          if (sameMesh)
-            touched.set(axis.axis);
     tensors.push_back(std::move(moved));
   }
-  // Whole axes of the mesh that cover everything that moves.
-  dist::AxisList group;
-  for (size_t i = 0; i < mesh->getAxes().size(); ++i)
-    if (!sameMesh || touched.test(i))
-      group.push_back({int(i), 1, mesh->getAxes()[i].getSize()});
 
   Step step(op, "mw_rt_run_collective");
   step.passing = Step::TwoArrays;
   step.inputs.assign(op->operand_begin(), op->operand_end());
   Descriptor &descriptor = step.descriptor;
   descriptor = {MW_RT_REDISTRIBUTE, MW_RT_SUM};
+  dist::AxisList group = dist::CollectiveOpInterface(op).getGroupAxes(*mesh);
   if (failed(appendAxes(op, descriptor, group, *mesh)))
     return failure();
   descriptor.append({0, int64_t(tensors.size())});
@@ -475,14 +458,34 @@ static FailureOr<Step> getPositions(dist::PositionsOp op) {
 //===----------------------------------------------------------------------===//
 
 bool isRuntimeCall(Operation *op) {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp, nn::TakeAlongOp,
-             dist::AllReduceOp, dist::ReduceScatterOp, dist::AllGatherOp, dist::AllToAllOp,
-             dist::SliceOp, dist::PermuteOp, dist::RedistributeOp, dist::PartialOp,
-             dist::MaskPaddingOp, dist::AxisIndexOp, dist::ReorderOp, dist::PositionsOp>(op);
+  return isa<dist::CollectiveOpInterface, nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp,
+             nn::TakeAlongOp, dist::MaskPaddingOp, dist::AxisIndexOp, dist::ReorderOp,
+             dist::PositionsOp>(op);
+}
+
+static FailureOr<Step> getCollective(dist::CollectiveOpInterface op) {
+  switch (op.getKind()) {
+  case dist::CollectiveKind::AllReduce:
+    return getMove(op, MW_RT_ALL_REDUCE);
+  case dist::CollectiveKind::ReduceScatter:
+    return getMove(op, MW_RT_REDUCE_SCATTER);
+  case dist::CollectiveKind::AllGather:
+    return getMove(op, MW_RT_ALL_GATHER);
+  case dist::CollectiveKind::AllToAll:
+    return getMove(op, MW_RT_ALL_TO_ALL);
+  case dist::CollectiveKind::Permute:
+    return getPermute(cast<dist::PermuteOp>(*op));
+  case dist::CollectiveKind::Redistribute:
+    return getRedistribute(cast<dist::RedistributeOp>(*op));
+  case dist::CollectiveKind::Slice:
+    return getMove(op, MW_RT_SLICE, cast<dist::SliceOp>(*op).getShift());
+  case dist::CollectiveKind::Partial:
+    return getMove(op, MW_RT_PARTIAL);
+  }
+  llvm_unreachable("unknown collective");
 }
 
 static FailureOr<Step> getCall(Operation *op) {
-  constexpr auto sum = dist::ReductionKind::Sum;
   if (auto linear = dyn_cast<nn::LinearOp>(op))
     return getLinear(linear);
   if (auto matmul = dyn_cast<nn::MatmulOp>(op))
@@ -493,26 +496,8 @@ static FailureOr<Step> getCall(Operation *op) {
     return getGather(gather);
   if (auto take = dyn_cast<nn::TakeAlongOp>(op))
     return getTakeAlong(take);
-  if (auto reduce = dyn_cast<dist::AllReduceOp>(op))
-    return getCollective(op, MW_RT_ALL_REDUCE, reduce.getAxes(), {}, {}, reduce.getReduction(), {});
-  if (auto scatter = dyn_cast<dist::ReduceScatterOp>(op))
-    return getCollective(op, MW_RT_REDUCE_SCATTER, scatter.getAxes(), scatter.getDims(), {},
-                         scatter.getReduction(), {});
-  if (auto gather = dyn_cast<dist::AllGatherOp>(op))
-    return getCollective(op, MW_RT_ALL_GATHER, gather.getAxes(), gather.getDims(), {}, sum, {});
-  if (auto exchange = dyn_cast<dist::AllToAllOp>(op))
-    return getCollective(op, MW_RT_ALL_TO_ALL, exchange.getAxes(), exchange.getFrom(),
-                         exchange.getTo(), sum, {});
-  if (auto slice = dyn_cast<dist::SliceOp>(op))
-    return getCollective(op, MW_RT_SLICE, slice.getAxes(), slice.getDims(),
-                         SmallVector<int64_t>(slice.getNumOperands(), int64_t(slice.getShift())),
-                         sum, {});
-  if (auto partial = dyn_cast<dist::PartialOp>(op))
-    return getCollective(op, MW_RT_PARTIAL, partial.getAxes(), {}, {}, sum, {});
-  if (auto permute = dyn_cast<dist::PermuteOp>(op))
-    return getPermute(permute);
-  if (auto redistribute = dyn_cast<dist::RedistributeOp>(op))
-    return getRedistribute(redistribute);
+  if (auto collective = dyn_cast<dist::CollectiveOpInterface>(op))
+    return getCollective(collective);
   if (auto mask = dyn_cast<dist::MaskPaddingOp>(op))
     return getMask(mask);
   if (auto reorder = dyn_cast<dist::ReorderOp>(op))

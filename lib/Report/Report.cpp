@@ -105,16 +105,14 @@ public:
   void add(Operation *op, const Cost &cost, MeshAttr mesh) {
     launches += cost.launches;
     ranks = mesh.getNumRanks();
-    auto permute = dyn_cast<PermuteOp>(op);
-    SmallVector<int64_t> receivers;
-    if (permute)
-      receivers = getNumReceivers(permute, mesh);
+    auto collective = cast<CollectiveOpInterface>(op);
+    SmallVector<int64_t> receivers = getNumReceivers(collective, mesh);
     if (llvm::all_equal(receivers)) {
       even += cost.bytes;
       return;
     }
     int64_t bytes = getResultBytes(op);
-    AxisList axes = getAxes(permute.getAxes(), mesh);
+    AxisList axes = collective.getGroupAxes(mesh);
     uneven.resize(ranks);
     for (int64_t rank = 0; rank < ranks; ++rank)
       uneven[rank] += receivers[getCoordinate(rank, axes, mesh)] * bytes;
@@ -140,31 +138,32 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
   if (!cost)
     return std::nullopt;
   Launch launch{op, *cost, {}, {}, getDtype(op)};
-  auto addAxes = [&](ArrayAttr axes) {
-    for (auto axis : axes.getAsRange<AxisRefAttr>())
-      if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
-        launch.axes.push_back(name);
+  auto addAxis = [&](AxisRefAttr axis) {
+    if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
+      launch.axes.push_back(name);
   };
-  llvm::TypeSwitch<Operation *>(op)
-      .Case<AllReduceOp, PermuteOp>([&](auto op) { addAxes(op.getAxes()); })
-      .Case<ReduceScatterOp, AllGatherOp>([&](auto op) {
-        addAxes(op.getAxes());
-        launch.dims = getDims(op.getDims());
-      })
-      .Case<AllToAllOp>([&](AllToAllOp op) {
-        addAxes(op.getAxes());
-        launch.dims = getDims(op.getFrom());
-        llvm::append_range(launch.dims, getDims(op.getTo()));
-      })
-      .Case<RedistributeOp>([&](RedistributeOp op) {
-        for (ArrayAttr shardings : {op.getFrom(), op.getTo()})
-          for (auto sharding : shardings.getAsRange<ShardingAttr>())
-            for (DimShardingAttr dim : sharding.getDims())
-              for (FactorShardingAttr factor : dim.getFactors())
-                for (AxisRefAttr axis : factor.getAxes())
-                  if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
-                    launch.axes.push_back(name);
-      });
+  auto collective = cast<CollectiveOpInterface>(op);
+  if (ArrayAttr axes = collective.getAxes())
+    llvm::for_each(axes.getAsRange<AxisRefAttr>(), addAxis);
+  std::vector<ShardingAttr> from, to;
+  SmallVector<int64_t> lost, gained;
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    if (auto shardings = collective.getShardings(i)) {
+      from.push_back(shardings->first);
+      to.push_back(shardings->second);
+    }
+    if (std::optional<int64_t> dim = collective.getLostDim(i))
+      lost.push_back(*dim);
+    if (std::optional<int64_t> dim = collective.getGainedDim(i))
+      gained.push_back(*dim);
+  }
+  for (ArrayRef<ShardingAttr> side : {ArrayRef(from), ArrayRef(to)})
+    for (ShardingAttr sharding : side)
+      for (DimShardingAttr dim : sharding.getDims())
+        for (FactorShardingAttr factor : dim.getFactors())
+          llvm::for_each(factor.getAxes(), addAxis);
+  launch.dims = getDims(lost);
+  llvm::append_range(launch.dims, getDims(gained));
   return launch;
 }
 
@@ -215,7 +214,7 @@ private:
 /// The global type of result `i` if the collective leaves the whole of a sharded tensor on
 /// every rank; null otherwise.
 static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &placement) {
-  if (!isa<AllGatherOp, RedistributeOp>(op))
+  if (!communicates(op))
     return nullptr;
   const Layout *from = placement.lookup(op->getOperand(i));
   const Layout *to = placement.lookup(op->getResult(i));

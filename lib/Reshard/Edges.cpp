@@ -76,7 +76,6 @@ void Search::changePads() {
       Node next = node;
       next.pads[f] = choice;
       Edge edge;
-      edge.kind = size > getPadded(node, f) ? ReshardStepKind::Pad : ReshardStepKind::Strip;
       edge.to = f;
       edge.cost.localSteps = 1;
       edge.cost.time = model.getMemoryTime(localBytes + getLocalBytes(next, lists));
@@ -92,7 +91,7 @@ void Search::reduce() {
       next.placement[part] = kFree;
     AxisList axes = getAxes(subset);
     Edge edge;
-    edge.kind = ReshardStepKind::AllReduce;
+    edge.kind = CollectiveKind::AllReduce;
     edge.axes.assign(subset.begin(), subset.end());
     edge.cost = model.getCost(CollectiveKind::AllReduce, axes, localBytes);
     relax(next, getLists(next.placement), edge);
@@ -106,7 +105,7 @@ void Search::reduce() {
         return;
       Node next = append(node, lists, parts, f);
       Edge edge;
-      edge.kind = ReshardStepKind::ReduceScatter;
+      edge.kind = CollectiveKind::ReduceScatter;
       edge.axes.assign(parts.begin(), parts.end());
       edge.to = f;
       edge.cost = model.getCost(CollectiveKind::ReduceScatter, getAxes(parts), localBytes, packed);
@@ -126,7 +125,7 @@ void Search::gather() {
         next.placement[part] = kFree;
       Lists nextLists = getLists(next.placement);
       Edge edge;
-      edge.kind = ReshardStepKind::AllGather;
+      edge.kind = CollectiveKind::AllGather;
       edge.axes.assign(suffix.begin(), suffix.end());
       edge.from = f;
       edge.cost = model.getCost(CollectiveKind::AllGather, getAxes(suffix),
@@ -157,7 +156,7 @@ void Search::exchange() {
         if (wholeDims != 1 && !isConsistent(next, nextLists))
           continue;
         Edge edge;
-        edge.kind = ReshardStepKind::AllToAll;
+        edge.kind = CollectiveKind::AllToAll;
         edge.axes.assign(suffix.begin(), suffix.end());
         edge.from = f;
         edge.to = g;
@@ -178,7 +177,7 @@ void Search::slice() {
         continue;
       Node next = append(node, lists, part, f);
       Edge edge;
-      edge.kind = ReshardStepKind::Slice;
+      edge.kind = CollectiveKind::Slice;
       edge.axes.push_back(part);
       edge.to = f;
       edge.cost = model.getCost(CollectiveKind::Slice, problem.axes[part], localBytes);
@@ -194,7 +193,7 @@ void Search::makePartial() {
     Node next = node;
     next.placement[part] = kUnreduced;
     Edge edge;
-    edge.kind = ReshardStepKind::Partial;
+    edge.kind = CollectiveKind::Partial;
     edge.axes.push_back(part);
     edge.cost = model.getCost(CollectiveKind::Partial, problem.axes[part], localBytes);
     relax(next, getLists(next.placement), edge);
@@ -264,7 +263,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
     return;
   Node next{placement, node.pads};
   Edge edge;
-  edge.kind = ReshardStepKind::Permute;
+  edge.kind = CollectiveKind::Permute;
   edge.axes = group;
   edge.cost = model.getCost(CollectiveKind::Permute, getAxes(group), localBytes);
   relax(std::move(next), other, std::move(edge));
@@ -294,7 +293,7 @@ void Search::recut() {
             other >> 8 == place >> 8 && other >= place + from->size())
           next.placement[i] = uint16_t(other + more);
       Edge edge;
-      edge.kind = ReshardStepKind::Slice;
+      edge.kind = CollectiveKind::Slice;
       edge.isRecut = true;
       Lists nextLists = getLists(next.placement);
       relax(std::move(next), nextLists, std::move(edge));
@@ -366,7 +365,7 @@ void Search::redistribute(const Placement &placement, const PadChoice &pads, con
                               ? getCrossingCost(factors, problem.elementBytes, model.getMesh())
                               : meshwright::getRedistributeCost(factors, problem.elementBytes);
   Edge edge;
-  edge.kind = ReshardStepKind::Redistribute;
+  edge.kind = CollectiveKind::Redistribute;
   edge.cost = model.getRedistributeCost(part.axes, part.bytes / scale, part.peers);
   if (isTooDear(edge.cost, rest))
     return;

@@ -239,44 +239,44 @@ Value Emitter::write(const ReshardStep &step, Value value) {
   ArrayAttr axes = getAxesAttr(context, step.axes, mesh);
   auto reduction = ReductionKindAttr::get(context, plan.reduction);
   auto dims = [&](int factor) { return builder.getDenseI64ArrayAttr(getDim(factor)); };
-  switch (step.kind) {
-  case ReshardStepKind::AllReduce:
+  if (step.isPad())
+    return PadOp::create(builder, location, result, value, dims(step.to));
+  if (step.isStrip()) {
+    SmallVector<int64_t> zeros(type.getRank(), 0), ones(type.getRank(), 1);
+    return nn::SliceOp::create(
+        builder, location, result, value, builder.getDenseI64ArrayAttr(zeros),
+        builder.getDenseI64ArrayAttr(result.getShape()), builder.getDenseI64ArrayAttr(ones));
+  }
+  switch (*step.kind) {
+  case CollectiveKind::AllReduce:
     return AllReduceOp::create(builder, location, results, value, reduction, axes).getResult(0);
-  case ReshardStepKind::ReduceScatter:
+  case CollectiveKind::ReduceScatter:
     return ReduceScatterOp::create(builder, location, results, value, reduction, axes,
                                    dims(step.to))
         .getResult(0);
-  case ReshardStepKind::AllGather:
+  case CollectiveKind::AllGather:
     return AllGatherOp::create(builder, location, results, value, axes, dims(step.from))
         .getResult(0);
-  case ReshardStepKind::AllToAll:
+  case CollectiveKind::AllToAll:
     return AllToAllOp::create(builder, location, results, value, axes, dims(step.from),
                               dims(step.to))
         .getResult(0);
-  case ReshardStepKind::Permute:
+  case CollectiveKind::Permute:
     return PermuteOp::create(builder, location, results, value, axes, /*shift=*/nullptr,
                              builder.getDenseI64ArrayAttr(getPairs(step)))
         .getResult(0);
-  case ReshardStepKind::Redistribute: {
+  case CollectiveKind::Redistribute: {
     Attribute from = getSharding(getLayout(step.before), symbol, mesh);
     Attribute to = getSharding(getLayout(step.after), symbol, mesh);
     return RedistributeOp::create(builder, location, results, value, builder.getArrayAttr(from),
                                   builder.getArrayAttr(to))
         .getResult(0);
   }
-  case ReshardStepKind::Slice:
+  case CollectiveKind::Slice:
     return dist::SliceOp::create(builder, location, results, value, axes, dims(step.to))
         .getResult(0);
-  case ReshardStepKind::Partial:
+  case CollectiveKind::Partial:
     return PartialOp::create(builder, location, results, value, axes).getResult(0);
-  case ReshardStepKind::Pad:
-    return PadOp::create(builder, location, result, value, dims(step.to));
-  case ReshardStepKind::Strip: {
-    SmallVector<int64_t> zeros(type.getRank(), 0), ones(type.getRank(), 1);
-    return nn::SliceOp::create(
-        builder, location, result, value, builder.getDenseI64ArrayAttr(zeros),
-        builder.getDenseI64ArrayAttr(result.getShape()), builder.getDenseI64ArrayAttr(ones));
-  }
   }
   return value;
 }

@@ -20,32 +20,6 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-llvm::StringRef meshwright::stringify(ReshardStepKind kind) {
-  switch (kind) {
-  case ReshardStepKind::AllReduce:
-    return "all_reduce";
-  case ReshardStepKind::ReduceScatter:
-    return "reduce_scatter";
-  case ReshardStepKind::AllGather:
-    return "all_gather";
-  case ReshardStepKind::AllToAll:
-    return "all_to_all";
-  case ReshardStepKind::Permute:
-    return "permute";
-  case ReshardStepKind::Redistribute:
-    return "redistribute";
-  case ReshardStepKind::Slice:
-    return "slice";
-  case ReshardStepKind::Partial:
-    return "partial";
-  case ReshardStepKind::Pad:
-    return "pad";
-  case ReshardStepKind::Strip:
-    return "strip";
-  }
-  return "";
-}
-
 //===----------------------------------------------------------------------===//
 // Common factors and axis parts
 //===----------------------------------------------------------------------===//
@@ -181,7 +155,6 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
     return failure();
   for (auto [factor, have] : uniformCuts) {
     ReshardStep step;
-    step.kind = ReshardStepKind::Strip;
     step.to = factor;
     step.before = step.after = problem.source;
     step.before.padded[factor] = have * getNumShards(problem.source.axes[factor]);

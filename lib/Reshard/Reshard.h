@@ -44,30 +44,20 @@ struct ReshardState {
   dist::AxisList unreduced;
 };
 
-enum class ReshardStepKind {
-  AllReduce,
-  ReduceScatter,
-  AllGather,
-  AllToAll,
-  Permute,
-  Redistribute,
-  Slice,
-  Partial,
-  /// Local: zeros appended at the tail of a factor, and taken off.
-  Pad,
-  Strip,
-};
-llvm::StringRef stringify(ReshardStepKind kind);
-
 struct ReshardStep {
-  ReshardStepKind kind;
+  /// None for a local change of padding: zeros are appended at the tail of factor `to`, or
+  /// padding is taken off it.
+  std::optional<dist::CollectiveKind> kind;
   /// The group, in the order of its ranks' chunks.
   dist::AxisList axes;
   /// The factor that loses axes (all_gather, all_to_all) and the one that gains
-  /// them (reduce_scatter, slice, all_to_all); that which pad or strip changes
-  /// is `to`. -1 where there is none.
+  /// them (reduce_scatter, slice, all_to_all), or whose padding changes. -1 if there is
+  /// none.
   int from = -1, to = -1;
   ReshardState before, after;
+
+  bool isPad() const { return !kind && after.padded[to] > before.padded[to]; }
+  bool isStrip() const { return !kind && !isPad(); }
   /// The step leaves every rank with the whole value.
   bool gathersWhole = false;
   /// Bytes of the step's result on a rank.

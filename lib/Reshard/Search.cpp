@@ -321,15 +321,15 @@ ReshardPlan Search::buildPlan(int last) {
     canonicalizeAxes(step.axes, model.getMesh());
     if (!plan.steps.empty()) {
       ReshardStep &above = plan.steps.back();
-      // A slice pads what it cuts, and takes several axes at once.
-      if (step.kind == ReshardStepKind::Slice && step.to == above.to &&
-          (above.kind == ReshardStepKind::Slice || above.kind == ReshardStepKind::Pad)) {
+      // A slice pads the factor that it cuts, and takes several axes at once.
+      if (step.kind == CollectiveKind::Slice && step.to == above.to &&
+          (above.kind == CollectiveKind::Slice || above.isPad())) {
         step.before = above.before;
         step.cost = step.cost + above.cost;
         step.axes.insert(step.axes.begin(), above.axes.begin(), above.axes.end());
         canonicalizeAxes(step.axes, model.getMesh());
         plan.steps.pop_back();
-      } else if (step.kind == ReshardStepKind::Partial && above.kind == step.kind) {
+      } else if (step.kind == CollectiveKind::Partial && above.kind == step.kind) {
         step.before = above.before;
         step.cost = step.cost + above.cost;
         step.axes.insert(step.axes.begin(), above.axes.begin(), above.axes.end());

@@ -78,7 +78,8 @@ struct Lists {
 using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
 
 struct Edge {
-  ReshardStepKind kind;
+  /// As in ReshardStep.
+  std::optional<dist::CollectiveKind> kind;
   Parts axes;
   int from = -1, to = -1;
   Cost cost;

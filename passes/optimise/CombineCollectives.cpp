@@ -25,11 +25,6 @@ namespace {
 
 constexpr llvm::StringLiteral kPass = "combine-collectives";
 
-/// Attributes that hold one entry for each operand; the others have to be equal.
-constexpr llvm::StringLiteral kPerOperand[] = {"dims", "from", "to"};
-
-bool isPerOperand(StringRef name) { return llvm::is_contained(kPerOperand, name); }
-
 class Combiner {
 public:
   Combiner(func::FuncOp func, const CostModel &model)
@@ -49,7 +44,6 @@ private:
   void joinLaunches();
   struct Group;
   void join(Group &group);
-  Attribute getSharedAttributes(Operation *op);
 
   Block &block;
   const CostModel &model;
@@ -59,9 +53,9 @@ private:
 
 /// Launches of one kind whose results nobody has used yet.
 struct Combiner::Group {
-  StringAttr name;
+  CollectiveKind kind;
   Attribute shared;
-  SmallVector<Operation *, 4> members;
+  SmallVector<CollectiveOpInterface, 4> members;
   /// Slices and reshapes of the results, which can wait for the last member.
   SmallVector<Operation *, 4> views;
   /// Work since the first member, which waits for none of them.
@@ -72,7 +66,7 @@ struct Combiner::Group {
 void Combiner::dropEqual() {
   DenseMap<std::pair<Value, Attribute>, SmallVector<Operation *, 1>> seen;
   for (Operation &op : llvm::make_early_inc_range(block)) {
-    if (!getCollectiveKind(&op))
+    if (!isa<CollectiveOpInterface>(op))
       continue;
     SmallVector<Operation *, 1> &candidates = seen[{op.getOperand(0), op.getAttrDictionary()}];
     Operation **equal = llvm::find_if(candidates, [&](Operation *other) {
@@ -118,58 +112,20 @@ void Combiner::dropInverse() {
   }
 }
 
-/// What members of one launch have in common.
-Attribute Combiner::getSharedAttributes(Operation *op) {
-  NamedAttrList shared;
-  for (NamedAttribute attribute : op->getAttrs())
-    if (!isPerOperand(attribute.getName()))
-      shared.append(attribute);
-  return shared.getDictionary(op->getContext());
-}
-
 void Combiner::join(Group &group) {
-  ArrayRef<Operation *> members = group.members;
+  ArrayRef<CollectiveOpInterface> members = group.members;
   if (members.size() < 2)
     return;
   changed = true;
-  Operation *last = members.back();
-  SmallVector<Value> operands;
-  SmallVector<Type> types;
-  SmallVector<Location> locations;
-  NamedAttrList attributes(last->getAttrDictionary());
-  for (Operation *member : members) {
-    operands.append(member->operand_begin(), member->operand_end());
-    types.append(member->result_type_begin(), member->result_type_end());
-    locations.push_back(member->getLoc());
-  }
-  for (StringRef name : kPerOperand) {
-    if (!last->hasAttr(name))
-      continue;
-    if (isa<DenseI64ArrayAttr>(last->getAttr(name))) {
-      SmallVector<int64_t> all;
-      for (Operation *member : members)
-        llvm::append_range(all, member->getAttrOfType<DenseI64ArrayAttr>(name).asArrayRef());
-      attributes.set(name, DenseI64ArrayAttr::get(last->getContext(), all));
-    } else {
-      SmallVector<Attribute> all;
-      for (Operation *member : members)
-        llvm::append_range(all, member->getAttrOfType<ArrayAttr>(name).getValue());
-      attributes.set(name, ArrayAttr::get(last->getContext(), all));
-    }
-  }
-  OpBuilder builder(last);
-  OperationState state(FusedLoc::get(last->getContext(), locations), last->getName());
-  state.addOperands(operands);
-  state.addTypes(types);
-  state.addAttributes(attributes);
-  Operation *joint = builder.create(state);
+  OpBuilder builder(members.back());
+  Operation *joint = joinCollectives(builder, members);
   Operation *after = joint;
   for (Operation *view : group.views) {
     view->moveAfter(after);
     after = view;
   }
   unsigned next = 0;
-  for (Operation *member : members) {
+  for (CollectiveOpInterface member : members) {
     for (Value result : member->getResults())
       result.replaceAllUsesWith(joint->getResult(next++));
     member->erase();
@@ -200,28 +156,28 @@ void Combiner::joinLaunches() {
       closed.push_back(std::move(group));
       open.erase(open.begin() + i);
     }
-    std::optional<CollectiveKind> kind = getCollectiveKind(&op);
-    // The layouts of a redistribute stay with their launch.
-    if (!kind || !isLaunch(*kind) || isa<RedistributeOp>(op)) {
+    auto collective = dyn_cast<CollectiveOpInterface>(op);
+    // A collective that states layouts keeps its launch.
+    if (!collective || !collective.communicates() || collective.getShardings(0)) {
       int64_t time = isView ? 0 : getComputeTime(&op, model);
       for (Group &group : open)
         group.between += time;
       continue;
     }
-    Attribute shared = getSharedAttributes(&op);
-    StringAttr name = op.getName().getIdentifier();
+    Attribute shared = collective.getSharedAttributes();
+    CollectiveKind kind = collective.getKind();
     Group *group = llvm::find_if(
-        open, [&](Group &group) { return group.name == name && group.shared == shared; });
+        open, [&](Group &group) { return group.kind == kind && group.shared == shared; });
     if (group == open.end()) {
-      open.push_back({name, shared, {&op}, {}, 0});
+      open.push_back({kind, shared, {collective}, {}, 0});
       continue;
     }
     // The first could have run beside the work in between.
     Cost earlier;
-    for (Operation *member : group->members)
-      earlier = earlier + *model.getCost(member);
+    for (CollectiveOpInterface member : group->members)
+      earlier = earlier + model.getCost(member);
     AxisList axes = getCollectiveAxes(&op, model.getMesh());
-    int64_t saved = model.getTime(axes, 0, getSteps(*kind, getNumShards(axes)));
+    int64_t saved = model.getTime(axes, 0, getSteps(kind, getNumShards(axes)));
     int64_t lost = std::min(earlier.time, group->between);
     std::vector<std::pair<std::string, double>> numbers = {
         {"saved_seconds", double(saved) * 1e-12}, {"overlap_lost_seconds", double(lost) * 1e-12}};
@@ -231,13 +187,13 @@ void Combiner::joinLaunches() {
                   " keeps its own launch: the one before can run beside the work in between",
               std::move(numbers));
       closed.push_back(std::move(*group));
-      *group = {name, shared, {&op}, {}, 0};
+      *group = {kind, shared, {collective}, {}, 0};
       continue;
     }
     log.add(kPass.str(), Outcome::Applied, op.getLoc(),
             op.getName().getStringRef().str() + " joins the launch of another one",
             std::move(numbers));
-    group->members.push_back(&op);
+    group->members.push_back(collective);
   }
   for (Group &group : closed)
     join(group);

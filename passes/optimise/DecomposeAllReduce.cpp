@@ -69,7 +69,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
   for (int64_t size :
        cast<RankedTensorType>(op.getResult(0).getType()).getShape().take_front(token.dim))
     isOutermost &= size == 1;
-  Cost whole = *model.getCost(op);
+  Cost whole = *model.getCost(op.getOperation());
   Cost scatter =
       model.getCost(CollectiveKind::ReduceScatter, token.axes, bytes, isOutermost ? 0 : 1);
   if (token.padded != token.size)

@@ -36,11 +36,8 @@ static bool isReduction(Value value, Type type, Block *block) {
   if (!op || op->getNumResults() != 1 || !value.hasOneUse() || value.getType() != type ||
       op->getBlock() != block)
     return false;
-  if (auto reduce = dyn_cast<AllReduceOp>(op))
-    return reduce.getReduction() == ReductionKind::Sum;
-  if (auto scatter = dyn_cast<ReduceScatterOp>(op))
-    return scatter.getReduction() == ReductionKind::Sum;
-  return false;
+  auto collective = dyn_cast<CollectiveOpInterface>(op);
+  return collective && collective.getReduction() == ReductionKind::Sum;
 }
 
 static bool isSameReduction(Value a, Value b) {

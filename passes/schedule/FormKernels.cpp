@@ -13,7 +13,6 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Launches/Groups.h"
 #include "meshwright/passes/schedule/Grouping.h"
 #include "meshwright/passes/schedule/Passes.h"
 
@@ -100,7 +99,7 @@ void LaunchWriter::collectUnits() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     for (size_t i : llvm::reverse(groupsAt.lookup(&op)))
       add(std::move(groups[i]), /*isKernel=*/true);
-    bool isOwn = rt::isView(&op) || rt::isCollective(&op) || isa<nn::ConstantOp>(op);
+    bool isOwn = rt::isView(&op) || dist::communicates(&op) || isa<nn::ConstantOp>(op);
     if (isOwn && !groupsAt.contains(&op) &&
         llvm::any_of(op.getResults(), [&](Value value) { return needed.contains(value); }))
       add({{&op}, llvm::to_vector_of<Value>(op.getResults())}, /*isKernel=*/false);
@@ -117,12 +116,12 @@ void LaunchWriter::assignStreams() {
   dist::MeshAttr mesh = dist::getSpmdMesh(func);
   SmallVector<dist::AxisList> sets;
   SmallVector<int64_t> setOf;
-  SmallVector<Operation *> collectives;
+  SmallVector<dist::CollectiveOpInterface> collectives;
   for (Unit &unit : units) {
-    if (unit.isKernel || !rt::isCollective(unit.group.ops.front()))
+    if (unit.isKernel || !dist::communicates(unit.group.ops.front()))
       continue;
-    collectives.push_back(unit.group.ops.front());
-    dist::AxisList axes = getGroupAxes(collectives.back(), mesh);
+    collectives.push_back(cast<dist::CollectiveOpInterface>(unit.group.ops.front()));
+    dist::AxisList axes = collectives.back().getGroupAxes(mesh);
     auto known = llvm::find(sets, axes);
     setOf.push_back(known - sets.begin());
     if (known == sets.end())
@@ -202,7 +201,7 @@ LogicalResult LaunchWriter::emit(size_t index) {
     return success();
   }
   Operation *op = unit.group.ops.front();
-  if (rt::isCollective(op))
+  if (dist::communicates(op))
     emitCollective(op);
   else
     builder.clone(*op, mapping);

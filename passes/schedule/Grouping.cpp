@@ -197,7 +197,8 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
 
 void Grouper::place(Operation *op) {
   bool isView = rt::isView(op);
-  if (rt::isCollective(op) || op->getNumResults() != 1 || (isa<nn::ConstantOp>(op) && !isFree(op)))
+  if (dist::communicates(op) || op->getNumResults() != 1 ||
+      (isa<nn::ConstantOp>(op) && !isFree(op)))
     return;
   bool canJoin = isRowOp(op) && !isa<dist::PadOp>(op);
   // The readers: kernels (`readers`) and other ops (`isRead`).
@@ -280,7 +281,7 @@ std::vector<KernelGroup> Grouper::run() {
       place(&op);
       continue;
     }
-    if (rt::isCollective(&op))
+    if (dist::communicates(&op))
       continue;
     Group group;
     group.results.assign(op.result_begin(), op.result_end());

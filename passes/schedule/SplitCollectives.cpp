@@ -83,12 +83,12 @@ void ChunkSimulator::require(SmallVectorImpl<unsigned> &dependences, Value value
 
 /// Picoseconds of `share` of the op's rows.
 int64_t ChunkSimulator::getTime(Operation *op, const ChunkOp *how, double share) const {
-  if (std::optional<Cost> cost = model.getCost(op)) {
-    if (!isCollective(op))
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+    if (!collective.communicates())
       return 0;
     AxisList axes = getCollectiveAxes(op, model.getMesh());
-    int64_t fixed = model.getTime(axes, 0, getSteps(*getCollectiveKind(op), getNumShards(axes)));
-    return fixed + int64_t(double(cost->time - fixed) * share);
+    int64_t fixed = model.getTime(axes, 0, getSteps(collective.getKind(), getNumShards(axes)));
+    return fixed + int64_t(double(model.getCost(collective).time - fixed) * share);
   }
   if (op->hasTrait<View>())
     return 0;
@@ -116,7 +116,7 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
   for (Operation *op : stretch) {
     const ChunkOp *how = chunks > 1 ? region.lookup(op) : nullptr;
     bool beside =
-        isCollective(op) && (always || model.runsBeside(getCollectiveAxes(op, model.getMesh())));
+        communicates(op) && (always || model.runsBeside(getCollectiveAxes(op, model.getMesh())));
     SmallVector<unsigned, 8> dependences;
     if (!how) {
       SmallPtrSet<Value, 8> seen;
@@ -327,7 +327,7 @@ void Splitter::flush() {
       for (Value operand : how->op->getOperands())
         if (Operation *producer = operand.getDefiningOp())
           if (auto it = levels.find(producer); it != levels.end())
-            level = std::max(level, it->second + isCollective(producer));
+            level = std::max(level, it->second + communicates(producer));
       levels[how->op] = level;
       if (byLevel.size() <= level)
         byLevel.resize(level + 1);
@@ -471,7 +471,7 @@ void SplitCollectivesPass::runOnOperation() {
     return markAllAnalysesPreserved();
   always = mode == OnOffAuto::On;
   Block &block = func.front();
-  if (llvm::none_of(block, [](Operation &op) { return isCollective(&op); }))
+  if (llvm::none_of(block, [](Operation &op) { return communicates(&op); }))
     return markAllAnalysesPreserved();
   const FailureOr<PlacementAnalysis> &placement = getPlacement();
   if (failed(placement)) {
@@ -504,7 +504,7 @@ void SplitCollectivesPass::runOnOperation() {
   SplitRegionFinder finder(block, *placement);
   SmallVector<SplitRegion, 0> regions;
   for (Operation *op : order) {
-    if (!isCollective(op) || finder.isClaimed(op) || !flowing.contains(op->getOperand(0)))
+    if (!communicates(op) || finder.isClaimed(op) || !flowing.contains(op->getOperand(0)))
       continue;
     std::string reason;
     SplitRegion *best = nullptr;
@@ -531,7 +531,7 @@ void SplitCollectivesPass::runOnOperation() {
       continue;
     }
     int64_t collectives =
-        llvm::count_if(best->ops, [](const ChunkOp &how) { return isCollective(how.op); });
+        llvm::count_if(best->ops, [](const ChunkOp &how) { return communicates(how.op); });
     std::vector<std::pair<std::string, double>> numbers = {
         {"chunks", double(best->bounds.size())},
         {"rows", double(best->rows)},

@@ -19,11 +19,6 @@ bool meshwright::isHeavy(Operation *op) {
   return op->hasTrait<Product>();
 }
 
-bool meshwright::isCollective(Operation *op) {
-  std::optional<CollectiveKind> kind = getCollectiveKind(op);
-  return kind && isLaunch(*kind);
-}
-
 //===----------------------------------------------------------------------===//
 // Chunks
 //===----------------------------------------------------------------------===//
@@ -57,12 +52,12 @@ static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>
 
 /// The axes that a redistribute takes from a dimension (`lost`) and adds to it (`gained`).
 /// Returns false if it changes the dimension in another way.
-bool SplitRegionFinder::getMovedAxes(RedistributeOp op, unsigned number, int64_t dim,
+bool SplitRegionFinder::getMovedAxes(CollectiveOpInterface op, unsigned number, int64_t dim,
                                      AxisList &gained, AxisList &lost) const {
+  auto [source, target] = *op.getShardings(number);
   const Layout *from = placement.lookup(op->getOperand(number));
   const Layout *to = placement.lookup(op->getResult(number));
-  auto getMeshOf = [&](ArrayAttr side) { return cast<ShardingAttr>(side[number]).getMesh(); };
-  if (!from || !to || getMeshOf(op.getFrom()) != getMeshOf(op.getTo()))
+  if (!from || !to || source.getMesh() != target.getMesh())
     return false;
   for (const Layout *layout : {from, to})
     for (const LayoutFactor &factor : layout->dims[dim].factors)
@@ -89,30 +84,22 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   int64_t dim = place.dim;
   // The change of the axes over which the rows are scattered.
   AxisList gained, lost;
-  bool resized = false;
+  bool resized = false, padsChunks = false;
   auto getOwnAxes = [&] { return getCollectiveAxes(op, mesh); };
-  if (isa<AllReduceOp, PartialOp>(op)) {
-  } else if (isa<PermuteOp>(op)) {
-    // Whole chunks change ranks: what was a rank's rows would be another's.
-    if (anyOverlap(getOwnAxes(), place.axes))
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+    if (collective.getShardings(number)) {
+      if (!getMovedAxes(collective, number, dim, gained, lost))
+        return std::nullopt;
+    } else if (collective.movesChunks() && anyOverlap(getOwnAxes(), place.axes)) {
+      // The rows of one rank would become those of another.
       return std::nullopt;
-  } else if (auto scatter = dyn_cast<ReduceScatterOp>(op)) {
-    if (scatter.getDims()[number] == dim)
-      gained = getOwnAxes();
-  } else if (auto slice = dyn_cast<dist::SliceOp>(op)) {
-    if (slice.getDims()[number] == dim)
-      gained = getOwnAxes();
-  } else if (auto gather = dyn_cast<AllGatherOp>(op)) {
-    if (gather.getDims()[number] == dim)
-      lost = getOwnAxes();
-  } else if (auto exchange = dyn_cast<AllToAllOp>(op)) {
-    if (exchange.getFrom()[number] == dim)
-      lost = getOwnAxes();
-    if (exchange.getTo()[number] == dim)
-      gained = getOwnAxes();
-  } else if (auto redistribute = dyn_cast<RedistributeOp>(op)) {
-    if (!getMovedAxes(redistribute, number, dim, gained, lost))
-      return std::nullopt;
+    } else {
+      padsChunks = collective.padsChunks();
+      if (collective.getLostDim(number) == dim)
+        lost = getOwnAxes();
+      if (collective.getGainedDim(number) == dim)
+        gained = getOwnAxes();
+    }
   } else if (auto pad = dyn_cast<PadOp>(op)) {
     resized = llvm::is_contained(pad.getDims(), dim);
   } else if (auto mask = dyn_cast<MaskPaddingOp>(op)) {
@@ -139,7 +126,7 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   // Each rank has the same number of whole rows. A slice pads rows that do not divide.
   int64_t size = (isResult ? from : to).getDimSize(dim);
   other.size = other.padded = size / other.inner;
-  bool keepsRows = !resized && !isa<dist::SliceOp>(op);
+  bool keepsRows = !resized && !padsChunks;
   if (size % other.inner != 0 || (keepsRows && getRows(other) != getRows(place)))
     return std::nullopt;
   return other;
@@ -405,12 +392,12 @@ void SplitRegionFinder::Trimmer::forProducers(
 void SplitRegionFinder::Trimmer::findCollectives() {
   for (Operation *op : order)
     forProducers(op, [&](Operation *producer) {
-      getFlags(op).before |= getFlags(producer).before || isCollective(producer);
+      getFlags(op).before |= getFlags(producer).before || communicates(producer);
     });
   for (Operation *op : llvm::reverse(order)) {
     const Flags own = getFlags(op);
     forProducers(op, [&](Operation *producer) {
-      getFlags(producer).behind |= own.behind || isCollective(op);
+      getFlags(producer).behind |= own.behind || communicates(op);
     });
   }
 }
@@ -418,7 +405,7 @@ void SplitRegionFinder::Trimmer::findCollectives() {
 void SplitRegionFinder::Trimmer::findPathsBefore() {
   for (Operation *op : llvm::reverse(order)) {
     const Flags own = getFlags(op);
-    if (isCollective(op) || (own.leads && !own.before && !isHeavy(op)))
+    if (communicates(op) || (own.leads && !own.before && !isHeavy(op)))
       forProducers(op, [&](Operation *producer) { getFlags(producer).leads = true; });
   }
   for (Operation *op : order) {
@@ -435,7 +422,7 @@ void SplitRegionFinder::Trimmer::findPathsBehind() {
     Flags &own = getFlags(op);
     forProducers(op, [&](Operation *producer) {
       const Flags &theirs = getFlags(producer);
-      own.trails |= isCollective(producer) || (theirs.before && theirs.behind) ||
+      own.trails |= communicates(producer) || (theirs.before && theirs.behind) ||
                     (theirs.trails && !isHeavy(producer));
     });
   }
@@ -476,7 +463,7 @@ SmallVector<Operation *, 0> SplitRegionFinder::Trimmer::run() {
     bool isNextToProduct =
         own.product && ((!own.before && own.leads) || (!own.behind && own.trails));
     bool isBetween = own.before && own.behind;
-    return !(isCollective(op) || isBetween || isNextToProduct || touchesInner(op));
+    return !(communicates(op) || isBetween || isNextToProduct || touchesInner(op));
   });
   return std::move(order);
 }
@@ -484,7 +471,7 @@ SmallVector<Operation *, 0> SplitRegionFinder::Trimmer::run() {
 bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::string &reason) const {
   bool anyCollective = false, anyHeavy = false;
   for (Operation *op : Trimmer(placement, growth).run()) {
-    anyCollective |= isCollective(op);
+    anyCollective |= communicates(op);
     anyHeavy |= isHeavy(op);
     region.index[op] = region.ops.size();
     region.ops.push_back(growth.ops.find(op)->second);
@@ -537,13 +524,11 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
   auto tryRows = [&](unsigned number, int64_t dim) {
     // Starts at the side of the collective on which the rows are whole.
     bool gathers = false;
-    if (auto gather = dyn_cast<AllGatherOp>(collective))
-      gathers = gather.getDims()[number] == dim;
-    if (auto exchange = dyn_cast<AllToAllOp>(collective))
-      gathers = exchange.getFrom()[number] == dim;
-    if (auto redistribute = dyn_cast<RedistributeOp>(collective)) {
+    if (auto op = cast<CollectiveOpInterface>(collective); !op.getShardings(number)) {
+      gathers = op.getLostDim(number) == dim;
+    } else {
       AxisList gained, lost;
-      if (!getMovedAxes(redistribute, number, dim, gained, lost)) {
+      if (!getMovedAxes(op, number, dim, gained, lost)) {
         reorders = true;
         return;
       }
@@ -577,7 +562,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
     if (reason.empty())
       reason = why;
     for (auto &[op, how] : growth.ops)
-      if (isCollective(op))
+      if (communicates(op))
         for (auto [i, own] : llvm::enumerate(how.operands))
           tried[{op, unsigned(i), own->dim}] = why;
   };

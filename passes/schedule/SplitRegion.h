@@ -37,8 +37,6 @@ inline int64_t getRows(const TokenDim &place) {
 
 /// Products, beside which communication can hide.
 bool isHeavy(mlir::Operation *op);
-/// Whether the op is a launch on the links.
-bool isCollective(mlir::Operation *op);
 
 struct SplitRegion {
   /// In the program's order.
@@ -99,8 +97,8 @@ public:
 private:
   struct Growth;
   class Trimmer;
-  bool getMovedAxes(dist::RedistributeOp op, unsigned number, int64_t dim, dist::AxisList &gained,
-                    dist::AxisList &lost) const;
+  bool getMovedAxes(dist::CollectiveOpInterface op, unsigned number, int64_t dim,
+                    dist::AxisList &gained, dist::AxisList &lost) const;
   std::optional<TokenDim> matchMove(mlir::Operation *op, bool isResult, unsigned number,
                                     const TokenDim &place) const;
   std::optional<ChunkOp> match(mlir::Operation *op, bool isResult, unsigned number,

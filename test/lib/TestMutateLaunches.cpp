@@ -16,7 +16,6 @@
 #include "TestMutateLaunches.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Launches/Groups.h"
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 
@@ -141,8 +140,8 @@ private:
       for (auto &[other, flown] : flying) {
         auto second = cast<rt::StartOp>(other);
         if (second.getStream() != start.getStream() &&
-            dist::anyOverlap(getGroupAxes(start.getCollective(), mesh),
-                             getGroupAxes(second.getCollective(), mesh)))
+            dist::anyOverlap(start.getCollective().getGroupAxes(mesh),
+                             second.getCollective().getGroupAxes(mesh)))
           return false;
       }
       flying[start] = std::move(flight);

@@ -17,6 +17,7 @@
 
 using namespace meshwright;
 using namespace meshwright::rt;
+using meshwright::dist::CollectiveKind;
 
 namespace {
 
