@@ -37,9 +37,9 @@ struct Axis {
   bool operator<(const Axis &other) const {
     return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
   }
-  /// Whether the two name a common part of an axis, or cut it in ways that do
-  /// not fit: of an axis of 6, "(1)2" and "(3)2" have no digit to share, but no
-  /// layout can use both.
+  /// Returns true if no layout can use both: they share a part of an axis, or cut it in
+  /// ways that do not fit. Of an axis of size 6, "(1)2" and "(3)2" share no digit, but
+  /// there is no common cut.
   bool overlaps(const Axis &other) const;
 };
 
@@ -47,12 +47,12 @@ using AxisList = mlir::SmallVector<Axis, 2>;
 
 /// Product of the axes' sizes.
 int64_t getNumShards(mlir::ArrayRef<Axis> axes);
-/// Whether any axis of the one list overlaps one of the other.
+/// Returns true if any axis of `a` overlaps one of `b`.
 bool anyOverlap(mlir::ArrayRef<Axis> a, mlir::ArrayRef<Axis> b);
 bool contains(mlir::ArrayRef<Axis> axes, const Axis &axis);
 
-/// The parts of `axes` that `others`, which are parts of them, leave; none where
-/// an axis does not split so.
+/// The parts of `axes` that remain without `others`, which are parts of them. None if an
+/// axis does not split in this way.
 std::optional<AxisList> subtract(mlir::ArrayRef<Axis> axes, mlir::ArrayRef<Axis> others);
 
 /// Joins adjacent parts of one axis: ("tp":(1)2, "tp":(2)2) is "tp":(1)4.

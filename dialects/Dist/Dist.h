@@ -59,16 +59,14 @@ mlir::FailureOr<int64_t> verifyAxes(mlir::Operation *op, mlir::ArrayAttr axes);
 
 namespace meshwright::dist {
 
-/// The mesh a symbol names, looked up from `from` outward; null if there is
+/// The mesh that a symbol names, looked up from `from` outward; null if there is
 /// none.
 MeshAttr lookupMesh(mlir::Operation *from, mlir::FlatSymbolRefAttr symbol);
 
-/// The only mesh of a module; fails, with an error, where there is none or
-/// several.
+/// The only mesh of a module. Fails, with an error, if there is none or several.
 mlir::FailureOr<MeshOp> getOnlyMesh(mlir::ModuleOp module);
 
-/// The mesh of the SPMD function around `op` (or of `op` itself); null outside
-/// one.
+/// The mesh of the SPMD function that is `op` or is around it; null outside one.
 MeshAttr getSpmdMesh(mlir::Operation *op);
 
 /// The function's name for its mesh (`dist.spmd`), or null.

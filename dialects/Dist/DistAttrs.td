@@ -57,7 +57,7 @@ def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
                             double bandwidth = 0, double latency = 0) {
       return get(context, name, size, ::llvm::APFloat(bandwidth), ::llvm::APFloat(latency));
     }
-    /// Bytes per second; 0 where not given.
+    /// Bytes per second; 0 if not given.
     double getBandwidth() const { return getLinkBandwidth().convertToDouble(); }
     /// Seconds.
     double getLatency() const { return getLinkLatency().convertToDouble(); }
@@ -96,7 +96,7 @@ def Dist_AxisRefAttr : Dist_Attr<"AxisRef", "axis_ref"> {
   let parameters = (ins StringRefParameter<>:$name, "int64_t":$preSize, "int64_t":$subSize);
   let hasCustomAssemblyFormat = 1;
   let extraClassDeclaration = [{
-    /// Whether an axis of that size has this part.
+    /// Returns true if an axis of this size has the part.
     bool divides(int64_t axisSize) const {
       return getSubSize() == 0 ||
              (axisSize % getPreSize() == 0 && axisSize / getPreSize() % getSubSize() == 0);
@@ -109,7 +109,7 @@ def Dist_FactorShardingAttr : Dist_Attr<"FactorSharding", "factor"> {
   let description = [{
     `size` is the factor's true size, `padded` its padded size; both are 0 when
     the factor is the whole dimension and its sizes follow from the types. `order`
-    is that of its elements, for so many ranks.
+    is the order of its elements, which is made for `orderRanks` ranks.
   }];
   let parameters = (ins "int64_t":$size, "int64_t":$padded, "::meshwright::TokenOrder":$order,
                         "int64_t":$orderRanks, ArrayRefParameter<"AxisRefAttr">:$axes);
@@ -135,17 +135,17 @@ def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
     ```
 
     A dimension that is a product of factors (heads and head size, say) spells
-    them, major to minor, each with its size, the size it is padded to where
-    that differs, and its axes. Here 6 query heads, as 2 groups of 3 padded to
-    4, lie on both halves of an axis of size 4:
+    them, major to minor, each with its size, its padded size if that differs,
+    and its axes. Here 6 query heads are 2 groups of 3, padded to 4. The groups
+    and the heads of a group are sharded over one half each of an axis of size 4:
 
     ```mlir
     #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {} ]>
     ```
 
-    A factor may have an order of its elements, `zigzag` or `striped`, with the number
-    of ranks that it is for. Here each of 4 ranks holds 16 of the first and 16 of the
-    last of 128 tokens that are left:
+    A factor may state an order of its elements, `zigzag` or `striped`, and the number
+    of ranks that the order is made for. Here rank i of 4 holds chunks i and 7 - i of the
+    8 chunks of 128 tokens:
 
     ```mlir
     #dist.sharding<@mesh, [(128 zigzag 4{"ring"}), {} ]>

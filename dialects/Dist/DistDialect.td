@@ -13,7 +13,7 @@ include "mlir/IR/OpBase.td"
 def Dist_Dialect : Dialect {
   let name = "dist";
   let cppNamespace = "::meshwright::dist";
-  let summary = "how values lie on devices";
+  let summary = "the layouts of values on devices, and the moves between them";
   let description = [{
     Meshes, shardings and collectives. A *global* program describes one device's
     computation and may carry `dist.sharding` on any value; an *SPMD* program
@@ -31,7 +31,7 @@ def Dist_Dialect : Dialect {
     static constexpr llvm::StringLiteral kShardingAttr = "dist.sharding";
     /// On arguments and results of an SPMD function: the global type.
     static constexpr llvm::StringLiteral kGlobalAttr = "dist.global";
-    /// On a function: the mesh it is an SPMD program for.
+    /// On a function: the mesh of the SPMD program.
     static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
     /// On the `dist.mesh` of a composed program: for each stage the mesh, over the
     /// same ranks, that the stage's policies use (dictionary of meshes).
@@ -41,7 +41,7 @@ def Dist_Dialect : Dialect {
     /// strings).
     static constexpr llvm::StringLiteral kContextParallelAttr = "dist.context_parallel";
 
-    /// What passes decided in this context, and why.
+    /// The decisions of the passes in this context, with their reasons.
     ::meshwright::DecisionLog &getDecisionLog() { return *decisionLog; }
     static ::meshwright::DecisionLog &getDecisionLog(::mlir::MLIRContext *context) {
       return context->getOrLoadDialect<DistDialect>()->getDecisionLog();

@@ -13,7 +13,7 @@ include "mlir/IR/OpBase.td"
 def Dist_ShardingRuleOpInterface : OpInterface<"ShardingRuleOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{
-    How an op shards: a factor rule ties dimensions of operands and results,
+    States how an op shards: a factor rule ties dimensions of operands and results,
     as in an einsum. The same rule serves global and local types.
 
     The rule of an elementwise op follows from its trait. An op that is linear in some

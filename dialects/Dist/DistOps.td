@@ -137,7 +137,8 @@ def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
   let description = [{
     Layout: dimension `from` loses `axes`, its minor-most ones, and dimension
     `to` gains them as minor-most. The local tensor is cut along `to`, chunk i
-    goes to the group's rank i, and what arrives is concatenated along `from`.
+    goes to the group's rank i, and a rank concatenates the chunks that it receives
+    along `from`.
 
     ```mlir
     %1 = dist.all_to_all %0 axes ["tp"] from [0] to [1] : (tensor<4x8xf32>) -> tensor<16x2xf32>
@@ -156,10 +157,10 @@ def Dist_SliceOp : Dist_CollectiveOp<Dist_SliceKind, [Dist_TakesPart]> {
   let summary = "each rank keeps its own chunk of a replicated value";
   let description = [{
     Layout: replicated over `axes` -> dimension `dim` gains them as minor-most.
-    Moves nothing. Where the result's chunks together are larger than the
-    operand, the operand is first padded with zeros at its tail. With a `shift` of s
-    the rank with coordinate i keeps chunk (i - s) modulo the number of chunks, the one
-    that a `dist.permute` of that shift would bring.
+    Moves nothing. If the result's chunks together are larger than the operand, the
+    operand is first padded with zeros at its tail. With a `shift` of s the rank with
+    coordinate i keeps chunk (i - s) modulo the number of chunks, as if a
+    `dist.permute` of that shift followed.
 
     ```mlir
     %1 = dist.slice %0 axes ["tp"] dims [1] : (tensor<4x32xf32>) -> tensor<4x8xf32>
@@ -179,10 +180,10 @@ def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind> {
   let summary = "sends whole local values to other ranks of the group";
   let description = [{
     `pairs` lists source and destination, as linear coordinates over `axes`; each
-    rank is a destination at most once. A rank that is none receives nothing, waits
-    for nothing and has zeros: its chunk is missing, which only attention whose mask
-    hides all of it there may read. A `shift` of s sends from coordinate i to (i + s)
-    mod the group's size.
+    rank is a destination at most once. A rank that is no destination receives nothing,
+    waits for nothing and has zeros. Its chunk is missing: only attention may read it,
+    if the mask hides all of the chunk there. A `shift` of s sends from coordinate i to
+    (i + s) modulo the group's size.
 
     ```mlir
     %1 = dist.permute %0 axes ["tp"] shift 1 : (tensor<4x8xf32>) -> tensor<4x8xf32>
@@ -206,8 +207,8 @@ def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind> {
   let padsChunks = 1;
   let summary = "from one layout to another in one launch of paired sends";
   let description = [{
-    Layout: `from` -> `to`, neither with unreduced axes; each row is fetched
-    from a rank that holds it, in equal parts where several do.
+    Layout: `from` -> `to`, neither with unreduced axes. Each row is fetched
+    from a rank that holds it, in equal parts if several ranks do.
 
     ```mlir
     %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{"dp"}, {} ]>] to [#dist.sharding<@mesh, [{}, {"tp"} ]>] : (tensor<4x8xf32>) -> tensor<8x2xf32>
@@ -260,8 +261,8 @@ def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly]> {
 def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
   let summary = "overwrites a dimension's padding";
   let description = [{
-    Dimension `dim`, sharded over `axes`, has `size` true rows in all; those
-    behind them, on whichever ranks they lie, become `value`.
+    Dimension `dim`, sharded over `axes`, has `size` true rows in all. The rows
+    behind them, on all ranks, become `value`.
 
     ```mlir
     %1 = dist.mask_padding %0 axes ["tp"] dim 0 size 13 value 0.0 : tensor<4x8xf32>
@@ -277,8 +278,8 @@ def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, AllTypes
 def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
   let summary = "puts the elements of a whole dimension in another order";
   let description = [{
-    Layout: dimension `dim`, which no axis shards, goes from the one order of its true
-    elements to the other; padding stays its tail. Moves nothing between ranks.
+    Layout: dimension `dim`, which no axis shards, goes from one order of its true
+    elements to the other. Padding stays its tail. Moves nothing between ranks.
 
     ```mlir
     %1 = dist.reorder %0 dim 1 from <14 pad 16> to <14 pad 16 zigzag 4> : tensor<3x16xi64>
@@ -294,7 +295,7 @@ def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, AllTypesMatch<["i
 def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates]> {
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{
-    One number for each element that the rank holds of a dimension that lies as
+    One number for each element that the rank holds of a dimension with the layout
     `factor`; -1 for padding. A `shift` as in `dist.slice`.
 
     ```mlir
@@ -311,8 +312,8 @@ def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates]> {
 def Dist_AxisIndexOp : Dist_Op<"axis_index", [Pure, Dist_Generates]> {
   let summary = "the rank's linear coordinate over axes, times a chunk size";
   let description = [{
-    With `chunk` c the first row of the rank's chunk of a dimension sharded over
-    `axes` with c rows a rank; without it the coordinate itself.
+    If each rank has `chunk` rows of a dimension that is sharded over `axes`, this is
+    the first row of the rank's chunk. Without `chunk` it is the coordinate itself.
 
     ```mlir
     %0 = dist.axis_index ["tp"] : tensor<i64>

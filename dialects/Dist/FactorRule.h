@@ -20,9 +20,9 @@ namespace meshwright::dist {
 enum class FactorKind {
   /// Each index is computed on its own.
   Parallel,
-  /// Summed over; absent from the results. Sharded, the result is unreduced.
+  /// Summed over, and absent from the results. If it is sharded, the result is unreduced.
   Contracted,
-  /// Read as a whole (softmax, norms, slices). Must not be sharded.
+  /// Read as a whole, as by softmax, norms and slices. It must not be sharded.
   Special,
 };
 
@@ -42,9 +42,9 @@ struct FactorRule {
   mlir::SmallVector<ValueFactors, 3> operands;
   mlir::SmallVector<ValueFactors, 1> results;
 
-  /// Operands in which the op is linear. An unreduced operand passes through
-  /// one of them if the others are reduced, or, when `jointlyLinear`, if all of
-  /// them are unreduced over the same axes (addition).
+  /// Operands in which the op is linear. If one of them is unreduced, the result is
+  /// unreduced; the other operands have to be reduced. If the op is `jointlyLinear`, as an
+  /// addition is, all of them have to be unreduced over the same axes instead.
   mlir::SmallVector<int, 2> linearOperands;
   bool jointlyLinear = false;
 

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// How a value lies on the ranks of a mesh, as plain data. The attribute
-// (`#dist.sharding`) is its spelling in IR; partitioner, resharder, verifier and
-// runtime work on this.
+// The layout of a value on the ranks of a mesh, as plain data. The attribute
+// `#dist.sharding` spells it in IR. The partitioner, the resharder and the placement
+// proof work on this form.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,27 +27,27 @@ struct LayoutFactor {
   int64_t size = 1;
   int64_t padded = 1;
   AxisList axes;
-  /// Meaningless where size == padded.
+  /// Has no meaning if size == padded.
   Padding padding = Padding::Zero;
-  /// The value does not depend on this factor (a splat or broadcast): it has
-  /// every layout whose local size is `padded`. `axes` is empty.
+  /// The value does not depend on this factor (a splat or a broadcast). It has every
+  /// layout with a local size of `padded`. `axes` is empty.
   bool uniform = false;
   /// The order of the elements, for `orderRanks` ranks; padding is its tail.
   TokenOrder order = TokenOrder::Natural;
   int64_t orderRanks = 1;
-  /// The rank with coordinate i over `axes` holds chunk (i - shift) mod their
-  /// number, as keys do on their way around a ring.
+  /// The rank with coordinate i over `axes` holds chunk (i - shift) modulo the number of
+  /// chunks, as the keys in a step of a ring.
   int64_t shift = 0;
 
   bool isPadded() const { return size != padded; }
-  /// Whether elements lie as they are numbered, chunk i on rank i.
+  /// Returns true if elements are in their natural order and chunk i is on rank i.
   bool isNatural() const { return order == TokenOrder::Natural && shift == 0; }
   int64_t getLocalSize() const { return padded / getNumShards(axes); }
-  /// Same elements in the same order, in or out of place.
+  /// Returns true if ranks hold the same elements of the factor in the same order.
   bool sameOrderAs(const LayoutFactor &other) const {
     return order == other.order && orderRanks == other.orderRanks && shift == other.shift;
   }
-  /// Same sizes, axes and order; the padding's content is not compared.
+  /// Returns true for equal sizes, axes and order. Does not compare the content of padding.
   bool sameShardingAs(const LayoutFactor &other) const {
     return size == other.size && padded == other.padded && axes == other.axes && sameOrderAs(other);
   }
@@ -69,15 +69,15 @@ struct DimLayout {
   bool sameShardingAs(const DimLayout &other) const;
 };
 
-/// What attention over some chunks of the keys is a part of. Two such results with
-/// their log-sum-exps make up attention over the chunks of both.
+/// The chunks of the keys that a partial result of attention covers. Two such results,
+/// with their log-sum-exps, merge to attention over the chunks of both.
 struct KeyCover {
-  /// The axes over which the keys are sharded; none where the value is not a part.
+  /// The axes over which the keys are sharded; none if the value is not a part.
   AxisList axes;
-  /// Chunks by how far they were shifted along `axes`: on a rank with coordinate i
-  /// bit t stands for chunk (i - t).
+  /// Sets of chunks, by the distance that each was shifted along `axes`: on the rank with
+  /// coordinate i bit t is chunk (i - t).
   llvm::SmallBitVector merged, needed;
-  /// The attention that it is a part of: what differs is no part of the same whole.
+  /// The attention that it is a part of. Parts of different attention do not merge.
   size_t source = 0;
 
   bool isPart() const { return !axes.empty(); }
@@ -87,10 +87,10 @@ struct KeyCover {
   }
 };
 
-/// Ranks that a permute left out: they have zeros in place of their chunk, which nobody
-/// may take for it.
+/// Ranks that a permute left out. They hold zeros instead of their chunk; no op may read
+/// them as the chunk.
 struct MissingChunks {
-  /// The axes along which these ranks differ from others; none where none is left out.
+  /// The axes along which these ranks differ from others; none if no rank is left out.
   AxisList axes;
   /// By linear coordinate over `axes`.
   llvm::SmallBitVector ranks;
@@ -101,17 +101,17 @@ struct MissingChunks {
   }
 };
 
-/// How a value lies on a mesh.
+/// The layout of a value on a mesh.
 struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
   AxisList unreduced; // sorted
   ReductionKind reduction = ReductionKind::Sum;
-  /// What stands where the paddings of two factors meet; a factor's own
-  /// `padding` speaks of its tail beside true rows of the others.
+  /// The content where the paddings of two factors meet. A factor's own `padding` is the
+  /// content of its tail beside true rows of the other factors.
   Padding corner = Padding::Zero;
-  /// Of results of attention over a part of the keys, and their log-sum-exps.
+  /// For results of attention over a part of the keys, and their log-sum-exps.
   KeyCover keys;
-  /// Of keys and values on their way around a ring.
+  /// For keys and values between the steps of a ring.
   MissingChunks missing;
 
   int64_t getRank() const { return dims.size(); }
@@ -120,11 +120,11 @@ struct Layout {
   /// Axes that shard a dimension.
   AxisList getShardedAxes() const;
   bool isUnreduced() const { return !unreduced.empty(); }
-  /// Whether an axis shards two dimensions: a rank has blocks of rows and of columns
-  /// that go together, and no collective makes the value whole. Only the bias of
-  /// attention in steps around a ring lies so, and what it is computed from.
+  /// Returns true if an axis shards two dimensions: the rank holds one block of rows and
+  /// columns, and no collective restores the whole value. Only the bias of attention in the
+  /// steps of a ring has such a layout, and the values that it is computed from.
   bool isBlockwise() const;
-  /// Whether any factor is sharded or the value unreduced over one of `axes`.
+  /// Returns true if a factor is sharded or the value is unreduced over one of `axes`.
   bool uses(mlir::ArrayRef<Axis> axes) const;
   bool sameShardingAs(const Layout &other) const;
 
@@ -132,34 +132,34 @@ struct Layout {
   static Layout getReplicated(mlir::ArrayRef<int64_t> shape);
 };
 
-/// Canonical form: axes of size 1 dropped, adjacent parts of an axis joined,
-/// factors of size 1 dropped, adjacent factors that no axis and no padding
-/// tells apart joined (an unsharded factor joins the one above it when that is
-/// unpadded).
+/// Brings a layout to its canonical form:
+/// - no axis of size 1, no factor of size 1;
+/// - adjacent parts of an axis are one part;
+/// - an unsharded factor is part of the factor above it, if that is unpadded.
 void canonicalize(Layout &layout, MeshAttr mesh);
 
-/// Splits a factor into an upper one and a lower one of size `minor`; false
-/// where a rank's elements do not form such a product.
+/// Splits a factor into an upper one and a lower one of size `minor`. Returns false if the
+/// elements of a rank do not form such a product.
 bool splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
                  LayoutFactor &lower);
 
-/// The layout that `sharding` gives a value of global shape `global` whose local
-/// shape is `local` (which fixes the padding). Padding content is `padding`.
-/// Fails, with an error through `emitError`, where they do not fit.
+/// The layout that `sharding` gives a value of shape `global` with local shape `local`,
+/// which fixes the padded sizes. The content of its padding is `padding`. Fails, with an
+/// error through `emitError`, if they do not fit.
 mlir::FailureOr<Layout> getLayout(ShardingAttr sharding, MeshAttr mesh,
                                   mlir::ArrayRef<int64_t> global, mlir::ArrayRef<int64_t> local,
                                   Padding padding,
                                   mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
 
-/// The same without a local shape: each factor is padded to the smallest
-/// multiple of its number of shards, or as the attribute says.
+/// As above without a local shape: each factor is padded as the attribute says, or to the
+/// smallest multiple of its number of shards.
 mlir::FailureOr<Layout> getLayout(ShardingAttr sharding, MeshAttr mesh,
                                   mlir::ArrayRef<int64_t> global,
                                   mlir::function_ref<mlir::InFlightDiagnostic()> emitError);
 
 /// The attribute that spells a layout.
 FactorShardingAttr getFactorAttr(const LayoutFactor &factor, MeshAttr mesh);
-/// Of how many equal parts chunks in an order for so many ranks are made.
+/// The number of equal parts that an order for `ranks` ranks arranges.
 int64_t getOrderChunks(TokenOrder order, int64_t ranks);
 /// The factor that an attribute with a size spells.
 LayoutFactor getFactor(FactorShardingAttr attr, MeshAttr mesh);

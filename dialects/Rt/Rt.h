@@ -40,25 +40,25 @@ constexpr int64_t kBufferAlignment = 64;
 /// Bytes of a tensor's buffer; booleans take one each.
 int64_t getBufferBytes(mlir::Type type);
 
-/// What a value is at the outermost level: an argument of a launch's region is
-/// its operand, and so on outward.
+/// The value outside of all launches: the operand, if `value` is an argument of the region
+/// of a launch.
 mlir::Value getOuterValue(mlir::Value value);
 
-/// Where a value is made: through regions of launches, inward and outward, and
-/// waits.
+/// The value that an op computes, seen through the regions of launches and through waits:
+/// never the result of a launch or a wait.
 mlir::Value getSource(mlir::Value value);
 
-/// Whether the op's result is its operand's buffer, seen in another shape, or a
-/// part of a function's argument that is in one piece. Arguments are never
-/// written, so that who reads a part of one need not know of the others.
+/// Returns true if the op's result is in its operand's buffer: the operand in another shape,
+/// or a contiguous part of a function's argument. No launch writes arguments, so a read of a
+/// part needs no order with reads of others.
 bool isView(mlir::Operation *op);
 
-/// The value whose buffer a value is: through views. `offset` becomes the bytes
-/// before the value there.
+/// The value, seen through views, that owns the buffer of `value`. Sets `offset` to the
+/// offset of `value` in it, in bytes.
 mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);
 
-/// Whether others than those that pack it read a value, or a view of it.
-bool isReadAsItLies(mlir::Value value);
+/// Returns true if an op that does not pack the value reads it or a view of it.
+bool isReadUnpacked(mlir::Value value);
 
 } // namespace meshwright::rt
 

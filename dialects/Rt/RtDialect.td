@@ -16,10 +16,9 @@ def Rt_Dialect : Dialect {
   let cppNamespace = "::meshwright::rt";
   let summary = "how a program runs";
   let description = [{
-    What one rank does, launch by launch: kernels on its compute stream,
-    collectives that start on a communication stream and are waited for, and
-    where in the rank's arena their results lie. Values stay tensors; a result
-    gets its place by an attribute.
+    The launches of one rank: kernels on its compute stream, and collectives that
+    start on a communication stream and are waited for. Values stay tensors; an
+    attribute states the offset of each result in the rank's arena.
   }];
   let useDefaultAttributePrinterParser = 1;
   let useDefaultTypePrinterParser = 1;
@@ -28,22 +27,23 @@ def Rt_Dialect : Dialect {
     /// On a function: bytes of its arena (i64). Every kernel and collective then
     /// has the offsets of its results.
     static constexpr llvm::StringLiteral kArenaAttr = "rt.arena";
-    /// On a function: bytes of the largest set of buffers that are needed at
-    /// once (i64). No plan has a smaller arena.
+    /// On a function: bytes of the largest set of buffers that are needed at the
+    /// same time (i64). No plan has a smaller arena.
     static constexpr llvm::StringLiteral kLiveAttr = "rt.live";
-    /// On a function that is to be scheduled: "on" or "off", whether collectives
-    /// run beside kernels; without it where it pays.
+    /// On a function that is to be scheduled: "on" if collectives run beside
+    /// kernels, "off" if not. Without it they do if that is faster.
     static constexpr llvm::StringLiteral kOverlapAttr = "rt.overlap";
     /// On a function that is to be scheduled: bytes that its arguments and its
     /// arena may take (i64).
     static constexpr llvm::StringLiteral kCeilingAttr = "rt.memory_ceiling";
-    /// On a function that is to be scheduled: "all" or "none", whether collectives
-    /// are cut into chunks wherever they can be or nowhere; without it where it pays.
+    /// On a function that is to be scheduled: "all" if collectives are cut into
+    /// chunks where possible, "none" if not. Without it they are if that is faster.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";
-    /// On a function that is to be scheduled, or is: the target of its kernels, as
-    /// `cpu:x86-64-v3`; without it the processor of this machine.
+    /// On a function that is or will be scheduled: the target of its kernels, as
+    /// `cpu:x86-64-v3`. Without it the target is the processor of this machine.
     static constexpr llvm::StringLiteral kTargetAttr = "rt.target";
-    /// On a function that no order brings under its ceiling: bytes of the least (i64).
+    /// On a function that needs more than its ceiling in any order: the fewest bytes
+    /// that it can do with (i64).
     static constexpr llvm::StringLiteral kNeededAttr = "rt.needed_memory";
 
   private:

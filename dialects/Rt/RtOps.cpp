@@ -94,9 +94,9 @@ Value rt::getBuffer(Value value, int64_t *offset) {
   return value;
 }
 
-bool rt::isReadAsItLies(Value value) {
+bool rt::isReadUnpacked(Value value) {
   return llvm::any_of(value.getUsers(), [](Operation *user) {
-    return isView(user) ? isReadAsItLies(user->getResult(0)) : !isa<PrepareOp>(user);
+    return isView(user) ? isReadUnpacked(user->getResult(0)) : !isa<PrepareOp>(user);
   });
 }
 

@@ -16,8 +16,8 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 class Rt_Op<string mnemonic, list<Trait> traits = []>
     : Op<Rt_Dialect, mnemonic, !listconcat([Dist_Structural], traits)>;
 
-/// A launch is one entry of the list that each rank goes through: what is known of
-/// order and places is known of a function's own block alone.
+/// A launch is one entry of the list that each rank runs. Only ops in the block of the
+/// function itself have an order and offsets.
 def Rt_OfFunction : HasParent<"::mlir::func::FuncOp">;
 
 def Rt_Tensor : StaticShapeTensorOf<[AnyType]>;
@@ -39,9 +39,9 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
   let mnemonic = "packing";
   let summary = "how a parameter is stored for the kernels that read it";
   let description = [{
-    A matrix of `k` x `n`, which the parameter holds as n x k where it is
-    `transposed`, in panels of `panel` columns, `group` consecutive rows
-    together (`mw_rt_packing`).
+    A matrix of `k` x `n`, or of n x k if the parameter is `transposed`, is stored
+    in panels of `panel` columns, with `group` consecutive rows together
+    (`mw_rt_packing`).
 
     ```mlir
     #rt.packing<k = 64, n = 96, transposed = true, panel = 32, group = 2>
@@ -54,11 +54,11 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
 }
 
 def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["parameter", "result"]>]> {
-  let summary = "a parameter in the form its kernels read, packed once at load";
+  let summary = "packs a parameter once, at load, into the form that its kernels read";
   let description = [{
     The same value in another order in memory. Only kernels that know the form
-    may read it. Of a parameter, or of a view of one: the rest of it is then not
-    kept for this.
+    may read it. The operand is a parameter or a view of one; of a view only its
+    own elements are packed.
 
     ```mlir
     %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> : tensor<96x64xf32>
@@ -76,8 +76,8 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     The region says what is computed: ops on tensors that become one kernel, or a
     single op that the runtime performs. Its arguments are the operands.
 
-    `at` has the offset in the arena of each result, in bytes. A result may lie
-    where an operand lies that is not needed any more (see `--plan-buffers`).
+    `at` has the offset of each result in the arena, in bytes. A result may have the
+    offset of an operand that no later op reads (see `--plan-buffers`).
 
     ```mlir
     %1 = rt.kernel %0, %x at [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32> {
@@ -96,7 +96,7 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
   let hasRegionVerifier = 1;
   let extraClassDeclaration = [{
     ::mlir::Block &getBlock() { return getBody().front(); }
-    /// What the results are, in the region.
+    /// The values in the region that become the results.
     ::mlir::OperandRange getYielded() { return getBlock().getTerminator()->getOperands(); }
     /// The ops, without the terminator.
     auto getOps() { return getBlock().without_terminator(); }
@@ -106,9 +106,9 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
 def Rt_StartOp : Rt_Op<"start", [Rt_OfFunction, IsolatedFromAbove, SingleBlock]> {
   let summary = "hands a collective to a communication stream";
   let description = [{
-    The region holds the one collective. From here to its `rt.wait` the operands
-    must stay and the results, at `at` in the arena, be left alone. Streams count
-    from 1; collectives of one stream run in order.
+    The region holds one collective. Between the start and its `rt.wait` no launch may
+    write the operands, or read or write the results, which are at offset `at` in the
+    arena. Streams count from 1; the collectives of a stream run in order.
 
     ```mlir
     %f = rt.start %0 stream 1 at [128] : (tensor<4x8xf32>) -> !rt.future<tensor<4x32xf32>> {

@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The one alpha-beta model that resharder, optimiser, scheduler and reports
-// share: a collective takes its launch, its steps times the latency and its
-// bytes over the bandwidth of the slowest link among its axes. Times are whole
-// picoseconds, so that equal costs compare equal.
+// The alpha-beta model that resharder, optimiser, scheduler and reports share.
+// - The time of a collective is its launch, its steps times the latency, and its bytes
+//   over the bandwidth, by the slowest link among its axes.
+// - Times are whole picoseconds, so that equal costs compare equal.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,7 +21,7 @@
 
 namespace meshwright {
 
-/// What a value's move costs. Compared in this order of members.
+/// The cost of a move. Costs compare member by member, in this order.
 struct Cost {
   /// Picoseconds.
   int64_t time = 0;
@@ -29,9 +29,9 @@ struct Cost {
   int64_t bytes = 0;
   /// Launches of collectives.
   int64_t launches = 0;
-  /// Launches that are dist.redistribute: named collectives are preferred.
+  /// Launches of dist.redistribute. At equal cost the other collectives are preferred.
   int64_t redistributes = 0;
-  /// Local steps (slices, pads), the last tie-breaker.
+  /// Local steps (slices, pads), which break the last ties.
   int64_t localSteps = 0;
 
   std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const {
@@ -55,13 +55,12 @@ struct Device {
   int64_t memorySize = 0;
   /// Between devices of one host: bytes per second in one direction, seconds.
   double linkBandwidth = 0, linkLatency = 0;
-  /// Between hosts: along an axis named `host`.
+  /// Between hosts, along an axis named `host`.
   double networkBandwidth = 0, networkLatency = 0;
   /// Seconds to start a kernel or collective.
   double launch = 0;
-  /// Whether the links between devices of one host move bytes while the devices
-  /// compute (1), or take their time (0), as cores that exchange through shared
-  /// memory do.
+  /// 1 if the links of one host move bytes while its devices compute. 0 if devices do it
+  /// themselves, as cores that exchange data through shared memory.
   double overlap = 1;
 
   double getFlops(mlir::Type elementType) const;
@@ -69,7 +68,7 @@ struct Device {
 
 /// A device by its spelling in a mesh: the name of a preset, keys that override
 /// its numbers, or keys alone (`"h100"`, `"h100 memory_size=4e10"`). The empty
-/// spelling is a device that costs nothing. Null where the spelling is wrong;
+/// spelling is a device that costs nothing. Null if the spelling is wrong;
 /// `error` then says why.
 std::optional<Device> getDevice(llvm::StringRef spelling, std::string *error = nullptr);
 
@@ -79,8 +78,8 @@ mlir::LogicalResult verifyDevice(dist::MeshAttr mesh, mlir::Operation *func);
 /// Names of the presets, for messages.
 llvm::ArrayRef<llvm::StringLiteral> getDeviceNames();
 
-/// Bytes that a rank sends (ring algorithms) over a group of `ranks`, for a
-/// larger side of `bytes` on a rank. Rounded up. Not for redistribute, whose
+/// Bytes that a rank of a group of `ranks` sends by ring algorithms, rounded up. `bytes` is
+/// the size of the larger side on a rank. Does not hold for redistribute, for which the
 /// bytes depend on both layouts.
 int64_t getBytesSent(dist::CollectiveKind kind, int64_t ranks, int64_t bytes);
 
@@ -93,56 +92,55 @@ int64_t getSteps(dist::CollectiveKind kind, int64_t ranks);
 int64_t getElementBytes(mlir::Type elementType);
 int64_t getTensorBytes(mlir::Type tensorType);
 
-/// The bytes a rank sends when the value goes from `from` to `to` in paired
-/// sends, and the most peers that it has. Neither layout has unreduced axes;
-/// factors (given flat, in the same order) agree in padded size.
+/// The most bytes that a rank sends in the paired sends of a redistribute, and the most
+/// peers that a rank has. Neither layout has unreduced axes. Factors, given flat and in
+/// the same order, agree in padded size.
 struct RedistributeCost {
   int64_t bytes = 0;
   int64_t peers = 0;
-  /// Those along which anything changes, in order.
+  /// The axes along which anything changes, in order.
   llvm::SmallVector<dist::Axis, 8> axes;
 };
 
 class CostModel {
 public:
-  /// The model of a mesh: its links where it gives them, else those of its
-  /// device, else equal bandwidths without latency. A device that does not
-  /// exist counts as none (the mesh's users check it).
+  /// The model of a mesh. Links are those that the mesh states, else those of its device,
+  /// else equal bandwidths without latency. An unknown device counts as none; see
+  /// `verifyDevice`.
   explicit CostModel(dist::MeshAttr mesh);
 
   dist::MeshAttr getMesh() const { return mesh; }
   const Device &getDevice() const { return device; }
 
-  /// Picoseconds that `steps` messages of `bytes` in all take over `axes`, with
-  /// the launch.
+  /// Picoseconds that a launch of `steps` messages, of `bytes` in all, takes over `axes`.
   int64_t getTime(llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t steps) const;
 
-  /// The same over the fastest link of the mesh, in no step: a lower bound.
+  /// A lower bound of any such time: over the fastest link of the mesh, without steps.
   int64_t getLeastTime(int64_t bytes) const;
 
   /// Picoseconds to read or write `bytes` of memory.
   int64_t getMemoryTime(int64_t bytes) const;
 
-  /// Picoseconds of `flops` in `elementType`; 0 where the mesh names no device.
+  /// Picoseconds of `flops` in `elementType`; 0 if the mesh names no device.
   int64_t getComputeTime(double flops, mlir::Type elementType) const;
 
   /// Picoseconds to start a kernel or collective.
   int64_t getLaunchTime() const { return launch; }
 
-  /// Whether collectives over these axes run beside the device's own work.
+  /// Returns true if collectives over these axes run beside the device's own work.
   bool runsBeside(llvm::ArrayRef<dist::Axis> axes) const;
 
-  /// A collective whose larger side is `bytes` on a rank. `packedSides` (0 to 2)
-  /// is on how many sides the dimension is not the outermost of the local
-  /// value, so that messages are packed or unpacked.
+  /// The cost of a collective with a larger side of `bytes` on a rank. `packedSides` (0 to
+  /// 2) is the number of sides on which messages are packed or unpacked, because the
+  /// dimension is not the outermost of the local value.
   Cost getCost(dist::CollectiveKind kind, llvm::ArrayRef<dist::Axis> axes, int64_t bytes,
                int packedSides = 0) const;
 
   /// The cost of a redistribute that sends `bytes` to at most `peers` ranks.
   Cost getRedistributeCost(llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t peers) const;
 
-  /// A collective op of an SPMD program, all of its operands as one launch;
-  /// none where `op` is no collective.
+  /// The cost of a collective of an SPMD program, one launch for all of its operands; none
+  /// if `op` is no collective.
   std::optional<Cost> getCost(mlir::Operation *op) const;
   Cost getCost(dist::CollectiveOpInterface op) const;
 
@@ -162,16 +160,15 @@ private:
 /// for collectives in which all ranks send alike.
 llvm::SmallVector<int64_t> getNumReceivers(dist::CollectiveOpInterface op, dist::MeshAttr mesh);
 
-/// The axes that the ranks of a collective's groups differ in.
+/// The axes along which a collective moves data, without those of size 1.
 dist::AxisList getCollectiveAxes(mlir::Operation *op, dist::MeshAttr mesh);
 
-/// Bytes and peers of one operand's redistribution. `localBytes` is the size of
-/// one rank's result.
+/// Bytes and peers of the redistribution of one operand.
 RedistributeCost getRedistributeCost(const dist::Layout &from, const dist::Layout &to,
                                      int64_t elementBytes, dist::MeshAttr mesh);
 
-/// One factor of both layouts: its size (padded) and axes on either side, axes
-/// split so that two of them are either equal or apart.
+/// One factor of both layouts: its padded size and its axes on either side. Two axes are
+/// either equal or do not overlap.
 struct RedistributeFactor {
   int64_t padded;
   llvm::ArrayRef<dist::Axis> from, to;
@@ -181,8 +178,8 @@ struct RedistributeFactor {
 RedistributeCost getRedistributeCost(llvm::ArrayRef<RedistributeFactor> factors,
                                      int64_t elementBytes);
 
-/// The same for any axes and padded sizes on the two sides, counted rank by rank:
-/// with more than a few hundred ranks each is taken to receive all that it needs.
+/// The same for any axes and padded sizes on the two sides. Counts rank by rank; with more
+/// than a few hundred ranks it assumes that each rank receives all that it needs.
 RedistributeCost getCrossingCost(llvm::ArrayRef<RedistributeFactor> factors, int64_t elementBytes,
                                  dist::MeshAttr mesh);
 

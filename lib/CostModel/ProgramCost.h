@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The cost model applied to ops and whole programs, before they are scheduled:
-// good for comparing two programs that compute the same.
+// The cost model, applied to ops and whole programs before they are scheduled. It
+// compares two programs that compute the same.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,28 +23,26 @@ namespace meshwright {
 /// ops, whose time is that of their memory traffic.
 double getProductFlops(mlir::Operation *op);
 
-/// Picoseconds of a local op: its memory traffic or arithmetic, whichever takes
-/// longer.
+/// Picoseconds of a local op: the longer of its memory traffic and its arithmetic.
 int64_t getComputeTime(mlir::Operation *op, const CostModel &model);
 
-/// What one run of a program costs a rank.
+/// The cost of one run of a program on a rank.
 struct ProgramCost {
   /// Picoseconds of kernels, their launches included, and of collectives.
   int64_t compute = 0, communication = 0;
   /// Bytes that a rank sends.
   int64_t bytes = 0;
-  /// Of collectives.
+  /// Launches of collectives.
   int64_t launches = 0;
 
   int64_t getTime() const { return compute + communication; }
 };
 
-/// The cost of a function of local ops, nothing run beside anything else.
-///
-/// A product is a kernel of its own that takes its arithmetic or its memory
-/// traffic, whichever is longer: with few tokens the weights it reads. Ops between
-/// products are fused: they read and write what comes from, or goes to, a product,
-/// a collective or the outside, and keep the rest in registers.
+/// The cost of a function of local ops, without overlap.
+/// - A product is a kernel of its own. It takes the longer of its arithmetic and its memory
+///   traffic (with few tokens, the weights that it reads).
+/// - Ops between products are fused. They read and write only values that a product, a
+///   collective or the outside makes or reads; all others stay in registers.
 ProgramCost getProgramCost(mlir::FunctionOpInterface function, const CostModel &model);
 
 } // namespace meshwright

@@ -12,10 +12,11 @@
 
 namespace meshwright {
 
-/// Whether a kernel may write a result over an operand that nobody needs behind
-/// it: both have as many bytes, the kernel computes element by element, and no
-/// element of any result but the one at the same place depends on an element of
-/// the operand.
+/// Returns true if a kernel may write a result over an operand that no later op reads:
+/// - both have the same number of bytes;
+/// - the kernel computes element by element;
+/// - an element of the operand is read only for the element at the same place of this
+///   result.
 bool canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned result);
 
 } // namespace meshwright

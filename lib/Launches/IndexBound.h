@@ -12,8 +12,8 @@
 
 namespace meshwright {
 
-/// Rows that a value's elements may name: those of the smallest table that it
-/// indexes, seen through casts and moves; 0 if it indexes none.
+/// The number of rows that the elements of an index may name: the rows of the smallest
+/// table that it indexes, through casts and moves; 0 if it indexes none.
 int64_t getIndexBound(mlir::Value value);
 
 } // namespace meshwright

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Proves that an rt program computes what its values say, although launches
-// share memory and run at once.
+// Proves that an rt program computes its values although launches share memory and run at
+// the same time.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,16 +17,16 @@
 
 namespace meshwright {
 
-/// Proves of a function of launches (others pass), or fails with one error:
-/// - each start has exactly one wait;
-/// - collectives in flight on different streams have groups that share at most
-///   one rank: those that share more are in one order on all ranks;
-/// and, where the function has an arena,
-/// - all results have places, inside the arena;
-/// - no launch writes where a value lies that is needed later, or where a
-///   collective in flight reads or writes;
-/// - none writes over an operand, except a kernel that reads each element of it
-///   for the element at the same place only.
+/// Checks a function of launches, and fails with one error. Other functions pass.
+/// - Each start has exactly one wait.
+/// - Collectives in flight on different streams have groups that share at most one rank.
+///   All ranks issue collectives whose groups share more in the same order.
+/// If the function has an arena:
+/// - All results have offsets, inside the arena.
+/// - No launch writes over a value that a later launch reads, or where a collective in
+///   flight reads or writes.
+/// - No launch writes over its operand, except a kernel that reads each element of it for
+///   the element at the same place only.
 mlir::LogicalResult verifyRaces(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -128,7 +128,7 @@ LogicalResult ProgramLowering::addArguments() {
              << i << " of '" << main.getName() << "' is of type " << type
              << ", expected a tensor of static shape";
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
-    program.isRead.push_back(rt::isReadAsItLies(main.getArgument(i)));
+    program.isRead.push_back(rt::isReadUnpacked(main.getArgument(i)));
   }
   return success();
 }

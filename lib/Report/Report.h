@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a plan costs: its collectives with the bytes they send, the memory a rank
-// needs, what passes decided and why. As data, as text and as JSON.
+// The report on a plan, as data, as text and as JSON: its collectives with the bytes that
+// they send, the memory that a rank needs, and the decisions of passes with their reasons.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,10 +26,10 @@ class raw_ostream;
 
 namespace meshwright {
 
-/// What ranks send in one run, by the cost model's algorithms, and the collectives
-/// that they launch.
+/// The bytes that ranks send in one run, by the cost model's algorithms, and the
+/// collectives that they launch.
 struct Traffic {
-  /// Of the rank that sends most, and of all ranks.
+  /// Bytes of the rank that sends most, and of all ranks together.
   int64_t bytes = 0, bytesOfAll = 0;
   int64_t launches = 0;
 };
@@ -37,19 +37,19 @@ struct Traffic {
 /// Bytes that a rank holds.
 struct Memory {
   int64_t weights = 0;
-  /// What their packing for products takes besides: padding, and a second form of
-  /// those that other ops read, too. Known once the program is scheduled.
+  /// Bytes that packing weights for products adds: padding, and a second form of weights
+  /// that other ops read, too. Known once the program is scheduled.
   int64_t packing = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
-  /// The weights of one stage of a composed program, and the most bytes alive while
-  /// it runs, those of other stages included.
+  /// The weights of one stage of a composed program, and the most bytes alive while it
+  /// runs, bytes of other stages included.
   struct Module {
     std::string name;
     int64_t weights = 0, activationsPeak = 0;
   };
-  /// In the order in which they run; none in a program of one model.
+  /// Stages in the order in which they run; empty in a program of one model.
   std::vector<Module> modules;
 
   int64_t getAll() const { return weights + packing + activationsPeak; }
@@ -57,19 +57,19 @@ struct Memory {
 
 /// Seconds that a rank's collectives take in one run, by the cost model.
 struct CommunicationEstimate {
-  /// In which nothing is computed, and beside what is computed.
+  /// Seconds without computation beside them, and with it.
   double exposed = 0, hidden = 0;
-  /// Of the whole run.
+  /// Seconds of the whole run.
   double run = 0;
 };
 
 struct Report {
-  /// All launches of one kind, over the same axes and dimensions, that come from
-  /// one place of the user's source.
+  /// All launches of one kind, over the same axes and dimensions, from one place of the
+  /// user's source.
   struct Collective {
     std::string kind;
     std::vector<std::string> axes;
-    /// The dimension it acts on; `from` and `to` of an all-to-all.
+    /// The dimensions that lose the axes, then the dimensions that gain them.
     std::vector<int64_t> dims;
     std::string dtype;
     /// Of all launches together.
@@ -86,8 +86,8 @@ struct Report {
     std::vector<Alternative> alternatives;
   };
 
-  /// What attention at one place of the source makes the ranks compute, in visible
-  /// pairs of a query and a key, times heads and batch.
+  /// The work of attention at one place of the source: visible pairs of a query and a key,
+  /// times heads and batch. `largest` and `mean` are over the ranks.
   struct AttentionWork {
     std::string order;
     int64_t largest = 0;
@@ -109,27 +109,27 @@ struct Report {
   /// In program order of their first launch.
   std::vector<Collective> collectives;
   Traffic total;
-  /// The plan without sequence parallelism and without the rewrites of
-  /// *optimise*, where somebody made one.
+  /// The traffic of the plan without sequence parallelism and without the rewrites of
+  /// *optimise*, if the caller made it.
   std::optional<Traffic> before;
-  /// Where somebody scheduled the program.
+  /// Known once the program is scheduled.
   std::optional<CommunicationEstimate> communication;
   Memory memory;
-  /// Empty where there is no attention, or more ranks than are counted one by one.
-  /// `attentionBalance` is the largest over the mean of the ranks' work in all of it.
+  /// Empty if there is no attention, or more ranks than are counted one by one.
+  /// `attentionBalance` is the largest work of a rank in all attention, over the mean.
   std::vector<AttentionWork> attention;
   double attentionBalance = 1;
   std::vector<Decision> decisions;
   std::vector<Warning> warnings;
-  /// What a run measured, as the runtime spells it; empty without one.
+  /// The measurements of a run, as the runtime prints them; empty without a run.
   std::string runText, runJson;
 };
 
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its
-/// context. Fails with a diagnostic where the function is none.
+/// context. Fails with a diagnostic if the function is no SPMD function.
 mlir::FailureOr<Report> buildReport(mlir::FunctionOpInterface function);
 
-/// Adds the decisions logged in a context that somebody wants.
+/// Adds the decisions logged in a context for which `wanted` is true.
 void addDecisions(Report &report, mlir::MLIRContext *context,
                   llvm::function_ref<bool(const Decision &)> wanted);
 
@@ -139,21 +139,21 @@ llvm::SmallVector<dist::MeshAxisAttr> getIdleAxes(mlir::FunctionOpInterface func
 /// The warning about such an axis.
 std::string describeIdleAxis(dist::MeshAxisAttr axis);
 
-/// Only its traffic: what a comparison needs.
+/// Counts only the traffic of a function, for comparisons.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
 
-/// Only its memory, with each value in it from its definition to its last use. How a
-/// program is scheduled may make it less: `planMemory` (passes/schedule).
+/// Counts only the memory of a function: each value is held from its definition to its last
+/// use. A schedule may need less; see `planMemory` (passes/schedule).
 Memory countMemory(mlir::FunctionOpInterface function);
 
-/// For people: repeated layers share a line.
+/// Prints text. Repeated layers share a line.
 void printText(const Report &report, llvm::raw_ostream &os);
 
-/// Schema 1.
+/// Prints JSON, schema 1.
 void printJson(const Report &report, llvm::raw_ostream &os);
 
-/// Writes `file`, JSON where its name ends in `.json`, else text; whole or not at
-/// all. The standard error, as text, if empty.
+/// Writes `file`, as JSON if its name ends in `.json`, else as text. A file is written
+/// whole or not at all. An empty name is the standard error, as text.
 mlir::LogicalResult writeReport(const Report &report, llvm::StringRef file,
                                 llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> error);
 

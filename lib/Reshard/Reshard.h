@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // The cheapest sequence of collectives from one layout to another: a shortest
-// path over layouts, shared by everybody who moves a value.
+// path over layouts. All passes that move values use it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,12 +26,12 @@ namespace meshwright {
 struct ReshardFactor {
   /// The tensor's dimension.
   int dim;
-  /// Where the two layouts cut a dimension into factors that have no common
-  /// refinement, the cut of the source (0) and of the target (1) are both
-  /// listed; one of the two is whole at any time.
+  /// 0, or 1 for a factor of the target's cut. If the two layouts cut a dimension into
+  /// factors that have no common refinement, the factors of both cuts are listed. At any
+  /// time one of the two cuts is unsharded.
   int cut;
   int64_t size;
-  /// The order of its elements, which a plan leaves as it is.
+  /// The order of its elements, which no plan changes.
   TokenOrder order = TokenOrder::Natural;
   int64_t orderRanks = 1;
 };
@@ -48,7 +48,7 @@ struct ReshardStep {
   /// None for a local change of padding: zeros are appended at the tail of factor `to`, or
   /// padding is taken off it.
   std::optional<dist::CollectiveKind> kind;
-  /// The group, in the order of its ranks' chunks.
+  /// The axes of the group, in the order of its ranks' chunks.
   dist::AxisList axes;
   /// The factor that loses axes (all_gather, all_to_all) and the one that gains
   /// them (reduce_scatter, slice, all_to_all), or whose padding changes. -1 if there is
@@ -58,7 +58,7 @@ struct ReshardStep {
 
   bool isPad() const { return !kind && after.padded[to] > before.padded[to]; }
   bool isStrip() const { return !kind && !isPad(); }
-  /// The step leaves every rank with the whole value.
+  /// True if the step leaves every rank with the whole value.
   bool gathersWhole = false;
   /// Bytes of the step's result on a rank.
   int64_t resultBytes = 0;
@@ -74,25 +74,26 @@ struct ReshardPlan {
 };
 
 struct ReshardOptions {
-  /// Bound on an intermediate value's bytes on a rank; 0 is none. Source and
-  /// target are exempt.
+  /// The most bytes of an intermediate value on a rank; 0 is no bound. It does not hold
+  /// for source and target.
   int64_t maxIntermediateBytes = 0;
 };
 
-/// Plans and writes moves between layouts on one mesh. Plans are remembered;
-/// not safe for use from several threads.
+/// Plans and writes moves between layouts on one mesh.
+/// - Plans are cached by layouts and element size.
+/// - Not safe for use from several threads.
 class Resharder {
 public:
   Resharder(dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol, ReshardOptions options = {});
   ~Resharder();
 
-  /// The cheapest plan; fails where the layouts disagree in rank or true sizes,
-  /// or the target is unreduced in a way that the source cannot become.
+  /// The cheapest plan. Fails if the layouts disagree in rank, true sizes or order, or if
+  /// the source cannot become unreduced as the target is.
   mlir::FailureOr<const ReshardPlan *> plan(const dist::Layout &from, const dist::Layout &to,
                                             mlir::Type elementType);
 
-  /// Plans and writes the move; returns the local value in layout `to`. Where
-  /// there is nothing to do that is `value`.
+  /// Plans and writes the move. Returns the local value in layout `to`, which is `value`
+  /// if the layouts are equal.
   mlir::FailureOr<mlir::Value> reshard(mlir::OpBuilder &builder, mlir::Location location,
                                        mlir::Value value, const dist::Layout &from,
                                        const dist::Layout &to);
@@ -108,7 +109,7 @@ private:
   std::unique_ptr<Memo> memo;
 };
 
-/// Writes a plan for a local value; returns the value that results.
+/// Writes a plan for a local value. Returns the result of its last step.
 mlir::Value emit(mlir::OpBuilder &builder, mlir::Location location, mlir::Value value,
                  const ReshardPlan &plan, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol);
 

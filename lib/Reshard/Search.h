@@ -19,17 +19,17 @@ namespace meshwright {
 
 struct ReshardProblem {
   llvm::SmallVector<ReshardFactor, 6> factors;
-  /// Parts of the mesh's axes, in order. Where the two layouts cut an axis in ways
-  /// that do not fit, the parts of both cuts: a layout uses those of one.
+  /// Parts of the mesh's axes, in order. If the two layouts cut an axis in ways that do
+  /// not fit, the parts of both cuts are listed. A layout uses the parts of one cut.
   llvm::SmallVector<dist::Axis, 8> axes;
-  /// Of each part the cuts that it belongs to: the source's (1), the target's (2).
+  /// For each part the cuts that it belongs to: 1 is the source's, 2 the target's.
   llvm::SmallVector<uint8_t, 8> cuts;
   ReshardState source, target;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   int64_t elementBytes = 1;
 };
 
-/// The cheapest path; fails where there is none.
+/// The cheapest path. Fails if there is none.
 mlir::FailureOr<ReshardPlan> search(const ReshardProblem &problem, const CostModel &model,
                                     const ReshardOptions &options);
 

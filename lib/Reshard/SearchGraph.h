@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The graph that the resharder searches; known to its two sources only.
+// The graph that the resharder searches. Private to Search.cpp and Edges.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,22 +28,22 @@ using mlir::FailureOr;
 constexpr uint16_t kFree = 0xFFFF;
 constexpr uint16_t kUnreduced = 0xFFFE;
 
-/// Layouts that redistribute and permute may lead to are listed up front; where
-/// there are more than this many, the two lead to the target only.
+/// Redistribute and permute lead to each of the listed placements. With more placements
+/// than this they lead to the target only.
 constexpr size_t kMaxPlacements = 2500;
-/// A search that would visit more layouts than this keeps the best path so far.
+/// A search that has found this many layouts adds no others, except the target.
 constexpr size_t kMaxNodes = 50000;
-/// A permute spells one pair for each rank of its group.
+/// A permute lists one pair for each rank of its group, which is no larger than this.
 constexpr int64_t kMaxPermuteRanks = 4096;
-/// Between cuts of an axis that do not fit a redistribute is costed rank by rank:
-/// with more layouts times ranks than this it leads to the target only.
+/// The cost of a redistribute between cuts that do not fit is counted rank by rank. With
+/// more placements times ranks than this it leads to the target only.
 constexpr int64_t kMaxCrossings = 8192;
 
-/// Who uses which part of an axis is a bit in one of these.
+/// A set of axis parts, one bit each.
 using PartSet = uint64_t;
 
-/// For each axis part its factor (high byte) and its place among the factor's
-/// axes (low byte), or one of the two constants.
+/// For each axis part the factor that it shards (high byte) and its index among the axes
+/// of that factor (low byte), or kFree, or kUnreduced.
 using Placement = SmallVector<uint16_t, 8>;
 /// For each factor the index of its padded size among the candidates.
 using PadChoice = SmallVector<uint8_t, 8>;
@@ -66,7 +66,7 @@ struct NodeHash {
 /// Indices of axis parts, major to minor.
 using Parts = SmallVector<uint8_t, 8>;
 
-/// A placement seen from its factors.
+/// A placement by factors.
 struct Lists {
   SmallVector<Parts, 8> factors;
   SmallVector<int64_t, 8> shards;
@@ -83,7 +83,7 @@ struct Edge {
   Parts axes;
   int from = -1, to = -1;
   Cost cost;
-  /// Nothing happens: the same layout by parts of the other cut.
+  /// True if nothing moves: the same layout, by parts of the other cut.
   bool isRecut = false;
 };
 
@@ -113,9 +113,9 @@ private:
   bool isNeutral(const Node &node, const Lists &lists, int factor) const {
     return lists.factors[factor].empty() && getPadded(node, factor) == problem.factors[factor].size;
   }
-  /// Whether a layout that uses `used` uses a part that does not go with `part`.
+  /// Returns true if `used` has a part that no layout can use beside `part`.
   bool conflicts(PartSet used, size_t part) const { return (used & conflicting[part]) != 0; }
-  /// Whether two layouts use parts that do not go together.
+  /// Returns true if the two sets have parts that no layout can use together.
   bool crosses(PartSet a, PartSet b) const;
   bool mayTouch(const Node &node, const Lists &lists, int factor) const;
   bool isConsistent(const Node &node, const Lists &lists) const;
@@ -140,14 +140,14 @@ private:
   void redistribute(const Placement &placement, const PadChoice &pads, const Lists &lists,
                     const FactorAxes &axes, const Cost &rest);
   FactorAxes getFactorAxes(const Lists &lists) const;
-  /// Whether a path that goes on with this edge, and needs at least `rest`
-  /// behind it, cannot be the best.
+  /// Returns true if no path with this edge, followed by at least `rest`, is cheaper than
+  /// the best one to the target so far.
   bool isTooDear(const Cost &edge, const Cost &rest = {}) const {
     return targetIndex >= 0 && !(cost + edge + rest < visits[targetIndex].cost);
   }
   Cost getLeastRest(const Lists &lists, const FactorAxes &axes) const;
-  /// Calls `callback` with each order of each nonempty subset of `parts` (one
-  /// order, if `subsetsOnly`).
+  /// Calls `callback` with each nonempty subset of `parts`, in each order or, with
+  /// `subsetsOnly`, in one.
   template <typename Callback>
   void forEachArrangement(ArrayRef<uint8_t> parts, bool subsetsOnly, Callback callback);
   Node append(const Node &node, const Lists &lists, ArrayRef<uint8_t> parts, int factor) const;
@@ -160,19 +160,20 @@ private:
 
   /// Candidate padded sizes of each factor: unpadded, the source's, the target's.
   SmallVector<SmallVector<int64_t, 3>, 8> padded;
-  int64_t wholeDims = 1; // counted twice by two cuts of a dimension
+  /// Elements of the dimensions that have two cuts, which sizes count twice.
+  int64_t wholeDims = 1;
   bool hasUnreduced = false;
-  /// Of each part those that a layout cannot use beside it.
+  /// For each part the parts that no layout can use beside it.
   SmallVector<PartSet, 8> conflicting;
   bool hasConflicts = false;
-  /// Runs of parts that are the same axis in either cut.
+  /// Pairs of runs of parts: one axis, by the parts of either cut.
   SmallVector<std::pair<Parts, Parts>, 2> recuts;
 
   std::vector<Placement> placements;
   std::vector<Lists> placementLists;
-  /// Of each placement the axes of each factor.
+  /// For each placement the axes of each factor.
   std::vector<FactorAxes> placementAxes;
-  /// Of each placement what is left to the target at least.
+  /// For each placement a lower bound of the cost from it to the target.
   std::vector<Cost> placementRest;
   FactorAxes targetAxes;
   bool allPlacements = true;
@@ -184,7 +185,7 @@ private:
   Node targetNode;
   int targetIndex = -1;
 
-  // The node being expanded. Copies: relaxing grows `visits`.
+  // The node that is expanded. These are copies, because `relax` grows `visits`.
   int current = -1;
   Node node;
   Lists lists;

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What it takes to run an op of an SPMD program on one rank's share of a
-// dimension ("tokens") instead of on all of it.
+// Runs an op of an SPMD program on one rank's shard of a dimension, the tokens, instead of
+// on all of it: matching, rewriting, cost.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,9 +22,8 @@
 
 namespace meshwright {
 
-/// Where tokens stand in a local value and how they would be shared out: local
-/// dimension `dim` is outer x size x inner, of which the ranks of `axes` take
-/// padded / k rows each.
+/// The tokens of a local value and the axes that would shard them. Local dimension `dim` is
+/// outer x size x inner. Each of the k ranks of `axes` takes padded / k of the `size` tokens.
 struct TokenDim {
   int64_t dim = 0;
   int64_t outer = 1, size = 1, inner = 1;
@@ -38,18 +37,17 @@ struct TokenDim {
   }
 };
 
-/// Tokens within one factor of an op's rule: what lies above and below them inside
-/// the factor.
+/// The tokens within one factor of an op's rule, which is outer x tokens x inner.
 struct TokenFactor {
   int factor;
   int64_t outer, inner;
 };
 
-/// The factor, of those of the tokens' dimension, that has the tokens.
+/// The factor, among `factors` of the tokens' dimension, that holds the tokens.
 std::optional<TokenFactor> findTokens(const dist::FactorRule &rule, llvm::ArrayRef<int> factors,
                                       const TokenDim &token);
 
-/// The tokens in a value with these factors; none where it has not the factor.
+/// The tokens in a value with these factors; none if it lacks the factor.
 std::optional<TokenDim> placeTokens(const dist::FactorRule &rule,
                                     const dist::FactorRule::ValueFactors &dims,
                                     const TokenFactor &where, const TokenDim &token);
@@ -59,13 +57,13 @@ struct TokenOp {
   enum Kind {
     /// The same op, on shards.
     Compute,
-    /// Pads or strips the tokens' padding: the shard is the operand's.
+    /// The op pads the tokens, or strips their padding: the shard stays the operand's.
     Forward,
-    /// Cuts the same shard out: it is the shard.
+    /// The op is a slice that cuts out the same shard.
     TakeShard,
   };
   Kind kind = Compute;
-  /// For each operand where its tokens are; none where it has none.
+  /// The tokens of each operand; none for an operand that every rank reads whole.
   llvm::SmallVector<std::optional<TokenDim>, 3> operands;
   llvm::SmallVector<TokenDim, 1> results;
 };
@@ -75,16 +73,16 @@ public:
   TokenSharding(const PlacementAnalysis &placement, const CostModel &model)
       : placement(placement), model(model), mesh(placement.getMesh()) {}
 
-  /// How `op` would run if operand `operand` were shared out by `token`; none
-  /// if it cannot.
+  /// How `op` runs if operand `operand` is sharded by `token`; none if it cannot.
   std::optional<TokenOp> match(mlir::Operation *op, unsigned operand, const TokenDim &token) const;
 
-  /// Writes: the op on shards, a rank's shard of a whole value, the whole value
-  /// of a shard (in place of `whole`, which is known to the analysis).
+  /// Writes `op` on shards.
   mlir::Operation *runOnShard(mlir::OpBuilder &builder, mlir::Operation *op, const TokenOp &how,
                               mlir::ValueRange operands) const;
+  /// Writes a rank's shard of `whole`.
   mlir::Value slice(mlir::OpBuilder &builder, mlir::Location location, mlir::Value whole,
                     const TokenDim &token) const;
+  /// Writes the gathered value of `shard`. It replaces `whole`, which the analysis knows.
   mlir::Value gather(mlir::OpBuilder &builder, mlir::Value whole, mlir::Value shard,
                      const TokenDim &token) const;
 
@@ -101,9 +99,9 @@ private:
   dist::MeshAttr mesh;
 };
 
-/// The tokens of a value that is reduced over `axes`: the last dimension but
-/// one; the first, where that is shorter than the group and the first is not.
-/// None for values of less than two dimensions.
+/// The tokens of a value that is reduced over `axes`. They are the last dimension but one,
+/// or the first dimension if only that has as many elements as the group has ranks. None
+/// for values of less than two dimensions.
 std::optional<TokenDim> chooseTokens(mlir::RankedTensorType type, dist::AxisList axes);
 
 } // namespace meshwright

@@ -40,7 +40,7 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
         prepare.getPacking(), getElementTypeOrSelf(prepare.getResult().getType()));
   int64_t bytes = 0;
   for (auto [parameter, held] : packed)
-    bytes += rt::isReadAsItLies(parameter)
+    bytes += rt::isReadUnpacked(parameter)
                  ? held
                  : std::max<int64_t>(0, held - rt::getBufferBytes(parameter.getType()));
   return bytes;
