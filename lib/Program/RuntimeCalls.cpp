@@ -261,11 +261,11 @@ static FailureOr<Step> getMove(dist::CollectiveOpInterface op, int64_t kind, int
   return step;
 }
 
-static FailureOr<Step> getPermute(dist::PermuteOp op) {
+static FailureOr<Step> getPermute(dist::CollectiveOpInterface op) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
-  int64_t ranks = dist::getNumShards(dist::getAxes(op.getAxes(), *mesh));
+  int64_t ranks = dist::getNumShards(op.getGroupAxes(*mesh));
   return getMove(op, MW_RT_PERMUTE, /*toDim=*/0, op.getChunkSources(ranks));
 }
 
@@ -474,7 +474,7 @@ static FailureOr<Step> getCollective(dist::CollectiveOpInterface op) {
   case dist::CollectiveKind::AllToAll:
     return getMove(op, MW_RT_ALL_TO_ALL);
   case dist::CollectiveKind::Permute:
-    return getPermute(cast<dist::PermuteOp>(*op));
+    return getPermute(op);
   case dist::CollectiveKind::Redistribute:
     return getRedistribute(cast<dist::RedistributeOp>(*op));
   case dist::CollectiveKind::Slice:
