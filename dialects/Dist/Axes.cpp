@@ -56,7 +56,7 @@ std::optional<AxisList> dist::subtract(ArrayRef<Axis> axes, ArrayRef<Axis> other
       return std::nullopt;
     Axis whole = *it;
     result.erase(it);
-    // What is left above the part, and below it.
+    // The parts of `whole` above and below `other` remain.
     if (other.pre % whole.pre != 0 || whole.pre * whole.size % (other.pre * other.size) != 0)
       return std::nullopt;
     int64_t above = other.pre / whole.pre;
@@ -117,7 +117,7 @@ ArrayAttr dist::getAxesAttr(MLIRContext *context, ArrayRef<Axis> axes, MeshAttr 
 // Ranks
 //===----------------------------------------------------------------------===//
 
-/// Product of the sizes of the axes behind `axis`: a rank's stride along it.
+/// The stride of ranks along `axis`: the product of the sizes of the axes behind it.
 static int64_t getStride(int axis, MeshAttr mesh) {
   int64_t stride = 1;
   for (MeshAxisAttr other : mesh.getAxes().drop_front(axis + 1))

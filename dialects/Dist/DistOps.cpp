@@ -85,7 +85,7 @@ static void printPairs(OpAsmPrinter &printer, Operation *, DenseI64ArrayAttr pai
 // Chunks
 //===----------------------------------------------------------------------===//
 
-/// Sources of chunks of which each is moved on by `shift` ranks.
+/// The sources of chunks that are all moved on by `shift` ranks.
 static SmallVector<int64_t> shiftChunks(int64_t shift, int64_t ranks) {
   SmallVector<int64_t> sources(ranks);
   for (int64_t rank = 0; rank < ranks; ++rank)

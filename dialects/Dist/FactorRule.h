@@ -26,6 +26,7 @@ enum class FactorKind {
   Special,
 };
 
+/// A factor of a rule: its size, and how the op uses it.
 struct RuleFactor {
   FactorKind kind;
   int64_t size;
