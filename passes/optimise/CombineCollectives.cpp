@@ -12,6 +12,8 @@
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include "llvm/ADT/SetVector.h"
+
 namespace meshwright {
 #define GEN_PASS_DEF_COMBINECOLLECTIVESPASS
 #include "meshwright/passes/optimise/Passes.h.inc"
@@ -28,30 +30,33 @@ constexpr llvm::StringLiteral kPass = "combine-collectives";
 class Combiner {
 public:
   Combiner(func::FuncOp func, const CostModel &model)
-      : block(func.front()), model(model), log(DistDialect::getDecisionLog(func.getContext())) {}
+      : func(func), model(model), log(DistDialect::getDecisionLog(func.getContext())) {}
 
-  /// Whether anything changed.
+  /// Returns true if anything changed.
   bool run() {
-    dropEqual();
-    dropInverse();
+    mergeEqual();
+    foldInverse();
     joinLaunches();
     return changed;
   }
 
 private:
-  void dropEqual();
-  void dropInverse();
+  /// Equal collectives of the same values become one.
+  void mergeEqual();
+  /// Collectives that undo others go.
+  void foldInverse();
+  /// Collectives of equal kind and axes share launches.
   void joinLaunches();
   struct Group;
   void join(Group &group);
 
-  Block &block;
+  func::FuncOp func;
   const CostModel &model;
   DecisionLog &log;
   bool changed = false;
 };
 
-/// Launches of one kind whose results nobody has used yet.
+/// Launches of one kind. No op has used their results yet, except `views`.
 struct Combiner::Group {
   CollectiveKind kind;
   Attribute shared;
@@ -62,10 +67,9 @@ struct Combiner::Group {
   int64_t between = 0;
 };
 
-/// The same collective of the same values once.
-void Combiner::dropEqual() {
+void Combiner::mergeEqual() {
   DenseMap<std::pair<Value, Attribute>, SmallVector<Operation *, 1>> seen;
-  for (Operation &op : llvm::make_early_inc_range(block)) {
+  for (Operation &op : llvm::make_early_inc_range(func.front())) {
     if (!isa<CollectiveOpInterface>(op))
       continue;
     SmallVector<Operation *, 1> &candidates = seen[{op.getOperand(0), op.getAttrDictionary()}];
@@ -87,28 +91,30 @@ void Combiner::dropEqual() {
   }
 }
 
-/// A gather that is cut up again in the same way, and the reverse.
-void Combiner::dropInverse() {
-  for (Operation &op : llvm::make_early_inc_range(block)) {
-    if (!isa<AllGatherOp, dist::SliceOp>(op) || op.getNumOperands() != 1)
+void Combiner::foldInverse() {
+  for (Operation &op : llvm::make_early_inc_range(func.front())) {
+    auto collective = dyn_cast<CollectiveOpInterface>(op);
+    SmallVector<OpFoldResult> sources;
+    if (!collective || failed(op.fold(sources)) || sources.empty())
       continue;
-    Operation *above = op.getOperand(0).getDefiningOp();
-    bool isInverse = above && above->getNumOperands() == 1 &&
-                     ((isa<AllGatherOp>(op) && isa<dist::SliceOp>(above)) ||
-                      (isa<dist::SliceOp>(op) && isa<AllGatherOp>(above)));
-    if (!isInverse || above->getAttr("axes") != op.getAttr("axes") ||
-        above->getAttr("dims") != op.getAttr("dims") ||
-        above->getOperand(0).getType() != op.getResult(0).getType())
-      continue;
-    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
-            op.getName().getStringRef().str() + " undoes the " +
-                above->getName().getStringRef().str() + " before it: both go",
-            {{"bytes_saved", double(model.getCost(&op)->bytes + model.getCost(above)->bytes)}});
-    op.getResult(0).replaceAllUsesWith(above->getOperand(0));
+    llvm::SmallSetVector<Operation *, 2> undone;
+    for (Value operand : op.getOperands())
+      undone.insert(operand.getDefiningOp());
+    int64_t saved = model.getCost(collective).bytes;
+    std::string message = op.getName().getStringRef().str() + " undoes the " +
+                          undone.front()->getName().getStringRef().str() + " before it";
+    Location location = op.getLoc();
+    for (auto [result, source] : llvm::zip_equal(op.getResults(), sources))
+      result.replaceAllUsesWith(cast<Value>(source));
     op.erase();
     changed = true;
-    if (isOpTriviallyDead(above))
+    for (Operation *above : undone) {
+      if (!isOpTriviallyDead(above))
+        continue;
+      saved += model.getCost(cast<CollectiveOpInterface>(above)).bytes;
       above->erase();
+    }
+    log.add(kPass.str(), Outcome::Applied, location, message, {{"bytes_saved", double(saved)}});
   }
 }
 
@@ -134,7 +140,7 @@ void Combiner::join(Group &group) {
 
 void Combiner::joinLaunches() {
   SmallVector<Group> open, closed;
-  for (Operation &op : block) {
+  for (Operation &op : func.front()) {
     // A user, in a region too, ends a group; a view waits with it.
     llvm::SmallPtrSet<Operation *, 8> producers;
     op.walk([&](Operation *inner) {

@@ -112,11 +112,10 @@ def CombineCollectivesPass : Pass<"combine-collectives", "::mlir::func::FuncOp">
   let description = [{
     Requires an SPMD function (passes over others); guarantees the same results.
 
-    Equal collectives of one operand become one. A gather whose result is only
-    cut up again along the same axes and dimension goes, and a slice that is
-    gathered again. Collectives of one kind over the same axes that do not depend
-    on each other become one launch of several tensors, unless the wait for the
-    later one costs more than the launch saved.
+    Equal collectives become one. A collective that undoes another one folds to that
+    one's operand. Collectives of one kind over the same axes that do not depend on each
+    other become one launch of several tensors, unless the wait for the later one
+    costs more than the launch saved.
 
     ```mlir
     %2 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>

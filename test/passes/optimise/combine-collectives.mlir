@@ -81,3 +81,40 @@ func.func @redundant(
   %4 = nn.relu %3 : tensor<4x8xf32>
   return %2, %4 : tensor<16x8xf32>, tensor<4x8xf32>
 }
+
+// -----
+
+// A slice with a shift keeps another rank's chunk, which the gather does not give back.
+// CHECK-LABEL: func.func @shifted_slice
+// CHECK: dist.all_gather
+// CHECK: dist.slice
+// CHECK: dist.permute
+dist.mesh @mesh = <["tp"=4]>
+func.func @shifted_slice(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = dist.slice %0 axes ["tp"] dims [0] shift 1 : (tensor<16x8xf32>) -> tensor<4x8xf32>
+  %2 = dist.permute %1 axes ["tp"] shift 3 : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %2 : tensor<4x8xf32>
+}
+
+// -----
+
+// An all-to-all and its inverse both go.
+// CHECK-LABEL: func.func @there_and_back
+// CHECK-SAME: %[[X:[^ ]*]]: tensor<4x8xf32>
+// CHECK-NEXT: %[[Y:.*]] = nn.relu %[[X]]
+// CHECK-NEXT: return %[[Y]]
+// LOG: applied: dist.all_to_all undoes the dist.all_to_all before it
+dist.mesh @mesh = <["tp"=4]>
+func.func @there_and_back(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_to_all %x axes ["tp"] from [0] to [1] : (tensor<4x8xf32>) -> tensor<16x2xf32>
+  %1 = dist.all_to_all %0 axes ["tp"] from [1] to [0] : (tensor<16x2xf32>) -> tensor<4x8xf32>
+  %2 = nn.relu %1 : tensor<4x8xf32>
+  return %2 : tensor<4x8xf32>
+}
