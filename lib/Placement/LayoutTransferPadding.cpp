@@ -60,7 +60,7 @@ bool layout_transfer::keepsBlocks(Operation *op) {
 }
 
 //===----------------------------------------------------------------------===//
-// What is read
+// Reads of padding
 //===----------------------------------------------------------------------===//
 
 LogicalResult RuleTransfer::readsPadding(int factor, const LayoutFactor &piece, State state,
@@ -114,7 +114,7 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
     std::optional<int64_t> length = attention.getKvLength();
     if (length && pieces[keys].size() == 1 && *length <= piece.size)
       continue;
-    // A key of negative position is seen by nobody, nor is one where a mask is false.
+    // No query sees a key of negative position, nor a key where a mask is false.
     bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||
                     (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero);
     // Its value has weight zero, and zero times NaN is NaN.
@@ -157,7 +157,7 @@ LogicalResult RuleTransfer::checkReadPadding() {
 }
 
 //===----------------------------------------------------------------------===//
-// What is left
+// Padding of results
 //===----------------------------------------------------------------------===//
 
 /// The operands of the op at the tail of a piece of a factor.
