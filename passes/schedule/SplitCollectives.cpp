@@ -459,14 +459,20 @@ const FailureOr<PlacementAnalysis> &SplitCollectivesPass::getPlacement() {
   return getAnalysis<SharedPlacementAnalysis>().placement;
 }
 
-void SplitCollectivesPass::runOnOperation() {
-  func::FuncOp func = getOperation();
-  OnOffAuto mode = getRequestedOverlap(func).value_or(when);
+/// The mode that the program asks for, or else `otherwise`.
+static OnOffAuto getMode(func::FuncOp func, OnOffAuto otherwise) {
+  OnOffAuto mode = getRequestedOverlap(func).value_or(otherwise);
   auto chunks = func->getAttrOfType<StringAttr>(rt::RtDialect::kChunksAttr);
   if (chunks && chunks == "none")
-    mode = OnOffAuto::Off;
-  else if (chunks && chunks == "all" && mode != OnOffAuto::Off)
-    mode = OnOffAuto::On;
+    return OnOffAuto::Off;
+  if (chunks && chunks == "all" && mode != OnOffAuto::Off)
+    return OnOffAuto::On;
+  return mode;
+}
+
+void SplitCollectivesPass::runOnOperation() {
+  func::FuncOp func = getOperation();
+  OnOffAuto mode = getMode(func, when);
   if (!getSpmdMeshSymbol(func) || func.isDeclaration() || mode == OnOffAuto::Off)
     return markAllAnalysesPreserved();
   always = mode == OnOffAuto::On;
