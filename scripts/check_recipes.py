@@ -150,6 +150,8 @@ def main() -> int:
     tree = (options.folder or build / "recipes").resolve()
     patches = sorted(RECIPES.glob("*.patch"))
     errors = list(budget_errors(patches))
+    have = {patch.stem for patch in patches}
+    errors += [f"docs/recipes: expected {name}.patch" for name in BUDGETS if name not in have]
     if not options.count:
         errors += prepare(patches, tree)
     for error in errors:
