@@ -50,6 +50,7 @@ EDGES = {
     "lib/Factors": {"lib/Stages"},
     "lib/Placement": {"lib/Stages"},
     "lib/Launches": {"lib/Placement"},
+    "lib/Codegen": {"lib/Launches"},
     "lib/Reshard": {"lib/CostModel", "lib/Placement"},
     "lib/Report": {"lib/CostModel", "lib/Placement", "lib/Stages"},
     "lib/Execute": {"lib/Program"},

@@ -203,8 +203,8 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
   emitter->emit(kernel);
 
   KernelInfo info;
-  info.name = finish(kernel);
   info.inputs = emitter->getInputs();
+  info.name = finish(kernel, launch, info.inputs);
   info.kind = MW_RT_ATTENTION;
   info.items = plan.getItems();
   info.workspaceBytes = workspaceBytes;

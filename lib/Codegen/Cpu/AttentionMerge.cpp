@@ -185,7 +185,7 @@ std::optional<KernelInfo> KernelScope::buildMerge(rt::KernelOp launch) {
     Builder builder = getBuilder(kernel);
     emitter.emit(builder, kernel.getArguments());
   }
-  info.name = finish(kernel);
+  info.name = finish(kernel, launch, info.inputs);
   return info;
 }
 

@@ -311,7 +311,7 @@ std::optional<KernelInfo> KernelScope::buildColumns(rt::KernelOp launch) {
       return state;
     });
   });
-  info.name = finish(kernel);
+  info.name = finish(kernel, launch, info.inputs);
   return info;
 }
 

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+#include "meshwright/lib/Launches/InPlace.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/MathExtras.h"
@@ -33,8 +34,7 @@ func::FuncOp CpuKernelBuilder::begin(Location, ArrayRef<Type> types, int64_t wor
   auto kernel = func::FuncOp::create(builder, builder.getUnknownLoc(), "kernel",
                                      builder.getFunctionType(all, {}));
   Block *entry = kernel.addEntryBlock();
-  // Buffers of a launch do not overlap, except that a result may be in the place of an operand
-  // (lib/Launches/InPlace.h). Such a kernel reads each element before it writes it.
+  // `finish` removes the attribute from buffers that may overlap.
   for (unsigned i = 0; i < entry->getNumArguments(); ++i)
     if (isa<MemRefType>(all[i]))
       kernel.setArgAttr(i, "llvm.noalias", builder.getUnitAttr());
@@ -48,7 +48,23 @@ static std::string print(func::FuncOp kernel) {
   return text;
 }
 
-std::string CpuKernelBuilder::finish(func::FuncOp kernel) {
+/// Buffers of a launch do not overlap, except that a result may be in the place of an operand.
+/// The kernel then reads memory through one argument and writes it through another one, which
+/// LLVM's `noalias` does not allow for either.
+static void allowResultsOverOperands(func::FuncOp kernel, rt::KernelOp launch,
+                                     ArrayRef<Value> inputs) {
+  for (auto [i, input] : llvm::enumerate(inputs)) {
+    auto argument = dyn_cast_if_present<BlockArgument>(input);
+    for (unsigned result = 0; argument && result < launch->getNumResults(); ++result)
+      if (canWriteInPlace(launch, argument.getArgNumber(), result))
+        for (unsigned buffer : {unsigned(i), unsigned(inputs.size() + result)})
+          kernel.removeArgAttr(buffer, "llvm.noalias");
+  }
+}
+
+std::string CpuKernelBuilder::finish(func::FuncOp kernel, rt::KernelOp launch,
+                                     ArrayRef<Value> inputs) {
+  allowResultsOverOperands(kernel, launch, inputs);
   OpBuilder builder = OpBuilder::atBlockEnd(&kernel.getBody().front());
   func::ReturnOp::create(builder, builder.getUnknownLoc());
   std::string text = print(kernel), self = "@" + kernel.getName().str();

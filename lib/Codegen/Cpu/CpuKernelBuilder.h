@@ -60,8 +60,10 @@ private:
   /// Begins a kernel on buffers of these types.
   mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types,
                            int64_t workspaceBytes = 0);
-  /// Ends it; returns the name of it or of an equal one.
-  std::string finish(mlir::func::FuncOp kernel);
+  /// Ends the kernel of a launch, whose buffers are the inputs and the launch's results.
+  /// Returns its name, or the name of an equal kernel.
+  std::string finish(mlir::func::FuncOp kernel, rt::KernelOp launch,
+                     llvm::ArrayRef<mlir::Value> inputs);
 
   const CpuTarget &target;
   /// Holds the kernel between `begin` and `finish`.

@@ -428,7 +428,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
     if (!fusion.epilogue)
       buffers.c = arguments[types.size() - 1];
     emitGemm(b, spec, plan, buffers);
-    name = finish(kernel);
+    name = finish(kernel, launch, info.inputs);
   }
   info.name = name;
   return info;

@@ -48,7 +48,10 @@ private:
                            int64_t workspaceBytes = 0) {
     return kernels.begin(op->getLoc(), types, workspaceBytes);
   }
-  std::string finish(mlir::func::FuncOp kernel) { return kernels.finish(kernel); }
+  std::string finish(mlir::func::FuncOp kernel, rt::KernelOp launch,
+                     llvm::ArrayRef<mlir::Value> inputs) {
+    return kernels.finish(kernel, launch, inputs);
+  }
 
   CpuKernelBuilder &kernels;
 };

@@ -576,7 +576,7 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   func::FuncOp kernel = begin(region.ops.front(), types, info.workspaceBytes);
   Builder builder = getBuilder(kernel);
   emitter.emit(builder, kernel.getArguments());
-  info.name = finish(kernel);
+  info.name = finish(kernel, launch, info.inputs);
   return info;
 }
 
