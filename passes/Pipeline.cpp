@@ -103,12 +103,14 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Partitioned:
     buildPartitionPipeline(pm);
     return;
-  case Phase::Spmd:
+  case Phase::Optimised:
     // SPMD programs enter here.
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel});
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
+    return;
+  case Phase::Spmd:
     addScheduleRequest(pm, options.overlap, options.memoryCeiling.value_or(0));
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
@@ -124,8 +126,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
 
 void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOptions &options,
                                           Phase to) {
-  for (Phase phase :
-       {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Spmd, Phase::Rt}) {
+  for (Phase phase : {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Optimised,
+                      Phase::Spmd, Phase::Rt}) {
     buildPhase(pm, options, phase);
     if (phase == to)
       return;

@@ -15,11 +15,12 @@
 
 namespace meshwright {
 
-/// The phases of the pipeline, in order. Users can print the IR after each of them.
-enum class Phase { Annotated, Propagated, Partitioned, Spmd, Rt };
+/// The phases of the pipeline, in order. Optimised ends with a proof of the placement. Spmd
+/// adds the requests to the schedule, which depend on the target.
+enum class Phase { Annotated, Propagated, Partitioned, Optimised, Spmd, Rt };
 
 /// Adds the passes from a global program up to and including a phase.
-/// Functions that are SPMD already are changed by Spmd and Rt only.
+/// Functions that are SPMD already are changed by Optimised, Spmd and Rt only.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 

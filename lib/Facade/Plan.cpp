@@ -87,15 +87,18 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     if (!run(Phase::Partitioned))
       return collector.take();
   }
-  if (!run(Phase::Spmd))
+  if (!run(Phase::Optimised))
     return collector.take();
-  state->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
-
-  FailureOr<Report> report = buildReport(getEntry(state->get(PlanPhase::Spmd)));
+  FailureOr<Report> report = buildReport(getEntry(*module));
   if (failed(report))
     return collector.take();
   state->report = std::move(*report);
+  state->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
   state->keepPlanned();
+  ModuleOp spmd = state->get(PlanPhase::Spmd);
+  state->choosesChunks = !getEntry(spmd)->hasAttr(rt::RtDialect::kChunksAttr);
+  if (failed(state->requestSchedule(spmd)))
+    return collector.take();
   Plan plan;
   plan.state = std::move(state);
   return {std::move(plan), collector.take()};
@@ -138,25 +141,43 @@ void Plan::State::keepPlanned() {
   planned = report;
 }
 
+LogicalResult Plan::State::requestSchedule(ModuleOp module) {
+  dist::DistDialect::getDecisionLog(context.get()).clear();
+  mlir::PassManager manager(context.get());
+  buildPhase(manager, *options, Phase::Spmd);
+  if (failed(manager.run(module)))
+    return failure();
+  addDecisions(report, context.get(), [](const Decision &) { return true; });
+  return success();
+}
+
 LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics) {
   if (text.empty())
     text = ownTarget;
   if (text == target)
     return success();
-  ModuleOp module = get(getExecutedPhase());
-  DiagnosticCollector collector(module.getContext());
-  for (auto func : module.getOps<mlir::func::FuncOp>()) {
-    std::shared_ptr<const KernelTarget> known = getKernelTarget(func, text);
-    if (known && succeeded(checkTarget(func, *known)))
-      continue;
+  DiagnosticCollector collector(context.get());
+  auto fail = [&]() -> LogicalResult {
     for (Diagnostic &diagnostic : collector.take())
       diagnostics.push_back(std::move(diagnostic));
     return failure();
-  }
-  for (auto func : module.getOps<mlir::func::FuncOp>())
+  };
+  mlir::OwningOpRef<ModuleOp> retargeted = get(getExecutedPhase()).clone();
+  for (auto func : retargeted->getOps<mlir::func::FuncOp>()) {
+    std::shared_ptr<const KernelTarget> known = getKernelTarget(func, text);
+    if (!known || failed(checkTarget(func, *known)))
+      return fail();
     meshwright::setTarget(func, text);
+    if (choosesChunks)
+      func->removeAttr(rt::RtDialect::kChunksAttr);
+  }
+  Report former = std::exchange(report, planned);
+  if (options && failed(requestSchedule(*retargeted))) {
+    report = std::move(former);
+    return fail();
+  }
+  phases[static_cast<size_t>(getExecutedPhase())] = std::move(retargeted);
   target = text.str();
-  report = planned;
   report.target = target;
   isComplete = false;
   executable.reset();

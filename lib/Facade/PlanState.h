@@ -49,6 +49,8 @@ struct Plan::State {
   /// schedule.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
+  /// Whether the plan chooses the chunks of collectives under its ceiling, for its target.
+  bool choosesChunks = false;
   /// Compiled by the first run that needs it. A run keeps the executable that it uses:
   /// another thread may ask for another backend meanwhile.
   std::shared_ptr<Executable> executable;
@@ -75,9 +77,12 @@ struct Plan::State {
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
   /// Ends planning: keeps the report and the target of the executed phase.
   void keepPlanned();
+  /// Adds the plan's requests to the schedule of an SPMD program, and the decisions about them
+  /// to `report`. Fails if the program does not keep to the plan's ceiling.
+  mlir::LogicalResult requestSchedule(mlir::ModuleOp module);
   /// Makes a target the one to schedule, report and compile for; empty: the plan's own.
-  /// Fails, and changes nothing, if the target is unknown or the program is planned for
-  /// another one.
+  /// Fails, and changes nothing, if the target is unknown, if the program is planned for
+  /// another one, or if it exceeds the plan's ceiling on this one.
   mlir::LogicalResult setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics);
   /// Adds the last parts of the report, if they are missing. `completeReport` locks the
   /// mutex; the caller of `completeReportLocked` holds it.

@@ -258,8 +258,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   } else {
     // The runtime performs ops of `dist`, the target's library those of `nn`: one op a launch.
     auto ops = launch.getOps();
-    bool isCall =
-        isRuntimeCall(op) && (!isa<nn::NnDialect>(op->getDialect()) || target.isLibraryOp(op));
+    bool isCall = !isa<nn::NnDialect>(op->getDialect()) || target.isLibraryOp(op);
     if (std::distance(ops.begin(), ops.end()) != 1 || !isCall)
       return op->emitOpError("cannot be compiled for execution");
     FailureOr<Step> step = getRuntimeCall(op);

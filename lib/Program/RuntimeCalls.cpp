@@ -457,12 +457,6 @@ static FailureOr<Step> getPositions(dist::PositionsOp op) {
 // All
 //===----------------------------------------------------------------------===//
 
-bool isRuntimeCall(Operation *op) {
-  return isa<dist::CollectiveOpInterface, nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp,
-             nn::TakeAlongOp, dist::MaskPaddingOp, dist::AxisIndexOp, dist::ReorderOp,
-             dist::PositionsOp>(op);
-}
-
 static FailureOr<Step> getCollective(dist::CollectiveOpInterface op) {
   switch (op.getKind()) {
   case dist::CollectiveKind::AllReduce:
@@ -504,7 +498,9 @@ static FailureOr<Step> getCall(Operation *op) {
     return getReorder(reorder);
   if (auto positions = dyn_cast<dist::PositionsOp>(op))
     return getPositions(positions);
-  return getAxisIndex(cast<dist::AxisIndexOp>(op));
+  if (auto index = dyn_cast<dist::AxisIndexOp>(op))
+    return getAxisIndex(index);
+  return op->emitOpError("cannot be compiled for execution");
 }
 
 FailureOr<Step> getRuntimeCall(Operation *op) {

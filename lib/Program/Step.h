@@ -39,10 +39,9 @@ struct Step {
   std::string kernel = {};
 };
 
-/// The runtime call that performs an op. Fails after an error.
+/// The runtime call that performs an op. Fails after an error, for example if the runtime does
+/// not perform the op.
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
-/// Returns true if the runtime performs the op.
-bool isRuntimeCall(mlir::Operation *op);
 
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);

@@ -80,6 +80,31 @@ def test_ceiling_is_run(overlap):
         imported().parallelize(**options, memory_ceiling=str(needed - 1))
 
 
+@pytest.mark.parametrize("overlap", ["on", "off", "auto"])
+@pytest.mark.parametrize("with_ceiling", [False, True])
+def test_other_target_is_run(overlap, with_ceiling):
+    """A run for another target uses the schedule that a plan for this target reports."""
+    other = "cpu:x86-64-v3"
+    options = dict(mesh={"tp": 2}, overlap=overlap, sequence_parallel="off",
+                   device="cpu link_bandwidth=1e9 overlap=1")
+    if with_ceiling:
+        # Of `auto`, the arena without chunks: a plan for either target has to give chunks up.
+        least = [imported().parallelize(**{**options, "overlap": "off" if overlap == "auto" else overlap},
+                                        target=target).report(format="json") for target in ("cpu", other)]
+        options["memory_ceiling"] = str(max(map(total_of, least)))
+    plan, planned = imported().parallelize(**options), imported().parallelize(**options, target=other)
+    own, wanted = plan.report(format="json"), planned.report(format="json")
+    assert measured(plan, target=other)["planned"] == arena_of(wanted)
+    report = plan.report(format="json")
+    assert report["target"] == wanted["target"] == other
+    for key in ("memory_per_rank", "decisions", "communication"):
+        assert report[key] == wanted[key]
+    assert measured(plan, target="cpu")["planned"] == arena_of(own)
+    back = plan.report(format="json")
+    del back["run"]
+    assert back == own
+
+
 @pytest.mark.parametrize("mode", ["sp", "batch", "none", "auto"])
 @pytest.mark.parametrize("overlap", ["on", "off", "auto"])
 @pytest.mark.parametrize("batch", [1, 4])
