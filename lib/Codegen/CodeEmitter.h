@@ -15,15 +15,15 @@
 
 namespace meshwright {
 
-/// Code in memory: an object file where a processor executes it.
+/// The bytes of compiled code. Code for a processor is an object file.
 using ObjectCode = std::string;
 
-/// Emits the code of kernels for one target. Only one thread uses an emitter at a time.
+/// Emits the code of kernels for one target. Not safe for use from several threads.
 class CodeEmitter {
 public:
   virtual ~CodeEmitter() = default;
 
-  /// The code of a module that `KernelTarget::lowerKernel` has lowered.
+  /// The code of a module with one kernel, after `KernelTarget::lowerKernel`.
   virtual llvm::Expected<ObjectCode> emitKernel(mlir::ModuleOp module) = 0;
 };
 

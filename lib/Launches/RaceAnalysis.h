@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Proves that an rt program computes its values although launches share memory and run at
-// the same time.
+// Proves that no launch of an rt program (a kernel or a collective, docs/dialects/rt.md)
+// destroys a value that another one needs, and that ranks run collectives in one order.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,16 +17,15 @@
 
 namespace meshwright {
 
-/// Checks a function of launches, and fails with one error. Other functions pass.
-/// - Each start has exactly one wait.
-/// - Collectives in flight on different streams have groups that share at most one rank.
-///   All ranks issue collectives whose groups share more in the same order.
-/// If the function has an arena:
-/// - All results have offsets, inside the arena.
-/// - No launch writes over a value that a later launch reads, or where a collective in
-///   flight reads or writes.
-/// - No launch writes over its operand, except a kernel that reads each element of it for
-///   the element at the same place only.
+/// Checks a function, and fails with one error. A function without launches passes.
+/// - Each `rt.start` of a collective has exactly one `rt.wait`.
+/// - The groups of collectives in flight on different streams share at most one rank.
+///   Otherwise two ranks of both groups could run them in different orders, and hang.
+/// If the function has an arena (`rt.arena`), the memory of all results:
+/// - All results of launches have offsets inside the arena.
+/// - No launch writes over a value that a later launch reads, over memory that a collective
+///   in flight reads or writes, or over another of its own results.
+/// - No launch writes over its operand, except a kernel that may write in place (InPlace.h).
 mlir::LogicalResult verifyRaces(mlir::func::FuncOp func);
 
 } // namespace meshwright

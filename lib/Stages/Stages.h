@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An op of a composed program carries the name of its stage, the model that it comes from:
-// `nn.stage = "encoder"`. Policies may treat stages differently.
+// A composed program joins several models, its stages. Each op carries the name of the model
+// that it comes from: `nn.stage = "encoder"`. Policies may treat stages differently.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,7 +20,7 @@
 
 namespace meshwright {
 
-/// The stage of an op; empty in a program of one model.
+/// The stage of an op; empty if it has none, as in a program of one model.
 inline llvm::StringRef getStage(mlir::Operation *op) {
   auto stage = op->getAttrOfType<mlir::StringAttr>(nn::NnDialect::kStageAttr);
   return stage ? stage.getValue() : llvm::StringRef();

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // TableGen declares the options of a pass with their C++ types. LLVM reads the text of an
-// option with `llvm::cl::parser<T>`. For a type of ours, this parser derives from
-// TextOptionParser, and the type has two functions:
+// option with `llvm::cl::parser<T>`. If T is ours, specialise this parser: derive it from
+// `TextOptionParser<T>`, as OnOffAuto.h does. The namespace of T has two functions:
 //
 //   LogicalResult parseOptionText(StringRef text, T &value, OptionErrorHandler error);
 //   raw_ostream &operator<<(raw_ostream &, const T &);

@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Finds, around a collective of an SPMD program, the ops that compute each row (a token,
-// or a sequence of a batch) by itself, up to ops that mix rows. Their factor rules tell.
-// These ops can run chunk by chunk of the rows.
+// Finds the ops around a collective that can run in chunks of rows (tokens, heads or
+// sequences of a batch): the ops whose factor rules (FactorRule.h) state that they compute
+// each row separately. An op that mixes rows ends the region.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,9 +20,9 @@
 
 namespace meshwright {
 
-/// The rows of an op's operands and results. A TokenDim states where the rows of a value
-/// are: `size` rows on this rank, as the outermost factor of a dimension (`outer` is 1),
-/// scattered over `axes` by collectives of the region.
+/// The rows of an op's operands and results. Rows are the outermost factor of dimension
+/// `dim` (`outer` is 1). A rank has `size` of them. `axes` are the axes over which collectives
+/// of the region scatter them, and none for values that enter or leave the region.
 struct ChunkOp {
   mlir::Operation *op = nullptr;
   /// None if the op reads the operand whole.
@@ -30,12 +30,12 @@ struct ChunkOp {
   llvm::SmallVector<TokenDim, 1> results;
 };
 
-/// The number of rows over all ranks that they are scattered over, padding included.
+/// The number of rows on all ranks of `place.axes` together, padding included.
 inline int64_t getRows(const TokenDim &place) {
   return place.size * dist::getNumShards(place.axes);
 }
 
-/// Products, beside which communication can hide.
+/// Returns true for matrix products and attention. Communication can hide behind them.
 bool isHeavy(mlir::Operation *op);
 
 struct SplitRegion {
@@ -43,13 +43,15 @@ struct SplitRegion {
   llvm::SmallVector<ChunkOp, 0> ops;
   /// The op's number in `ops`.
   llvm::DenseMap<mlir::Operation *, unsigned> index;
+  /// The rows of all operands and results that are cut.
   llvm::DenseMap<mlir::Value, TokenDim> places;
-  /// Values at the ends of the region whose rows are sharded: each rank cuts its own rows.
+  /// Values that enter or leave the region with sharded rows. Each rank cuts its own rows.
   llvm::DenseSet<mlir::Value> sharded;
-  /// The first row of each chunk; the first is 0. Only the last chunk has padding.
+  /// The first row of each chunk, counted as by `getRows`. Only the last chunk has padding.
   llvm::SmallVector<int64_t, 4> bounds;
-  /// The number of true rows that every value has, and the divisor of all bounds.
+  /// The number of rows without padding, the least over all values.
   int64_t rows = 0;
+  /// Each bound is a multiple of this, so each rank gets the same number of rows of a chunk.
   int64_t multiple = 1;
 
   const ChunkOp *lookup(mlir::Operation *op) const {
@@ -63,24 +65,25 @@ struct SplitRegion {
   }
   /// Makes `count` chunks. Returns false if there are not enough rows.
   bool cut(int64_t count);
-  /// The local rows of chunk `i` of a value.
+  /// The number of local rows in chunk `i` of a value.
   int64_t getSize(const TokenDim &place, unsigned i) const;
 };
 
 /// Finds the regions of a block that can run in chunks.
 ///
 /// Outline of `find`, for each dimension of the collective's operands:
-///  1. `grow` starts at the side of the collective on which the rows are whole. It visits
+///  1. `grow` starts at the side of the collective on which a rank has all rows. It visits
 ///     the producers and users of each value and takes in the ops that `match` (by a factor
-///     rule) or `matchMove` (collectives, padding, strips) accepts. A move of several values
-///     without rows in each of them is excluded, and `grow` starts again.
-///  2. `trim` keeps the ops between collectives, the products next to them and the ops on
-///     the way, and drops the others.
-///  3. `trim` then checks each value that enters or leaves the region (`addBoundary`).
+///     rule) or `matchMove` (collectives, and ops that add, mask or strip padding) accepts.
+///     If rows reach only some operands of a collective, it is excluded and `grow` restarts.
+///  2. `trim` keeps the collectives and the ops between them. It keeps the nearest products
+///     before and behind these, too, and the ops on the way to them.
+///  3. `addBoundary` checks that each value that enters or leaves the region can be cut into
+///     chunks or joined from them.
 ///
 /// Complexity: a growth is linear in the uses of its values, times the number of excluded
-/// moves. `tried` keeps one growth for each collective and dimension, so all calls together
-/// are linear in the block if regions do not overlap.
+/// collectives. `tried` prevents a second growth from a collective and dimension, so all
+/// calls together are linear in the block if regions do not overlap.
 class SplitRegionFinder {
 public:
   SplitRegionFinder(mlir::Block &block, const PlacementAnalysis &placement)

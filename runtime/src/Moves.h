@@ -24,7 +24,7 @@ namespace meshwright::rt {
 
 /// A box of elements that a rank copies from the input of a member of its group.
 struct Move {
-  /// The member's linear coordinate over the group; possibly the rank's own.
+  /// The member's number in the group; possibly the rank's own.
   int64_t from = 0;
   /// The first index of the box in that input, and in the rank's output.
   std::vector<int64_t> source, destination;
@@ -35,30 +35,32 @@ struct Move {
 struct Arrivals {
   std::vector<int64_t> inShape, outShape;
   int64_t elementSize = 0;
-  /// Whether some elements of the output are in no box. They become zeros.
+  /// True if some elements of the output are in no box. They become zeros.
   bool clears = false;
-  /// No box is empty. By ascending `from` where each member sends one.
+  /// No box is empty. An all-gather, reduce-scatter or all-to-all has at most one box from each
+  /// member, in the order of `from`.
   std::vector<Move> moves;
 };
 
-/// Computes the boxes of an all-gather, all-to-all, permute or redistribute. For a reduce-scatter
-/// they are the boxes that are combined into the output: one for each member of the group, all of
-/// the same shape.
+/// Computes the boxes of an all-gather, all-to-all, permute or redistribute for a rank of the mesh.
+/// For a reduce-scatter they are the boxes of all members, equal in shape, whose sum or maximum is
+/// the output. An all-reduce has none (see `shareOf`).
 Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
 
-/// Returns false for the kinds that only cut a rank's own value: slices and partial sums.
+/// Returns false for the kinds that read only the rank's own value: a slice, and a partial sum
+/// (the value on the group's first rank, zeros on the others).
 inline bool communicates(const mw_rt_collective &what) {
   return what.kind != MW_RT_SLICE && what.kind != MW_RT_PARTIAL;
 }
 
-/// For each member of a permute's group, the member whose value it receives, or -1.
+/// For each member of a permute's group, the member whose value it receives, or -1 for zeros.
 const int64_t *sourcesOf(const mw_rt_collective &what);
 /// Returns true if a member of a permute's group sends to another member or receives from one.
-/// The other members do not take part.
+/// Only these members communicate.
 bool joinsPermute(const mw_rt_collective &what, int64_t member);
 
-/// The elements `first` to `second` of `count` that member `self` of `size`
-/// combines in an all-reduce.
+/// The part of `count` elements that member `self` of `size` combines in an all-reduce: its begin
+/// and its end.
 inline std::pair<int64_t, int64_t> shareOf(int64_t count, int64_t self, int64_t size) {
   return {count * self / size, count * (self + 1) / size};
 }

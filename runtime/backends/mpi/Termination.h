@@ -11,17 +11,17 @@
 namespace meshwright::rt::mpi {
 
 // When a process has died, mpirun sends SIGTERM to the others and kills them a second later.
-// During a run this process uses that second to say which process has died. Outside a run
-// the signal does what it did before.
+// During a run this process uses that second to report which process has died. Outside a run
+// SIGTERM ends it at once.
 
-/// Handles SIGTERM from now on, unless the program handles it itself. A signal during a run
-/// writes to `wakeUp`, an eventfd.
+/// Installs a handler of SIGTERM, unless the program has one of its own. During a run the
+/// handler writes to the eventfd `wakeUp`, for the thread that reports the failure.
 void watchForTermination(int wakeUp);
-/// How many runs of this process are active.
+/// Sets the number of active runs of this process. The handler acts on it.
 void setActiveRuns(int count);
-/// Returns true once a signal has come during a run.
+/// Returns true once SIGTERM has come during a run.
 bool isTerminated();
-/// Ends this process as the signal would have without us.
+/// Restores the previous action of SIGTERM, and sends the signal to this process.
 void terminate();
 
 } // namespace meshwright::rt::mpi
