@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
@@ -32,8 +33,10 @@ bool Partitioner::canWait(Value value) const {
   if (!value.hasOneUse())
     return false;
   Operation *user = *value.getUsers().begin();
-  // A following constraint gets its layout from the partial sum in one step.
-  if (isa<ConstrainOp, func::ReturnOp>(user) && value.getDefiningOp<ConstrainOp>())
+  // A constraint and the return get their layout from the partial sum in one step.
+  if (auto constrain = dyn_cast<ConstrainOp>(user))
+    return !isCrossing(constrain);
+  if (isa<func::ReturnOp>(user))
     return true;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;

@@ -8,6 +8,7 @@
 #include "meshwright/passes/partition/Partitioner.h"
 
 #include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
@@ -21,6 +22,21 @@ using namespace meshwright::dist;
 //===----------------------------------------------------------------------===//
 // Layouts
 //===----------------------------------------------------------------------===//
+
+/// The axes over which an attribute declares a value a partial sum.
+FailureOr<AxisList>
+Partitioner::readUnreduced(ShardingAttr attr,
+                           function_ref<InFlightDiagnostic()> emitError) const {
+  AxisList axes;
+  for (AxisRefAttr axis : attr.getUnreduced())
+    axes.push_back(getAxis(axis, mesh));
+  llvm::sort(axes);
+  canonicalizeAxes(axes, mesh);
+  if (!axes.empty() && attr.getReduction() != ReductionKind::Sum)
+    return LogicalResult(
+        emitError() << "is unreduced by another reduction than a sum, which is not supported");
+  return axes;
+}
 
 LogicalResult Partitioner::readTargets() {
   Block &block = func.getBody().front();
@@ -37,13 +53,10 @@ LogicalResult Partitioner::readTargets() {
     State state;
     state.target = std::move(*sharding);
     if (isa<BlockArgument>(value) || value.getDefiningOp<ConstrainOp>()) {
-      for (AxisRefAttr axis : attr.getUnreduced())
-        state.unreduced.push_back(getAxis(axis, mesh));
-      llvm::sort(state.unreduced);
-      canonicalizeAxes(state.unreduced, mesh);
-      if (!state.unreduced.empty() && attr.getReduction() != ReductionKind::Sum)
-        return emitError(value.getLoc())
-               << "value is unreduced by another reduction than a sum, which is not supported";
+      auto unreduced = readUnreduced(attr, [&] { return emitError(value.getLoc()) << "value "; });
+      if (failed(unreduced))
+        return failure();
+      state.unreduced = std::move(*unreduced);
     }
     addState(value, std::move(state));
     return success();
@@ -57,7 +70,7 @@ LogicalResult Partitioner::readTargets() {
         return failure();
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    resultTargets.push_back(getState(value).target);
+    resultTargets.push_back({getState(value).target, {}});
     auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr);
     if (!attr)
       continue;
@@ -65,11 +78,34 @@ LogicalResult Partitioner::readTargets() {
     auto sharding = readSharding(attr, value, factors, mesh, emit);
     if (failed(sharding))
       return failure();
-    if (!attr.getUnreduced().empty())
-      return LogicalResult(emit() << "is declared unreduced, expected a whole value");
-    resultTargets.back() = std::move(*sharding);
+    auto unreduced = readUnreduced(attr, emit);
+    if (failed(unreduced))
+      return failure();
+    resultTargets.back() = {std::move(*sharding), std::move(*unreduced)};
   }
+  readDemands();
   return success();
+}
+
+/// A sum that only a constraint or the return reads gets the layout that they ask for. The
+/// layout that propagation gave it would be a detour.
+void Partitioner::readDemands() {
+  Block &block = func.getBody().front();
+  for (Operation &op : block.without_terminator()) {
+    if (op.getNumOperands() == 0 || !contracts(factors.getFactors(&op).rule))
+      continue;
+    for (Value value : op.getResults()) {
+      if (!value.hasOneUse())
+        continue;
+      OpOperand &use = *value.use_begin();
+      if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner())) {
+        if (!isCrossing(constrain))
+          getState(value).target = getState(constrain.getResult()).target;
+      } else if (use.getOwner() == block.getTerminator()) {
+        getState(value).target = resultTargets[use.getOperandNumber()].sharding;
+      }
+    }
+  }
 }
 
 /// Chooses one padded size for each leaf: a multiple of every number of shards that occurs,
@@ -90,7 +126,7 @@ void Partitioner::choosePadding() {
     add(value, states[index].target);
   for (auto [value, target] :
        llvm::zip_equal(func.getBody().front().getTerminator()->getOperands(), resultTargets))
-    add(value, target);
+    add(value, target.sharding);
   padded.assign(multiple.size(), 1);
   for (auto [leaf, size] : llvm::enumerate(multiple)) {
     padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
@@ -158,58 +194,8 @@ RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sh
 }
 
 //===----------------------------------------------------------------------===//
-// Assignments
+// Values
 //===----------------------------------------------------------------------===//
-
-ValueSharding Partitioner::project(Value value, const FactorRule::ValueFactors &dims,
-                                   const FactorAnalysis::OpFactors &opFactors,
-                                   const Assignment &assignment) const {
-  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
-  for (auto [d, dim] : llvm::enumerate(dims)) {
-    size_t leaf = 0;
-    for (int factor : dim)
-      for (const AxisList &axes : assignment[factor])
-        if (leaf < sharding.dims[d].size())
-          sharding.dims[d][leaf++] = axes;
-  }
-  return sharding;
-}
-
-/// Chooses the axes over which an op computes, for each factor:
-/// - A contracted factor takes the axes of the operands and leaves a partial sum.
-/// - A parallel factor takes the axes of the results that no other factor has taken.
-/// - A special factor takes none.
-Partitioner::Assignment Partitioner::assign(Operation *op) {
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  const FactorRule &rule = opFactors.rule;
-  Assignment assignment;
-  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
-    assignment.emplace_back(leaves.size());
-  AxisList used;
-  auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
-    const ValueSharding &target = getState(value).target;
-    for (auto [d, dim] : llvm::enumerate(dims)) {
-      size_t leaf = 0;
-      for (int factor : dim)
-        for (size_t j = 0; j < assignment[factor].size(); ++j, ++leaf) {
-          if (leaf >= target.dims[d].size() || rule.factors[factor].kind != kind)
-            continue;
-          const AxisList &axes = target.dims[d][leaf];
-          if (axes.empty() || !assignment[factor][j].empty() || anyOverlap(used, axes))
-            continue;
-          assignment[factor][j] = axes;
-          used.append(axes.begin(), axes.end());
-        }
-    }
-  };
-  // Weights come first, since their layouts cost more to change than those of activations.
-  // The weight of an op that contracts is its last operand.
-  for (int i = rule.operands.size() - 1; i >= 0; --i)
-    take(op->getOperand(i), rule.operands[i], FactorKind::Contracted);
-  for (auto [result, dims] : llvm::zip(op->getResults(), rule.results))
-    take(result, dims, FactorKind::Parallel);
-  return assignment;
-}
 
 ValueSharding Partitioner::projectBroadcast(Value value, Value target,
                                             const ValueSharding &sharding) const {
@@ -223,16 +209,12 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
   return result;
 }
 
-//===----------------------------------------------------------------------===//
-// Values
-//===----------------------------------------------------------------------===//
-
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
-                                      Location loc) {
+                                      Location loc, ArrayRef<Axis> unreduced) {
   Layout source = getLayout(global, from.sharding, from.unreduced);
-  Layout target = getLayout(global, to);
+  Layout target = getLayout(global, to, unreduced);
   auto moved = changesOrder(global, from.sharding, to)
-                   ? reshardByLeaves(global, from, to, loc)
+                   ? reshardByLeaves(global, from, to, loc, unreduced)
                    : resharder.reshard(builder, loc, from.value, source, target);
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
@@ -257,7 +239,8 @@ bool Partitioner::changesOrder(Value global, const ValueSharding &from,
 /// A reshard that changes orders. Each leaf is a dimension of its own while it is resharded.
 /// Between two orders a leaf is not sharded, and has its padded size.
 FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
-                                              const ValueSharding &to, Location loc) {
+                                              const ValueSharding &to, Location loc,
+                                              ArrayRef<Axis> unreduced) {
   Layout at, target;
   for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global))) {
     for (auto [i, leaf] : llvm::enumerate(leaves)) {
@@ -266,6 +249,7 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
     }
   }
   at.unreduced = from.unreduced;
+  target.unreduced.assign(unreduced.begin(), unreduced.end());
   for (Layout *layout : {&at, &target})
     for (DimLayout &dim : layout->dims)
       dim.factors.front().padding = Padding::Arbitrary;
@@ -297,15 +281,31 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
   return nn::ReshapeOp::create(builder, loc, getLocalType(global, to), *moved).getResult();
 }
 
-FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
+/// The id of a value names it in comparisons of programs. The local op that makes the whole
+/// value carries it.
+static void moveId(Value global, Value local) {
+  Operation *op = global.getDefiningOp();
+  if (auto id = op ? op->getAttr(nn::NnDialect::kIdAttr) : Attribute())
+    if (Operation *def = local.getDefiningOp())
+      def->setAttr(nn::NnDialect::kIdAttr, id);
+}
+
+FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc,
+                                  ArrayRef<Axis> unreduced) {
   State &state = getState(value);
   if (state.isDeferred) {
     // The only user gets the sum reduced to the layout that it needs.
-    if (state.rest.empty() && value.hasOneUse())
-      return reshard(value, state.local, sharding, value.getLoc());
+    if (state.rest.empty() && value.hasOneUse()) {
+      auto reduced = reshard(value, state.local, sharding, value.getLoc(), unreduced);
+      if (succeeded(reduced) && unreduced.empty())
+        moveId(value, *reduced);
+      return reduced;
+    }
     if (failed(materialize(value)))
       return failure();
   }
+  if (!unreduced.empty())
+    return reshard(value, state.local, sharding, loc, unreduced);
   if (state.local.sharding == sharding)
     return state.local.value;
   for (auto &[known, copy] : state.copies)
@@ -363,10 +363,7 @@ LogicalResult Partitioner::materialize(Value value) {
     sum = nn::AddOp::create(builder, value.getLoc(), sum.getType(), sum, *term);
   }
   state.local = {sum, state.target, {}};
-  Operation *op = value.getDefiningOp();
-  if (auto id = op ? op->getAttr(nn::NnDialect::kIdAttr) : Attribute())
-    if (Operation *def = sum.getDefiningOp())
-      def->setAttr(nn::NnDialect::kIdAttr, id);
+  moveId(value, sum);
   return success();
 }
 
@@ -425,18 +422,12 @@ LogicalResult Partitioner::partition(Operation *op) {
     return define(result, {*value, target, {}});
   }
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
-    ValueSharding target = getState(result).target;
-    auto value = use(constrain.getInput(), target, op->getLoc());
+    const State &state = getState(result);
+    ValueSharding target = state.target;
+    AxisList unreduced = state.unreduced;
+    auto value = use(constrain.getInput(), target, op->getLoc(), unreduced);
     if (failed(value))
       return failure();
-    AxisList unreduced = getState(result).unreduced;
-    if (!unreduced.empty()) {
-      value =
-          resharder.reshard(builder, op->getLoc(), *value, getLayout(constrain.getInput(), target),
-                            getLayout(result, target, unreduced));
-      if (failed(value))
-        return failure();
-    }
     return define(result, {*value, target, unreduced});
   }
   if (auto add = dyn_cast<nn::AddOp>(op)) {
@@ -454,13 +445,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
   Assignment assignment = assign(op);
-  AxisList unreduced;
-  for (auto [factor, axes] : llvm::zip_equal(rule.factors, assignment))
-    if (factor.kind == FactorKind::Contracted)
-      for (const AxisList &leaf : axes)
-        unreduced.append(leaf.begin(), leaf.end());
-  llvm::sort(unreduced);
-  canonicalizeAxes(unreduced, mesh);
+  AxisList unreduced = getContractedAxes(rule, assignment);
 
   // A bias is added once, not to every partial sum.
   SmallVector<Value, 2> rest;
@@ -544,13 +529,13 @@ LogicalResult Partitioner::run() {
   SmallVector<Value> results;
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    const ValueSharding &target = resultTargets[i];
-    auto result = use(value, target, terminator->getLoc());
+    const auto &[target, unreduced] = resultTargets[i];
+    auto result = use(value, target, terminator->getLoc(), unreduced);
     if (failed(result))
       return failure();
     results.push_back(*result);
     resultTypes.push_back(result->getType());
-    auto [sharding, global] = describe(value, target);
+    auto [sharding, global] = describe(value, target, unreduced);
     func.setResultAttr(i, DistDialect::kShardingAttr, sharding);
     func.setResultAttr(i, DistDialect::kGlobalAttr, global);
   }

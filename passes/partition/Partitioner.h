@@ -21,7 +21,8 @@ namespace meshwright {
 /// - Each global value has one target: the sharding that propagation gave it. The local value
 ///   has that sharding, or is a partial sum that is deferred to its only user.
 /// - `assign` chooses the axes over which an op computes. Operands are resharded to them, and
-///   results to their targets.
+///   results to their targets. A partial sum is resharded once, to the layout that its only
+///   user asks for.
 /// - Copies of a value in other shardings are made once.
 /// - Padded sizes are the same for all values of a class of tied factors.
 ///
@@ -72,6 +73,10 @@ private:
   }
 
   mlir::LogicalResult readTargets();
+  mlir::FailureOr<dist::AxisList>
+  readUnreduced(dist::ShardingAttr attr,
+                mlir::function_ref<mlir::InFlightDiagnostic()> emitError) const;
+  void readDemands();
   void choosePadding();
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
                          mlir::ArrayRef<dist::Axis> unreduced = {}) const;
@@ -90,7 +95,13 @@ private:
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
 
+  /// True if the op contracts a factor: its result may be a partial value.
+  static bool contracts(const dist::FactorRule &rule);
+  dist::AxisList getContractedAxes(const dist::FactorRule &rule,
+                                   const Assignment &assignment) const;
   Assignment assign(mlir::Operation *op);
+  Assignment assignInOrder(mlir::Operation *op);
+  class AssignmentSearch;
   ValueSharding project(mlir::Value value, const dist::FactorRule::ValueFactors &dims,
                         const FactorAnalysis::OpFactors &opFactors,
                         const Assignment &assignment) const;
@@ -118,18 +129,21 @@ private:
                         mlir::ArrayRef<mlir::Type> types);
 
   /// Returns true if a partial sum may be reduced later, because its only user adds it to
-  /// other values.
+  /// other values or asks for a layout.
   bool canWait(mlir::Value value) const;
   mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
   mlir::LogicalResult materialize(mlir::Value value);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
-                                   mlir::Location loc);
+                                   mlir::Location loc,
+                                   mlir::ArrayRef<dist::Axis> unreduced = {});
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
-                                       const ValueSharding &to, mlir::Location loc);
+                                       const ValueSharding &to, mlir::Location loc,
+                                       mlir::ArrayRef<dist::Axis> unreduced = {});
   bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshardByLeaves(mlir::Value global, const Local &from,
-                                               const ValueSharding &to, mlir::Location loc);
+                                               const ValueSharding &to, mlir::Location loc,
+                                               mlir::ArrayRef<dist::Axis> unreduced);
 
   mlir::func::FuncOp func;
   dist::MeshAttr mesh;
@@ -146,8 +160,12 @@ private:
   mlir::Operation *derivedTo = nullptr;
   /// The intended layouts of local reshapes and reshards, in a program with padding.
   llvm::DenseMap<mlir::Value, dist::Layout> known;
-  /// Shardings that the signature gives the results.
-  mlir::SmallVector<ValueSharding, 2> resultTargets;
+  /// The layout that the signature promises of a result.
+  struct ResultTarget {
+    ValueSharding sharding;
+    dist::AxisList unreduced;
+  };
+  mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The padded size of each leaf where it is sharded.
   mlir::SmallVector<int64_t> padded;
   /// Whether any of them is padded. If none is, layouts of local values are not derived.

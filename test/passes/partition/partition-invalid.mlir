@@ -24,3 +24,13 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.shardin
   %y = arith.addf %x, %x : tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>}) {
+  %y = nn.relu %x {dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<4xf32>
+  // expected-error @below {{result 0: is unreduced by another reduction than a sum, which is not supported}}
+  return %y : tensor<4xf32>
+}

@@ -1,0 +1,310 @@
+//===- Assign.cpp - the axes over which an op computes --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// 1. `assignInOrder` takes the axes of operands for contracted factors, then those of results
+//    for parallel factors.
+// 2. If an operand of a contraction has to move for that, `AssignmentSearch` prices the other
+//    assignments, and takes a cheaper one.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/partition/Partitioner.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+ValueSharding Partitioner::project(Value value, const FactorRule::ValueFactors &dims,
+                                   const FactorAnalysis::OpFactors &opFactors,
+                                   const Assignment &assignment) const {
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  for (auto [d, dim] : llvm::enumerate(dims)) {
+    size_t leaf = 0;
+    for (int factor : dim)
+      for (const AxisList &axes : assignment[factor])
+        if (leaf < sharding.dims[d].size())
+          sharding.dims[d][leaf++] = axes;
+  }
+  return sharding;
+}
+
+bool Partitioner::contracts(const FactorRule &rule) {
+  return llvm::any_of(rule.factors,
+                      [](const RuleFactor &f) { return f.kind == FactorKind::Contracted; });
+}
+
+/// The axes over which the op's results are unreduced.
+AxisList Partitioner::getContractedAxes(const FactorRule &rule,
+                                        const Assignment &assignment) const {
+  AxisList axes;
+  for (auto [factor, leaves] : llvm::zip_equal(rule.factors, assignment))
+    if (factor.kind == FactorKind::Contracted)
+      for (const AxisList &leaf : leaves)
+        axes.append(leaf.begin(), leaf.end());
+  llvm::sort(axes);
+  canonicalizeAxes(axes, mesh);
+  return axes;
+}
+
+/// Visits each leaf of each factor in the dimensions of a value.
+static void forEachLeaf(const FactorRule::ValueFactors &dims, const ValueSharding &sharding,
+                        const FactorAnalysis::OpFactors &opFactors,
+                        function_ref<void(int factor, size_t leaf, const AxisList &axes)> visit) {
+  for (auto [d, dim] : llvm::enumerate(dims)) {
+    size_t next = 0;
+    for (int factor : dim)
+      for (size_t j = 0; j < opFactors.leaves[factor].size(); ++j, ++next)
+        if (next < sharding.dims[d].size())
+          visit(factor, j, sharding.dims[d][next]);
+  }
+}
+
+/// Chooses axes for each factor:
+/// - A contracted factor takes the axes of the operands and leaves a partial sum.
+/// - A parallel factor takes the axes of the results up to the first one that another factor
+///   has taken.
+/// - Other factors take none.
+Partitioner::Assignment Partitioner::assignInOrder(Operation *op) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  Assignment assignment;
+  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+    assignment.emplace_back(leaves.size());
+  AxisList used;
+  auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
+    forEachLeaf(dims, getState(value).target, opFactors,
+                [&](int factor, size_t leaf, const AxisList &axes) {
+                  AxisList &own = assignment[factor][leaf];
+                  if (rule.factors[factor].kind != kind || !own.empty())
+                    return;
+                  for (const Axis &axis : axes) {
+                    if (anyOverlap(used, axis))
+                      break;
+                    own.push_back(axis);
+                  }
+                  used.append(own.begin(), own.end());
+                });
+  };
+  // Weights come first, since their layouts cost more to change than those of activations.
+  // The weight of an op that contracts is its last operand.
+  for (int i = rule.operands.size() - 1; i >= 0; --i)
+    take(op->getOperand(i), rule.operands[i], FactorKind::Contracted);
+  for (auto [result, dims] : llvm::zip(op->getResults(), rule.results))
+    take(result, dims, FactorKind::Parallel);
+  return assignment;
+}
+
+//===----------------------------------------------------------------------===//
+// Search
+//===----------------------------------------------------------------------===//
+
+/// Finds the assignment whose moves cost least: of the operands to the layouts that the op
+/// reads, and of the results to the layouts that their users read.
+/// - A factor takes the axes that an operand or a result gives it, or the first ones of them.
+/// - A parameter moves no further than with the assignment to begin with.
+/// - Ties go to the assignment to begin with, then to the one found first.
+class Partitioner::AssignmentSearch {
+public:
+  AssignmentSearch(Partitioner &partitioner, Operation *op)
+      : partitioner(partitioner), op(op), opFactors(partitioner.factors.getFactors(op)) {}
+
+  Assignment run(Assignment first);
+
+private:
+  /// Assignments that are priced at most.
+  static constexpr int kMaxPriced = 128;
+
+  void collectChoices(const Assignment &first);
+  void visit(size_t place);
+  bool keepsParameters() const;
+  std::optional<Cost> getOperandCost(unsigned i, const Assignment &assignment) const;
+  std::optional<Cost> getCost(const Assignment &assignment) const;
+
+  Partitioner &partitioner;
+  Operation *op;
+  const FactorAnalysis::OpFactors &opFactors;
+
+  /// A leaf of a factor, and the axes that it may take.
+  struct Place {
+    int factor;
+    size_t leaf;
+    SmallVector<AxisList, 4> choices;
+  };
+  std::vector<Place> places;
+  /// The operands that are parameters, and their shardings in the first assignment.
+  SmallVector<std::pair<unsigned, ValueSharding>, 2> parameters;
+  Assignment current, best;
+  std::optional<Cost> bestCost;
+  AxisList used;
+  int numPriced = 0;
+};
+
+/// Returns true for an argument that is a parameter, and for a view of one.
+static bool isParameter(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (!op->hasTrait<Reindexes>())
+      return false;
+    value = op->getOperand(0);
+  }
+  auto arg = cast<BlockArgument>(value);
+  auto func = cast<func::FuncOp>(arg.getOwner()->getParentOp());
+  return bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
+}
+
+/// The cost of the move of an operand to the layout in which the op reads it. None if there is
+/// no such move.
+std::optional<Cost>
+Partitioner::AssignmentSearch::getOperandCost(unsigned i, const Assignment &assignment) const {
+  Value value = op->getOperand(i);
+  const State &state = partitioner.getState(value);
+  ValueSharding to =
+      partitioner.project(value, opFactors.rule.operands[i], opFactors, assignment);
+  // A generated value has every layout.
+  Operation *def = value.getDefiningOp();
+  if ((!state.isDeferred && state.local.sharding == to) || (def && def->getNumOperands() == 0))
+    return Cost();
+  for (const auto &[known, copy] : state.copies)
+    if (known == to)
+      return Cost();
+  if (partitioner.changesOrder(value, state.local.sharding, to))
+    return std::nullopt;
+  auto plan = partitioner.resharder.plan(
+      partitioner.getLayout(value, state.local.sharding, state.local.unreduced),
+      partitioner.getLayout(value, to), getElementTypeOrSelf(value.getType()));
+  if (failed(plan))
+    return std::nullopt;
+  return (*plan)->cost;
+}
+
+std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &assignment) const {
+  Cost cost;
+  for (unsigned i = 0, e = op->getNumOperands(); i < e; ++i) {
+    std::optional<Cost> own = getOperandCost(i, assignment);
+    if (!own)
+      return std::nullopt;
+    cost = cost + *own;
+  }
+  AxisList unreduced = partitioner.getContractedAxes(opFactors.rule, assignment);
+  for (auto [value, dims] : llvm::zip_equal(op->getResults(), opFactors.rule.results)) {
+    ValueSharding natural = partitioner.project(value, dims, opFactors, assignment);
+    const ValueSharding &target = partitioner.getState(value).target;
+    if (partitioner.changesOrder(value, natural, target))
+      return std::nullopt;
+    auto plan = partitioner.resharder.plan(partitioner.getLayout(value, natural, unreduced),
+                                           partitioner.getLayout(value, target),
+                                           getElementTypeOrSelf(value.getType()));
+    if (failed(plan))
+      return std::nullopt;
+    cost = cost + (*plan)->cost;
+  }
+  return cost;
+}
+
+/// Lists the choices of each leaf. Leaves of parameters come first, then those of results, so
+/// that the axes of these decide early.
+void Partitioner::AssignmentSearch::collectChoices(const Assignment &first) {
+  const FactorRule &rule = opFactors.rule;
+  auto add = [&](Value value, const FactorRule::ValueFactors &dims) {
+    forEachLeaf(dims, partitioner.getState(value).target, opFactors,
+                [&](int factor, size_t leaf, const AxisList &axes) {
+                  FactorKind kind = rule.factors[factor].kind;
+                  if (kind != FactorKind::Parallel && kind != FactorKind::Contracted)
+                    return;
+                  auto place = llvm::find_if(places, [&](const Place &p) {
+                    return p.factor == factor && p.leaf == leaf;
+                  });
+                  if (place == places.end()) {
+                    places.push_back({factor, leaf, {first[factor][leaf]}});
+                    place = std::prev(places.end());
+                  }
+                  for (size_t length = axes.size() + 1; length-- > 0;) {
+                    AxisList prefix(axes.begin(), axes.begin() + length);
+                    if (!llvm::is_contained(place->choices, prefix))
+                      place->choices.push_back(std::move(prefix));
+                  }
+                });
+  };
+  for (const auto &[i, sharding] : parameters)
+    add(op->getOperand(i), rule.operands[i]);
+  for (auto [value, dims] : llvm::zip_equal(op->getResults(), rule.results))
+    add(value, dims);
+  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+    add(operand, rule.operands[i]);
+}
+
+/// Returns true if each parameter stays where it is, may be cut further, or is read as with the
+/// first assignment.
+bool Partitioner::AssignmentSearch::keepsParameters() const {
+  for (const auto &[i, first] : parameters) {
+    Value value = op->getOperand(i);
+    ValueSharding to =
+        partitioner.project(value, opFactors.rule.operands[i], opFactors, current);
+    if (to == first)
+      continue;
+    for (auto [have, want] : llvm::zip_equal(partitioner.getState(value).local.sharding.dims,
+                                             to.dims))
+      for (auto [own, axes] : llvm::zip_equal(have, want))
+        if (own.size() > axes.size() || !std::equal(own.begin(), own.end(), axes.begin()))
+          return false;
+  }
+  return true;
+}
+
+void Partitioner::AssignmentSearch::visit(size_t place) {
+  if (place == places.size()) {
+    if (numPriced == kMaxPriced || !keepsParameters())
+      return;
+    ++numPriced;
+    std::optional<Cost> cost = getCost(current);
+    if (cost && *cost < *bestCost) {
+      bestCost = cost;
+      best = current;
+    }
+    return;
+  }
+  const Place &own = places[place];
+  for (const AxisList &axes : own.choices) {
+    if (anyOverlap(used, axes))
+      continue;
+    size_t before = used.size();
+    used.append(axes.begin(), axes.end());
+    current[own.factor][own.leaf] = axes;
+    visit(place + 1);
+    used.truncate(before);
+    current[own.factor][own.leaf].clear();
+  }
+}
+
+Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment first) {
+  bool moves = false;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    std::optional<Cost> cost = getOperandCost(i, first);
+    if (!cost)
+      return first;
+    moves |= cost->launches > 0;
+  }
+  bestCost = moves ? getCost(first) : std::nullopt;
+  if (!bestCost)
+    return first;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+    if (isParameter(operand))
+      parameters.push_back(
+          {i, partitioner.project(operand, opFactors.rule.operands[i], opFactors, first)});
+  collectChoices(first);
+  best = first;
+  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
+    current.emplace_back(leaves.size());
+  visit(0);
+  return best;
+}
+
+Partitioner::Assignment Partitioner::assign(Operation *op) {
+  Assignment first = assignInOrder(op);
+  if (!contracts(factors.getFactors(op).rule))
+    return first;
+  return AssignmentSearch(*this, op).run(std::move(first));
+}
