@@ -11,6 +11,8 @@
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/annotate/Passes.h"
 #include "meshwright/passes/annotate/Pipeline.h"
+#include "meshwright/passes/bind/Passes.h"
+#include "meshwright/passes/bind/Pipeline.h"
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/optimise/Pipeline.h"
 #include "meshwright/passes/partition/Passes.h"
@@ -27,6 +29,12 @@
 
 using namespace mlir;
 using namespace meshwright;
+
+LogicalResult meshwright::bindState(ModuleOp module) {
+  PassManager manager(module.getContext());
+  buildBindPipeline(manager);
+  return manager.run(module);
+}
 
 void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &options) {
   buildSchedulePipeline(pm, options);
@@ -94,6 +102,8 @@ static void addTarget(OpPassManager &pm, const ParallelizeOptions &options) {
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
+    // All other phases see state as arguments and results.
+    buildBindPipeline(pm);
     addTarget(pm, options);
     buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});
     return;
@@ -116,6 +126,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;
   case Phase::Rt: {
+    // A global program for one rank may enter here.
+    buildBindPipeline(pm);
     ScheduleOptions schedule;
     schedule.verifyPlacement = true;
     buildSchedulePhase(pm, schedule);
@@ -140,6 +152,7 @@ void meshwright::registerPasses() {
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
 
+  registerBindPasses();
   registerAnnotatePasses();
   registerPropagatePasses();
   registerPartitionPasses();

@@ -11,6 +11,7 @@
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
+#include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/PassManager.h"
 
 namespace meshwright {
@@ -23,6 +24,10 @@ enum class Phase { Annotated, Propagated, Partitioned, Optimised, Spmd, Rt };
 /// Functions that are SPMD already are changed by Optimised, Spmd and Rt only.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
+
+/// Turns reads and writes of state into arguments and results (see `bind-state`), as all
+/// phases do first. For programs that run as they are. Fails after an error.
+mlir::LogicalResult bindState(mlir::ModuleOp module);
 
 /// Adds the schedule phase, and the proof of its result if `options` ask for it: from an
 /// SPMD program, or a global one for one rank, to planned launches.

@@ -131,6 +131,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
           return failure();
       return success();
     }
+    if (auto memory = dyn_cast<MemoryOpInterface>(op))
+      return verifySharding(op, attr.getValue(), memory.getMemoryType());
     if (op->getNumResults() != 1)
       return op->emitOpError() << "'dist.sharding': expected a list of " << op->getNumResults()
                                << " shardings";

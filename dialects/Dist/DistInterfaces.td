@@ -131,6 +131,18 @@ def Dist_LogSumExpOpInterface : OpInterface<"LogSumExpOpInterface"> {
   ];
 }
 
+def Dist_MemoryOpInterface : OpInterface<"MemoryOpInterface"> {
+  let cppNamespace = "::meshwright::dist";
+  let description = [{
+    Declares memory of a module that outlives a call. Its `dist.sharding` is the layout of
+    the memory on the ranks.
+  }];
+  let methods = [
+    InterfaceMethod<"The global type of the memory.", "::mlir::RankedTensorType",
+                    "getMemoryType">
+  ];
+}
+
 def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{

@@ -69,6 +69,15 @@ MESHWRIGHT_OP_TRAIT(RowNorm);
 /// must be in their natural order.
 MESHWRIGHT_OP_TRAIT(CountsElements);
 
+//===----------------------------------------------------------------------===//
+// Of ops that touch memory
+//===----------------------------------------------------------------------===//
+
+/// Reads or writes memory of the module (`MemoryOpInterface`) by its name. `bind-state`
+/// turns such an op into an argument or a result of its function; the phases after it know
+/// values only.
+MESHWRIGHT_OP_TRAIT(NamesMemory);
+
 #undef MESHWRIGHT_OP_TRAIT
 
 } // namespace meshwright::dist

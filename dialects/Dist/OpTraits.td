@@ -38,4 +38,7 @@ def Dist_Product : Dist_Trait<"Product">;
 def Dist_RowNorm : Dist_Trait<"RowNorm">;
 def Dist_CountsElements : Dist_Trait<"CountsElements">;
 
+// Of ops that touch memory.
+def Dist_NamesMemory : Dist_Trait<"NamesMemory">;
+
 #endif

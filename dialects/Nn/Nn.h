@@ -16,6 +16,8 @@
 #include "mlir/IR/Dialect.h"
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
@@ -43,6 +45,17 @@ broadcastShapes(llvm::ArrayRef<llvm::ArrayRef<int64_t>> shapes);
 /// boundaries of the shapes do not meet (6x4 -> 8x3), each dimension between two common
 /// boundaries gets a Special factor of its own. Dimensions of size 1 get none.
 dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayRef<int64_t> to);
+
+/// The entries of a module: its public functions that have a body. `@main` is the first and
+/// the default; without it the first in the module is.
+llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
+
+/// The state of this name in the module around an op, or null.
+StateOp lookupState(mlir::Operation *from, llvm::StringRef name);
+
+/// Verifies an argument or a result of a function that stands for a state (`nn.state`).
+mlir::LogicalResult verifyBoundState(mlir::FunctionOpInterface function, unsigned index,
+                                     bool isResult, llvm::StringRef name);
 
 } // namespace meshwright::nn
 

@@ -94,7 +94,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return success();
   }
   for (StringRef misplaced :
-       {kInputAttr, kParameterAttr, kAliasesAttr, kParameterOffsetsAttr, kOutputAttr})
+       {kInputAttr, kParameterAttr, kStateAttr, kAliasesAttr, kParameterOffsetsAttr, kOutputAttr})
     if (attribute.getName() == misplaced)
       return op->emitOpError()
              << "expected " << misplaced
@@ -114,16 +114,22 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
   StringRef name = attribute.getName();
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
 
-  if (name == kInputAttr || name == kParameterAttr) {
-    if (isParameter && function.getArgAttr(argIndex, kInputAttr))
-      return op->emitOpError() << "expected " << where
-                               << " to be an input or a parameter, got both " << kInputAttr
-                               << " and " << kParameterAttr;
-    return verifyName(op, attribute, where);
+  if (name == kInputAttr || name == kParameterAttr || name == kStateAttr) {
+    for (StringRef other : {kInputAttr, kParameterAttr, kStateAttr})
+      if (other != name && function.getArgAttr(argIndex, other))
+        return op->emitOpError() << "expected " << where
+                                 << " to be an input, a parameter or a state, got both "
+                                 << std::min(name, other) << " and " << std::max(name, other);
+    if (failed(verifyName(op, attribute, where)))
+      return failure();
+    if (name == kStateAttr)
+      return verifyBoundState(function, argIndex, /*isResult=*/false,
+                              cast<StringAttr>(attribute.getValue()));
+    return success();
   }
 
   if (name != kAliasesAttr && name != kParameterOffsetsAttr)
-    return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.aliases, "
+    return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.state, nn.aliases, "
                                 "nn.parameter_offsets on "
                              << where << ", got " << name;
   if (!isParameter)
@@ -152,8 +158,18 @@ LogicalResult NnDialect::verifyRegionResultAttribute(Operation *op, unsigned reg
                                                      unsigned resultIndex,
                                                      NamedAttribute attribute) {
   std::string where = "result " + std::to_string(resultIndex);
-  if (attribute.getName() != kOutputAttr)
-    return op->emitOpError() << "expected nn.output on " << where << ", got "
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  bool isState = attribute.getName() == kStateAttr;
+  if (!function || (attribute.getName() != kOutputAttr && !isState))
+    return op->emitOpError() << "expected nn.output or nn.state on " << where << ", got "
                              << attribute.getName().strref();
-  return verifyName(op, attribute, where);
+  if (failed(verifyName(op, attribute, where)))
+    return failure();
+  if (!isState)
+    return success();
+  if (function.getResultAttr(resultIndex, kOutputAttr))
+    return op->emitOpError() << "expected " << where
+                             << " to be an output or a state, got both nn.output and nn.state";
+  return verifyBoundState(function, resultIndex, /*isResult=*/true,
+                          cast<StringAttr>(attribute.getValue()));
 }

@@ -35,6 +35,9 @@ def Nn_Dialect : Dialect {
     static constexpr llvm::StringLiteral kParameterOffsetsAttr = "nn.parameter_offsets";
     /// On a result of the entry: the output's name.
     static constexpr llvm::StringLiteral kOutputAttr = "nn.output";
+    /// On an argument or a result of the entry: the state whose value before the call
+    /// it is, or after it.
+    static constexpr llvm::StringLiteral kStateAttr = "nn.state";
     /// On an op: the identity of its value, kept from import to the last pass
     /// (i64).
     static constexpr llvm::StringLiteral kIdAttr = "nn.id";

@@ -13,7 +13,9 @@ include "meshwright/dialects/Dist/DistInterfaces.td"
 include "meshwright/dialects/Dist/OpTraits.td"
 include "mlir/IR/AttrTypeBase.td"
 include "mlir/IR/EnumAttr.td"
+include "mlir/IR/BuiltinAttributeInterfaces.td"
 include "mlir/IR/OpAsmInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
@@ -51,11 +53,15 @@ def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind"> {
 
 /// An op. Its traits include one of the kinds of OpTraits.td. `own` lists the methods of
 /// its interfaces that it defines instead of their defaults.
-class Nn_Op<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
-    : Op<Nn_Dialect, mnemonic, !listconcat([Pure,
+class Nn_AnyOp<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
+    : Op<Nn_Dialect, mnemonic, !listconcat([
         DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, own>,
         DeclareOpInterfaceMethods<Dist_PaddingOpInterface, own>,
         DeclareOpInterfaceMethods<Dist_WorkOpInterface, own>], traits)>;
+
+/// An op without side effects.
+class Nn_Op<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
+    : Nn_AnyOp<mnemonic, !listconcat([Pure], traits), own>;
 
 /// Its factor rule follows from the trait. An op that is linear in an operand says so
 /// in a rule of its own.
@@ -150,6 +156,67 @@ def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap], ["getFactorRule"]> {
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
+}
+
+//===----------------------------------------------------------------------===//
+// State
+//===----------------------------------------------------------------------===//
+
+def Nn_StateOp
+    : Nn_AnyOp<"state", [Symbol, HasParent<"::mlir::ModuleOp">, Dist_Structural,
+                DeclareOpInterfaceMethods<Dist_MemoryOpInterface>],
+               ["getFactorRule", "getFlops"]> {
+  let summary = "memory of the module that outlives a call";
+  let description = [{
+    It starts as the parameter `parameter` of the weights file, or with all elements
+    equal to `fill`. Without either it starts as the parameter of its own name. It may
+    carry `dist.sharding`, its layout on the ranks in all entries.
+
+    ```mlir
+    nn.state @"layers.0.keys" {fill = 0.0 : f32} : tensor<2x4x16x8xf32>
+    nn.state @mean {parameter = "norm.running_mean"} : tensor<8xf32>
+    ```
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<Nn_Tensor>:$type,
+                       OptionalAttr<StrAttr>:$parameter, OptionalAttr<TypedAttrInterface>:$fill);
+  let assemblyFormat = "$sym_name attr-dict `:` $type";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The key in the weights file that the state starts as; empty if it has a fill.
+    ::llvm::StringRef getInitialParameter();
+  }];
+}
+
+/// An op that names a state. `bind-state` turns it into an argument or a result.
+class Nn_StateUserOp<string mnemonic, list<Trait> traits>
+    : Nn_AnyOp<mnemonic, !listconcat([Dist_MovesOnly, Dist_NamesMemory,
+                          DeclareOpInterfaceMethods<SymbolUserOpInterface>], traits)>;
+
+def Nn_ReadOp : Nn_StateUserOp<"read", [Pure]> {
+  let summary = "a state as it was before the call";
+  let description = [{
+    The value does not depend on the place of the op in the function, and not on writes.
+
+    ```mlir
+    %0 = nn.read @mean : tensor<8xf32>
+    ```
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$state);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$state attr-dict `:` type($result)";
+}
+
+def Nn_WriteOp : Nn_StateUserOp<"write", [MemoryEffects<[MemWrite]>]> {
+  let summary = "gives a state its value after the call";
+  let description = [{
+    A function has at most one for each state, in its entry block.
+
+    ```mlir
+    nn.write @mean, %1 : tensor<8xf32>
+    ```
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$state, Nn_Tensor:$value);
+  let assemblyFormat = "$state `,` $value attr-dict `:` type($value)";
 }
 
 //===----------------------------------------------------------------------===//

@@ -239,6 +239,8 @@ LogicalResult LaunchWriter::run() {
              << i << " of '" << func.getName() << "' is of type " << type
              << ", expected at most 2^45 elements";
   for (Operation &op : body.without_terminator()) {
+    if (op.hasTrait<dist::NamesMemory>())
+      return op.emitOpError("names a state: expected '--bind-state' to have run");
     for (Type type : op.getResultTypes())
       if (!isTensor(type))
         return op.emitOpError("has a result of type ") << type << ", which cannot be compiled";

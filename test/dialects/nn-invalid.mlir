@@ -1042,12 +1042,12 @@ func.func @parameter(%x: tensor<2xf32> {nn.parameter = ""}) { return }
 
 // -----
 
-// expected-error@+1 {{expected argument 0 to be an input or a parameter, got both nn.input and nn.parameter}}
+// expected-error@+1 {{expected argument 0 to be an input, a parameter or a state, got both nn.input and nn.parameter}}
 func.func @both(%x: tensor<2xf32> {nn.input = "x", nn.parameter = "y"}) { return }
 
 // -----
 
-// expected-error@+1 {{expected one of nn.input, nn.parameter, nn.aliases, nn.parameter_offsets on argument 0, got nn.imput}}
+// expected-error@+1 {{expected one of nn.input, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets on argument 0, got nn.imput}}
 func.func @unknown(%x: tensor<2xf32> {nn.imput = "x"}) { return }
 
 // -----
@@ -1077,7 +1077,7 @@ func.func @output(%x: tensor<2xf32>) -> (tensor<2xf32> {nn.output}) { return %x 
 
 // -----
 
-// expected-error@+1 {{expected nn.output on result 0, got nn.input}}
+// expected-error@+1 {{expected nn.output or nn.state on result 0, got nn.input}}
 func.func @output(%x: tensor<2xf32>) -> (tensor<2xf32> {nn.input = "x"}) { return %x : tensor<2xf32> }
 
 // -----

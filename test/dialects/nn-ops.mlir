@@ -199,3 +199,28 @@ func.func @main(%x: tensor<2x8xf32> {nn.input = "x"},
   %0 = nn.linear %x, %w {nn.id = 7 : i64} : (tensor<2x8xf32>, tensor<4x8xf32>) -> tensor<2x4xf32>
   return %0 : tensor<2x4xf32>
 }
+
+// CHECK: nn.state @steps {fill = 0 : i64} : tensor<i64>
+nn.state @steps {fill = 0 : i64} : tensor<i64>
+// CHECK: nn.state @"norm mean" {parameter = "norm.running_mean"} : tensor<8xf32>
+nn.state @"norm mean" {parameter = "norm.running_mean"} : tensor<8xf32>
+// CHECK: nn.state @seen : tensor<4xi1>
+nn.state @seen : tensor<4xi1>
+
+// CHECK-LABEL: func.func @state
+// CHECK-SAME: [[X:%.+]]: tensor<8xf32>
+func.func @state(%x: tensor<8xf32>) -> (tensor<i64>, tensor<8xf32>) {
+  // CHECK: [[N:%.+]] = nn.read @steps : tensor<i64>
+  %0 = nn.read @steps : tensor<i64>
+  // CHECK: nn.write @"norm mean", [[X]] : tensor<8xf32>
+  nn.write @"norm mean", %x : tensor<8xf32>
+  // CHECK: nn.read @"norm mean" : tensor<8xf32>
+  %1 = nn.read @"norm mean" : tensor<8xf32>
+  return %0, %1 : tensor<i64>, tensor<8xf32>
+}
+
+// CHECK-LABEL: func.func @bound_state
+// CHECK-SAME: tensor<i64> {nn.state = "steps"}) -> (tensor<i64> {nn.state = "steps"})
+func.func @bound_state(%n: tensor<i64> {nn.state = "steps"}) -> (tensor<i64> {nn.state = "steps"}) {
+  return %n : tensor<i64>
+}

@@ -33,3 +33,12 @@ func.func @wide() -> tensor<f32> {
   %1 = nn.reduce sum %0 dims [0, 1, 2] : (tensor<4294967296x4294967296x4xf32>) -> tensor<f32>
   return %1 : tensor<f32>
 }
+
+// -----
+
+nn.state @s : tensor<4xf32>
+func.func @unbound() -> tensor<4xf32> {
+  // expected-error@+1 {{names a state: expected '--bind-state' to have run}}
+  %0 = nn.read @s : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

@@ -1,0 +1,179 @@
+//===- NnState.cpp - memory that outlives a call --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Checks.h"
+
+#include "mlir/IR/SymbolTable.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+
+using dist::FactorRule;
+using dist::Padding;
+
+SmallVector<FunctionOpInterface> nn::getEntries(ModuleOp module) {
+  SmallVector<FunctionOpInterface> entries;
+  for (auto function : module.getOps<FunctionOpInterface>())
+    if (function.isPublic() && !function.isExternal())
+      entries.push_back(function);
+  auto isMain = [](FunctionOpInterface function) { return function.getName() == "main"; };
+  if (auto main = llvm::find_if(entries, isMain); main != entries.end())
+    std::rotate(entries.begin(), main, main + 1);
+  return entries;
+}
+
+StateOp nn::lookupState(Operation *from, StringRef name) {
+  auto module = from->getParentOfType<ModuleOp>();
+  if (!module)
+    return {};
+  // Compares names of states only. A general look-up searches the attributes of every op.
+  for (StateOp state : module.getOps<StateOp>())
+    if (state.getSymName() == name)
+      return state;
+  return {};
+}
+
+//===----------------------------------------------------------------------===//
+// Invariants
+//===----------------------------------------------------------------------===//
+
+/// Checks that
+///  - the state has a name;
+///  - it starts as a parameter or with a fill, not both;
+///  - the fill is one element of the state.
+LogicalResult StateOp::verify() {
+  if (getSymName().empty())
+    return emitOpError() << "has an empty name";
+  if (getParameterAttr() && getFillAttr())
+    return emitOpError() << "@" << getSymName() << " has two initial values, parameter "
+                         << getParameterAttr() << " and fill " << getFillAttr()
+                         << ": expected one";
+  if (getParameterAttr() && getParameterAttr().empty())
+    return emitOpError() << "@" << getSymName() << " starts as a parameter without a name";
+  Type element = getMemoryType().getElementType();
+  TypedAttr fill = getFillAttr();
+  if (fill && (fill.getType() != element || !isa<FloatAttr, IntegerAttr>(fill)))
+    return emitOpError() << "@" << getSymName() << " has fill " << fill << ": expected a number of type "
+                         << element;
+  return success();
+}
+
+RankedTensorType StateOp::getMemoryType() { return cast<RankedTensorType>(getType()); }
+
+StringRef StateOp::getInitialParameter() {
+  if (getFillAttr())
+    return {};
+  return getParameter().value_or(getSymName());
+}
+
+/// Checks a read or a write:
+///  - the module has the state;
+///  - the value has the state's type;
+///  - the function is a global program.
+static LogicalResult verifyUse(Operation *op, FlatSymbolRefAttr name, Type type,
+                               SymbolTableCollection &tables) {
+  auto state = tables.lookupNearestSymbolFrom<StateOp>(op, name);
+  if (!state)
+    return op->emitOpError() << "names " << name
+                             << ", which is no state: expected an nn.state of that name in the module";
+  if (state.getMemoryType() != type) {
+    InFlightDiagnostic error = op->emitOpError() << "has a value of type " << type << ": expected "
+                                                 << state.getMemoryType() << ", the type of " << name;
+    error.attachNote(state.getLoc()) << "the state";
+    return error;
+  }
+  if (dist::getSpmdMeshSymbol(op))
+    return op->emitOpError() << "is in an SPMD function: expected an argument or a result with "
+                             << NnDialect::kStateAttr;
+  return success();
+}
+
+LogicalResult ReadOp::verifySymbolUses(SymbolTableCollection &tables) {
+  return verifyUse(*this, getStateAttr(), getType(), tables);
+}
+
+/// In addition checks that
+///  - the write is in the entry block of a function;
+///  - it is the function's only write of the state.
+LogicalResult WriteOp::verifySymbolUses(SymbolTableCollection &tables) {
+  if (failed(verifyUse(*this, getStateAttr(), getValue().getType(), tables)))
+    return failure();
+  auto function = dyn_cast<FunctionOpInterface>((*this)->getParentOp());
+  if (!function || (*this)->getBlock() != &function.front())
+    return emitOpError() << "of " << getStateAttr()
+                         << " may not happen in every call: expected it in the entry block of a "
+                            "function";
+  for (auto other : (*this)->getBlock()->getOps<WriteOp>()) {
+    if (other == *this)
+      break;
+    if (other.getStateAttr() != getStateAttr())
+      continue;
+    InFlightDiagnostic error = emitOpError() << "is the second one of " << getStateAttr() << " in '"
+                                             << function.getName() << "': expected one";
+    error.attachNote(other.getLoc()) << "the first";
+    return error;
+  }
+  return success();
+}
+
+/// Checks the argument or result `index` of a function that stands for a state:
+///  - the module has the state;
+///  - the value has the state's type, globally;
+///  - the function has no other argument or result for it.
+LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index, bool isResult,
+                                   StringRef name) {
+  std::string where = (isResult ? "result " : "argument ") + std::to_string(index);
+  auto getAttr = [&](unsigned i, StringRef attr) {
+    return isResult ? function.getResultAttr(i, attr) : function.getArgAttr(i, attr);
+  };
+  StateOp state = lookupState(function, name);
+  if (!state)
+    return function.emitOpError() << "has " << where << " for the state '" << name
+                                  << "': expected an nn.state of that name in the module";
+  Type type = isResult ? function.getResultTypes()[index] : function.getArgumentTypes()[index];
+  if (auto global = dyn_cast_or_null<TypeAttr>(getAttr(index, dist::DistDialect::kGlobalAttr)))
+    type = global.getValue();
+  if (type != state.getMemoryType()) {
+    InFlightDiagnostic error = function.emitOpError()
+                               << "has " << where << " of type " << type << " for the state '"
+                               << name << "': expected " << state.getMemoryType();
+    error.attachNote(state.getLoc()) << "the state";
+    return error;
+  }
+  Attribute own = getAttr(index, NnDialect::kStateAttr);
+  for (unsigned i = 0; i < index; ++i)
+    if (getAttr(i, NnDialect::kStateAttr) == own)
+      return function.emitOpError() << "has " << where << " for the state '" << name
+                                    << "', as " << (isResult ? "result " : "argument ") << i
+                                    << ": expected one";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Facts
+//===----------------------------------------------------------------------===//
+
+FactorRule StateOp::getFactorRule() { return {}; }
+Padding StateOp::getResultPadding(const padding::Operands &) { return Padding::Arbitrary; }
+double StateOp::getFlops() { return 0; }
+
+FactorRule ReadOp::getFactorRule() {
+  FactorRule rule;
+  rule.results.push_back(rule.addFactors(shapeOf(getResult())));
+  return rule;
+}
+
+Padding ReadOp::getResultPadding(const padding::Operands &) { return Padding::Arbitrary; }
+
+FactorRule WriteOp::getFactorRule() {
+  FactorRule rule;
+  rule.operands.push_back(rule.addFactors(shapeOf(getValue())));
+  return rule;
+}
+
+Padding WriteOp::getResultPadding(const padding::Operands &) { return Padding::Arbitrary; }

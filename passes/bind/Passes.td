@@ -1,0 +1,53 @@
+//===- Passes.td - bind ------------------------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_BIND_PASSES_TD
+#define MESHWRIGHT_PASSES_BIND_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def BindStatePass : Pass<"bind-state", "::mlir::ModuleOp"> {
+  let summary = "turn reads and writes of state into arguments and results";
+  let description = [{
+    All reads of a state in a function become one argument, and its write becomes a
+    result. Both carry `nn.state`, the name of the state, and its `dist.sharding` if it has
+    one. They follow the function's own arguments and results, in the order of the states
+    in the module. A function has neither for a state that it does not touch. A read that
+    carries `dist.sharding` becomes a `dist.constrain` of the argument.
+
+    It is an error if a state has the name of a parameter or of its alias: one of the two
+    would not see the writes of the other.
+
+    Guarantees that no op of a global function names a state. A module that is bound does
+    not change.
+
+    Before:
+    ```mlir
+    nn.state @steps {fill = 0 : i64} : tensor<i64>
+    func.func @main(%x: tensor<4xf32> {nn.input = "x"}) -> (tensor<i64> {nn.output = "n"}) {
+      %0 = nn.read @steps : tensor<i64>
+      %one = nn.constant dense<1> : tensor<i64>
+      %1 = nn.add %0, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
+      nn.write @steps, %1 : tensor<i64>
+      return %0 : tensor<i64>
+    }
+    ```
+    After:
+    ```mlir
+    nn.state @steps {fill = 0 : i64} : tensor<i64>
+    func.func @main(%x: tensor<4xf32> {nn.input = "x"}, %0: tensor<i64> {nn.state = "steps"})
+        -> (tensor<i64> {nn.output = "n"}, tensor<i64> {nn.state = "steps"}) {
+      %one = nn.constant dense<1> : tensor<i64>
+      %1 = nn.add %0, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
+      return %0, %1 : tensor<i64>, tensor<i64>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+#endif

@@ -1,0 +1,33 @@
+// RUN: sharding-opt %s --split-input-file --bind-state --verify-diagnostics
+
+// expected-note@+1 {{the state}}
+nn.state @w : tensor<4xf32>
+// expected-error@+1 {{parameter 'w' of 'parameter' is the state 'w': expected nn.read @w}}
+func.func @parameter(%w: tensor<4xf32> {nn.parameter = "w"}) { return }
+
+// -----
+
+// expected-note@+1 {{the state}}
+nn.state @tied : tensor<4xf32>
+// expected-error@+1 {{parameter 'w' of 'alias' is another name of the state 'tied': expected nn.read @tied}}
+func.func @alias(%w: tensor<4xf32> {nn.parameter = "w", nn.aliases = ["v", "tied"]}) { return }
+
+// -----
+
+nn.state @s : tensor<4xf32>
+func.func @written_twice(%s: tensor<4xf32> {nn.state = "s"}) -> (tensor<4xf32> {nn.state = "s"}) {
+  // expected-error@+1 {{is of the state 's', which is result 0 of 'written_twice' already: expected one write}}
+  nn.write @s, %s : tensor<4xf32>
+  return %s : tensor<4xf32>
+}
+
+// -----
+
+nn.state @s : tensor<4xf32>
+// expected-error@+1 {{reads or writes state and has 2 blocks, expected one}}
+func.func @blocks() {
+  %s = nn.read @s : tensor<4xf32>
+  return
+^other:
+  return
+}
