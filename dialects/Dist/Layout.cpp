@@ -352,12 +352,16 @@ FactorShardingAttr dist::getFactorAttr(const LayoutFactor &factor, MeshAttr mesh
                                  factor.orderRanks, getAxisRefs(factor.axes, mesh));
 }
 
-ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh) {
+static ShardingAttr spellSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh,
+                                  bool isExact) {
   MLIRContext *context = mesh.getContext();
   SmallVector<DimShardingAttr> dims;
   for (const DimLayout &dim : layout.dims) {
     SmallVector<FactorShardingAttr> factors;
-    bool spelled = dim.factors.size() > 1 || !dim.factors.front().isNatural();
+    const LayoutFactor &first = dim.factors.front();
+    bool isSmallest =
+        first.padded == int64_t(llvm::alignTo(first.size, getNumShards(first.axes)));
+    bool spelled = dim.factors.size() > 1 || !first.isNatural() || (isExact && !isSmallest);
     for (const LayoutFactor &factor : dim.factors)
       factors.push_back(spelled ? getFactorAttr(factor, mesh)
                                 : FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1,
@@ -366,6 +370,15 @@ ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, M
   }
   return ShardingAttr::get(context, symbol, dims, getAxisRefs(layout.unreduced, mesh),
                            layout.reduction);
+}
+
+ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh) {
+  return spellSharding(layout, symbol, mesh, /*isExact=*/false);
+}
+
+ShardingAttr dist::getExactSharding(const Layout &layout, FlatSymbolRefAttr symbol,
+                                    MeshAttr mesh) {
+  return spellSharding(layout, symbol, mesh, /*isExact=*/true);
 }
 
 //===----------------------------------------------------------------------===//

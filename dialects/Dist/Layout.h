@@ -164,6 +164,9 @@ int64_t getOrderChunks(TokenOrder order, int64_t ranks);
 /// The factor that an attribute with a size spells.
 LayoutFactor getFactor(FactorShardingAttr attr, MeshAttr mesh);
 ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
+/// As above for a place without a local type: a factor that is not padded to the smallest
+/// multiple of its number of shards is spelt out.
+ShardingAttr getExactSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 
 llvm::hash_code hash_value(const Layout &layout);
 

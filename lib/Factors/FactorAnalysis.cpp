@@ -7,8 +7,6 @@
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 
-#include "meshwright/lib/Support/OpSignature.h"
-
 #include "llvm/Support/MathExtras.h"
 
 #include <numeric>
@@ -118,7 +116,10 @@ LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
   if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
     return emitError(value.getLoc())
            << "value of type " << type << ", expected at least one element";
-  SmallVector<Leaves, 4> &dims = values[value];
+  auto [known, isNew] = values.try_emplace(value);
+  if (!isNew)
+    return success();
+  SmallVector<Leaves, 4> &dims = known->second;
   for (int64_t size : type.getShape())
     dims.push_back({classes.add(size)});
   return success();
@@ -194,47 +195,102 @@ void FactorAnalysis::numberLeaves(Classes &classes) {
   });
 }
 
-FailureOr<FactorAnalysis> FactorAnalysis::run(func::FuncOp func) {
-  FactorAnalysis analysis;
-  analysis.memo = std::make_unique<Memo>();
-  if (!func.getBody().hasOneBlock())
-    return func.emitOpError() << "has " << func.getBody().getBlocks().size()
-                              << " blocks, expected one";
-  Block &block = func.getBody().front();
-  size_t numOps = block.getOperations().size();
-  analysis.values.reserve(block.getNumArguments() + numOps);
-  analysis.ops.reserve(numOps);
-  analysis.opFactors.reserve(numOps);
-  Classes classes;
-  for (BlockArgument arg : block.getArguments())
-    if (failed(analysis.addValue(arg, classes)))
+/// Gives all places of a shared value the same nodes, before any op cuts them.
+LogicalResult FactorAnalysis::addShared(Classes &classes) {
+  for (const SharedValue &value : shared) {
+    if (failed(addValue(value.getFirst(), classes)))
       return failure();
-  DenseMap<Operation *, const FactorRule *, OpSignature> rules;
+    // A copy, since an insertion moves the entries of the map.
+    SmallVector<Leaves, 4> dims = values.find(value.getFirst())->second;
+    auto tie = [&](Value place) {
+      auto known = values.try_emplace(place, dims).first;
+      // It may be a place of another shared value, too.
+      for (auto [own, other] : llvm::zip_equal(known->second, dims))
+        classes.unify(own, other);
+    };
+    for (BlockArgument argument : value.arguments)
+      tie(argument);
+    for (OpOperand *operand : value.written)
+      tie(operand->get());
+  }
+  return success();
+}
+
+LogicalResult
+FactorAnalysis::addFunction(func::FuncOp func, Classes &classes,
+                            DenseMap<Operation *, const FactorRule *, OpSignature> &rulesByOp) {
+  Block &block = func.getBody().front();
+  for (BlockArgument arg : block.getArguments())
+    if (failed(addValue(arg, classes)))
+      return failure();
   for (Operation &op : block.without_terminator()) {
+    if (op.hasTrait<dist::NamesMemory>())
+      return op.emitOpError() << "names a state: expected '--bind-state' to have run";
     for (Value result : op.getResults())
-      if (failed(analysis.addValue(result, classes)))
+      if (failed(addValue(result, classes)))
         return failure();
-    const FactorRule *&rule = rules[&op];
+    const FactorRule *&rule = rulesByOp[&op];
     if (!rule) {
       if (auto constrain = dyn_cast<ConstrainOp>(op))
-        analysis.rules.push_back(getConstrainRule(constrain));
+        rules.push_back(getConstrainRule(constrain));
       else if (auto iface = dyn_cast<ShardingRuleOpInterface>(op))
-        analysis.rules.push_back(iface.getFactorRule());
+        rules.push_back(iface.getFactorRule());
       else
         return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
-      rule = &analysis.rules.back();
+      rule = &rules.back();
     }
-    analysis.addOp(&op, *rule, classes);
+    addOp(&op, *rule, classes);
   }
-  analysis.numberLeaves(classes);
-  for (BlockArgument arg : block.getArguments())
-    if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
+  return success();
+}
+
+FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) {
+  FactorAnalysis analysis;
+  analysis.memo = std::make_unique<Memo>();
+  size_t numValues = 0, numOps = 0;
+  for (func::FuncOp func : functions) {
+    if (!func.getBody().hasOneBlock())
+      return func.emitOpError() << "has " << func.getBody().getBlocks().size()
+                                << " blocks, expected one";
+    Block &block = func.getBody().front();
+    size_t own = block.getOperations().size();
+    numOps += own;
+    numValues += block.getNumArguments() + own;
+  }
+  analysis.values.reserve(numValues);
+  analysis.ops.reserve(numOps);
+  analysis.opFactors.reserve(numOps);
+  auto shared = meshwright::getSharedValues(functions);
+  if (failed(shared))
+    return failure();
+  analysis.shared = std::move(*shared);
+  Classes classes;
+  DenseMap<Operation *, const FactorRule *, OpSignature> rulesByOp;
+  if (failed(analysis.addShared(classes)))
+    return failure();
+  for (func::FuncOp func : functions)
+    if (failed(analysis.addFunction(func, classes, rulesByOp)))
       return failure();
-  for (Operation &op : block.without_terminator())
-    for (Value result : op.getResults())
-      if (failed(analysis.readOrders(result, getShardingAttr(result))))
+  analysis.numberLeaves(classes);
+  for (func::FuncOp func : functions) {
+    Block &block = func.getBody().front();
+    for (BlockArgument arg : block.getArguments())
+      if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
         return failure();
+    for (Operation &op : block.without_terminator())
+      for (Value result : op.getResults())
+        if (failed(analysis.readOrders(result, getShardingAttr(result))))
+          return failure();
+  }
   return analysis;
+}
+
+SharedFactorAnalysis::SharedFactorAnalysis(Operation *functionOrModule)
+    : factors(failure()) {
+  if (auto module = dyn_cast<ModuleOp>(functionOrModule))
+    factors = FactorAnalysis::run(getGlobalFunctions(module));
+  else
+    factors = FactorAnalysis::run(cast<func::FuncOp>(functionOrModule));
 }
 
 //===----------------------------------------------------------------------===//

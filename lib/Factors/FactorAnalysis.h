@@ -17,6 +17,8 @@
 #define MESHWRIGHT_LIB_FACTORS_FACTORANALYSIS_H
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/Factors/SharedValues.h"
+#include "meshwright/lib/Support/OpSignature.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
@@ -47,6 +49,7 @@ struct ValueSharding {
 /// Classes of tied factors, called leaves. Small integers identify them.
 /// - Each dimension of each value, and each factor of each op's rule, is a list of leaves.
 /// - Tied dimensions have the same leaves. Sizes that do not divide leave a rest untied.
+/// - All places of a parameter or a state have the same leaves, in all functions.
 /// - Leaves are numbered densely, in the order in which the program mentions them.
 ///
 /// Linear in the program. Ops of the same signature (see OpSignature) share one rule. Not
@@ -63,8 +66,11 @@ public:
     mlir::SmallVector<Leaves, 8> leaves;
   };
 
-  /// Analyses a function of one block. Fails with an error on an op without a factor rule.
-  static mlir::FailureOr<FactorAnalysis> run(mlir::func::FuncOp func);
+  /// Analyses functions of one block each. Fails with an error on an op without a factor rule.
+  static mlir::FailureOr<FactorAnalysis> run(mlir::ArrayRef<mlir::func::FuncOp> functions);
+
+  /// The states of the functions, and the parameters that several of them read.
+  mlir::ArrayRef<SharedValue> getSharedValues() const { return shared; }
 
   /// The leaves of each dimension of a value.
   mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
@@ -104,10 +110,15 @@ private:
 
   class Classes;
   mlir::LogicalResult addValue(mlir::Value value, Classes &classes);
+  mlir::LogicalResult addShared(Classes &classes);
+  mlir::LogicalResult addFunction(mlir::func::FuncOp func, Classes &classes,
+                                  llvm::DenseMap<mlir::Operation *, const dist::FactorRule *,
+                                                 OpSignature> &rulesByOp);
   void addOp(mlir::Operation *op, const dist::FactorRule &rule, Classes &classes);
   void numberLeaves(Classes &classes);
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
+  std::vector<SharedValue> shared;
   /// By leaf.
   std::vector<int64_t> sizes;
   llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
@@ -119,11 +130,10 @@ private:
   std::unique_ptr<Memo> memo;
 };
 
-/// The analysis as passes share it. A change of attributes leaves it valid, so passes that
-/// only write shardings preserve it.
+/// The analysis of one function, or of all global functions of a module, as passes share it.
+/// A change of attributes leaves it valid, so passes that only write shardings preserve it.
 struct SharedFactorAnalysis {
-  explicit SharedFactorAnalysis(mlir::Operation *func)
-      : factors(FactorAnalysis::run(mlir::cast<mlir::func::FuncOp>(func))) {}
+  explicit SharedFactorAnalysis(mlir::Operation *functionOrModule);
   mlir::FailureOr<FactorAnalysis> factors;
 };
 

@@ -64,7 +64,7 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
       for (int factor : dim)
         for (size_t j = 0; j < opFactors.leaves[factor].size() && leaf < leaves; ++j, ++leaf)
           if (opFactors.rule.factors[factor].kind != FactorKind::Special) {
-            all[first[factor] + j].push_back({&state, value, int(d), leaf, isResult});
+            all[first[factor] + j].push_back({&state, value, int(d), leaf, isResult, nullptr});
             ++size;
           }
     }
@@ -105,7 +105,7 @@ void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &f
 }
 
 void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
-                                llvm::function_ref<void(Value)> changed) {
+                                llvm::function_ref<void(const Place &)> changed) {
   const OpGroups &opGroups = getGroups(op, factors);
   // The axes before this visit changes any. Computed on demand, as most visits change none.
   std::optional<AxisList> contracted;
@@ -124,7 +124,8 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (!own.empty() || (state.annotated && !state.open[place.dim]))
         continue;
       if (!contracted)
-        contracted = getContractedAxes(op, factors);
+        contracted = op->hasTrait<OpTrait::IsTerminator>() ? AxisList()
+                                                           : getContractedAxes(op, factors);
       const AxisList &axes = source->getAxes();
       // The op leaves a partial sum over these axes. The layout of its reduced result does
       // not determine the layouts of its operands.
@@ -141,16 +142,15 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       state.round = std::min(state.round, round);
       if (!state.origin)
         state.origin = source->state->origin;
-      changed(place.value);
+      changed(place);
     }
   }
 }
 
-LogicalResult ShardingPropagation::addValue(Value value, int round, const FactorAnalysis &factors,
-                                            MeshAttr mesh) {
+LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int round,
+                                            const FactorAnalysis &factors, MeshAttr mesh) {
   stateIndices.try_emplace(value, states.size());
   State &state = states.emplace_back();
-  ShardingAttr attr = getShardingAttr(value);
   if (!attr) {
     state.sharding = ValueSharding::getReplicated(factors.getLeaves(value));
     state.round = NumRounds;
@@ -169,40 +169,124 @@ LogicalResult ShardingPropagation::addValue(Value value, int round, const Factor
   return success();
 }
 
-FailureOr<ShardingPropagation>
-ShardingPropagation::run(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh) {
-  ShardingPropagation result;
-  Block &block = func.getBody().front();
-  size_t numOps = block.getOperations().size();
-  result.stateIndices.reserve(block.getNumArguments() + numOps);
-  result.groups.reserve(numOps);
-  for (BlockArgument arg : block.getArguments()) {
-    bool isParameter = bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
-    if (failed(result.addValue(arg, isParameter ? Parameters : Inputs, factors, mesh)))
+/// Adds one state for each shared value, which is that of all its arguments.
+LogicalResult ShardingPropagation::addShared(const FactorAnalysis &factors, MeshAttr mesh) {
+  for (const SharedValue &value : factors.getSharedValues()) {
+    auto stated = getStatedSharding(value);
+    if (failed(stated))
       return failure();
+    sharedIndices.push_back(states.size());
+    auto attr = *stated ? dyn_cast<ShardingAttr>((*stated)->attr) : ShardingAttr();
+    if (value.isState && attr && !attr.getUnreduced().empty())
+      return LogicalResult(emitError((*stated)->place)
+                           << value.describe() << " has the sharding " << attr
+                           << ": expected a state that is no partial sum");
+    if (failed(addValue(value.getFirst(), attr, Parameters, factors, mesh)))
+      return failure();
+    // The value that a function writes has a sharding of its own.
+    if (value.arguments.empty() && stateIndices.lookup(value.getFirst()) == sharedIndices.back())
+      stateIndices.erase(value.getFirst());
+    if (*stated)
+      states.back().origin = (*stated)->place;
+    for (BlockArgument argument : value.arguments) {
+      stateIndices[argument] = sharedIndices.back();
+      sharedValues[argument] = &value;
+    }
   }
-  for (Operation &op : block.without_terminator())
-    for (Value value : op.getResults())
-      if (failed(result.addValue(value, Interior, factors, mesh)))
-        return failure();
+  return success();
+}
 
-  // A round visits every op once in program order. It then visits the definers and users of
-  // changed values until no value changes.
+/// Adds the groups of the returns that write states: a state and its new value have one
+/// sharding.
+void ShardingPropagation::addWrites(const FactorAnalysis &factors) {
+  for (auto [value, index] : llvm::zip_equal(factors.getSharedValues(), sharedIndices))
+    for (OpOperand *operand : value.written) {
+      State &from = getState(operand->get()), &to = states[index];
+      if (&from == &to)
+        continue;
+      OpGroups &group = groups[operand->getOwner()];
+      for (size_t d = 0; d < to.sharding.dims.size(); ++d)
+        for (size_t leaf = 0; leaf < to.sharding.dims[d].size(); ++leaf) {
+          group.places.push_back(
+              {&from, operand->get(), int(d), int(leaf), /*isResult=*/false, nullptr});
+          group.places.push_back(
+              {&to, value.getFirst(), int(d), int(leaf), /*isResult=*/true, &value});
+          group.ends.push_back(group.places.size());
+        }
+    }
+}
+
+/// Calls `visit` with the ops to visit after the sharding at a place changed: its definer and
+/// its users, and for a shared value those of all its places.
+void ShardingPropagation::visitNeighbours(const Place &place,
+                                          llvm::function_ref<void(Operation *)> visit) const {
+  auto visitValue = [&](Value value) {
+    if (Operation *def = value.getDefiningOp())
+      visit(def);
+    for (Operation *user : value.getUsers())
+      if (!user->hasTrait<OpTrait::IsTerminator>() || groups.contains(user))
+        visit(user);
+  };
+  const SharedValue *shared = place.shared ? place.shared : sharedValues.lookup(place.value);
+  if (!shared)
+    return visitValue(place.value);
+  for (BlockArgument argument : shared->arguments)
+    visitValue(argument);
+  for (OpOperand *operand : shared->written)
+    visit(operand->getOwner());
+}
+
+FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> functions,
+                                                        const FactorAnalysis &factors,
+                                                        MeshAttr mesh) {
+  ShardingPropagation result;
+  size_t numOps = 0, numValues = 0;
+  for (func::FuncOp func : functions) {
+    numOps += func.front().getOperations().size();
+    numValues += func.front().getOperations().size() + func.getNumArguments();
+  }
+  result.stateIndices.reserve(numValues);
+  result.groups.reserve(numOps);
+  if (failed(result.addShared(factors, mesh)))
+    return failure();
+  for (func::FuncOp func : functions) {
+    Block &block = func.front();
+    for (BlockArgument arg : block.getArguments()) {
+      if (result.sharedValues.contains(arg))
+        continue;
+      bool isParameter = bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
+      if (failed(result.addValue(arg, getShardingAttr(arg), isParameter ? Parameters : Inputs,
+                                 factors, mesh)))
+        return failure();
+    }
+    for (Operation &op : block.without_terminator())
+      for (Value value : op.getResults())
+        if (failed(result.addValue(value, getShardingAttr(value), Interior, factors, mesh)))
+          return failure();
+  }
+  result.addWrites(factors);
+  result.propagate(functions, factors);
+  return result;
+}
+
+/// A round visits every op once in program order. It then visits the definers and users of
+/// changed values until no value changes.
+void ShardingPropagation::propagate(ArrayRef<func::FuncOp> functions,
+                                    const FactorAnalysis &factors) {
+  auto forEach = [&](llvm::function_ref<void(Operation *)> visit) {
+    for (func::FuncOp func : functions)
+      for (Operation &op : func.front())
+        if (!op.hasTrait<OpTrait::IsTerminator>() || groups.contains(&op))
+          visit(&op);
+  };
   for (int round = 0; round < NumRounds; ++round) {
     llvm::SetVector<Operation *> worklist;
-    auto changed = [&](Value value) {
-      if (Operation *def = value.getDefiningOp())
-        worklist.insert(def);
-      for (Operation *user : value.getUsers())
-        if (user != block.getTerminator())
-          worklist.insert(user);
+    auto changed = [&](const Place &place) {
+      visitNeighbours(place, [&](Operation *op) { worklist.insert(op); });
     };
-    for (Operation &op : block.without_terminator())
-      result.visit(&op, factors, round, changed);
+    forEach([&](Operation *op) { visit(op, factors, round, changed); });
     while (!worklist.empty())
-      result.visit(worklist.pop_back_val(), factors, round, changed);
+      visit(worklist.pop_back_val(), factors, round, changed);
   }
-  for (Operation &op : block.without_terminator())
-    result.reportConflicts(&op, factors);
-  return result;
+  forEach([&](Operation *op) { reportConflicts(op, factors); });
 }

@@ -16,12 +16,14 @@ namespace meshwright {
 
 /// Propagates the shardings of annotated values (`dist.sharding`) to all other values,
 /// forward and backward along the factors of ops, to a fixed point.
-/// - There are three rounds. The first propagates from parameters, the second also from
-///   inputs, the third also from annotated interior values. A later round never changes the
+/// - There are three rounds. The first propagates from parameters and states, the second also
+///   from inputs, the third also from annotated interior values. A later round never changes the
 ///   axes that an earlier one gave a factor.
 /// - Within a round, program order decides.
 /// - An annotated value keeps its sharding, except for open dimensions (`?`).
 /// - An axis shards at most one factor of a value.
+/// - A parameter or a state has one sharding in all functions. That of a state propagates to
+///   and from the values that the functions give it.
 ///
 /// Each visit of an op only adds axes, so the rounds end. The number of visits is linear in
 /// the program for a bounded number of axes.
@@ -36,9 +38,14 @@ public:
   };
 
   static mlir::FailureOr<ShardingPropagation>
-  run(mlir::func::FuncOp func, const FactorAnalysis &factors, dist::MeshAttr mesh);
+  run(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors,
+      dist::MeshAttr mesh);
 
   const ValueSharding &get(mlir::Value value) const { return getState(value).sharding; }
+  /// The sharding of one of the analysis's shared values, by its index.
+  const ValueSharding &getShared(size_t index) const {
+    return states[sharedIndices[index]].sharding;
+  }
   mlir::ArrayRef<Conflict> getConflicts() const { return conflicts; }
 
 private:
@@ -56,10 +63,13 @@ private:
   /// One leaf of one dimension of an operand or result of an op.
   struct Place {
     State *state;
+    /// A state that is written is at the place of its first value.
     mlir::Value value;
     int dim, leaf;
-    /// Whether the value is a result of the op.
+    /// Whether the value is a result of the op, or the state that a return writes.
     bool isResult;
+    /// The state that a return writes, or null.
+    const SharedValue *shared;
 
     dist::AxisList &getAxes() const { return state->sharding.dims[dim][leaf]; }
   };
@@ -76,16 +86,24 @@ private:
   const State &getState(mlir::Value value) const {
     return states[stateIndices.find(value)->second];
   }
-  mlir::LogicalResult addValue(mlir::Value value, int round, const FactorAnalysis &factors,
-                               dist::MeshAttr mesh);
+  mlir::LogicalResult addValue(mlir::Value value, dist::ShardingAttr attr, int round,
+                               const FactorAnalysis &factors, dist::MeshAttr mesh);
+  mlir::LogicalResult addShared(const FactorAnalysis &factors, dist::MeshAttr mesh);
+  void addWrites(const FactorAnalysis &factors);
+  void visitNeighbours(const Place &place,
+                       llvm::function_ref<void(mlir::Operation *)> visit) const;
+  void propagate(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors);
   const OpGroups &getGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void reportConflicts(mlir::Operation *op, const FactorAnalysis &factors);
   void visit(mlir::Operation *op, const FactorAnalysis &factors, int round,
-             llvm::function_ref<void(mlir::Value)> changed);
+             llvm::function_ref<void(const Place &)> changed);
 
   /// A deque, since places point to its elements.
   std::deque<State> states;
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
+  /// By shared value, and the shared value of an argument.
+  llvm::SmallVector<unsigned> sharedIndices;
+  llvm::DenseMap<mlir::Value, const SharedValue *> sharedValues;
   llvm::DenseMap<mlir::Operation *, OpGroups> groups;
   std::vector<Conflict> conflicts;
 };

@@ -48,6 +48,9 @@ private:
   const dist::FactorRule *getRule(mlir::Operation *op);
   mlir::FailureOr<dist::Layout> getBoundary(mlir::DictionaryAttr attributes, mlir::Type type,
                                             llvm::StringRef what, unsigned i);
+  mlir::LogicalResult checkState(mlir::StringAttr name, const dist::Layout &layout,
+                                 llvm::StringRef where);
+  std::string spellExactly(const dist::Layout &layout) const;
   mlir::LogicalResult addArguments();
   mlir::LogicalResult visitBlock(mlir::Block &block);
   mlir::LogicalResult visit(mlir::Operation *op);
@@ -59,6 +62,8 @@ private:
   /// Gives the values `to` the layouts of the values `from`, of which they are new names.
   mlir::LogicalResult passOn(mlir::Operation *op, mlir::ValueRange from, mlir::ValueRange to);
   mlir::LogicalResult visitReturn(mlir::func::ReturnOp op);
+  mlir::LogicalResult refuseResult(mlir::func::ReturnOp op, unsigned i, llvm::StringRef where,
+                                   const dist::Layout &promised);
   /// Records scalars that differ between ranks, and refuses uses of them in data.
   mlir::LogicalResult visitRankDependent(mlir::Operation *op, bool &handled);
   mlir::LogicalResult checkCollective(mlir::Operation *op);

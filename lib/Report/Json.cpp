@@ -66,6 +66,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
       json.attribute("packing", report.memory.packing);
+      if (report.memory.state)
+        json.attribute("state", report.memory.state);
       json.attribute("activations_peak", report.memory.activationsPeak);
       if (report.memory.modules.empty())
         return;

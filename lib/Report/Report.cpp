@@ -283,14 +283,63 @@ static Value getBuffer(Value value) {
   return value;
 }
 
-/// The most bytes of inputs, results and intermediate values alive at one time. A value is
-/// alive from its definition to its last use, an input always. Calls `visit` with each op
+/// The buffers of the new values that a function gives states. An argument that stays the value
+/// of its state has no buffer of its own.
+static llvm::SmallDenseSet<Value> getNewStates(FunctionOpInterface function) {
+  llvm::SmallDenseSet<Value> buffers;
+  if (function.getFunctionBody().empty())
+    return buffers;
+  Operation *terminator = function.getFunctionBody().front().getTerminator();
+  for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
+    Attribute name = function.getResultAttr(i, nn::NnDialect::kStateAttr);
+    if (!name)
+      continue;
+    Value buffer = getBuffer(value);
+    auto argument = dyn_cast<BlockArgument>(buffer);
+    if (!argument ||
+        function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr) != name)
+      buffers.insert(buffer);
+  }
+  return buffers;
+}
+
+int64_t meshwright::countNewStates(FunctionOpInterface function) {
+  int64_t bytes = 0;
+  for (Value buffer : getNewStates(function))
+    bytes += getTensorBytes(buffer.getType());
+  return bytes;
+}
+
+/// The bytes on a rank of all states of the module.
+static int64_t countStates(FunctionOpInterface function) {
+  int64_t bytes = 0;
+  auto module = function->getParentOfType<ModuleOp>();
+  MeshAttr mesh = getSpmdMesh(function);
+  if (!module)
+    return 0;
+  for (auto state : module.getOps<nn::StateOp>()) {
+    RankedTensorType type = state.getMemoryType();
+    auto sharding = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr);
+    if (mesh && sharding) {
+      auto layout =
+          getLayout(sharding, mesh, type.getShape(), [&] { return state.emitOpError(); });
+      if (succeeded(layout))
+        type = type.clone(layout->getLocalShape());
+    }
+    bytes += getTensorBytes(type);
+  }
+  return bytes;
+}
+
+/// The most bytes of inputs, results and intermediate values alive at one time, new values of
+/// states left out. A value is alive from its definition to its last use, an input always. Calls `visit` with each op
 /// and the bytes alive at it.
 static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (!function.getArgAttr(i, nn::NnDialect::kParameterAttr))
+    if (!function.getArgAttr(i, nn::NnDialect::kParameterAttr) &&
+        !function.getArgAttr(i, nn::NnDialect::kStateAttr))
       alive += getTensorBytes(function.getArgument(i).getType());
   if (function.getFunctionBody().empty())
     return alive;
@@ -307,20 +356,21 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
       }
     });
   int64_t peak = alive;
-  llvm::SmallDenseSet<Value> freed;
+  llvm::SmallDenseSet<Value> freed, states = getNewStates(function);
   for (Operation &op : body) {
     if (isa<nn::ReshapeOp>(op) && lastUse.count(getBuffer(op.getResult(0))) == 0 && op.use_empty())
       continue;
     if (!isa<nn::ReshapeOp>(op))
       for (Value result : op.getResults())
-        alive += getTensorBytes(result.getType());
+        alive += states.contains(result) ? 0 : getTensorBytes(result.getType());
     peak = std::max(peak, alive);
     visit(&op, alive);
     freed.clear();
     for (Value operand : op.getOperands()) {
       Value buffer = getBuffer(operand);
       auto use = lastUse.find(buffer);
-      if (use != lastUse.end() && use->second == &op && freed.insert(buffer).second)
+      if (use != lastUse.end() && use->second == &op && !states.contains(buffer) &&
+          freed.insert(buffer).second)
         alive -= getTensorBytes(buffer.getType());
     }
     for (Value result : op.getResults())
@@ -386,6 +436,7 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
     if (Memory::Module *module = find(name.getValue().split('.').first))
       module->weights += bytes;
   }
+  memory.state = countStates(function) + countNewStates(function);
   Memory::Module *current = nullptr;
   memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
     // Moves between stages belong to the earlier stage.

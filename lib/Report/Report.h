@@ -40,6 +40,9 @@ struct Memory {
   /// Bytes that packing weights for products adds: padding, and a second form of weights
   /// that other ops read, too. Known once the program is scheduled.
   int64_t packing = 0;
+  /// The buffers of the module's states, and the new values that the function gives them. A
+  /// call holds both until it commits.
+  int64_t state = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
@@ -52,7 +55,7 @@ struct Memory {
   /// Stages in the order in which they run; empty in a program of one model.
   std::vector<Module> modules;
 
-  int64_t getAll() const { return weights + packing + activationsPeak; }
+  int64_t getAll() const { return weights + packing + state + activationsPeak; }
 };
 
 /// Seconds that a rank's collectives take in one run, by the cost model.
@@ -145,6 +148,10 @@ mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
 /// Counts only the memory of a function: each value is held from its definition to its last
 /// use. A schedule may need less; see `planMemory` (passes/schedule).
 Memory countMemory(mlir::FunctionOpInterface function);
+
+/// The bytes on a rank of the new values that a function gives states. A state that keeps its
+/// value has none.
+int64_t countNewStates(mlir::FunctionOpInterface function);
 
 /// Prints text. Repeated layers share a line.
 void printText(const Report &report, llvm::raw_ostream &os);

@@ -226,3 +226,22 @@ LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> ope
       operands[index] = mask(operands[index], Layout(*layout), dim, op->getLoc());
   }
 }
+
+FailureOr<Value> Partitioner::maskState(Value local, const Layout &layout, Location loc) {
+  for (int dim = 0; dim < layout.getRank(); ++dim) {
+    if (!layout.dims[dim].isPadded())
+      continue;
+    const Layout *own = derive(local);
+    if (!own)
+      return failure();
+    // Elements of a splat are padding wherever the state has padding.
+    bool isZero = own->corner == Padding::Zero &&
+                  llvm::all_of(own->dims[dim].factors, [](const LayoutFactor &factor) {
+                    return (!factor.isPadded() && !factor.uniform) ||
+                           factor.padding == Padding::Zero;
+                  });
+    if (!isZero)
+      local = mask(local, layout, dim, loc);
+  }
+  return local;
+}

@@ -108,10 +108,7 @@ void Partitioner::readDemands() {
   }
 }
 
-/// Chooses one padded size for each leaf: a multiple of every number of shards that occurs,
-/// so that chunks nest.
-void Partitioner::choosePadding() {
-  SmallVector<int64_t> multiple(factors.getNumClasses(), 1);
+void Partitioner::addShards(PaddedSizes &sizes) {
   auto add = [&](Value value, const ValueSharding &sharding) {
     for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
       for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
@@ -119,7 +116,7 @@ void Partitioner::choosePadding() {
           continue;
         FactorAnalysis::Order order = factors.getOrder(leaf);
         int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
-        multiple[leaf] = std::lcm(multiple[leaf], chunks);
+        sizes.multiple[leaf] = std::lcm(sizes.multiple[leaf], chunks);
       }
   };
   for (const auto &[value, index] : stateIndices)
@@ -127,26 +124,29 @@ void Partitioner::choosePadding() {
   for (auto [value, target] :
        llvm::zip_equal(func.getBody().front().getTerminator()->getOperands(), resultTargets))
     add(value, target.sharding);
-  padded.assign(multiple.size(), 1);
-  for (auto [leaf, size] : llvm::enumerate(multiple)) {
-    padded[leaf] = llvm::alignTo(factors.getSize(leaf), size);
+}
+
+/// Chooses one padded size for each leaf.
+void Partitioner::choosePadding(PaddedSizes &sizes) {
+  padded.assign(sizes.multiple.size(), 1);
+  for (auto [leaf, multiple] : llvm::enumerate(sizes.multiple)) {
+    padded[leaf] = llvm::alignTo(factors.getSize(leaf), multiple);
     hasPadding |= padded[leaf] != factors.getSize(leaf);
   }
 
   // Report the cost of padding once for each leaf.
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
-  llvm::SmallDenseSet<int> said;
   auto report = [&](Value value) {
     for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value))
       for (int leaf : dim) {
         int64_t size = factors.getSize(leaf);
-        if (padded[leaf] == size || !said.insert(leaf).second)
+        if (padded[leaf] == size || !sizes.reported.insert(leaf).second)
           continue;
         double waste = double(padded[leaf] - size) / size;
         log.add("partition", Outcome::Note, value.getLoc(),
                 llvm::formatv("a dimension of size {0} is padded to {1} to divide over {2} "
                               "shards: {3:P1} more of it is computed and stored",
-                              size, padded[leaf], multiple[leaf], waste)
+                              size, padded[leaf], sizes.multiple[leaf], waste)
                     .str(),
                 {{"size", double(size)}, {"padded", double(padded[leaf])}});
       }
@@ -498,10 +498,15 @@ LogicalResult Partitioner::partition(Operation *op) {
 // The function
 //===----------------------------------------------------------------------===//
 
-LogicalResult Partitioner::run() {
+LogicalResult Partitioner::prepare(PaddedSizes &sizes) {
   if (failed(readTargets()))
     return failure();
-  choosePadding();
+  addShards(sizes);
+  return success();
+}
+
+LogicalResult Partitioner::run(PaddedSizes &sizes) {
+  choosePadding(sizes);
 
   Block &block = func.getBody().front();
   auto *local = new Block();
@@ -531,6 +536,8 @@ LogicalResult Partitioner::run() {
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     const auto &[target, unreduced] = resultTargets[i];
     auto result = use(value, target, terminator->getLoc(), unreduced);
+    if (succeeded(result) && func.getResultAttr(i, nn::NnDialect::kStateAttr))
+      result = maskState(*result, getLayout(value, target, unreduced), terminator->getLoc());
     if (failed(result))
       return failure();
     results.push_back(*result);

@@ -16,6 +16,15 @@
 
 namespace meshwright {
 
+/// The padded sizes of leaves, which all functions of a module share.
+struct PaddedSizes {
+  explicit PaddedSizes(int numLeaves) : multiple(numLeaves, 1) {}
+  /// Every number of shards of a leaf divides its multiple, so that chunks nest.
+  mlir::SmallVector<int64_t> multiple;
+  /// Leaves whose padding the decision log has.
+  llvm::SmallDenseSet<int> reported;
+};
+
 /// Writes the SPMD program of one global function.
 ///
 /// - Each global value has one target: the sharding that propagation gave it. The local value
@@ -34,8 +43,11 @@ public:
       : func(func), mesh(mesh), symbol(symbol), factors(factors), resharder(mesh, symbol),
         builder(func.getContext()) {}
 
+  /// Reads the shardings of all values, and adds their numbers of shards to `sizes`. Comes
+  /// first, for all functions of the module.
+  mlir::LogicalResult prepare(PaddedSizes &sizes);
   /// Replaces the function's body and signature.
-  mlir::LogicalResult run();
+  mlir::LogicalResult run(PaddedSizes &sizes);
 
 private:
   /// Axes for each leaf of each factor of an op.
@@ -77,7 +89,8 @@ private:
   readUnreduced(dist::ShardingAttr attr,
                 mlir::function_ref<mlir::InFlightDiagnostic()> emitError) const;
   void readDemands();
-  void choosePadding();
+  void addShards(PaddedSizes &sizes);
+  void choosePadding(PaddedSizes &sizes);
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
                          mlir::ArrayRef<dist::Axis> unreduced = {}) const;
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
@@ -122,6 +135,9 @@ private:
                                     mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that an op would read as indices.
   mlir::LogicalResult maskIndices(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
+  /// Zeroes the padding of the new value of a state, which the next call reads.
+  mlir::FailureOr<mlir::Value> maskState(mlir::Value local, const dist::Layout &layout,
+                                         mlir::Location loc);
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
 
   /// Writes a copy of the op on local operands.

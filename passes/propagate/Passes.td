@@ -15,12 +15,18 @@ def PropagateShardingsPass : Pass<"propagate-shardings", "::mlir::ModuleOp"> {
   let description = [{
     Propagates shardings from the arguments and values that carry one to all other
     values, forward and backward through the factor rule of each op, to a fixed point.
-    Shardings of parameters come first, then those of inputs, then those of interior
+    Shardings of parameters and states come first, then those of inputs, then those of interior
     values. A value that carries a sharding keeps it, except in open dimensions (`?`).
     The decision log has each pair of annotations that disagree, with both places. The
     partitioner reshards between them.
 
-    Guarantees that every value, and every result of the function, has a
+    A parameter or a state has one sharding in all functions of the module: axes that one
+    function gives it hold for the others. The sharding of a state propagates to the values
+    that functions write to it, and back. `dist.sharding` on the `nn.state` counts as on an
+    argument. It is an error if two places of one parameter or state state different
+    shardings.
+
+    Guarantees that every value, every result of a function and every state has a
     sharding without open dimensions.
 
     Before:

@@ -46,6 +46,77 @@ static void reportConflicts(ArrayRef<ShardingPropagation::Conflict> conflicts, M
 }
 
 namespace {
+
+/// Writes the result of the propagation to the program.
+class ShardingWriter {
+public:
+  ShardingWriter(const ShardingPropagation &shardings, const FactorAnalysis &factors, MeshOp mesh)
+      : shardings(shardings), factors(factors), mesh(mesh.getMesh()),
+        symbol(FlatSymbolRefAttr::get(mesh)) {}
+
+  void write(func::FuncOp func);
+  /// Writes the shardings of the module's states. One that no function touches is replicated,
+  /// unless the user states otherwise.
+  void writeStates(ModuleOp module);
+
+private:
+  ShardingAttr spell(Value value) const;
+
+  const ShardingPropagation &shardings;
+  const FactorAnalysis &factors;
+  MeshAttr mesh;
+  FlatSymbolRefAttr symbol;
+};
+
+} // namespace
+
+ShardingAttr ShardingWriter::spell(Value value) const {
+  ShardingAttr attr = writeSharding(shardings.get(value), value, factors, mesh, symbol);
+  // A partial sum that the user declares stays one.
+  ShardingAttr declared = getShardingAttr(value);
+  if (declared && !declared.getUnreduced().empty())
+    attr = ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
+                             declared.getUnreduced(), declared.getReduction());
+  return attr;
+}
+
+void ShardingWriter::write(func::FuncOp func) {
+  Block &block = func.getBody().front();
+  SmallVector<Attribute> arguments;
+  for (BlockArgument arg : block.getArguments())
+    arguments.push_back(spell(arg));
+  setArgumentAttrs(func, DistDialect::kShardingAttr, arguments);
+  for (Operation &op : block.without_terminator())
+    for (Value value : op.getResults())
+      setShardingAttr(value, spell(value));
+  for (auto [i, value] : llvm::enumerate(block.getTerminator()->getOperands()))
+    if (!func.getResultAttr(i, DistDialect::kShardingAttr))
+      func.setResultAttr(i, DistDialect::kShardingAttr, spell(value));
+}
+
+void ShardingWriter::writeStates(ModuleOp module) {
+  llvm::DenseMap<StringAttr, ShardingAttr> known;
+  for (auto [i, value] : llvm::enumerate(factors.getSharedValues())) {
+    if (!value.isState)
+      continue;
+    ShardingAttr attr =
+        writeSharding(shardings.getShared(i), value.getFirst(), factors, mesh, symbol);
+    known[value.name] = attr;
+    for (OpOperand *operand : value.written)
+      operand->getOwner()->getParentOfType<func::FuncOp>().setResultAttr(
+          operand->getOperandNumber(), DistDialect::kShardingAttr, attr);
+  }
+  for (auto state : module.getOps<nn::StateOp>()) {
+    ShardingAttr &attr = known[state.getSymNameAttr()];
+    if (!attr && state->hasAttr(DistDialect::kShardingAttr))
+      continue;
+    if (!attr)
+      attr = getSharding(Layout::getReplicated(state.getMemoryType().getShape()), symbol, mesh);
+    state->setAttr(DistDialect::kShardingAttr, attr);
+  }
+}
+
+namespace {
 struct PropagateShardingsPass
     : meshwright::impl::PropagateShardingsPassBase<PropagateShardingsPass> {
   void runOnOperation() override {
@@ -54,37 +125,22 @@ struct PropagateShardingsPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    MeshAttr mesh = meshOp->getMesh();
-    auto symbol = FlatSymbolRefAttr::get(*meshOp);
-    for (func::FuncOp func : getGlobalFunctions(module)) {
-      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
-      if (failed(factors))
-        return signalPassFailure();
-      auto shardings = ShardingPropagation::run(func, *factors, mesh);
-      if (failed(shardings))
-        return signalPassFailure();
-      reportConflicts(shardings->getConflicts(), mesh);
-      auto write = [&](Value value) {
-        ShardingAttr attr = writeSharding(shardings->get(value), value, *factors, mesh, symbol);
-        // A partial sum that the user declares stays one.
-        ShardingAttr declared = getShardingAttr(value);
-        if (declared && !declared.getUnreduced().empty())
-          attr = ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
-                                   declared.getUnreduced(), declared.getReduction());
-        return attr;
-      };
-      Block &block = func.getBody().front();
-      SmallVector<Attribute> arguments;
-      for (BlockArgument arg : block.getArguments())
-        arguments.push_back(write(arg));
-      setArgumentAttrs(func, DistDialect::kShardingAttr, arguments);
-      for (Operation &op : block.without_terminator())
-        for (Value value : op.getResults())
-          setShardingAttr(value, write(value));
-      for (auto [i, value] : llvm::enumerate(block.getTerminator()->getOperands()))
-        if (!func.getResultAttr(i, DistDialect::kShardingAttr))
-          func.setResultAttr(i, DistDialect::kShardingAttr, write(value));
-    }
+    SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
+    // Policies have asked for the factors of the only function.
+    auto &factors = functions.size() == 1
+                        ? getChildAnalysis<SharedFactorAnalysis>(functions.front()).factors
+                        : getAnalysis<SharedFactorAnalysis>().factors;
+    if (failed(factors))
+      return signalPassFailure();
+    auto shardings = ShardingPropagation::run(functions, *factors, meshOp->getMesh());
+    if (failed(shardings))
+      return signalPassFailure();
+    reportConflicts(shardings->getConflicts(), meshOp->getMesh());
+    ShardingWriter writer(*shardings, *factors, *meshOp);
+    // The layouts of states come first: the other results keep what they have.
+    writer.writeStates(module);
+    for (func::FuncOp func : functions)
+      writer.write(func);
   }
 };
 } // namespace

@@ -46,14 +46,28 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
   return bytes;
 }
 
+/// The bytes of the arena that hold the new values of states at the end.
+static int64_t countNewStatesInArena(func::FuncOp planned) {
+  llvm::SmallDenseSet<Value> buffers;
+  for (auto [i, value] : llvm::enumerate(planned.front().getTerminator()->getOperands()))
+    if (planned.getResultAttr(i, nn::NnDialect::kStateAttr))
+      buffers.insert(rt::getBuffer(value));
+  int64_t bytes = 0;
+  for (Value buffer : buffers)
+    if (isa_and_nonnull<rt::KernelOp, rt::WaitOp>(buffer.getDefiningOp()))
+      bytes += rt::getBufferBytes(buffer.getType());
+  return bytes;
+}
+
 Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.packing = getPackingBytes(planned);
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
-    if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr) &&
+        !planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr))
       inputs += rt::getBufferBytes(argument.getType());
   auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
-  memory.activationsPeak = inputs + arena.getInt();
+  memory.activationsPeak = inputs + arena.getInt() - countNewStatesInArena(planned);
   for (Memory::Module &module : memory.modules)
     module.activationsPeak = 0;
   Memory::Module *current = nullptr;
@@ -111,12 +125,14 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   planned.memory = countMemory(function);
   planned.refusal.clear();
   planned.needed = 0;
-  int64_t weights = planned.memory.weights, activations = planned.memory.activationsPeak;
+  int64_t weights = planned.memory.weights + planned.memory.state,
+          activations = planned.memory.activationsPeak;
   if (ceiling && weights + activations > ceiling) {
     planned.needed = weights + activations;
     planned.refusal =
         (Twine("'") + function.getName() + "' needs " + Twine(weights + activations) +
-         " bytes on a rank, " + Twine(weights) + " for weights and " + Twine(activations) +
+         " bytes on a rank, " + Twine(weights) + " for weights " +
+         (planned.memory.state ? "and state " : "") + "and " + Twine(activations) +
          " for inputs and activations: expected at most " + Twine(ceiling) + ", the memory ceiling")
             .str();
   }

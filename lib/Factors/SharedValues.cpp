@@ -1,0 +1,126 @@
+//===- SharedValues.cpp - values that all functions share -----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/SharedValues.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+using nn::NnDialect;
+
+std::string SharedValue::describe() const {
+  return (isState ? "state '" : "parameter '") + name.str() + "'";
+}
+
+static func::FuncOp getFunction(BlockArgument argument) {
+  return cast<func::FuncOp>(argument.getOwner()->getParentOp());
+}
+
+/// Checks that all arguments of a value have one type. The verifier of `nn.state` arguments
+/// compares those of states.
+static LogicalResult checkTypes(const SharedValue &value) {
+  if (value.arguments.empty())
+    return success();
+  BlockArgument first = value.arguments.front();
+  for (BlockArgument other : value.arguments) {
+    if (other.getType() == first.getType())
+      continue;
+    InFlightDiagnostic error =
+        emitError(other.getLoc()) << value.describe() << " is of type " << other.getType()
+                                  << " in '" << getFunction(other).getName() << "': expected "
+                                  << first.getType() << ", as in '"
+                                  << getFunction(first).getName() << "'";
+    error.attachNote(first.getLoc()) << "the other place";
+    return error;
+  }
+  return success();
+}
+
+FailureOr<std::vector<SharedValue>>
+meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
+  // Keyed by the name and, for a part of a stored tensor, by its place there.
+  llvm::MapVector<std::pair<Attribute, Attribute>, SharedValue> states, parameters;
+  for (func::FuncOp func : functions) {
+    for (BlockArgument argument : func.getArguments()) {
+      DictionaryAttr attrs = func.getArgAttrDict(argument.getArgNumber());
+      if (!attrs)
+        continue;
+      if (auto name = attrs.getAs<StringAttr>(NnDialect::kStateAttr)) {
+        SharedValue &state = states[{name, {}}];
+        state.name = name;
+        state.arguments.push_back(argument);
+        continue;
+      }
+      auto name = attrs.getAs<StringAttr>(NnDialect::kParameterAttr);
+      if (functions.size() == 1 || !name)
+        continue;
+      SharedValue &parameter = parameters[{name, attrs.get(NnDialect::kParameterOffsetsAttr)}];
+      parameter.name = name;
+      if (parameter.arguments.empty() || getFunction(parameter.arguments.back()) != func)
+        parameter.arguments.push_back(argument);
+    }
+    Operation *terminator = func.front().getTerminator();
+    for (OpOperand &operand : terminator->getOpOperands())
+      if (auto name =
+              func.getResultAttrOfType<StringAttr>(operand.getOperandNumber(), NnDialect::kStateAttr)) {
+        SharedValue &state = states[{name, {}}];
+        state.name = name;
+        state.written.push_back(&operand);
+      }
+  }
+  std::vector<SharedValue> values;
+  for (auto &[key, state] : states) {
+    state.isState = true;
+    values.push_back(std::move(state));
+  }
+  for (auto &[key, parameter] : parameters)
+    if (parameter.arguments.size() > 1)
+      values.push_back(std::move(parameter));
+  for (const SharedValue &value : values)
+    if (failed(checkTypes(value)))
+      return failure();
+  return values;
+}
+
+FailureOr<std::optional<StatedSharding>>
+meshwright::getStatedSharding(const SharedValue &value) {
+  std::optional<StatedSharding> first;
+  auto add = [&](Attribute attr, Location place) -> LogicalResult {
+    if (!attr)
+      return success();
+    if (!first)
+      first = StatedSharding{attr, place};
+    if (attr == first->attr)
+      return success();
+    InFlightDiagnostic error = emitError(place)
+                               << value.describe() << " has the sharding " << attr
+                               << " here: expected " << first->attr << ", as in another place";
+    error.attachNote(first->place) << "the other place";
+    return error;
+  };
+  if (value.isState) {
+    nn::StateOp state = nn::lookupState(value.getFirst().getParentRegion()->getParentOp(), value.name);
+    if (failed(add(state->getAttr(DistDialect::kShardingAttr), state.getLoc())))
+      return failure();
+  }
+  for (BlockArgument argument : value.arguments)
+    if (failed(add(getFunction(argument).getArgAttr(argument.getArgNumber(),
+                                                    DistDialect::kShardingAttr),
+                   argument.getLoc())))
+      return failure();
+  for (OpOperand *operand : value.written) {
+    auto func = operand->getOwner()->getParentOfType<func::FuncOp>();
+    if (failed(add(func.getResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr),
+                   operand->getOwner()->getLoc())))
+      return failure();
+  }
+  return first;
+}

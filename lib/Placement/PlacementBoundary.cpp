@@ -1,0 +1,165 @@
+//===- PlacementBoundary.cpp - layouts of arguments and results -----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The walk takes the layouts of arguments from the signature, and proves those of results. All
+// functions share the layout of a state, which its `nn.state` has.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/LayoutTransfer.h"
+#include "meshwright/lib/Placement/PlacementDerivation.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+/// "argument 2", "result 1, the new value of state 'steps'".
+static std::string describe(DictionaryAttr attributes, StringRef what, unsigned i) {
+  std::string text = what.str() + " " + std::to_string(i);
+  auto state = attributes ? attributes.getAs<StringAttr>(nn::NnDialect::kStateAttr) : StringAttr();
+  if (state)
+    text += (what == "result" ? ", the new value of state '" : ", the state '") + state.str() + "',";
+  return text;
+}
+
+/// Checks that a place of a state has the layout that the module states for it.
+LogicalResult PlacementDerivation::checkState(StringAttr name, const Layout &layout,
+                                              StringRef where) {
+  nn::StateOp state = nn::lookupState(func, name);
+  if (!state)
+    return func.emitOpError() << where << " is of no nn.state of the module";
+  auto sharding = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr);
+  if (!sharding) {
+    InFlightDiagnostic error = func.emitOpError()
+                               << where << " has the layout " << toString(layout, mesh)
+                               << ": expected the nn.state to have a 'dist.sharding', which all "
+                                  "functions share";
+    error.attachNote(state.getLoc()) << "the state";
+    return error;
+  }
+  FailureOr<Layout> stated =
+      getLayout(sharding, mesh, state.getMemoryType().getShape(),
+                [&] { return state.emitOpError() << "'dist.sharding': "; });
+  if (failed(stated))
+    return failure();
+  if (layout.sameShardingAs(*stated))
+    return success();
+  InFlightDiagnostic error = func.emitOpError()
+                             << where << " has the layout " << spellExactly(layout)
+                             << ": expected that of the state, " << spellExactly(*stated);
+  error.attachNote(state.getLoc()) << "the state";
+  return error;
+}
+
+/// A layout with the padded sizes, which tell layouts apart that shard alike.
+std::string PlacementDerivation::spellExactly(const Layout &layout) const {
+  std::string text = toString(layout, mesh), shape;
+  llvm::raw_string_ostream os(shape);
+  llvm::interleave(layout.getLocalShape(), os, "x");
+  return text + " (" + shape + " on a rank)";
+}
+
+FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Type type,
+                                                   StringRef what, unsigned i) {
+  std::string where = describe(attributes, what, i);
+  auto emit = [&] { return func.emitOpError() << where << ": "; };
+  auto local = dyn_cast<RankedTensorType>(type);
+  if (!local || !local.hasStaticShape())
+    return LogicalResult(emit() << "expected a tensor of static shape, got " << type);
+  auto sharding = attributes ? attributes.getAs<ShardingAttr>(DistDialect::kShardingAttr) : nullptr;
+  auto global = attributes ? attributes.getAs<TypeAttr>(DistDialect::kGlobalAttr) : nullptr;
+  auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
+  if (!sharding || !globalType || !globalType.hasStaticShape())
+    return LogicalResult(emit() << "expected 'dist.sharding' and 'dist.global', which say how it "
+                                   "lies");
+  FailureOr<Layout> layout =
+      getLayout(sharding, mesh, globalType.getShape(), local.getShape(), Padding::Zero, emit);
+  if (failed(layout))
+    return failure();
+  if (auto state = attributes.getAs<StringAttr>(nn::NnDialect::kStateAttr))
+    if (failed(checkState(state, *layout, where)))
+      return failure();
+  return layout;
+}
+
+LogicalResult PlacementDerivation::addArguments() {
+  for (BlockArgument argument : func.getArguments()) {
+    unsigned i = argument.getArgNumber();
+    FailureOr<Layout> layout =
+        getBoundary(func.getArgAttrDict(i), argument.getType(), "argument", i);
+    if (failed(layout))
+      return failure();
+    set(argument, intern(*layout));
+  }
+  return success();
+}
+
+/// Returns true if all padding of a local value holds zeros where `promised` is padded.
+static bool hasZeroPadding(const Layout &layout, const Layout &promised) {
+  int numPadded = 0;
+  for (auto [have, want] : llvm::zip_equal(layout.dims, promised.dims))
+    for (const LayoutFactor &factor : have.factors) {
+      if (!factor.isPadded() && !(factor.uniform && want.isPadded()))
+        continue;
+      if (factor.padding != Padding::Zero)
+        return false;
+      ++numPadded;
+    }
+  return numPadded < 2 || layout.corner == Padding::Zero;
+}
+
+/// Emits the error of a result that has not the layout that the signature promises.
+LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, StringRef where,
+                                                const Layout &promised) {
+  LayoutRef layout = get(op.getOperand(i));
+  InFlightDiagnostic diagnostic = op.emitOpError()
+                                  << where << " lies as " << toString(*layout, mesh)
+                                  << ", but the signature promises " << toString(promised, mesh);
+  auto sizes = [](ArrayRef<int64_t> shape) {
+    std::string text;
+    llvm::raw_string_ostream os(text);
+    llvm::interleave(shape, os, "x");
+    return text;
+  };
+  if (layout->getGlobalShape() != promised.getGlobalShape())
+    diagnostic << "; of global shape " << sizes(layout->getGlobalShape()) << ", not "
+               << sizes(promised.getGlobalShape());
+  explain(diagnostic, op, i);
+  return diagnostic;
+}
+
+LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
+  for (auto [i, value] : llvm::enumerate(op.getOperands())) {
+    DictionaryAttr attributes = func.getResultAttrDict(i);
+    FailureOr<Layout> promised = getBoundary(attributes, value.getType(), "result", i);
+    if (failed(promised))
+      return failure();
+    std::string where = describe(attributes, "result", i);
+    if (dependent.contains(value))
+      return LogicalResult(op.emitOpError() << where << " differs between ranks");
+    bool isState = attributes.contains(nn::NnDialect::kStateAttr), isPadded = false;
+    Candidates fitting;
+    for (LayoutRef candidate : getCandidates(value)) {
+      if (!isLayout(*candidate, *promised, mesh))
+        continue;
+      // The next call reads a state as an argument, whose padding is zero.
+      if (isState && !hasZeroPadding(*candidate, *promised))
+        isPadded = true;
+      else
+        fitting.push_back(candidate);
+    }
+    if (fitting.empty() && isPadded)
+      return LogicalResult(op.emitOpError() << where << " has padding that may not be zero: "
+                                            << "expected zeros, which the next call reads");
+    if (fitting.empty())
+      return refuseResult(op, i, where, *promised);
+    if (auto it = ambiguous.find(value); it != ambiguous.end())
+      it->second = fitting;
+  }
+  return success();
+}
