@@ -6,6 +6,7 @@
 |*===---------------------------------------------------------------------===*|
 |* The tools link the runtime only. For programs in MLIR they open the       *|
 |* compiler library (libMeshwright.so) by name and call these functions.     *|
+|* C programs link that library.                                             *|
 \*===-----------------------------------------------------------------------===*/
 
 #ifndef MESHWRIGHT_C_RUN_H
@@ -30,9 +31,9 @@ typedef struct mw_tensor {
   const void *data;
 } mw_tensor;
 
-enum { MW_INPUT = 0, MW_PARAMETER = 1, MW_OUTPUT = 2 };
+enum { MW_INPUT = 0, MW_PARAMETER = 1, MW_OUTPUT = 2, MW_STATE = 3 };
 
-/* An argument or result of a program, with its global type. */
+/* An argument, a result or a state of a program, with its global type. */
 typedef struct mw_port {
   const char *name;
   int64_t dtype, rank;
@@ -51,6 +52,9 @@ typedef struct mw_port {
 mw_program *mw_program_open(const char *path, const char *parallelize, mw_say say, void *user);
 void mw_program_close(mw_program *program);
 
+/* Selects the entry whose inputs and outputs the functions below describe, and which they run and
+ * check. Null: the default entry, which is selected at first. Returns 0, or 1 after an error. */
+int32_t mw_program_select(mw_program *program, const char *entry);
 int64_t mw_program_count(const mw_program *program, int32_t kind);
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
 
@@ -72,6 +76,10 @@ typedef struct mw_run_options {
   /* The target to compile for: `cpu` (this machine's processor) or `cpu:NAME` (a processor by
    * LLVM's name). Null: the target of `parallelize`, or `cpu`. */
   const char *target;
+  /* The folder of a saved state to start from; null: the initial state. */
+  const char *state;
+  /* The folder to save the state to after the run, or null. */
+  const char *save_state;
 } mw_run_options;
 
 /* These return 0, or 1 after an error. */
@@ -100,6 +108,44 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
  * figures of the last measured run. The text stays until the next call. Returns null after an
  * error. */
 const char *mw_program_report(mw_program *program, int32_t json);
+
+/* A running program: its ranks, weights and state, which stay from call to call. Any thread may
+ * call a session; calls wait for one another. */
+typedef struct mw_session mw_session;
+
+/* Starts a session of a program, with the weights that are loaded: they must stay as long as the
+ * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target` and `state` count.
+ * Returns null after an error. */
+mw_session *mw_program_start(mw_program *program, const mw_run_options *options);
+/* The same of a bundle. `target` must be null. */
+mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_say say,
+                            void *user);
+/* Ends a session. */
+void mw_session_close(mw_session *session);
+
+int64_t mw_session_count_entries(const mw_session *session);
+const char *mw_session_entry(const mw_session *session, int64_t index);
+/* The inputs (MW_INPUT), outputs (MW_OUTPUT) and states (MW_STATE) of an entry, by its index.
+ * All entries have the same states. */
+int64_t mw_session_count(const mw_session *session, int64_t entry, int32_t kind);
+const mw_port *mw_session_port(const mw_session *session, int64_t entry, int32_t kind,
+                               int64_t index);
+
+/* These return 0, or 1 after an error. */
+
+/* Runs an entry on all ranks. Its writes of state are committed if it succeeds on all ranks;
+ * otherwise the state stays as it was. */
+int32_t mw_session_run(mw_session *session, int64_t entry, const mw_tensor *inputs,
+                       void *const *outputs, int32_t check_finite);
+/* Copies the global tensors of all states to `arrays`, in the order of the ports. */
+int32_t mw_session_get_state(mw_session *session, void *const *arrays);
+/* Sets states by name: all of them or, after an error, none. */
+int32_t mw_session_set_state(mw_session *session, int64_t count, const char *const *names,
+                             const mw_tensor *tensors);
+/* Writes the state to a folder, whole or not at all. */
+int32_t mw_session_save(mw_session *session, const char *folder);
+/* As mw_program_is_stuck. */
+int32_t mw_session_is_stuck(const mw_session *session);
 
 #ifdef __cplusplus
 }

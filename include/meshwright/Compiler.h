@@ -65,7 +65,7 @@ enum class ElementType { F32, BF16, F16, F64, I64, I32, I1 };
 std::string_view toString(ElementType type);
 size_t getByteWidth(ElementType type);
 
-/// An input, a parameter or an output of a program, with its global type.
+/// An input, a parameter, an output or a state of a program, with its global type.
 struct Port {
   std::string name;
   ElementType type = ElementType::F32;
@@ -84,10 +84,17 @@ struct HostArray {
   const void *data = nullptr;
 };
 
+/// A public function of a program, which callers may run.
+struct Entry {
+  std::string name;
+  std::vector<Port> inputs, outputs;
+};
+
 struct Connection;
 struct Stage;
 
-/// A model: one MLIR module with a function `main`.
+/// A model: one MLIR module. Its public functions are its entries, which share its parameters and
+/// states.
 class Program {
 public:
   /// `name` stands for the text in diagnostics.
@@ -108,9 +115,14 @@ public:
   /// Returns true if the program already is an SPMD program (`dist.spmd`).
   bool isSpmd() const;
 
+  /// The default entry is the first: `main`, or the first of the module if there is no `main`.
+  const std::vector<Entry> &getEntries() const;
+  /// Those of the default entry.
   const std::vector<Port> &getInputs() const;
-  const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getOutputs() const;
+  /// Those of all entries.
+  const std::vector<Port> &getParameters() const;
+  const std::vector<Port> &getStates() const;
 
   struct State;
   const State &getState() const { return *state; }
@@ -155,6 +167,7 @@ struct OutputDifference {
 };
 
 struct CheckResult {
+  /// Those of the outputs, then of the states that the entry writes.
   std::vector<OutputDifference> outputs;
   /// Whether all outputs are within the tolerance.
   bool passed = true;
@@ -176,6 +189,8 @@ struct CompileSummary {
 
 /// Options of a run.
 struct RunOptions {
+  /// The entry to run; empty: the default one.
+  std::string entry;
   std::string backend = "local";
   /// Threads that a rank computes with. 0 stands for MESHWRIGHT_THREADS, or 1. Results do not
   /// depend on it.
@@ -193,6 +208,79 @@ struct RunOptions {
   /// LLVM's name). Empty: the target that the plan was made for. Another target than the plan's
   /// schedules anew, and reports then describe it.
   std::string target;
+  /// A folder of a saved state to start from; empty: the program's initial state.
+  std::string state;
+  /// A folder to save the state to after the run; empty for none.
+  std::string saveState;
+};
+
+/// Options of a session. Members as in `RunOptions`.
+struct SessionOptions {
+  std::string backend = "local";
+  int64_t threadsPerRank = 0;
+  double timeout = 0;
+  std::string target;
+  std::string state;
+  /// Whether a call that fails leaves the state as it was. Without recovery the state may be
+  /// anything after a failure. The `cpu` target recovers in both cases.
+  bool recover = true;
+};
+
+/// A state and its new value.
+struct NamedArray {
+  std::string name;
+  HostArray array;
+};
+
+/// A running program: its ranks, its weights on them, and its state, which stays from call to
+/// call. Copies share one session; it ends with the last of them. Threads may share a session; its
+/// calls wait for one another.
+class Session {
+public:
+  const std::vector<Entry> &getEntries() const;
+  const std::vector<Port> &getStates() const;
+
+  /// Runs an entry (empty: the default one) once on all ranks. Commits its writes of state if the
+  /// run succeeds on all ranks; otherwise the state stays as it was. `inputs` and `outputs` are in
+  /// the order of the entry's. The result is true.
+  Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
+                   std::string_view entry = "", bool checkFinite = false);
+  /// Copies the global tensors of all states to `arrays`, in the order of `getStates`. The result
+  /// is true.
+  Result<bool> getState(const std::vector<void *> &arrays) const;
+  /// Sets states: all that are given, or none after an error. The result is true.
+  Result<bool> setState(const std::vector<NamedArray> &values);
+  /// Writes the state to a folder, whole or not at all. Sessions of any plan of the program can
+  /// start from it. The result is true.
+  Result<bool> save(std::string_view folder) const;
+
+  /// Returns true if a rank has not come back from a call that failed. It may still read the
+  /// inputs and parameters, which must stay as long as the process.
+  bool isStuck() const;
+
+  struct State;
+
+private:
+  friend class Plan;
+  friend class Bundle;
+  std::shared_ptr<State> state;
+};
+
+/// A compiled program on disk (docs/bundles.md).
+class Bundle {
+public:
+  /// Reads the description of a bundle.
+  static Result<Bundle> open(std::string_view path);
+  const std::vector<Entry> &getEntries() const;
+  const std::vector<Port> &getStates() const;
+  int64_t getNumRanks() const;
+  /// Starts a session. A bundle takes no `target`.
+  Result<Session> start(const SessionOptions &options = {}) const;
+
+  struct State;
+
+private:
+  std::shared_ptr<const State> state;
 };
 
 /// A program that is ready to run: rewritten for the ranks of a mesh, or as it is. Threads may
@@ -213,17 +301,24 @@ public:
   /// that runs as it is and whose layouts are wrong.
   std::string report(ReportFormat format) const;
   int64_t getNumRanks() const;
+  /// As those of `Program`.
+  const std::vector<Entry> &getEntries() const;
   const std::vector<Port> &getInputs() const;
-  const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getOutputs() const;
+  const std::vector<Port> &getParameters() const;
+  const std::vector<Port> &getStates() const;
 
   /// Sets the stored tensor of a parameter, by name or alias. The array must stay as long as
   /// the plan. If its contents change, the parameter must be set again. The result is true.
   Result<bool> setParameter(std::string_view name, const HostArray &array);
 
-  /// Runs once on all ranks, and compiles before if necessary. `inputs` are in the order of
-  /// `getInputs`. `outputs` are arrays in the order of `getOutputs`, which are filled. The
-  /// result is true.
+  /// Starts a session, and compiles before if necessary. The session keeps the parameters that are
+  /// set now: their arrays must stay, unchanged, as long as the session.
+  Result<Session> start(const SessionOptions &options = {});
+
+  /// Runs once on all ranks, and compiles before if necessary: a session of one call, which starts
+  /// from the initial state. `inputs` are in the order of the entry's inputs. `outputs` are arrays
+  /// in the order of its outputs, which are filled. The result is true.
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                    const RunOptions &options = {});
 
@@ -235,9 +330,11 @@ public:
   /// at all, over nothing but another bundle or an empty folder.
   Result<CompileSummary> compile(std::string_view path, std::string_view target = "");
 
-  /// Runs the plan, runs the unsharded program on one rank, and compares the outputs. A
-  /// negative tolerance stands for that of the outputs' types: f32 1e-5, bf16 2e-2.
-  Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1);
+  /// Runs an entry of the plan (empty: the default one), runs the unsharded program on one rank,
+  /// and compares the outputs and the new states. A negative tolerance stands for that of the
+  /// outputs' types: f32 1e-5, bf16 2e-2.
+  Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1,
+                            std::string_view entry = "");
 
   struct State;
   State &getState() const { return *state; }

@@ -111,13 +111,13 @@ Expected<ObjectCode> ObjectEmitter::emit(mlir::ModuleOp module, bool isEntry) {
       function.addFnAttr("target-cpu", processor.cpu);
       function.addFnAttr("target-features", processor.features);
     }
-  if (isEntry) {
-    // The runtime compares it when it loads the code.
+  if (!isEntry) {
+    optimize(*translated, *machine);
+  } else if (translated->getFunction("mw_main")) {
+    // The runtime compares the version when it loads the code. The first entry has it.
     Type *type = Type::getInt64Ty(llvmContext);
     new GlobalVariable(*translated, type, /*isConstant=*/true, GlobalValue::ExternalLinkage,
                        ConstantInt::get(type, MW_RT_ABI_VERSION), "mw_abi_version");
-  } else {
-    optimize(*translated, *machine);
   }
   SmallString<0> object;
   raw_svector_ostream os(object);

@@ -13,6 +13,8 @@
 #include "meshwright/lib/Codegen/ObjectEmitter.h"
 #include "meshwright/runtime/include/Progress.h"
 
+#include "llvm/ADT/StringSet.h"
+
 #include <atomic>
 #include <mutex>
 #include <pthread.h>
@@ -155,18 +157,26 @@ static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor 
   return entry;
 }
 
-Expected<std::vector<ObjectCode>>
-compileObjects(const LoweredProgram &program, const KernelTarget &target,
-               CompileStatistics *statistics) {
-  KernelQueue queue(program.kernels, target);
+Expected<std::vector<ObjectCode>> compileObjects(ArrayRef<LoweredProgram> entries,
+                                                 const KernelTarget &target,
+                                                 CompileStatistics *statistics) {
+  std::vector<KernelSource> kernels;
+  StringSet<> known;
+  for (const LoweredProgram &entry : entries)
+    for (const KernelSource &kernel : entry.kernels)
+      if (known.insert(kernel.name).second)
+        kernels.push_back(kernel);
+  KernelQueue queue(kernels, target);
   if (Error error = queue.compile(statistics))
     return std::move(error);
   std::vector<ObjectCode> objects = queue.take();
   double start = getMilliseconds();
-  Expected<ObjectCode> entry = compileEntry(*program.module, target.getHost());
-  if (!entry)
-    return entry.takeError();
-  objects.push_back(std::move(*entry));
+  for (const LoweredProgram &entry : entries) {
+    Expected<ObjectCode> object = compileEntry(*entry.module, target.getHost());
+    if (!object)
+      return object.takeError();
+    objects.push_back(std::move(*object));
+  }
   if (statistics)
     statistics->entryMilliseconds = getMilliseconds() - start;
   return objects;

@@ -22,14 +22,14 @@ struct CompileStatistics {
   int64_t cached = 0;
   /// The ops of each other kernel, and the milliseconds of its thread.
   std::vector<std::pair<std::string, double>> compiled;
-  /// The milliseconds of the entry.
+  /// The milliseconds of the entries.
   double entryMilliseconds = 0;
 };
 
-/// Compiles the program's kernels and entry, each to an object file. Compiles kernels on as many
-/// threads as the process may use, and each kernel once for all programs that share the cache on
-/// disk.
-llvm::Expected<std::vector<ObjectCode>> compileObjects(const LoweredProgram &program,
+/// Compiles the kernels and the entries of a program, each to an object file. Compiles kernels on
+/// as many threads as the process may use, and each kernel once for all entries, and for all
+/// programs that share the cache on disk.
+llvm::Expected<std::vector<ObjectCode>> compileObjects(llvm::ArrayRef<LoweredProgram> entries,
                                                        const KernelTarget &target,
                                                        CompileStatistics *statistics = nullptr);
 

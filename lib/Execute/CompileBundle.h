@@ -15,7 +15,7 @@
 namespace meshwright {
 
 struct BundleOptions {
-  /// The backend and probes are ignored.
+  /// Probes are ignored.
   CompileOptions compile;
   /// The reports that the bundle stores.
   std::string textReport, jsonReport;

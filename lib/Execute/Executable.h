@@ -11,7 +11,7 @@
 #include "Compile.h"
 
 #include "meshwright/passes/schedule/Pipeline.h"
-#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Session.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Support/LLVM.h"
@@ -23,10 +23,11 @@
 namespace meshwright {
 
 struct CompileOptions {
-  std::string backend = "local";
   /// `cpu`, `cpu:x86-64-v3`; empty: the target that the program is scheduled for.
   std::string target;
-  /// Keep every value with an `nn.id`, for `getProbedValues`.
+  /// The only entry to compile; empty: all entries.
+  std::string entry;
+  /// Keep every value with an `nn.id`, for `getProbedValues`. Only with one entry.
   bool probes = false;
   /// For programs that are not scheduled yet.
   ScheduleOptions schedule;
@@ -44,8 +45,8 @@ struct CompiledProgram {
 mlir::FailureOr<CompiledProgram> compileProgram(mlir::ModuleOp module,
                                                 const CompileOptions &options = {});
 
-/// A program as machine code in this process. An SPMD program runs on the ranks of its mesh, a
-/// global one on one rank.
+/// A program as machine code in this process, with all of its entries. An SPMD program runs on the
+/// ranks of its mesh, a global one on one rank.
 class Executable {
 public:
   /// Fails after an error. The module does not change.
@@ -53,8 +54,9 @@ public:
                                                               const CompileOptions &options = {});
   ~Executable();
 
-  /// Takes parameters and runs.
-  rt::Program &getProgram();
+  /// Starts a session, which takes parameters and runs. With probes the session must not outlive
+  /// this object. Returns null after an error.
+  std::unique_ptr<rt::Session> start(const std::string &backend, std::string &error);
   const rt::ProgramDescription &getDescription() const;
 
   /// A value with an `nn.id`, after a compilation with `probes` and a run: an array of local

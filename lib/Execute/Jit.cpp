@@ -7,7 +7,7 @@
 
 #include "Jit.h"
 
-#include "meshwright/lib/Program/Lower.h"
+#include "meshwright/runtime/include/Program.h"
 
 #include "llvm/ExecutionEngine/Orc/ExecutionUtils.h"
 #include "llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h"
@@ -23,7 +23,8 @@ namespace meshwright {
 LoadedCode::LoadedCode() = default;
 LoadedCode::~LoadedCode() = default;
 
-Expected<std::unique_ptr<LoadedCode>> LoadedCode::load(ArrayRef<ObjectCode> objects) {
+Expected<std::unique_ptr<LoadedCode>> LoadedCode::load(ArrayRef<ObjectCode> objects,
+                                                       size_t numEntries) {
   auto builder = orc::JITTargetMachineBuilder::detectHost();
   if (!builder)
     return builder.takeError();
@@ -44,11 +45,13 @@ Expected<std::unique_ptr<LoadedCode>> LoadedCode::load(ArrayRef<ObjectCode> obje
   for (const ObjectCode &object : objects)
     if (Error error = (*jit)->addObjectFile(MemoryBuffer::getMemBufferCopy(object)))
       return std::move(error);
-  auto address = (*jit)->lookup(LoweredProgram::kEntry);
-  if (!address)
-    return address.takeError();
   std::unique_ptr<LoadedCode> code(new LoadedCode());
-  code->entry = address->toPtr<mw_rt_entry>();
+  for (size_t i = 0; i < numEntries; ++i) {
+    auto address = (*jit)->lookup(rt::getEntrySymbol(i));
+    if (!address)
+      return address.takeError();
+    code->entries.push_back(address->toPtr<mw_rt_entry>());
+  }
   code->jit = std::move(*jit);
   return code;
 }

@@ -12,6 +12,8 @@
 
 #include "meshwright-c/Runtime.h"
 
+#include <vector>
+
 namespace llvm::orc {
 class LLJIT;
 }
@@ -22,15 +24,16 @@ namespace meshwright {
 class LoadedCode {
 public:
   /// Loads object files, which may call each other, the runtime and the C
-  /// library's mathematics.
-  static llvm::Expected<std::unique_ptr<LoadedCode>> load(llvm::ArrayRef<ObjectCode> objects);
+  /// library's mathematics. They have the given number of entries.
+  static llvm::Expected<std::unique_ptr<LoadedCode>> load(llvm::ArrayRef<ObjectCode> objects,
+                                                          size_t numEntries);
   ~LoadedCode();
-  mw_rt_entry getEntry() const { return entry; }
+  const std::vector<mw_rt_entry> &getEntries() const { return entries; }
 
 private:
   LoadedCode();
   std::unique_ptr<llvm::orc::LLJIT> jit;
-  mw_rt_entry entry = nullptr;
+  std::vector<mw_rt_entry> entries;
 };
 
 } // namespace meshwright

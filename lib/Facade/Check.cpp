@@ -45,20 +45,51 @@ static std::string formatNumber(double number) {
 
 namespace {
 
-/// The arrays that a run fills with a program's outputs.
-struct Outputs {
+/// A program on its ranks, and the outputs and states of a run of its only entry.
+struct Run {
+  std::unique_ptr<Executable> executable;
+  /// The outputs, then the states.
+  std::vector<const rt::ProgramValue *> values;
   std::vector<std::vector<char>> arrays;
-  std::vector<void *> addresses;
 
-  explicit Outputs(const std::vector<rt::ProgramValue> &values) {
-    for (const rt::ProgramValue &value : values)
-      arrays.emplace_back(rt::countOf(value.shape) * rt::sizeOf(value.type));
-    for (std::vector<char> &array : arrays)
-      addresses.push_back(array.data());
-  }
+  mlir::LogicalResult run(const Plan::State &state, PlanPhase phase, const CompileOptions &options,
+                          const std::vector<HostArray> &inputs,
+                          std::vector<Diagnostic> &diagnostics);
 };
 
 } // namespace
+
+mlir::LogicalResult Run::run(const Plan::State &state, PlanPhase phase,
+                             const CompileOptions &options, const std::vector<HostArray> &inputs,
+                             std::vector<Diagnostic> &diagnostics) {
+  auto compiled = state.compile(phase, options, diagnostics);
+  if (failed(compiled))
+    return mlir::failure();
+  executable = std::move(*compiled);
+  std::unique_ptr<rt::Session> session = state.start(*executable, "local", diagnostics);
+  if (!session)
+    return mlir::failure();
+  const rt::ProgramDescription &description = executable->getDescription();
+  for (const rt::ProgramValue &output : description.entries.front().outputs)
+    values.push_back(&output);
+  size_t numOutputs = values.size();
+  for (const rt::ProgramState &kept : description.states)
+    values.push_back(&kept.value);
+  std::vector<void *> addresses;
+  for (const rt::ProgramValue *value : values)
+    arrays.emplace_back(rt::countOf(value->shape) * rt::sizeOf(value->type));
+  for (std::vector<char> &array : arrays)
+    addresses.push_back(array.data());
+  std::vector<void *> outputs(addresses.begin(), addresses.begin() + numOutputs);
+  if (failed(state.run(*session, inputs, outputs, {}, diagnostics)))
+    return mlir::failure();
+  std::string error;
+  if (description.states.empty() ||
+      session->getStates({addresses.begin() + numOutputs, addresses.end()}, error))
+    return mlir::success();
+  diagnostics.push_back(makeError(error));
+  return mlir::failure();
+}
 
 /// Returns the ops that have an `nn.id`, by that id, in program order.
 static llvm::DenseMap<int64_t, std::vector<mlir::Operation *>>
@@ -76,31 +107,28 @@ getOpsById(mlir::FunctionOpInterface function) {
 /// order that differs. Leaves `result` unchanged if no value differs.
 static mlir::LogicalResult findFirstDifference(const Plan::State &state,
                                                const std::vector<HostArray> &inputs,
-                                               double tolerance, CheckResult &result,
+                                               double tolerance, llvm::StringRef name,
+                                               CheckResult &result,
                                                std::vector<Diagnostic> &diagnostics) {
   CompileOptions probing;
   probing.probes = true;
-  auto plan = state.compile(PlanPhase::Spmd, probing, diagnostics);
-  auto reference = state.compile(PlanPhase::Global, probing, diagnostics);
-  if (failed(plan) || failed(reference))
-    return mlir::failure();
-  Outputs actual((*plan)->getDescription().outputs),
-      expected((*reference)->getDescription().outputs);
-  if (failed(state.run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
-      failed(state.run(**reference, inputs, expected.addresses, {}, diagnostics)))
+  probing.entry = name.str();
+  Run plan, reference;
+  if (failed(plan.run(state, PlanPhase::Spmd, probing, inputs, diagnostics)) ||
+      failed(reference.run(state, PlanPhase::Global, probing, inputs, diagnostics)))
     return mlir::failure();
 
-  mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd));
+  mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd), name);
   auto placement = PlacementAnalysis::run(llvm::cast<mlir::func::FuncOp>(*entry));
   if (failed(placement))
     return mlir::failure();
   auto ops = getOpsById(entry);
   llvm::DenseMap<int64_t, const Executable::ProbedValue *> references;
-  for (const Executable::ProbedValue &value : (*reference)->getProbedValues())
+  for (const Executable::ProbedValue &value : reference.executable->getProbedValues())
     references.try_emplace(value.id, &value);
 
   llvm::DenseMap<int64_t, size_t> seen;
-  for (const Executable::ProbedValue &value : (*plan)->getProbedValues()) {
+  for (const Executable::ProbedValue &value : plan.executable->getProbedValues()) {
     auto candidates = ops.find(value.id);
     const Executable::ProbedValue *want = references.lookup(value.id);
     size_t occurrence = seen[value.id]++;
@@ -134,7 +162,8 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
   return mlir::success();
 }
 
-Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance) {
+Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance,
+                                std::string_view name) {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
   if (!state->options)
@@ -144,36 +173,39 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   if (!state->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
+  const Entry *entry = findEntry(getEntries(), name, diagnostics);
+  if (!entry)
+    return diagnostics;
   CompileOptions compiling;
-  compiling.schedule = state->getScheduleOptions();
-  auto plan = state->compile(PlanPhase::Spmd, compiling, diagnostics);
-  if (failed(plan))
-    return diagnostics;
-  auto reference = state->compile(PlanPhase::Global, {}, diagnostics);
-  if (failed(reference))
-    return diagnostics;
-  const std::vector<rt::ProgramValue> &values = (*plan)->getDescription().outputs;
-  Outputs actual(values), expected((*reference)->getDescription().outputs);
-  if (failed(state->run(**plan, inputs, actual.addresses, {}, diagnostics)) ||
-      failed(state->run(**reference, inputs, expected.addresses, {}, diagnostics)))
+  compiling.entry = entry->name;
+  Run reference, plan;
+  CompileOptions scheduled = compiling;
+  scheduled.schedule = state->getScheduleOptions();
+  if (failed(plan.run(*state, PlanPhase::Spmd, scheduled, inputs, diagnostics)) ||
+      failed(reference.run(*state, PlanPhase::Global, compiling, inputs, diagnostics)))
     return diagnostics;
 
   CheckResult result;
-  for (size_t i = 0; i < values.size(); ++i) {
+  size_t numOutputs = entry->outputs.size();
+  for (size_t i = 0; i < plan.values.size(); ++i) {
+    const rt::ProgramValue &value = *plan.values[i];
+    const void *actual = plan.arrays[i].data(), *expected = reference.arrays[i].data();
     double difference = getDifference(
-        rt::countOf(values[i].shape),
-        [&](int64_t e) { return rt::loadAsDouble(values[i].type, actual.addresses[i], e); },
-        [&](int64_t e) { return rt::loadAsDouble(values[i].type, expected.addresses[i], e); });
-    double allowed = tolerance < 0 ? rt::getTolerance(values[i].type) : tolerance;
-    result.outputs.push_back({values[i].name, difference});
+        rt::countOf(value.shape),
+        [&](int64_t e) { return rt::loadAsDouble(value.type, actual, e); },
+        [&](int64_t e) { return rt::loadAsDouble(value.type, expected, e); });
+    double allowed = tolerance < 0 ? rt::getTolerance(value.type) : tolerance;
+    result.outputs.push_back({value.name, difference});
     if (difference <= allowed || !result.passed)
       continue;
     result.passed = false;
-    result.firstDifference =
-        llvm::formatv("output '{0}' differs by {1} of its largest entry: expected at most {2}",
-                      values[i].name, formatNumber(difference), formatNumber(allowed));
+    result.firstDifference = llvm::formatv(
+        "{0} '{1}' differs by {2} of its largest entry: expected at most {3}",
+        i < numOutputs ? "output" : "state", value.name, formatNumber(difference),
+        formatNumber(allowed));
   }
-  if (!result.passed && failed(findFirstDifference(*state, inputs, tolerance, result, diagnostics)))
+  if (!result.passed &&
+      failed(findFirstDifference(*state, inputs, tolerance, entry->name, result, diagnostics)))
     return diagnostics;
   return {std::move(result), diagnostics};
 }

@@ -181,6 +181,7 @@ LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnosti
   report.target = target;
   isComplete = false;
   executable.reset();
+  session.reset();
   return success();
 }
 
@@ -279,17 +280,15 @@ std::string Plan::report(ReportFormat format) const {
 }
 
 int64_t Plan::getNumRanks() const { return state->report.ranks; }
-const std::vector<Port> &Plan::getInputs() const { return state->program->ports.inputs; }
+const std::vector<Entry> &Plan::getEntries() const { return state->program->ports.entries; }
+const std::vector<Port> &Plan::getInputs() const { return getEntries().front().inputs; }
+const std::vector<Port> &Plan::getOutputs() const { return getEntries().front().outputs; }
 const std::vector<Port> &Plan::getParameters() const { return state->program->ports.parameters; }
-const std::vector<Port> &Plan::getOutputs() const { return state->program->ports.outputs; }
+const std::vector<Port> &Plan::getStates() const { return state->program->ports.states; }
 
 //===----------------------------------------------------------------------===//
 // Running
 //===----------------------------------------------------------------------===//
-
-static rt::HostTensor toHostTensor(const HostArray &array) {
-  return {getRuntimeType(array.type), array.shape, array.data};
-}
 
 static std::string describe(ElementType type, const std::vector<int64_t> &shape) {
   return rt::describe(getRuntimeType(type), shape);
@@ -310,15 +309,14 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
                                                describe(port.type, port.shape))};
     std::lock_guard<std::mutex> lock(state->mutex);
     state->parameters.insert_or_assign(port.name, array);
-    if (!state->executable)
+    if (!state->session)
       continue;
-    // A stuck rank may still read this program's parameters. So the next run compiles
-    // another program.
-    rt::Program &compiled = state->executable->getProgram();
+    // A stuck rank may still read this session's parameters. So the next run starts another
+    // session.
     std::string error;
-    if (compiled.getWorld().isStuck() ||
-        !compiled.setParameter(port.name, toHostTensor(array), error))
-      state->executable.reset();
+    if (state->session->getWorld().isStuck() ||
+        !state->session->setParameter(port.name, toHostTensor(array), error))
+      state->session.reset();
   }
   return true;
 }
@@ -328,86 +326,135 @@ Plan::State::compile(PlanPhase phase, const CompileOptions &options,
                      std::vector<Diagnostic> &diagnostics) const {
   ModuleOp module = get(phase);
   DiagnosticCollector collector(module.getContext());
-  auto fail = [&](std::vector<Diagnostic> errors) -> LogicalResult {
-    diagnostics.insert(diagnostics.end(), errors.begin(), errors.end());
-    return failure();
-  };
   FailureOr<std::unique_ptr<Executable>> executable = Executable::compile(module, options);
   if (failed(executable))
-    return fail(collector.take());
-  rt::Program &compiled = (*executable)->getProgram();
-  std::string error;
-  for (auto &[name, array] : parameters)
-    if (!compiled.setParameter(name, toHostTensor(array), error))
-      return fail({makeError(error)});
-  if (std::vector<std::string> missing = compiled.getMissingParameters(); !missing.empty())
-    return fail({makeError("parameter '" + missing.front() + "' has no value" +
-                           (missing.size() > 1
-                                ? ", nor have " + std::to_string(missing.size() - 1) + " others"
-                                : ""))});
+    for (Diagnostic &diagnostic : collector.take())
+      diagnostics.push_back(std::move(diagnostic));
   return executable;
 }
 
-LogicalResult Plan::State::run(Executable &executable, const std::vector<HostArray> &inputs,
-                               const std::vector<void *> &outputs, const RunOptions &options,
-                               std::vector<Diagnostic> &diagnostics) const {
-  const std::vector<Port> &ports = program->ports.inputs;
-  if (inputs.size() != ports.size() ||
-      outputs.size() != executable.getDescription().outputs.size()) {
-    diagnostics.push_back(makeError(std::to_string(inputs.size()) + " inputs and " +
-                                    std::to_string(outputs.size()) + " outputs: expected " +
-                                    std::to_string(ports.size()) + " and " +
-                                    std::to_string(executable.getDescription().outputs.size())));
+LogicalResult Plan::State::compileFor(llvm::StringRef target,
+                                      std::vector<Diagnostic> &diagnostics) {
+  if (failed(setTarget(target, diagnostics)))
     return failure();
-  }
+  if (executable)
+    return success();
+  CompileOptions compiling;
+  compiling.schedule = getScheduleOptions();
+  auto compiled = compile(getExecutedPhase(), compiling, diagnostics);
+  if (failed(compiled))
+    return failure();
+  executable = std::move(*compiled);
+  return success();
+}
+
+std::unique_ptr<rt::Session> Plan::State::start(Executable &executable, const std::string &backend,
+                                                std::vector<Diagnostic> &diagnostics) const {
+  std::string error;
+  auto fail = [&](std::string message) {
+    SourceLocation location = getSourceLocation(get(getExecutedPhase()).getLoc());
+    Diagnostic diagnostic = makeError(std::move(message));
+    diagnostic.file = location.file;
+    diagnostic.line = location.line;
+    diagnostics.push_back(std::move(diagnostic));
+    return nullptr;
+  };
+  std::unique_ptr<rt::Session> session = executable.start(backend, error);
+  if (!session)
+    return fail(error);
+  for (auto &[name, array] : parameters)
+    if (!session->setParameter(name, toHostTensor(array), error)) {
+      diagnostics.push_back(makeError(error));
+      return nullptr;
+    }
+  std::vector<std::string> missing = session->getMissingParameters();
+  if (missing.empty())
+    return session;
+  diagnostics.push_back(
+      makeError("parameter '" + missing.front() + "' has no value" +
+                (missing.size() > 1
+                     ? ", nor have " + std::to_string(missing.size() - 1) + " others"
+                     : "")));
+  return nullptr;
+}
+
+LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<HostArray> &inputs,
+                                    const std::vector<void *> &outputs, std::string_view name,
+                                    const rt::RunOptions &options,
+                                    std::vector<Diagnostic> &diagnostics) {
+  auto fail = [&](std::string message) {
+    diagnostics.push_back(makeError(std::move(message)));
+    return failure();
+  };
+  std::string error;
+  int64_t index = session.getDescription().findEntry(std::string(name), error);
+  if (index < 0)
+    return fail(error);
+  const rt::EntryDescription &entry = session.getDescription().entries[index];
+  if (inputs.size() != entry.inputs.size() || outputs.size() != entry.outputs.size())
+    return fail(std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) +
+                " outputs: expected " + std::to_string(entry.inputs.size()) + " and " +
+                std::to_string(entry.outputs.size()));
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].type != ports[i].type || inputs[i].shape != ports[i].shape) {
-      diagnostics.push_back(makeError("input '" + ports[i].name + "' is " +
-                                      describe(inputs[i].type, inputs[i].shape) + ": expected " +
-                                      describe(ports[i].type, ports[i].shape)));
-      return failure();
-    }
+    const rt::ProgramValue &input = entry.inputs[i];
+    if (getRuntimeType(inputs[i].type) != input.type || inputs[i].shape != input.shape)
+      return fail("input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
+                  ": expected " + rt::describe(input.type, input.shape));
     tensors.push_back(toHostTensor(inputs[i]));
   }
+  return session.run(index, tensors, outputs, options, error) ? success() : fail(error);
+}
+
+LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray> &inputs,
+                               const std::vector<void *> &outputs, const RunOptions &options,
+                               std::vector<Diagnostic> &diagnostics) const {
   rt::RunOptions settings;
   settings.timeout = options.timeout;
   settings.threadsPerRank = options.threadsPerRank;
   settings.checkFinite = options.checkFinite;
   settings.traceFile = options.trace;
   settings.measure = options.measure;
-  if (std::string error; !executable.getProgram().run(tensors, outputs, settings, error)) {
-    if (executable.getProgram().getWorld().isStuck())
-      stuck = true;
+  session.restart();
+  std::string error;
+  if (!options.state.empty() && !session.load(options.state, error)) {
     diagnostics.push_back(makeError(error));
     return failure();
   }
-  return success();
+  if (failed(callEntry(session, inputs, outputs, options.entry, settings, diagnostics))) {
+    if (session.getWorld().isStuck())
+      stuck = true;
+    return failure();
+  }
+  if (options.saveState.empty() || session.save(options.saveState, error))
+    return success();
+  diagnostics.push_back(makeError(error));
+  return failure();
 }
 
 Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
   std::unique_lock<std::mutex> lock(state->mutex);
-  if (failed(state->setTarget(options.target, diagnostics)))
+  if (failed(state->compileFor(options.target, diagnostics)))
     return diagnostics;
-  if (!state->executable || state->backend != options.backend) {
-    CompileOptions compiling;
-    compiling.backend = options.backend;
-    compiling.schedule = state->getScheduleOptions();
-    auto executable = state->compile(state->getExecutedPhase(), compiling, diagnostics);
-    if (failed(executable))
-      return diagnostics;
-    state->executable = std::move(*executable);
+  if (!state->session || state->backend != options.backend) {
+    state->session = state->start(*state->executable, options.backend, diagnostics);
     state->backend = options.backend;
+    if (!state->session)
+      return diagnostics;
   }
-  std::shared_ptr<Executable> executable = state->executable;
+  std::shared_ptr<rt::Session> session = state->session;
   std::string target = state->target;
+  // Between a restart and the end of its run, a session belongs to one caller.
+  std::unique_lock<std::mutex> call(state->calling, std::defer_lock);
   lock.unlock();
-  if (failed(state->run(*executable, inputs, outputs, options, diagnostics)))
+  call.lock();
+  if (failed(state->run(*session, inputs, outputs, options, diagnostics)))
     return diagnostics;
+  rt::RunReport run = session->getRunReport();
+  call.unlock();
   if (options.measure) {
-    rt::RunReport run = executable->getProgram().getRunReport();
     lock.lock();
     // Another thread may have asked for another target, which the report then describes.
     if (state->target != target)
@@ -416,6 +463,19 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
     state->report.runJson = run.toJson();
   }
   return {true, diagnostics};
+}
+
+Result<Session> Plan::start(const SessionOptions &options) {
+  std::vector<Diagnostic> diagnostics;
+  std::unique_lock<std::mutex> lock(state->mutex);
+  if (failed(state->compileFor(options.target, diagnostics)))
+    return diagnostics;
+  std::shared_ptr<rt::Session> session =
+      state->start(*state->executable, options.backend, diagnostics);
+  lock.unlock();
+  if (!session)
+    return diagnostics;
+  return openSession(std::move(session), options);
 }
 
 bool Plan::isStuck() const { return state->stuck; }

@@ -51,9 +51,11 @@ struct Plan::State {
   std::map<std::string, HostArray, std::less<>> parameters;
   /// Whether the plan chooses the chunks of collectives under its ceiling, for its target.
   bool choosesChunks = false;
-  /// Compiled by the first run that needs it. A run keeps the executable that it uses:
-  /// another thread may ask for another backend meanwhile.
+  /// Compiled by the first run or session that needs it.
   std::shared_ptr<Executable> executable;
+  /// The session of `run`, and its backend. A run keeps the session that it uses: another thread
+  /// may ask for another backend meanwhile.
+  std::shared_ptr<rt::Session> session;
   std::string backend;
   /// The target that the executed phase names, that the report describes, and that
   /// `executable` is for; and the target that the program came with.
@@ -62,6 +64,8 @@ struct Plan::State {
   mutable std::atomic<bool> stuck{false};
   /// Protects the members above. Not held while a program runs.
   std::mutex mutex;
+  /// Held while a call of `run` uses a session.
+  std::mutex calling;
 
   mlir::ModuleOp get(PlanPhase phase) const {
     const auto &module = phases[static_cast<size_t>(phase)];
@@ -88,15 +92,50 @@ struct Plan::State {
   /// mutex; the caller of `completeReportLocked` holds it.
   mlir::LogicalResult completeReport(std::vector<Diagnostic> &diagnostics);
   mlir::LogicalResult completeReportLocked(std::vector<Diagnostic> &diagnostics);
-  /// Compiles a phase and sets the parameters of the result.
   mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
                                                        const CompileOptions &options,
                                                        std::vector<Diagnostic> &diagnostics) const;
-  /// Checks the inputs and runs the executable.
-  mlir::LogicalResult run(Executable &executable, const std::vector<HostArray> &inputs,
+  /// Makes a target the one to run for, and compiles for it unless that is done. The caller holds
+  /// the mutex.
+  mlir::LogicalResult compileFor(llvm::StringRef target, std::vector<Diagnostic> &diagnostics);
+  /// Starts a session with the plan's parameters. Returns null after an error.
+  std::unique_ptr<rt::Session> start(Executable &executable, const std::string &backend,
+                                     std::vector<Diagnostic> &diagnostics) const;
+  /// Runs a session from its initial state, or from a saved one, and saves the state if the
+  /// options ask for it.
+  mlir::LogicalResult run(rt::Session &session, const std::vector<HostArray> &inputs,
                           const std::vector<void *> &outputs, const RunOptions &options,
                           std::vector<Diagnostic> &diagnostics) const;
 };
+
+inline rt::HostTensor toHostTensor(const HostArray &array) {
+  return {getRuntimeType(array.type), array.shape, array.data};
+}
+
+/// Checks the arguments of a call and runs an entry of a session. The state stays.
+mlir::LogicalResult callEntry(rt::Session &session, const std::vector<HostArray> &inputs,
+                              const std::vector<void *> &outputs, std::string_view entry,
+                              const rt::RunOptions &options,
+                              std::vector<Diagnostic> &diagnostics);
+
+/// The state behind the public class Session.
+struct Session::State {
+  std::shared_ptr<rt::Session> session;
+  std::vector<Entry> entries;
+  std::vector<Port> states;
+  /// Threads and timeout of its calls.
+  rt::RunOptions options;
+
+  static Session wrap(std::shared_ptr<State> state) {
+    Session session;
+    session.state = std::move(state);
+    return session;
+  }
+};
+
+/// Makes a public session of a runtime session that starts: loads the state that the options
+/// name. Fails with diagnostics.
+Result<Session> openSession(std::shared_ptr<rt::Session> session, const SessionOptions &options);
 
 } // namespace meshwright
 

@@ -6,9 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Execute/Signature.h"
 #include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/compose/Compose.h"
+#include "meshwright/runtime/include/Types.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/Parser/Parser.h"
@@ -125,8 +127,26 @@ DiagnosticCollector::DiagnosticCollector(mlir::MLIRContext *context)
 // Ports
 //===----------------------------------------------------------------------===//
 
-mlir::FunctionOpInterface meshwright::getEntry(ModuleOp module) {
-  return module.lookupSymbol<mlir::FunctionOpInterface>("main");
+mlir::FunctionOpInterface meshwright::getEntry(ModuleOp module, llvm::StringRef name) {
+  for (mlir::func::FuncOp entry : getEntries(module))
+    if (name.empty() || entry.getName() == name)
+      return entry;
+  return nullptr;
+}
+
+const Entry *meshwright::findEntry(const std::vector<Entry> &entries, std::string_view name,
+                                   std::vector<Diagnostic> &diagnostics) {
+  std::string known;
+  for (const Entry &entry : entries) {
+    if (name.empty() || entry.name == name)
+      return &entry;
+    known += (known.empty() ? "'" : ", '") + entry.name + "'";
+  }
+  Diagnostic error;
+  error.message = "the program has no entry '" + std::string(name) + "': expected " +
+                  (entries.size() > 1 ? "one of " : "") + known;
+  diagnostics.push_back(std::move(error));
+  return nullptr;
 }
 
 /// Makes a port of that type. In an SPMD function the attribute `dist.global` states the global
@@ -150,53 +170,132 @@ static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Att
   return port;
 }
 
-FailureOr<Ports> meshwright::getPorts(ModuleOp module) {
-  mlir::FunctionOpInterface entry = getEntry(module);
-  if (!entry || entry.isExternal())
-    return module.emitError("expected a function 'main' with a body");
+namespace {
+
+/// Reads the ports of a module's entries.
+class PortReader {
+public:
+  FailureOr<Ports> read(ModuleOp module);
+
+private:
+  mlir::LogicalResult readArgument(mlir::FunctionOpInterface function, unsigned index,
+                                   Entry &entry);
+  mlir::LogicalResult readResult(mlir::FunctionOpInterface function, unsigned index, Entry &entry);
+  mlir::LogicalResult addParameter(Port port, mlir::Location loc);
+
   Ports ports;
+  /// The places of parameters, for errors.
+  std::vector<mlir::Location> places;
+  /// The names in the current entry.
   llvm::StringSet<> inputs, parameters, outputs;
-  for (unsigned i = 0; i < entry.getNumArguments(); ++i) {
-    mlir::Location loc = entry.getArgument(i).getLoc();
-    auto emitError = [&] { return mlir::emitError(loc) << "argument " << i << " of 'main' "; };
-    auto input = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr);
-    auto parameter = entry.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kParameterAttr);
-    if (!input == !parameter)
-      return emitError() << "has " << (input ? "both" : "none")
-                         << " of 'nn.input' and 'nn.parameter': expected one";
-    FailureOr<Port> port = getPort(input ? input : parameter, entry.getArgumentTypes()[i],
-                                   entry.getArgAttr(i, dist::DistDialect::kGlobalAttr), emitError);
-    if (failed(port))
-      return failure();
-    if (auto aliases = entry.getArgAttrOfType<mlir::ArrayAttr>(i, NnDialect::kAliasesAttr))
-      for (auto alias : aliases.getAsRange<mlir::StringAttr>())
-        port->aliases.push_back(alias.str());
-    if (auto offsets =
-            entry.getArgAttrOfType<mlir::DenseI64ArrayAttr>(i, NnDialect::kParameterOffsetsAttr))
-      port->offsets = offsets.asArrayRef().vec();
-    // Several parameters may be parts of one stored tensor and share its name.
-    bool isNew = input ? inputs.insert(port->name).second
-                       : parameters.insert(port->name).second || !port->offsets.empty();
-    if (!isNew)
-      return emitError() << "is named '" << port->name << "', as one before it";
-    (input ? ports.inputs : ports.parameters).push_back(std::move(*port));
+};
+
+} // namespace
+
+/// Adds a parameter that no entry before it has.
+mlir::LogicalResult PortReader::addParameter(Port port, mlir::Location loc) {
+  for (auto [known, place] : llvm::zip_equal(ports.parameters, places)) {
+    if (known.name != port.name || known.offsets != port.offsets)
+      continue;
+    // Parts of one stored tensor may begin at one element.
+    if (!port.offsets.empty() && known.shape != port.shape)
+      continue;
+    auto describe = [](const Port &port) {
+      return rt::describe(rt::DType(int64_t(port.type)), port.shape);
+    };
+    if (known.type != port.type || known.shape != port.shape) {
+      auto error = mlir::emitError(loc) << "parameter '" << port.name << "' is " << describe(port)
+                                        << " here and " << describe(known)
+                                        << " in another entry: expected one type";
+      error.attachNote(place) << "the other entry's";
+      return error;
+    }
+    for (std::string &alias : port.aliases)
+      if (!llvm::is_contained(known.aliases, alias))
+        known.aliases.push_back(std::move(alias));
+    return mlir::success();
   }
-  for (unsigned i = 0; i < entry.getNumResults(); ++i) {
-    auto emitError = [&] { return entry.emitError() << "result " << i << " of 'main' "; };
-    auto name = entry.getResultAttrOfType<mlir::StringAttr>(i, NnDialect::kOutputAttr);
-    if (!name)
-      return emitError() << "has no 'nn.output'";
-    FailureOr<Port> port =
-        getPort(name, entry.getResultTypes()[i],
-                entry.getResultAttr(i, dist::DistDialect::kGlobalAttr), emitError);
-    if (failed(port))
-      return failure();
-    if (!outputs.insert(port->name).second)
-      return emitError() << "is named '" << port->name << "', as one before it";
-    ports.outputs.push_back(std::move(*port));
-  }
-  return ports;
+  ports.parameters.push_back(std::move(port));
+  places.push_back(loc);
+  return mlir::success();
 }
+
+mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function, unsigned index,
+                                             Entry &entry) {
+  mlir::Location loc = function.getArgument(index).getLoc();
+  auto emitError = [&] {
+    return mlir::emitError(loc) << "argument " << index << " of '" << function.getName() << "' ";
+  };
+  auto input = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kInputAttr);
+  auto parameter = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kParameterAttr);
+  if (!input && !parameter &&
+      function.getArgAttrOfType<mlir::StringAttr>(index, kStateAttr))
+    return mlir::success();
+  if (!input == !parameter)
+    return emitError() << "has " << (input ? "both" : "none")
+                       << " of 'nn.input' and 'nn.parameter': expected one";
+  FailureOr<Port> port =
+      getPort(input ? input : parameter, function.getArgumentTypes()[index],
+              function.getArgAttr(index, dist::DistDialect::kGlobalAttr), emitError);
+  if (failed(port))
+    return failure();
+  if (auto aliases =
+          function.getArgAttrOfType<mlir::ArrayAttr>(index, NnDialect::kAliasesAttr))
+    for (auto alias : aliases.getAsRange<mlir::StringAttr>())
+      port->aliases.push_back(alias.str());
+  if (auto offsets = function.getArgAttrOfType<mlir::DenseI64ArrayAttr>(
+          index, NnDialect::kParameterOffsetsAttr))
+    port->offsets = offsets.asArrayRef().vec();
+  // Several parameters may be parts of one stored tensor and share its name.
+  bool isNew = input ? inputs.insert(port->name).second
+                     : parameters.insert(port->name).second || !port->offsets.empty();
+  if (!isNew)
+    return emitError() << "is named '" << port->name << "', as one before it";
+  if (!input)
+    return addParameter(std::move(*port), loc);
+  entry.inputs.push_back(std::move(*port));
+  return mlir::success();
+}
+
+mlir::LogicalResult PortReader::readResult(mlir::FunctionOpInterface function, unsigned index,
+                                           Entry &entry) {
+  auto emitError = [&] {
+    return function.emitError() << "result " << index << " of '" << function.getName() << "' ";
+  };
+  auto name = function.getResultAttrOfType<mlir::StringAttr>(index, NnDialect::kOutputAttr);
+  if (!name && function.getResultAttrOfType<mlir::StringAttr>(index, kStateAttr))
+    return mlir::success();
+  if (!name)
+    return emitError() << "has no 'nn.output'";
+  FailureOr<Port> port =
+      getPort(name, function.getResultTypes()[index],
+              function.getResultAttr(index, dist::DistDialect::kGlobalAttr), emitError);
+  if (failed(port))
+    return failure();
+  if (!outputs.insert(port->name).second)
+    return emitError() << "is named '" << port->name << "', as one before it";
+  entry.outputs.push_back(std::move(*port));
+  return mlir::success();
+}
+
+FailureOr<Ports> PortReader::read(ModuleOp module) {
+  for (mlir::func::FuncOp function : getEntries(module)) {
+    Entry &entry = ports.entries.emplace_back();
+    entry.name = function.getName().str();
+    inputs.clear(), parameters.clear(), outputs.clear();
+    for (unsigned i = 0; i < function.getNumArguments(); ++i)
+      if (failed(readArgument(function, i, entry)))
+        return failure();
+    for (unsigned i = 0; i < function.getNumResults(); ++i)
+      if (failed(readResult(function, i, entry)))
+        return failure();
+  }
+  if (ports.entries.empty())
+    return module.emitError("expected a function 'main' with a body, or another public function");
+  return std::move(ports);
+}
+
+FailureOr<Ports> meshwright::getPorts(ModuleOp module) { return PortReader().read(module); }
 
 //===----------------------------------------------------------------------===//
 // Program
@@ -252,9 +351,11 @@ Result<Program> Program::parseFile(std::string_view path) {
 
 std::string Program::str(bool locations) const { return print(*state->module, locations); }
 bool Program::isSpmd() const { return state->isSpmd; }
-const std::vector<Port> &Program::getInputs() const { return state->ports.inputs; }
+const std::vector<Entry> &Program::getEntries() const { return state->ports.entries; }
+const std::vector<Port> &Program::getInputs() const { return getEntries().front().inputs; }
+const std::vector<Port> &Program::getOutputs() const { return getEntries().front().outputs; }
 const std::vector<Port> &Program::getParameters() const { return state->ports.parameters; }
-const std::vector<Port> &Program::getOutputs() const { return state->ports.outputs; }
+const std::vector<Port> &Program::getStates() const { return state->ports.states; }
 
 Result<Program> Program::compose(const std::vector<Stage> &stages,
                                  const std::vector<Connection> &connections,

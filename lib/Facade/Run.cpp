@@ -8,23 +8,13 @@
 #include "meshwright-c/Run.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Facade/Handles.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Facade/RandomWeights.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
 using namespace meshwright;
-
-namespace {
-
-/// A port, and the arrays that its C view points to.
-struct OwnedPort {
-  Port port;
-  std::vector<const char *> aliases;
-  mw_port view;
-};
-
-} // namespace
 
 /// A plan, the file of its weights, and views of its ports. Everything that this interface
 /// does is done by the plan.
@@ -35,7 +25,10 @@ struct mw_program {
   /// Own the memory of the parameters: one or the other.
   std::unique_ptr<rt::SafeTensorsFile> weights;
   std::vector<rt::Memory> randomWeights;
-  std::vector<OwnedPort> ports[3];
+  /// Parameters, and the inputs and outputs of each entry.
+  std::vector<OwnedPort> parameters;
+  std::vector<EntryPorts> entries;
+  size_t selected = 0;
   std::string report;
 
   ~mw_program() { ownWeights(nullptr, {}); }
@@ -56,37 +49,14 @@ struct mw_program {
     return 1;
   }
   bool open(const char *path, const char *parallelize);
+  const std::vector<OwnedPort> &getPorts(int32_t kind) const {
+    const EntryPorts &entry = entries[selected];
+    return kind == MW_PARAMETER ? parameters : kind == MW_INPUT ? entry.inputs : entry.outputs;
+  }
 };
 
 void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
-  for (const Diagnostic &diagnostic : diagnostics) {
-    std::string where = diagnostic.file;
-    if (!where.empty() && diagnostic.line)
-      where += ":" + std::to_string(diagnostic.line);
-    say(user, int32_t(diagnostic.severity), where.c_str(), diagnostic.message.c_str());
-  }
-}
-
-//===----------------------------------------------------------------------===//
-// Ports
-//===----------------------------------------------------------------------===//
-
-static std::vector<OwnedPort> ownPorts(const std::vector<Port> &ports) {
-  std::vector<OwnedPort> owned(ports.size());
-  for (size_t i = 0; i < ports.size(); ++i) {
-    OwnedPort &to = owned[i];
-    to.port = ports[i];
-    for (const std::string &alias : to.port.aliases)
-      to.aliases.push_back(alias.c_str());
-    to.view = {to.port.name.c_str(),
-               int64_t(getRuntimeType(to.port.type)),
-               int64_t(to.port.shape.size()),
-               to.port.shape.data(),
-               int64_t(to.aliases.size()),
-               to.aliases.data(),
-               0};
-  }
-  return owned;
+  meshwright::tell(diagnostics, say, user);
 }
 
 //===----------------------------------------------------------------------===//
@@ -98,14 +68,24 @@ bool mw_program::open(const char *path, const char *parallelize) {
   tell(program.getDiagnostics());
   if (!program)
     return false;
-  ports[MW_INPUT] = ownPorts(program->getInputs());
-  ports[MW_PARAMETER] = ownPorts(program->getParameters());
-  ports[MW_OUTPUT] = ownPorts(program->getOutputs());
-  mlir::FunctionOpInterface main = getEntry(*program->getState().module);
-  size_t next[] = {0, 0};
-  for (unsigned i = 0; i < main.getNumArguments(); ++i) {
-    int kind = main.getArgAttr(i, nn::NnDialect::kInputAttr) ? MW_INPUT : MW_PARAMETER;
-    ports[kind][next[kind]++].view.index_bound = getIndexBound(main.getArgument(i));
+  parameters = ownPorts(program->getParameters());
+  for (const Entry &entry : program->getEntries()) {
+    EntryPorts &ports = entries.emplace_back();
+    ports.inputs = ownPorts(entry.inputs);
+    ports.outputs = ownPorts(entry.outputs);
+    auto function = getEntry(*program->getState().module, entry.name);
+    size_t next = 0;
+    for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+      int64_t bound = getIndexBound(function.getArgument(i));
+      auto name = function.getArgAttrOfType<mlir::StringAttr>(i, nn::NnDialect::kParameterAttr);
+      if (function.getArgAttr(i, nn::NnDialect::kInputAttr))
+        ports.inputs[next++].view.index_bound = bound;
+      // Indices must be valid in all entries.
+      for (OwnedPort &owned : parameters)
+        if (name && bound > 0 && owned.port.name == name.getValue())
+          owned.view.index_bound =
+              owned.view.index_bound > 0 ? std::min(owned.view.index_bound, bound) : bound;
+    }
   }
   Result<Plan> planned =
       parallelize ? Plan::parallelize(*program, parallelize) : Plan::asIs(*program);
@@ -127,26 +107,31 @@ mw_program *mw_program_open(const char *path, const char *parallelize, mw_say sa
 
 void mw_program_close(mw_program *program) { delete program; }
 
+int32_t mw_program_select(mw_program *program, const char *entry) {
+  std::vector<Diagnostic> diagnostics;
+  const std::vector<Entry> &entries = program->plan->getEntries();
+  const Entry *found = findEntry(entries, entry ? entry : "", diagnostics);
+  program->tell(diagnostics);
+  if (!found)
+    return 1;
+  program->selected = found - entries.data();
+  return 0;
+}
+
 int64_t mw_program_count(const mw_program *program, int32_t kind) {
-  return program->ports[kind].size();
+  return program->getPorts(kind).size();
 }
 
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index) {
-  return &program->ports[kind][index].view;
+  return &program->getPorts(kind)[index].view;
 }
 
 //===----------------------------------------------------------------------===//
 // Running
 //===----------------------------------------------------------------------===//
 
-static std::vector<HostArray> toArrays(const mw_program *program, const mw_tensor *inputs) {
-  std::vector<HostArray> arrays;
-  for (size_t i = 0; i < program->ports[MW_INPUT].size(); ++i) {
-    const mw_tensor &input = inputs[i];
-    arrays.push_back({getElementType(rt::DType(input.dtype)),
-                      std::vector<int64_t>(input.shape, input.shape + input.rank), input.data});
-  }
-  return arrays;
+static std::vector<HostArray> getInputs(const mw_program *program, const mw_tensor *inputs) {
+  return toArrays(inputs, program->getPorts(MW_INPUT).size());
 }
 
 int32_t mw_program_load_weights(mw_program *program, const char *path) {
@@ -157,7 +142,7 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
   // All parameters are checked before any is set: after an error the file before this one
   // stays in use.
   std::map<std::string, HostArray> parameters;
-  for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
+  for (const OwnedPort &owned : program->parameters) {
     const Port &port = owned.port;
     const rt::SafeTensorsFile::Tensor *tensor = weights->find(port.name);
     for (const std::string &alias : port.aliases)
@@ -195,7 +180,7 @@ int32_t mw_program_random_weights(mw_program *program, uint64_t seed) {
     int64_t indexBound;
   };
   std::map<std::string, Stored> tensors;
-  for (const OwnedPort &owned : program->ports[MW_PARAMETER]) {
+  for (const OwnedPort &owned : program->parameters) {
     const Port &port = owned.port;
     Stored needed{getRuntimeType(port.type), port.shape, owned.view.index_bound};
     for (size_t d = 0; d < port.offsets.size(); ++d)
@@ -226,8 +211,13 @@ int32_t mw_program_is_stuck(const mw_program *program) { return program->plan->i
 
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
                        const mw_run_options *options) {
-  std::vector<void *> results(outputs, outputs + program->ports[MW_OUTPUT].size());
+  std::vector<void *> results(outputs, outputs + program->getPorts(MW_OUTPUT).size());
   RunOptions settings;
+  settings.entry = program->plan->getEntries()[program->selected].name;
+  if (options->state)
+    settings.state = options->state;
+  if (options->save_state)
+    settings.saveState = options->save_state;
   if (options->backend)
     settings.backend = options->backend;
   settings.threadsPerRank = options->threads_per_rank;
@@ -238,13 +228,15 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
     settings.target = options->target;
   if (options->trace)
     settings.trace = options->trace;
-  Result<bool> done = program->plan->run(toArrays(program, inputs), results, settings);
+  Result<bool> done = program->plan->run(getInputs(program, inputs), results, settings);
   program->tell(done.getDiagnostics());
   return done ? 0 : 1;
 }
 
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance) {
-  Result<CheckResult> result = program->plan->check(toArrays(program, inputs), tolerance);
+  Result<CheckResult> result = program->plan->check(
+      getInputs(program, inputs), tolerance,
+      program->plan->getEntries()[program->selected].name);
   program->tell(result.getDiagnostics());
   if (!result)
     return 1;
@@ -271,6 +263,10 @@ const char *mw_program_report(mw_program *program, int32_t json) {
     return nullptr;
   program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
   return program->report.c_str();
+}
+
+mw_session *mw_program_start(mw_program *program, const mw_run_options *options) {
+  return openHandle(program->plan->start(toSessionOptions(*options)), program->say, program->user);
 }
 
 //===----------------------------------------------------------------------===//

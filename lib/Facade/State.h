@@ -34,17 +34,25 @@ private:
   mlir::ScopedDiagnosticHandler handler;
 };
 
-/// The inputs, parameters and outputs of a program.
+/// The entries, parameters and states of a program.
 struct Ports {
-  std::vector<Port> inputs, parameters, outputs;
+  std::vector<Entry> entries;
+  std::vector<Port> parameters, states;
 };
 
-/// Reads the ports of a module's `main`. Fails with a diagnostic if the module has no such
-/// function, or if an argument or a result has no name.
+/// Reads the ports of a module. Fails with a diagnostic if the module has no entry, if an
+/// argument or a result has no name, or if two entries have parameters of one name and two
+/// types.
 mlir::FailureOr<Ports> getPorts(mlir::ModuleOp module);
 
-/// Returns the module's `main`, or null.
-mlir::FunctionOpInterface getEntry(mlir::ModuleOp module);
+/// Returns the entry of that name, or the default entry for an empty name. Returns null if there is
+/// none.
+mlir::FunctionOpInterface getEntry(mlir::ModuleOp module, llvm::StringRef name = "");
+
+/// Returns the entry of that name, or the default entry for an empty name. Returns null, with an
+/// error, if there is none.
+const Entry *findEntry(const std::vector<Entry> &entries, std::string_view name,
+                       std::vector<Diagnostic> &diagnostics);
 
 std::string print(mlir::ModuleOp module, bool locations);
 

@@ -190,7 +190,7 @@ void EntryEmitter::emitStep(const Step &step) {
 void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   builder.setInsertionPointToEnd(module.getBody());
   entry = LLVM::LLVMFuncOp::create(
-      builder, LoweredProgram::kEntry,
+      builder, program.symbol,
       LLVM::LLVMFunctionType::get(i32, {pointer, pointer, pointer, pointer, pointer, pointer}));
   // The entry is long, and optimisation would not make it faster.
   entry.setPassthroughAttr(builder.getStrArrayAttr({"noinline", "optnone"}));

@@ -37,9 +37,11 @@ namespace {
 
 class ProgramLowering {
 public:
-  ProgramLowering(func::FuncOp main, const KernelTarget &target, bool probes)
-      : main(main), target(target), probes(probes),
-        kernels(target.createBuilder(main.getContext())) {}
+  ProgramLowering(func::FuncOp main, const KernelTarget &target, const LowerOptions &options)
+      : main(main), target(target), probes(options.probes),
+        kernels(target.createBuilder(main.getContext())) {
+    program.symbol = options.symbol;
+  }
 
   FailureOr<LoweredProgram> run();
 
@@ -357,7 +359,7 @@ LogicalResult checkTarget(func::FuncOp main, const KernelTarget &target) {
 
 FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &options) {
   if (main.isExternal())
-    return emitError(main.getLoc(), "'main' has no body");
+    return emitError(main.getLoc(), "'") << main.getName() << "' has no body";
   std::shared_ptr<const KernelTarget> target =
       options.target ? options.target : getKernelTarget(main);
   if (!target)
@@ -366,7 +368,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   if (isPlanned(main)) {
     if (failed(checkTarget(main, *target)) || failed(verifyRaces(main)))
       return failure();
-    return lower::ProgramLowering(main, *target, options.probes).run();
+    return lower::ProgramLowering(main, *target, options).run();
   }
   // On a copy, since the caller's program must not change.
   OwningOpRef<ModuleOp> module = main->getParentOfType<ModuleOp>().clone();
@@ -387,7 +389,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   buildSchedulePhase(manager, schedule);
   if (failed(manager.run(*module)))
     return failure();
-  return lower::ProgramLowering(copy, *target, options.probes).run();
+  return lower::ProgramLowering(copy, *target, options).run();
 }
 
 } // namespace meshwright

@@ -42,11 +42,11 @@ struct PreparedParameter {
   mw_rt_packing packing;
 };
 
-/// A program in the LLVM dialect: a function `mw_main` of type `mw_rt_entry`, which calls the
-/// runtime. All ranks execute it.
+/// An entry in the LLVM dialect: a function of type `mw_rt_entry`, which calls the runtime. All
+/// ranks execute it.
 struct LoweredProgram {
-  static constexpr llvm::StringLiteral kEntry = "mw_main";
-
+  /// The name of that function.
+  std::string symbol;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   /// The kernels that the entry launches, each once.
   std::vector<KernelSource> kernels;
@@ -74,9 +74,11 @@ struct LowerOptions {
   bool probes = false;
   /// The target to schedule for and to write kernels for; null: the function's own.
   std::shared_ptr<const KernelTarget> target;
+  /// The name of the entry in compiled code.
+  std::string symbol = "mw_main";
 };
 
-/// Lowers a planned rt program. Schedules a copy of an SPMD function, or of a global one without
+/// Lowers a planned rt program: one entry of a module. Schedules a copy of an SPMD function, or of a global one without
 /// collectives, before it lowers the copy. Each launch becomes a call of the runtime, and equal
 /// kernels are one. Fails after an error that names the op.
 mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,

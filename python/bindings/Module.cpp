@@ -69,6 +69,13 @@ static std::vector<HostArray> toArrays(const std::vector<PyArray> &arrays) {
   return result;
 }
 
+static std::vector<void *> toAddresses(const std::vector<uintptr_t> &numbers) {
+  std::vector<void *> addresses;
+  for (uintptr_t number : numbers)
+    addresses.push_back(reinterpret_cast<void *>(number));
+  return addresses;
+}
+
 NB_MODULE(_core, m) {
   m.doc() = "Meshwright's compiler and runtime";
 
@@ -79,6 +86,11 @@ NB_MODULE(_core, m) {
       .def_ro("shape", &Port::shape)
       .def_ro("aliases", &Port::aliases)
       .def_ro("offsets", &Port::offsets);
+
+  nb::class_<Entry>(m, "Entry")
+      .def_ro("name", &Entry::name)
+      .def_ro("inputs", &Entry::inputs)
+      .def_ro("outputs", &Entry::outputs);
 
   nb::enum_<PlanPhase>(m, "Phase")
       .value("global", PlanPhase::Global)
@@ -113,6 +125,8 @@ NB_MODULE(_core, m) {
           nb::call_guard<nb::gil_scoped_release>())
       .def("str", &Program::str, nb::arg("locations") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
+      .def_prop_ro("entries", &Program::getEntries)
+      .def_prop_ro("states", &Program::getStates)
       .def_prop_ro("inputs", &Program::getInputs)
       .def_prop_ro("parameters", &Program::getParameters)
       .def_prop_ro("outputs", &Program::getOutputs);
@@ -135,6 +149,7 @@ NB_MODULE(_core, m) {
 
   nb::class_<RunOptions>(m, "RunOptions")
       .def(nb::init<>())
+      .def_rw("entry", &RunOptions::entry)
       .def_rw("backend", &RunOptions::backend)
       .def_rw("threads_per_rank", &RunOptions::threadsPerRank)
       .def_rw("timeout", &RunOptions::timeout)
@@ -142,6 +157,62 @@ NB_MODULE(_core, m) {
       .def_rw("trace", &RunOptions::trace)
       .def_rw("measure", &RunOptions::measure)
       .def_rw("target", &RunOptions::target);
+
+  nb::class_<SessionOptions>(m, "SessionOptions")
+      .def(nb::init<>())
+      .def_rw("backend", &SessionOptions::backend)
+      .def_rw("threads_per_rank", &SessionOptions::threadsPerRank)
+      .def_rw("timeout", &SessionOptions::timeout)
+      .def_rw("target", &SessionOptions::target)
+      .def_rw("state", &SessionOptions::state)
+      .def_rw("recover", &SessionOptions::recover);
+
+  nb::class_<Session>(m, "Session")
+      .def_prop_ro("entries", &Session::getEntries)
+      .def_prop_ro("states", &Session::getStates)
+      .def_prop_ro("is_stuck", &Session::isStuck)
+      .def("run",
+           [](Session &session, std::string_view entry, const std::vector<PyArray> &inputs,
+              const std::vector<uintptr_t> &outputs, bool checkFinite) {
+             std::vector<HostArray> arrays = toArrays(inputs);
+             std::vector<void *> addresses = toAddresses(outputs);
+             nb::gil_scoped_release release;
+             return toPython(session.run(arrays, addresses, entry, checkFinite));
+           })
+      .def("get_state",
+           [](const Session &session, const std::vector<uintptr_t> &arrays) {
+             std::vector<void *> addresses = toAddresses(arrays);
+             nb::gil_scoped_release release;
+             return toPython(session.getState(addresses));
+           })
+      .def("set_state",
+           [](Session &session, const std::vector<std::pair<std::string, PyArray>> &values) {
+             std::vector<NamedArray> arrays;
+             for (const auto &[name, array] : values)
+               arrays.push_back({name, toArray(array)});
+             nb::gil_scoped_release release;
+             return toPython(session.setState(arrays));
+           })
+      .def(
+          "save",
+          [](const Session &session, std::string_view folder) {
+            return toPython(session.save(folder));
+          },
+          nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<Bundle>(m, "Bundle")
+      .def_static(
+          "open", [](std::string_view path) { return toPython(Bundle::open(path)); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("num_ranks", &Bundle::getNumRanks)
+      .def_prop_ro("entries", &Bundle::getEntries)
+      .def_prop_ro("states", &Bundle::getStates)
+      .def(
+          "start",
+          [](const Bundle &bundle, const SessionOptions &options) {
+            return toPython(bundle.start(options));
+          },
+          nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<Plan>(m, "Plan")
       .def_static(
@@ -163,6 +234,12 @@ NB_MODULE(_core, m) {
           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("num_ranks", &Plan::getNumRanks)
       .def_prop_ro("is_stuck", &Plan::isStuck)
+      .def_prop_ro("entries", &Plan::getEntries)
+      .def_prop_ro("states", &Plan::getStates)
+      .def(
+          "start",
+          [](Plan &plan, const SessionOptions &options) { return toPython(plan.start(options)); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("inputs", &Plan::getInputs)
       .def_prop_ro("parameters", &Plan::getParameters)
       .def_prop_ro("outputs", &Plan::getOutputs)
@@ -176,9 +253,7 @@ NB_MODULE(_core, m) {
            [](Plan &plan, const std::vector<PyArray> &inputs, const std::vector<uintptr_t> &outputs,
               const RunOptions &options) {
              std::vector<HostArray> arrays = toArrays(inputs);
-             std::vector<void *> addresses;
-             for (uintptr_t address : outputs)
-               addresses.push_back(reinterpret_cast<void *>(address));
+             std::vector<void *> addresses = toAddresses(outputs);
              nb::gil_scoped_release release;
              return toPython(plan.run(arrays, addresses, options));
            })
@@ -187,9 +262,10 @@ NB_MODULE(_core, m) {
              nb::gil_scoped_release release;
              return toPython(plan.compile(path, target));
            })
-      .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance) {
+      .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance,
+                       std::string_view entry) {
         std::vector<HostArray> arrays = toArrays(inputs);
         nb::gil_scoped_release release;
-        return toPython(plan.check(arrays, tolerance));
+        return toPython(plan.check(arrays, tolerance, entry));
       });
 }

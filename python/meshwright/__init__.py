@@ -12,8 +12,10 @@
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
 from .model import Model, compose, from_torch, load
 from .plan import Plan
+from .session import Bundle, Session, load_bundle
 
 __all__ = [
+    "Bundle",
     "CheckFailed",
     "Diagnostic",
     "Error",
@@ -21,7 +23,9 @@ __all__ = [
     "MeshwrightWarning",
     "Model",
     "Plan",
+    "Session",
     "compose",
     "from_torch",
     "load",
+    "load_bundle",
 ]

@@ -18,19 +18,27 @@ class Model:
         self._program = program
         #: Name in the program -> the array the user gave; not copied.
         self._parameters = parameters
-        #: How calls of the PyTorch module map to the program's inputs, if it comes from one.
-        self._imported = imported
+        #: How calls of a PyTorch module map to the inputs of an entry, by the entry's name.
+        #: Without a module there are no names here.
+        if imported is not None and not isinstance(imported, dict):
+            imported = {self.entries[0]: imported}
+        self._imported = imported or {}
         self._meta = any(is_meta(p) for p in parameters.values())
         self._dense: dict[str, tuple[Dense, object]] = {}
 
     @property
+    def entries(self) -> list[str]:
+        """Names of the program's entries; the first is the default."""
+        return [entry.name for entry in self._program.entries]
+
+    @property
     def inputs(self) -> list[str]:
-        """Names of the program's inputs, in order."""
+        """Names of the default entry's inputs, in order."""
         return [port.name for port in self._program.inputs]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the program's outputs, in order."""
+        """Names of the default entry's outputs, in order."""
         return [port.name for port in self._program.outputs]
 
     @property
@@ -95,44 +103,52 @@ class Model:
             known = self._dense[name] = (dense(value), state)
         return known
 
-    def _flatten(self, args, kwargs) -> list[Dense]:
-        """The program's inputs among a call's arguments, checked."""
-        ports = self._program.inputs
-        if self._imported is not None and not _names_inputs(ports, args, kwargs):
-            from .importer import ImportFailed
+    def _flatten(self, entry, args, kwargs) -> list[Dense]:
+        """The inputs of an entry among a call's arguments, checked."""
+        imported = self._imported.get(entry.name)
+        if imported is None or _names_inputs(entry.inputs, args, kwargs):
+            return flatten_by_name(entry.inputs, args, kwargs)
+        from .importer import ImportFailed
 
-            try:
-                values = self._imported.flatten(args, kwargs)
-            except ImportFailed as error:
-                raise InputError(_convert(error.diagnostics)) from None
-        else:
-            values = _by_name(ports, args, kwargs)
-        tensors, problems = [], []
-        for port, value in zip(ports, values, strict=True):
-            if is_meta(value):
-                problems.append(f"input '{port.name}' is on the meta device")
-                continue
-            try:
-                tensor = dense(value)
-            except (TypeError, ValueError):
-                problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
-                continue
-            except Error as error:
-                problems.append(f"input '{port.name}': {error}")
-                continue
-            expected = Dense(port.dtype, tuple(port.shape), 0, None)
-            if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
-                problems.append(f"input '{port.name}' is {tensor}: expected {expected}")
-            tensors.append(tensor)
-        if problems:
-            raise InputError([Diagnostic(problem) for problem in problems])
-        return tensors
+        try:
+            values = imported.flatten(args, kwargs)
+        except ImportFailed as error:
+            raise InputError(_convert(error.diagnostics)) from None
+        return _check_inputs(entry.inputs, values)
 
     def __repr__(self):
         return (
             f"<meshwright.Model inputs=[{', '.join(self.inputs)}] "
             f"outputs=[{', '.join(self.outputs)}] parameters={len(self._parameters)}>"
         )
+
+
+def flatten_by_name(ports, args, kwargs) -> list[Dense]:
+    """The inputs among a call's arguments, by position and by name, checked."""
+    return _check_inputs(ports, _by_name(ports, args, kwargs))
+
+
+def _check_inputs(ports, values):
+    tensors, problems = [], []
+    for port, value in zip(ports, values, strict=True):
+        if is_meta(value):
+            problems.append(f"input '{port.name}' is on the meta device")
+            continue
+        try:
+            tensor = dense(value)
+        except (TypeError, ValueError):
+            problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
+            continue
+        except Error as error:
+            problems.append(f"input '{port.name}': {error}")
+            continue
+        expected = Dense(port.dtype, tuple(port.shape), 0, None)
+        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+            problems.append(f"input '{port.name}' is {tensor}: expected {expected}")
+        tensors.append(tensor)
+    if problems:
+        raise InputError([Diagnostic(problem) for problem in problems])
+    return tensors
 
 
 def _names_inputs(ports, args, kwargs):

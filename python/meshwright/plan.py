@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Plans: a model rewritten for the ranks of a mesh."""
 
-import contextlib
 import json
 import os
 import threading
@@ -10,10 +9,9 @@ from numbers import Integral, Real
 
 from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
+from .session import Session, find_entry, keeping, positive, session_options
 from .tensors import empty, is_torch
 
-#: Memory that is never freed, because a rank that did not return from a run may read it.
-_KEPT = []
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
 
@@ -53,9 +51,37 @@ class Plan:
         report = self._plan.report(format == "json")
         return json.loads(report) if format == "json" else Text(report)
 
+    def start(
+        self,
+        backend: str = "local",
+        threads_per_rank: int | None = None,
+        timeout: float | None = None,
+        state=None,
+        recover: bool = True,
+        target: str | None = None,
+    ) -> Session:
+        """Starts a session: ranks, weights and state that stay from call to call.
+
+        `state` is a folder that `Session.save` of any plan of the model wrote; without it the
+        state is the model's. With `recover` a call that fails leaves the state as it was; without
+        it the state may be anything after a failure. The other options are as in `run`. The
+        session keeps the weights as they are now.
+
+            with plan.start() as session:
+                outputs = session.run(*args)
+        """
+        options = session_options(backend, threads_per_rank, timeout, state, recover)
+        options.target = target or ""
+        self._set_parameters()
+        model, kept = self._model, dict(self._parameters)
+        as_torch = any(is_torch(p) for p in model._parameters.values())
+        session = unwrap(self._plan.start(options))
+        return Session(session, model._flatten, as_torch, kept)
+
     def run(
         self,
         *args,
+        entry: str | None = None,
         backend: str = "local",
         threads_per_rank: int | None = None,
         timeout: float | None = None,
@@ -65,8 +91,10 @@ class Plan:
         target: str | None = None,
         **kwargs,
     ) -> list:
-        """Runs on all ranks of the mesh, with the arguments of the model.
+        """Runs on all ranks of the mesh, with the arguments of the model: a session of one call,
+        which starts from the model's state and forgets the new one.
 
+        `entry` is the entry to run; the default is the model's first.
         Each rank computes with `threads_per_rank` threads (default: MESHWRIGHT_THREADS, or 1),
         which changes no result, and waits in a collective for at most `timeout` seconds (default:
         MESHWRIGHT_TIMEOUT, or 30). With `check_finite` the run fails where an op gives NaN or
@@ -83,38 +111,42 @@ class Plan:
         _refuse_target_cpu(kwargs.get("target_cpu"))
         if target is not None and not isinstance(target, str):
             kwargs["target"], target = target, None  # an input of that name
-        inputs = self._inputs(args, kwargs)
+        entry, inputs = self._inputs(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
             as_torch = any(is_torch(p) for p in self._model._parameters.values())
-        outputs = [empty(port.dtype, port.shape, as_torch) for port in self._plan.outputs]
+        outputs = [empty(port.dtype, port.shape, as_torch) for port in entry.outputs]
         addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in outputs]
         options = _core.RunOptions()
+        options.entry = entry.name
         options.backend = backend
-        options.threads_per_rank = _positive("threads_per_rank", threads_per_rank, Integral)
-        options.timeout = _positive("timeout", timeout, Real)
+        options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)
+        options.timeout = positive("timeout", timeout, Real)
         options.check_finite = check_finite
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
         options.target = target or ""
-        with self._keeping(inputs):
+        with keeping(self._plan, inputs, dict(self._parameters)):
             unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
         return outputs
 
-    def check(self, *args, tolerance: float | None = None, **kwargs) -> dict[str, float]:
-        """Compares every output with the unsharded program's on one rank.
+    def check(
+        self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs
+    ) -> dict[str, float]:
+        """Compares every output of an entry, and every state that it uses, with the unsharded
+        program's on one rank. Both start from the model's state.
 
         Returns the largest difference of each output, relative to its largest entry. Raises
         CheckFailed, naming the first value in program order that differs, if one is above
         `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
         """
-        inputs = self._inputs(args, kwargs)
+        entry, inputs = self._inputs(entry, args, kwargs)
         if tolerance is None:
             tolerance = -1.0  # the types' own
         elif not isinstance(tolerance, Real) or not tolerance >= 0:
             raise Error(f"tolerance is {tolerance!r}: expected a number from 0 on")
-        with self._keeping(inputs):
-            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance))
+        with keeping(self._plan, inputs, dict(self._parameters)):
+            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
             diagnostic = Diagnostic(
@@ -152,21 +184,15 @@ class Plan:
                     unwrap(self._plan.set_parameter(name, tensor.raw))
                     self._parameters[name] = tensor
 
-    def _inputs(self, args, kwargs):
+    def _inputs(self, entry, args, kwargs):
+        """The entry of a call, and its inputs."""
         self._check_weights()
-        inputs = self._model._flatten(args, kwargs)
+        if entry is not None and not isinstance(entry, str):
+            kwargs["entry"], entry = entry, None  # an input of that name
+        entry = find_entry(self._plan.entries, entry)
+        inputs = self._model._flatten(entry, args, kwargs)
         self._set_parameters()
-        return inputs
-
-    @contextlib.contextmanager
-    def _keeping(self, inputs):
-        """A rank that does not come back from a run that fails may read on."""
-        try:
-            yield
-        except Error:
-            if self._plan.is_stuck:
-                _KEPT.append((inputs, dict(self._parameters)))
-            raise
+        return entry, inputs
 
     def _check_weights(self):
         model = self._model
@@ -186,14 +212,3 @@ def _refuse_target_cpu(value):
     """The old name of `target`; arrays are inputs of that name."""
     if isinstance(value, str):
         raise Error(f"'target_cpu' is now 'target': expected target='cpu:{value}'")
-
-
-def _positive(name, value, kind):
-    """0 stands for the default."""
-    if value is None:
-        return 0
-    if not isinstance(value, kind) or not value > 0:
-        what = "an integer" if kind is Integral else "a number"
-        raise Error(f"{name} is {value!r}: expected {what} above 0")
-    # 2**62 fits the C type and is more threads, bytes or seconds than any machine has.
-    return int(min(value, 2**62)) if kind is Integral else float(value)

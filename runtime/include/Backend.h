@@ -54,6 +54,13 @@ public:
   /// processes, and sets `least` to the least of their values. Returns false, with an error, if
   /// the run failed in another process.
   virtual bool agree(int64_t &least, std::string &error) = 0;
+  /// Called after `agree`, by all processes in the same order: waits for the other processes, and
+  /// sets `isFine` to true if it is true in all of them. Returns false, with an error, if the
+  /// processes cannot meet any more.
+  virtual bool decide(bool &isFine, std::string &error) {
+    (void)isFine, (void)error;
+    return true;
+  }
   /// Called after `agree`: copies the `bytes` bytes at `data` from the process of rank `from`
   /// to all others. All processes call this in the same order.
   virtual bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) = 0;

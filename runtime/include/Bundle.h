@@ -13,7 +13,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_BUNDLE_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_BUNDLE_H
 
-#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Session.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
 #include <functional>
@@ -21,14 +21,17 @@
 namespace meshwright::rt {
 
 /// The version of the files in a bundle. Changes whenever their format does.
-constexpr int64_t kBundleVersion = 5;
+constexpr int64_t kBundleVersion = 6;
 
-/// Opens the program of a bundle and maps the weights of this process's ranks. Returns null, with
-/// an error that names the file, if the bundle is incomplete, of another version, or for another
-/// processor. Weights are read from disk when a rank first uses them; `verifyWeights` reads all
+/// Starts a session of a bundle's program and maps the weights of this process's ranks. Returns
+/// null, with an error that names the file, if the bundle is incomplete, of another version, or
+/// for another processor. Weights are read from disk when a rank first uses them; `verifyWeights` reads all
 /// of them now and compares their checksums.
-std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
+std::unique_ptr<Session> openBundle(const std::string &path, const std::string &backend,
                                     bool verifyWeights, std::string &error);
+/// Reads the description of a bundle's program, without its code and weights. Returns false, with
+/// an error, as `openBundle`.
+bool readDescription(const std::string &path, ProgramDescription &description, std::string &error);
 /// Returns the bundle's report as text or JSON; empty, with an error, if there is none.
 std::string readReport(const std::string &path, bool asJson, std::string &error);
 

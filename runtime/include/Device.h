@@ -47,7 +47,7 @@ struct HostThreads {
 ///
 /// - A device has one compute stream (stream 0) and communication streams (1, 2, ...).
 ///   Each stream performs its work in the order of the calls.
-/// - A call may return before its work is done, except `wait`, `copyIn`, `copyOut`,
+/// - A call may return before its work is done, except `wait`, `copyIn`, `copyOut`, `copy`,
 ///   `findNotFinite` and `synchronize`. The CPU device does the work of stream 0 in
 ///   the call itself.
 /// - Only the rank's thread calls a device during a run.
@@ -71,6 +71,9 @@ public:
   /// Copy from the host to the device and back. Any thread may call them between runs.
   virtual bool copyIn(void *device, const void *host, int64_t bytes, std::string &error) = 0;
   virtual bool copyOut(void *host, const void *device, int64_t bytes, std::string &error) = 0;
+  /// Copies between two buffers of the device, which do not overlap. Any thread may call it between
+  /// runs.
+  virtual bool copy(void *to, const void *from, int64_t bytes, std::string &error) = 0;
 
   //===--------------------------------------------------------------------===//
   // Runs

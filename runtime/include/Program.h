@@ -1,4 +1,4 @@
-//===- Program.h - a compiled program, ready to run -------------*- C++ -*-===//
+//===- Program.h - the description of a compiled program --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,30 +6,22 @@
 //===----------------------------------------------------------------------===//
 //
 // A compiled program is code and a description of its arguments, results and memory. The
-// compiler makes both, and a bundle keeps them on disk. A `Program` runs them on ranks, with
-// weights and inputs.
+// compiler makes both, and a bundle keeps them on disk. A session (Session.h) runs them on ranks.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 
-#include "meshwright/runtime/include/Memory.h"
-#include "meshwright/runtime/include/Packing.h"
-#include "meshwright/runtime/include/RunReport.h"
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
-#include "meshwright/runtime/include/World.h"
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 namespace meshwright::rt {
-
-class RankMemory;
 
 /// A dense row-major array of the host, not owned. i1 is stored as bytes.
 struct HostTensor {
@@ -44,9 +36,9 @@ struct Bytes {
   int64_t size = 0;
 };
 
-/// An input, a parameter or a result of a program.
+/// An input, a parameter, a state or an output of a program.
 struct ProgramValue {
-  /// `nn.input`, `nn.parameter` or `nn.output`.
+  /// `nn.input`, `nn.parameter`, `nn.state` or `nn.output`.
   std::string name;
   DType type = DType::F32;
   /// The global shape, which the host uses.
@@ -64,134 +56,108 @@ struct ProgramValue {
   /// The layout as text; empty in a global program.
   std::string sharding;
   ShardedLayout layout;
-  /// The axes over which an input or parameter is a partial sum: the first rank along them holds
-  /// the whole value, the other ranks hold zeros.
+  /// The axes over which an argument is a partial sum. The first rank along them is given the
+  /// whole value, the other ranks are given zeros.
   mw_rt_axes unreduced = {};
 
+  /// Returns true for the name and the aliases.
+  bool isNamed(const std::string &other) const;
   int64_t getLocalBytes() const { return countOf(localShape) * sizeOf(type); }
   /// The first of the ranks that hold the same part as this one.
   int64_t getHolder(int64_t rank) const;
 };
 
-/// One of the `arguments` of a program's entry.
+/// Memory that outlives a call. Entries read it as arguments and write it as results.
+struct ProgramState {
+  /// Its name, type, shapes and layout.
+  ProgramValue value;
+  /// The value of a session that starts: the parameter of that name, or, if it is empty, `fill`
+  /// in each element.
+  std::string parameter;
+  /// The bytes of one element.
+  std::string fill;
+};
+
+/// One of the `arguments` of an entry.
 struct ProgramArgument {
-  bool isParameter = false;
-  /// The index in the list of parameters, or of inputs.
+  enum Kind { Input, Parameter, State };
+  Kind kind = Input;
+  /// The index in the entry's list of inputs, or in the program's list of parameters or states.
   int64_t index = 0;
   /// Whether the entry reads the argument itself. If not, the entry is passed null and reads
   /// packed parts at most.
   bool isRead = true;
 };
 
-/// One of the `prepared` of a program's entry: a parameter, or a contiguous part of one, packed.
+/// A parameter, or a contiguous part of one, packed.
 struct PreparedParameter {
-  /// The argument, and the offset of the part in bytes.
-  int64_t argument = 0, offset = 0;
+  /// The parameter, and the offset of the part in bytes.
+  int64_t parameter = 0, offset = 0;
   mw_rt_packing packing = {};
 };
 
-/// Everything about a program except its code.
-struct ProgramDescription {
-  int64_t numRanks = 1;
-  /// The bytes of a rank's arena, which holds its temporaries.
+/// An entry of a program: a function that callers may run.
+struct EntryDescription {
+  std::string name = "main";
+  /// The bytes of a rank's arena, which holds the entry's temporaries.
   int64_t arenaBytes = 0;
-  std::vector<ProgramValue> inputs, parameters, outputs;
-  /// In the order of the entry's parameters. Outputs are in the order of its results already.
+  std::vector<ProgramValue> inputs, outputs;
+  /// In the order of the entry's parameters.
   std::vector<ProgramArgument> arguments;
-  std::vector<PreparedParameter> prepared;
+  /// The entry's `prepared`: indices in the program's list.
+  std::vector<int64_t> prepared;
+  /// The results of the entry are the outputs and then the new values of these states.
+  std::vector<int64_t> stateResults;
   std::vector<Bytes> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;
   /// The other ops that are fused into the kernel of an op, by the op's number.
   std::map<int64_t, std::string> fused;
+};
+
+/// Everything about a program except its code. Its entries share parameters and states: each is
+/// here once, in one layout.
+struct ProgramDescription {
+  int64_t numRanks = 1;
+  std::vector<ProgramValue> parameters;
+  std::vector<ProgramState> states;
+  std::vector<PreparedParameter> prepared;
+  /// The first is the default.
+  std::vector<EntryDescription> entries;
   /// The processor that the code was compiled for, and the extensions that it uses, as LLVM
   /// spells them.
   std::string targetCpu;
   std::vector<std::string> targetFeatures;
 
-  const ProgramValue &getValue(const ProgramArgument &argument) const {
-    return (argument.isParameter ? parameters : inputs)[argument.index];
+  const ProgramValue &getValue(const EntryDescription &entry,
+                               const ProgramArgument &argument) const {
+    return argument.kind == ProgramArgument::Input       ? entry.inputs[argument.index]
+           : argument.kind == ProgramArgument::Parameter ? parameters[argument.index]
+                                                         : states[argument.index].value;
   }
+  /// Returns the index of an entry, or that of the first entry for an empty name. Returns -1,
+  /// with an error that lists the entries, if there is none of that name.
+  int64_t findEntry(const std::string &name, std::string &error) const;
+  /// Returns the index of the parameter of that name or alias that is a whole stored tensor, or -1.
+  int64_t findParameter(const std::string &name) const;
+  /// For each parameter, true if an entry reads it as it is stored.
+  std::vector<bool> findReadParameters() const;
 };
 
-/// Writes a rank's part of an input or a parameter to `local`, from the stored tensor.
+/// The name of the function of an entry in compiled code.
+inline std::string getEntrySymbol(int64_t entry) {
+  return entry == 0 ? "mw_main" : "mw_entry_" + std::to_string(entry);
+}
+
+/// Writes a rank's part of an argument to `local`, from the stored tensor.
 void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
 
 /// Returns an empty string if the tensor fits the parameter, else an error.
 std::string checkParameter(const ProgramValue &parameter, const HostTensor &tensor);
 
-/// A program on the ranks of this process.
-///
-/// - Parameters are set once and sharded and packed by the first run. Inputs are sharded by
-///   each run.
-/// - The arrays of parameters and inputs are not copied if a rank can read them in place.
-/// - Any thread may run a program. Runs wait for one another.
-class Program {
-public:
-  /// Returns null, with an error, if the backend cannot be opened. `code` keeps the entry loaded.
-  static std::unique_ptr<Program> create(ProgramDescription description, mw_rt_entry entry,
-                                         std::shared_ptr<void> code, const std::string &backend,
-                                         std::string &error);
-  ~Program();
-
-  const ProgramDescription &getDescription() const { return description; }
-  World &getWorld() { return *world; }
-  /// The ranks of this process, in order.
-  const std::vector<int64_t> &getRanks() const { return ranks; }
-
-  /// Sets the stored tensor of a parameter, by name or alias, between runs. The array is not
-  /// copied: it must stay, unchanged, until the program is destroyed or the parameter is set
-  /// again.
-  bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
-  /// Sets the part of a parameter that a rank of this process holds: unpacked (an index in the
-  /// description's `arguments`) or packed (an index in `prepared`).
-  bool setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error);
-  bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
-  /// The names of the parameters that the program reads and that are not set.
-  std::vector<std::string> getMissingParameters() const;
-
-  /// Runs once on all ranks and fills `outputs`, arrays of the sizes that the description
-  /// states. `inputs` are in the order of the description. If MESHWRIGHT_RUNS asks for more than
-  /// one run, all must give the same bits. If the world is stuck after a failure, a rank may
-  /// still read inputs and parameters: they must stay as long as the process.
-  bool run(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
-           const RunOptions &options, std::string &error);
-
-  /// The report of the last run that succeeded with `measure`. It has 0 ranks if there is none.
-  RunReport getRunReport() const {
-    std::lock_guard<std::mutex> lock(running);
-    return report;
-  }
-
-private:
-  Program() = default;
-
-  bool runOnce(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
-               const RunOptions &options, std::string &error);
-  bool checkRun(const std::vector<HostTensor> &inputs, const std::vector<void *> &outputs,
-                std::string &error) const;
-  bool gatherTrace(Trace &trace, std::string &error);
-  bool findSeen(std::string &error);
-  bool refuse(std::string &error, const std::string &message) const;
-  bool collect(const std::vector<RankBuffers> &buffers, const std::vector<void *> &outputs,
-               std::string &error);
-  size_t getPosition(int64_t rank) const;
-
-  ProgramDescription description;
-  std::shared_ptr<void> code;
-  mw_rt_entry entry = nullptr;
-  WorldPtr world;
-  /// Ranks of this process.
-  std::vector<int64_t> ranks;
-  std::unique_ptr<RankMemory> memory;
-
-  /// By parameter: the stored tensor, and whether the parameter is set (or never read).
-  std::vector<HostTensor> stored;
-  std::vector<bool> given;
-  RunReport report;
-  /// A run holds it.
-  mutable std::mutex running;
-};
+/// Writes a rank's part of a state whose elements all have one value, the `element`.
+/// Returns false if there is no memory.
+bool placeFill(const ProgramValue &value, int64_t rank, const std::string &element, void *local);
 
 } // namespace meshwright::rt
 

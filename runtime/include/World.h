@@ -66,6 +66,14 @@ struct RunOptions {
   bool measure = false;
 };
 
+/// The names of an entry's ops, for errors.
+struct OpNames {
+  /// By the op's number.
+  std::vector<std::string> names;
+  /// The other ops that are fused into the kernel of an op, for errors about values.
+  std::map<int64_t, std::string> fused = {};
+};
+
 /// Deletes a world, unless a rank is stuck in it or this process was forked from the world's.
 struct WorldDeleter {
   void operator()(World *world) const;
@@ -87,7 +95,7 @@ public:
   using Probe = std::function<void(int64_t rank, int64_t probe, const void *value)>;
 
   /// Returns null, with an error, if there is no backend of that name or it cannot work here.
-  /// `ops` are the names of the program's ops, for errors.
+  /// `ops` are the names of the program's ops, for errors, until `setOps` sets others.
   static WorldPtr create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
                          std::string &error);
 
@@ -116,14 +124,16 @@ public:
   double getTimeout() const { return timeout; }
   int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
-  const std::vector<std::string> &getOpNames() const { return ops; }
-  /// Sets the other ops that are fused into the kernel of an op, by the op's number, for errors
-  /// about values.
-  void setFused(std::map<int64_t, std::string> others) { fused = std::move(others); }
+  /// Sets the names of ops of the next run. They must outlive the world.
+  void setOps(const OpNames &names) { ops.store(&names, std::memory_order_release); }
   /// Sets the id of the bundle that the program comes from; empty if it comes from none.
   /// Backends with ranks in several processes check that all processes have the same id.
   void setBundle(std::string id) { bundle = std::move(id); }
   const std::string &getBundle() const { return bundle; }
+  /// Sets the purpose of the next run, "entry 'main'". Backends with ranks in several processes
+  /// check that all processes come with the same purpose.
+  void setPurpose(std::string what) { purpose = std::move(what); }
+  const std::string &getPurpose() const { return purpose; }
   /// The link of MESHWRIGHT_LINK, to which CPU devices slow collectives down, or null.
   const Link *getLink() const { return link.get(); }
   /// The op that a rank of this process is at, or was at last; -1 before the first op.
@@ -158,9 +168,9 @@ private:
   const pid_t process = getpid();
   int64_t numRanks = 0;
   std::vector<int64_t> localRanks;
-  std::vector<std::string> ops;
-  std::map<int64_t, std::string> fused;
-  std::string bundle;
+  OpNames ownOps;
+  std::atomic<const OpNames *> ops{&ownOps};
+  std::string bundle, purpose;
   std::unique_ptr<Fault> fault;
   std::unique_ptr<Link> link;
   std::vector<std::unique_ptr<mw_rt_context>> contexts;

@@ -11,6 +11,7 @@
 
 #include "meshwright/runtime/include/Cpu.h"
 #include "meshwright/runtime/include/MappedFile.h"
+#include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Progress.h"
 
 #include <algorithm>
@@ -125,9 +126,9 @@ static std::shared_ptr<MappedFile> openWeights(const fs::path &folder, const Man
   return nullptr;
 }
 
-/// Loads the program's entry. The result keeps it loaded.
+/// Loads the functions of the program's entries. The result keeps them loaded.
 static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &manifest,
-                                         mw_rt_entry &entry, std::string &error) {
+                                         std::vector<mw_rt_entry> &code, std::string &error) {
   {
     auto file = MappedFile::open(path.string(), error);
     if (!file)
@@ -149,33 +150,52 @@ static std::shared_ptr<void> loadProgram(const fs::path &path, const Manifest &m
     return nullptr;
   }
   auto *version = static_cast<const int64_t *>(dlsym(library.get(), "mw_abi_version"));
-  entry = reinterpret_cast<mw_rt_entry>(dlsym(library.get(), "mw_main"));
-  if (!entry || !version || *version != MW_RT_ABI_VERSION) {
+  bool isWhole = true;
+  for (size_t i = 0; i < manifest.description.entries.size(); ++i) {
+    void *entry = dlsym(library.get(), getEntrySymbol(i).c_str());
+    isWhole &= entry != nullptr;
+    code.push_back(reinterpret_cast<mw_rt_entry>(entry));
+  }
+  if (!isWhole || !version || *version != MW_RT_ABI_VERSION) {
     error = path.string() + ": not a program of this runtime";
     return nullptr;
   }
   return library;
 }
 
-std::unique_ptr<Program> openBundle(const std::string &path, const std::string &backend,
-                                    bool verifyWeights, std::string &error) {
-  fs::path folder = path;
+static bool readManifest(const fs::path &folder, Manifest &manifest, std::string &error) {
   std::string text, problem;
   if (!hasManifest(folder)) {
-    error = path + ": no bundle: it has no " + kManifest;
-    return nullptr;
+    error = folder.string() + ": no bundle: it has no " + kManifest;
+    return false;
   }
   if (!readFile(folder / kManifest, text, error))
-    return nullptr;
+    return false;
+  if (Manifest::parse(text, manifest, problem) && checkTarget(manifest, problem))
+    return true;
+  error = (folder / kManifest).string() + ": " + problem;
+  return false;
+}
+
+bool readDescription(const std::string &path, ProgramDescription &description,
+                     std::string &error) {
   Manifest manifest;
-  if (!Manifest::parse(text, manifest, problem) || !checkTarget(manifest, problem)) {
-    error = (folder / kManifest).string() + ": " + problem;
+  if (!readManifest(path, manifest, error))
+    return false;
+  description = std::move(manifest.description);
+  return true;
+}
+
+std::unique_ptr<Session> openBundle(const std::string &path, const std::string &backend,
+                                    bool verifyWeights, std::string &error) {
+  fs::path folder = path;
+  Manifest manifest;
+  if (!readManifest(folder, manifest, error))
     return nullptr;
-  }
-  mw_rt_entry entry = nullptr;
-  std::shared_ptr<void> code =
-      loadProgram(folder / nameOfProgram(manifest), manifest, entry, error);
-  if (!code)
+  std::vector<mw_rt_entry> code;
+  std::shared_ptr<void> owner =
+      loadProgram(folder / nameOfProgram(manifest), manifest, code, error);
+  if (!owner)
     return nullptr;
 
   // Files of weights, each mapped once.
@@ -191,29 +211,34 @@ std::unique_ptr<Program> openBundle(const std::string &path, const std::string &
     bytes = {std::shared_ptr<const void>(file, file->getData() + stored.offset), stored.bytes};
     return true;
   };
-  for (const Stored &constant : manifest.constants)
-    if (!getBytes(constant, 0, manifest.description.constants.emplace_back()))
-      return nullptr;
-  auto program = Program::create(std::move(manifest.description), entry, code, backend, error);
-  if (!program)
-    return nullptr;
-  program->getWorld().setBundle(manifest.id);
-  for (int64_t rank : program->getRanks()) {
-    Bytes bytes;
-    for (size_t i = 0; i < manifest.arguments.size(); ++i)
-      if (manifest.arguments[i].group >= 0) {
-        if (!getBytes(manifest.arguments[i], rank, bytes))
-          return nullptr;
-        if (!program->setPlaced(i, rank, bytes, error))
-          return nullptr;
-      }
-    for (size_t i = 0; i < manifest.prepared.size(); ++i) {
-      if (!getBytes(manifest.prepared[i], rank, bytes) ||
-          !program->setPrepared(i, rank, bytes, error))
+  for (size_t i = 0; i < manifest.constants.size(); ++i)
+    for (const Stored &constant : manifest.constants[i])
+      if (!getBytes(constant, 0, manifest.description.entries[i].constants.emplace_back()))
         return nullptr;
-    }
+  auto session =
+      Session::create(std::move(manifest.description), std::move(code), owner, backend, error);
+  if (!session)
+    return nullptr;
+  session->getWorld().setBundle(manifest.id);
+  for (int64_t rank : session->getRanks()) {
+    Bytes bytes;
+    for (size_t i = 0; i < manifest.parameters.size(); ++i)
+      if (manifest.parameters[i].group >= 0 &&
+          (!getBytes(manifest.parameters[i], rank, bytes) ||
+           !session->setPlaced(i, rank, bytes, error)))
+        return nullptr;
+    for (size_t i = 0; i < manifest.prepared.size(); ++i)
+      if (!getBytes(manifest.prepared[i], rank, bytes) ||
+          !session->setPrepared(i, rank, bytes, error))
+        return nullptr;
+    for (size_t i = 0; i < manifest.states.size(); ++i)
+      if (manifest.states[i].group >= 0) {
+        if (!getBytes(manifest.states[i], rank, bytes))
+          return nullptr;
+        session->setInitial(i, rank, bytes);
+      }
   }
-  return program;
+  return session;
 }
 
 //===----------------------------------------------------------------------===//
@@ -384,18 +409,24 @@ static bool writeText(const fs::path &path, const std::string &text, std::string
   return file ? true : fail(path, errno ? errno : EIO, error);
 }
 
+static std::string makeId() {
+  std::string id;
+  std::random_device random;
+  for (int i = 0; i < 4; ++i) {
+    char digits[9];
+    std::snprintf(digits, sizeof(digits), "%08x", random());
+    id += digits;
+  }
+  return id;
+}
+
 bool BundleWriter::write(const ProgramDescription &description, const Weights &weights,
                          const std::string &textReport, const std::string &jsonReport,
                          std::string &error) {
   Manifest manifest;
   manifest.description = description;
   manifest.architecture = getArchitecture();
-  std::random_device random;
-  for (int i = 0; i < 4; ++i) {
-    char digits[9];
-    std::snprintf(digits, sizeof(digits), "%08x", random());
-    manifest.id += digits;
-  }
+  manifest.id = makeId();
   {
     auto program = MappedFile::open(getProgramPath(), error);
     if (!program)
@@ -425,35 +456,41 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     contents[index].push_back({stored, std::move(fill)});
     return stored;
   };
-  for (const Bytes &constant : description.constants)
-    manifest.constants.push_back(add({}, constant.size, [&constant](int64_t, char *to) {
-      std::memcpy(to, constant.data.get(), constant.size);
-      return true;
-    }));
-  for (const ProgramArgument &argument : description.arguments) {
-    Stored stored;
-    const ProgramValue &value = description.getValue(argument);
-    if (argument.isParameter && argument.isRead)
-      stored = add(axesOf(value), value.getLocalBytes(),
-                   [&value, &weights, index = argument.index](int64_t rank, char *to) {
-                     place(value, rank, weights(index), to);
-                     return true;
-                   });
-    manifest.arguments.push_back(stored);
+  for (const EntryDescription &entry : description.entries) {
+    std::vector<Stored> &constants = manifest.constants.emplace_back();
+    for (const Bytes &constant : entry.constants)
+      constants.push_back(add({}, constant.size, [&constant](int64_t, char *to) {
+        std::memcpy(to, constant.data.get(), constant.size);
+        return true;
+      }));
   }
-  for (const PreparedParameter &parameter : description.prepared) {
-    const ProgramArgument &argument = description.arguments[parameter.argument];
-    const ProgramValue &value = description.getValue(argument);
-    manifest.prepared.push_back(add(axesOf(value), sizeOfPacked(parameter.packing),
-                                    [&, index = argument.index](int64_t rank, char *to) {
-                                      Memory local = allocate(value.getLocalBytes());
-                                      if (!local)
-                                        return false;
-                                      place(value, rank, weights(index), local.get());
-                                      pack(parameter.packing, local.get() + parameter.offset, to);
-                                      return true;
-                                    }));
+  auto addPlaced = [&](const ProgramValue &value, int64_t parameter) {
+    return add(axesOf(value), value.getLocalBytes(),
+               [&value, &weights, parameter](int64_t rank, char *to) {
+                 place(value, rank, weights(parameter), to);
+                 return true;
+               });
+  };
+  std::vector<bool> isRead = description.findReadParameters();
+  for (size_t i = 0; i < description.parameters.size(); ++i)
+    manifest.parameters.push_back(isRead[i] ? addPlaced(description.parameters[i], i) : Stored());
+  for (const PreparedParameter &prepared : description.prepared) {
+    const ProgramValue &value = description.parameters[prepared.parameter];
+    manifest.prepared.push_back(
+        add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
+          Memory local = allocate(value.getLocalBytes());
+          if (!local)
+            return false;
+          place(value, rank, weights(prepared.parameter), local.get());
+          pack(prepared.packing, local.get() + prepared.offset, to);
+          return true;
+        }));
   }
+  for (const ProgramState &state : description.states)
+    manifest.states.push_back(
+        state.parameter.empty()
+            ? Stored()
+            : addPlaced(state.value, description.findParameter(state.parameter)));
 
   int64_t numParts = 0;
   for (size_t i = 0; i < layouts.size(); ++i) {

@@ -9,6 +9,7 @@
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Packing.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -109,6 +110,67 @@ static std::string hashOf(const Json &json) {
   return hashOf(text.data(), text.size());
 }
 
+static Json write(const std::vector<ProgramValue> &values) {
+  Json list = Json::array();
+  for (const ProgramValue &value : values)
+    list.push_back(write(value));
+  return list;
+}
+
+static Json write(const ProgramArgument &argument) {
+  const char *names[] = {"input", "parameter", "state"};
+  Json json = {{names[argument.kind], argument.index}};
+  if (!argument.isRead)
+    json["read"] = false;
+  return json;
+}
+
+static Json write(const EntryDescription &entry, const std::vector<Stored> &constants) {
+  Json json = {{"name", entry.name},
+               {"arena_bytes", entry.arenaBytes},
+               {"inputs", write(entry.inputs)},
+               {"outputs", write(entry.outputs)}};
+  Json &arguments = json["arguments"] = Json::array();
+  for (const ProgramArgument &argument : entry.arguments)
+    arguments.push_back(write(argument));
+  json["prepared"] = entry.prepared;
+  json["state_results"] = entry.stateResults;
+  Json &data = json["constants"] = Json::array();
+  for (const Stored &constant : constants)
+    data.push_back(write(constant));
+  json["ops"] = entry.ops;
+  Json &fused = json["fused"] = Json::object();
+  for (const auto &[op, others] : entry.fused)
+    fused[std::to_string(op)] = others;
+  return json;
+}
+
+static Json write(const PreparedParameter &prepared) {
+  const mw_rt_packing &packing = prepared.packing;
+  Json json = {{"parameter", prepared.parameter},
+               {"packing",
+                {{"dtype", nameOf(DType(packing.dtype))},
+                 {"k", packing.k},
+                 {"n", packing.n},
+                 {"transposed", packing.transposed != 0},
+                 {"panel", packing.panel},
+                 {"group", packing.group}}}};
+  if (prepared.offset)
+    json["offset"] = prepared.offset;
+  return json;
+}
+
+/// The bytes as hexadecimal digits.
+static std::string toDigits(const std::string &bytes) {
+  std::string digits;
+  for (unsigned char byte : bytes) {
+    char text[3];
+    std::snprintf(text, sizeof(text), "%02x", byte);
+    digits += text;
+  }
+  return digits;
+}
+
 std::string Manifest::toJson() const {
   Json json = {{"format", kFormat},
                {"version", kBundleVersion},
@@ -119,16 +181,27 @@ std::string Manifest::toJson() const {
                  {"cpu", description.targetCpu},
                  {"features", description.targetFeatures}}},
                {"ranks", description.numRanks},
-               {"arena_bytes", description.arenaBytes},
                {"program", {{"bytes", programBytes}, {"hash", programHash}}}};
-  auto add = [&](const char *name, const std::vector<ProgramValue> &values) {
-    Json &list = json[name] = Json::array();
-    for (const ProgramValue &value : values)
-      list.push_back(write(value));
+  auto addData = [](Json &to, const Stored &stored) {
+    if (stored.group >= 0)
+      to["data"] = write(stored);
   };
-  add("inputs", description.inputs);
-  add("parameters", description.parameters);
-  add("outputs", description.outputs);
+  Json &list = json["parameters"] = write(description.parameters);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    addData(list[i], parameters[i]);
+  Json &packed = json["prepared"] = Json::array();
+  for (size_t i = 0; i < prepared.size(); ++i)
+    addData(packed.emplace_back(write(description.prepared[i])), prepared[i]);
+  Json &kept = json["states"] = Json::array();
+  for (size_t i = 0; i < states.size(); ++i) {
+    Json &state = kept.emplace_back(write(description.states[i].value));
+    addData(state, states[i]);
+    if (states[i].group < 0)
+      state["fill"] = toDigits(description.states[i].fill);
+  }
+  Json &entries = json["entries"] = Json::array();
+  for (size_t i = 0; i < description.entries.size(); ++i)
+    entries.push_back(write(description.entries[i], constants[i]));
   Json &files = json["weights"] = Json::array();
   for (const WeightGroup &group : groups) {
     Json names = Json::array();
@@ -136,38 +209,6 @@ std::string Manifest::toJson() const {
       names.push_back({{"rank", rank}, {"name", file.name}, {"hash", file.hash}});
     files.push_back({{"axes", write(group.axes)}, {"bytes", group.bytes}, {"files", names}});
   }
-  Json &list = json["arguments"] = Json::array();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const ProgramArgument &argument = description.arguments[i];
-    Json entry = {{argument.isParameter ? "parameter" : "input", argument.index}};
-    if (!argument.isRead)
-      entry["read"] = false;
-    if (arguments[i].group >= 0)
-      entry["data"] = write(arguments[i]);
-    list.push_back(std::move(entry));
-  }
-  Json &packed = json["prepared"] = Json::array();
-  for (size_t i = 0; i < prepared.size(); ++i) {
-    const mw_rt_packing &packing = description.prepared[i].packing;
-    packed.push_back({{"argument", description.prepared[i].argument},
-                      {"packing",
-                       {{"dtype", nameOf(DType(packing.dtype))},
-                        {"k", packing.k},
-                        {"n", packing.n},
-                        {"transposed", packing.transposed != 0},
-                        {"panel", packing.panel},
-                        {"group", packing.group}}},
-                      {"data", write(prepared[i])}});
-    if (description.prepared[i].offset)
-      packed.back()["offset"] = description.prepared[i].offset;
-  }
-  Json &data = json["constants"] = Json::array();
-  for (const Stored &constant : constants)
-    data.push_back(write(constant));
-  json["ops"] = description.ops;
-  Json &fused = json["fused"] = Json::object();
-  for (const auto &[op, others] : description.fused)
-    fused[std::to_string(op)] = others;
   json["hash"] = hashOf(json);
   return dump(json, /*indent=*/1) + "\n";
 }
@@ -293,6 +334,108 @@ static Stored readStored(const Json &json, const std::vector<WeightGroup> &group
   return stored;
 }
 
+static std::vector<ProgramValue> readValues(const Json &json, int64_t numRanks) {
+  std::vector<ProgramValue> values;
+  for (const Json &value : json)
+    values.push_back(readValue(value, numRanks));
+  return values;
+}
+
+static ProgramArgument readArgument(const Json &json, const EntryDescription &entry,
+                                    const ProgramDescription &program) {
+  ProgramArgument argument;
+  if (json.contains("input")) {
+    argument.index = readIndex(json, "input", entry.inputs.size());
+  } else if (json.contains("state")) {
+    argument.kind = ProgramArgument::State;
+    argument.index = readIndex(json, "state", program.states.size());
+  } else {
+    argument.kind = ProgramArgument::Parameter;
+    argument.index = readIndex(json, "parameter", program.parameters.size());
+  }
+  argument.isRead = !json.contains("read") || json["read"].get<bool>();
+  return argument;
+}
+
+/// Reads a list of indices that are below `size`.
+static std::vector<int64_t> readIndices(const Json &json, const char *name, size_t size) {
+  std::vector<int64_t> indices;
+  for (const Json &index : json.at(name)) {
+    require(index.is_number_unsigned() && index.get<uint64_t>() < size,
+            std::string(name) + " has " + index.dump() + ", expected less than " +
+                std::to_string(size));
+    indices.push_back(index.get<int64_t>());
+  }
+  return indices;
+}
+
+static EntryDescription readEntry(const Json &json, const ProgramDescription &program) {
+  EntryDescription entry;
+  entry.name = json.at("name").get<std::string>();
+  entry.arenaBytes = readCount(json, "arena_bytes");
+  entry.inputs = readValues(json.at("inputs"), program.numRanks);
+  entry.outputs = readValues(json.at("outputs"), program.numRanks);
+  for (const Json &argument : json.at("arguments"))
+    entry.arguments.push_back(readArgument(argument, entry, program));
+  entry.prepared = readIndices(json, "prepared", program.prepared.size());
+  entry.stateResults = readIndices(json, "state_results", program.states.size());
+  entry.ops = json.at("ops").get<std::vector<std::string>>();
+  const Json fused = json.value("fused", Json::object());
+  for (size_t op = 0; op < entry.ops.size(); ++op)
+    if (auto others = fused.find(std::to_string(op)); others != fused.end())
+      entry.fused[int64_t(op)] = others->get<std::string>();
+  return entry;
+}
+
+static PreparedParameter readPrepared(const Json &json, const ProgramDescription &program) {
+  PreparedParameter prepared;
+  prepared.parameter = readIndex(json, "parameter", program.parameters.size());
+  if (json.contains("offset"))
+    prepared.offset = readCount(json, "offset");
+  const Json &packing = json.at("packing");
+  prepared.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
+                      readCount(packing, "n"),     packing.at("transposed").get<bool>(),
+                      readCount(packing, "panel"), readCount(packing, "group")};
+  int64_t panel = prepared.packing.panel, group = prepared.packing.group;
+  require(panel > 0 && panel <= kMaxPanel && group > 0 && group <= kMaxPanel,
+          "a panel of " + std::to_string(panel) + " columns in groups of " +
+              std::to_string(group) + ", expected 1 to " + std::to_string(kMaxPanel));
+  int64_t bytes = program.parameters[prepared.parameter].getLocalBytes(), part = 0;
+  require(!__builtin_mul_overflow(prepared.packing.k, prepared.packing.n, &part) &&
+              !__builtin_mul_overflow(part, sizeOf(DType(prepared.packing.dtype)), &part) &&
+              !__builtin_add_overflow(part, prepared.offset, &part) && part <= bytes,
+          "a packed part ends behind its parameter's " + std::to_string(bytes) + " bytes");
+  return prepared;
+}
+
+/// Reads the value of one element from hexadecimal digits.
+static std::string readFill(const Json &json, DType type) {
+  std::string digits = json.at("fill").get<std::string>(), bytes;
+  require(int64_t(digits.size()) == 2 * sizeOf(type) &&
+              digits.find_first_not_of("0123456789abcdef") == std::string::npos,
+          "fill is '" + digits + "', expected the bytes of one element");
+  for (size_t i = 0; i < digits.size(); i += 2)
+    bytes += char(std::stoi(digits.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+static std::vector<WeightGroup> readGroups(const Json &json, int64_t numRanks) {
+  std::vector<WeightGroup> groups;
+  for (const Json &entry : json) {
+    WeightGroup group;
+    group.axes = readAxes(entry.at("axes"), numRanks);
+    group.bytes = readCount(entry, "bytes");
+    for (const Json &file : entry.at("files"))
+      group.files[readIndex(file, "rank", numRanks)] = {file.at("name").get<std::string>(),
+                                                        file.at("hash").get<std::string>()};
+    for (int64_t rank = 0; rank < numRanks; ++rank)
+      require(group.files.count(group.getHolder(rank)),
+              "rank " + std::to_string(rank) + " has no file of weights");
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
 static void read(const Json &json, Manifest &manifest) {
   ProgramDescription &description = manifest.description;
   manifest.id = json.at("id").get<std::string>();
@@ -305,76 +448,47 @@ static void read(const Json &json, Manifest &manifest) {
   require(description.numRanks <= kMaxRanks, std::to_string(description.numRanks) +
                                                  " ranks, expected at most " +
                                                  std::to_string(kMaxRanks));
-  description.arenaBytes = readCount(json, "arena_bytes");
   manifest.programBytes = readCount(json.at("program"), "bytes");
   manifest.programHash = json.at("program").at("hash").get<std::string>();
-  auto readValues = [&](const char *name, std::vector<ProgramValue> &values) {
-    for (const Json &value : json.at(name))
-      values.push_back(readValue(value, description.numRanks));
-  };
-  readValues("inputs", description.inputs);
-  readValues("parameters", description.parameters);
-  readValues("outputs", description.outputs);
-  for (const Json &entry : json.at("weights")) {
-    WeightGroup group;
-    group.axes = readAxes(entry.at("axes"), description.numRanks);
-    group.bytes = readCount(entry, "bytes");
-    for (const Json &file : entry.at("files"))
-      group.files[readIndex(file, "rank", description.numRanks)] =
-          {file.at("name").get<std::string>(), file.at("hash").get<std::string>()};
-    for (int64_t rank = 0; rank < description.numRanks; ++rank)
-      require(group.files.count(group.getHolder(rank)),
-              "rank " + std::to_string(rank) + " has no file of weights");
-    manifest.groups.push_back(std::move(group));
-  }
-  for (const Json &entry : json.at("arguments")) {
-    ProgramArgument argument;
-    argument.isParameter = entry.contains("parameter");
-    argument.index = argument.isParameter
-                         ? readIndex(entry, "parameter", description.parameters.size())
-                         : readIndex(entry, "input", description.inputs.size());
-    argument.isRead = !entry.contains("read") || entry["read"].get<bool>();
-    Stored stored;
-    if (argument.isParameter && argument.isRead)
-      stored = readStored(entry.at("data"), manifest.groups,
-                          description.getValue(argument).getLocalBytes());
-    manifest.arguments.push_back(stored);
-    description.arguments.push_back(argument);
+  manifest.groups = readGroups(json.at("weights"), description.numRanks);
+  description.parameters = readValues(json.at("parameters"), description.numRanks);
+  for (size_t i = 0; i < description.parameters.size(); ++i) {
+    const Json &parameter = json["parameters"][i];
+    manifest.parameters.push_back(
+        parameter.contains("data") ? readStored(parameter["data"], manifest.groups,
+                                                description.parameters[i].getLocalBytes())
+                                   : Stored());
   }
   for (const Json &entry : json.at("prepared")) {
-    PreparedParameter parameter;
-    parameter.argument = readIndex(entry, "argument", description.arguments.size());
-    const ProgramArgument &argument = description.arguments[parameter.argument];
-    require(argument.isParameter, "an input is packed");
-    if (entry.contains("offset"))
-      parameter.offset = readCount(entry, "offset");
-    const Json &packing = entry.at("packing");
-    parameter.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
-                         readCount(packing, "n"),     packing.at("transposed").get<bool>(),
-                         readCount(packing, "panel"), readCount(packing, "group")};
-    int64_t panel = parameter.packing.panel, group = parameter.packing.group;
-    require(panel > 0 && panel <= kMaxPanel && group > 0 && group <= kMaxPanel,
-            "a panel of " + std::to_string(panel) + " columns in groups of " +
-                std::to_string(group) + ", expected 1 to " + std::to_string(kMaxPanel));
-    int64_t bytes = description.getValue(argument).getLocalBytes(), part = 0;
-    require(!__builtin_mul_overflow(parameter.packing.k, parameter.packing.n, &part) &&
-                !__builtin_mul_overflow(part, sizeOf(DType(parameter.packing.dtype)), &part) &&
-                !__builtin_add_overflow(part, parameter.offset, &part) && part <= bytes,
-            "a packed part ends behind its parameter's " + std::to_string(bytes) + " bytes");
-    manifest.prepared.push_back(
-        readStored(entry.at("data"), manifest.groups, sizeOfPacked(parameter.packing)));
-    description.prepared.push_back(parameter);
+    description.prepared.push_back(readPrepared(entry, description));
+    manifest.prepared.push_back(readStored(entry.at("data"), manifest.groups,
+                                           sizeOfPacked(description.prepared.back().packing)));
   }
-  for (const Json &entry : json.at("constants")) {
-    manifest.constants.push_back(readStored(entry, manifest.groups, -1));
-    require(manifest.groups[manifest.constants.back().group].axes.count == 0,
-            "a constant differs between ranks");
+  for (const Json &entry : json.at("states")) {
+    ProgramState state{readValue(entry, description.numRanks), "", ""};
+    bool isStored = entry.contains("data");
+    manifest.states.push_back(
+        isStored ? readStored(entry["data"], manifest.groups, state.value.getLocalBytes())
+                 : Stored());
+    // The parts of a stored state are given to the session before it starts.
+    state.fill = isStored ? std::string(sizeOf(state.value.type), '\0')
+                          : readFill(entry, state.value.type);
+    description.states.push_back(std::move(state));
   }
-  description.ops = json.at("ops").get<std::vector<std::string>>();
-  const Json fused = json.value("fused", Json::object());
-  for (size_t op = 0; op < description.ops.size(); ++op)
-    if (auto others = fused.find(std::to_string(op)); others != fused.end())
-      description.fused[int64_t(op)] = others->get<std::string>();
+  for (const Json &entry : json.at("entries")) {
+    description.entries.push_back(readEntry(entry, description));
+    std::vector<Stored> &constants = manifest.constants.emplace_back();
+    for (const Json &constant : entry.at("constants")) {
+      constants.push_back(readStored(constant, manifest.groups, -1));
+      require(manifest.groups[constants.back().group].axes.count == 0,
+              "a constant differs between ranks");
+    }
+  }
+  require(!description.entries.empty(), "no entries");
+  std::vector<bool> isRead = description.findReadParameters();
+  for (size_t i = 0; i < isRead.size(); ++i)
+    require(!isRead[i] || manifest.parameters[i].group >= 0,
+            "parameter '" + description.parameters[i].name + "' has no data");
 }
 
 static bool hasFormat(const Json &json) {

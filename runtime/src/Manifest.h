@@ -48,9 +48,11 @@ struct Manifest {
   /// The program's description; its constants have no data here.
   ProgramDescription description;
   std::vector<WeightGroup> groups;
-  /// Where values are stored: by argument (inputs have group -1), by packed parameter, and by
-  /// constant.
-  std::vector<Stored> arguments, prepared, constants;
+  /// Where values are stored: by parameter, by packed parameter and by state. The group is -1 for
+  /// parameters that are read packed only, and for states that begin with one element's value.
+  std::vector<Stored> parameters, prepared, states;
+  /// By entry and constant.
+  std::vector<std::vector<Stored>> constants;
 
   std::string toJson() const;
   /// Returns true if the text is a manifest of any version, damaged or not.

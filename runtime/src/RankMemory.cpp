@@ -10,7 +10,9 @@
 #include "meshwright/runtime/include/Memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
 namespace meshwright::rt {
@@ -20,15 +22,24 @@ static constexpr int64_t kGuardBytes = 4096;
 /// Fills arenas in measured runs. No program is likely to write this value.
 static constexpr uint64_t kUntouched = 0x7ff5c0ffee15dead;
 
+/// A commit of fewer bytes is faster on one thread.
+static constexpr int64_t kBytesForThreads = 8 << 20;
+
 RankMemory::RankMemory(const ProgramDescription &description, World &world)
     : description(description), world(world), ranks(world.getLocalRanks()),
       inHostMemory(world.getDevice(ranks.front()).sharesHostMemory()),
-      placed(description.arguments.size()), prepared(description.prepared.size()) {}
+      isRead(description.findReadParameters()), constants(description.entries.size()),
+      placed(description.parameters.size()), prepared(description.prepared.size()) {
+  for (const EntryDescription &entry : description.entries) {
+    arenaBytes = std::max(arenaBytes, entry.arenaBytes);
+    inputParts.emplace_back(entry.inputs.size());
+  }
+}
 
-void RankMemory::forget(int64_t argument) {
-  placed[argument].clear();
+void RankMemory::forget(int64_t parameter) {
+  placed[parameter].clear();
   for (size_t p = 0; p < description.prepared.size(); ++p)
-    if (description.prepared[p].argument == argument)
+    if (description.prepared[p].parameter == parameter)
       prepared[p].clear();
 }
 
@@ -57,7 +68,7 @@ int64_t RankMemory::countCopies(const ProgramValue &value) const {
   return count;
 }
 
-int64_t RankMemory::getMissingBytes(const std::vector<HostTensor> &inputs,
+int64_t RankMemory::getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
                                     const std::vector<HostTensor> &parameters) const {
   int64_t bytes = 0;
   auto add = [&](int64_t each, int64_t count) {
@@ -66,25 +77,31 @@ int64_t RankMemory::getMissingBytes(const std::vector<HostTensor> &inputs,
         __builtin_add_overflow(bytes, all, &bytes))
       bytes = -1;
   };
+  auto addPlaced = [&](const ProgramValue &value, const HostTensor &tensor, const Parts &parts) {
+    if (parts.empty() && !readsInPlace(value, tensor))
+      add(value.getLocalBytes(), countCopies(value));
+  };
   // A thread of each rank.
   add(64 << 10, ranks.size());
   if (!inHostMemory)
     return bytes;
   if (arenas.empty())
-    add(description.arenaBytes, ranks.size());
-  for (size_t i = 0; i < description.arguments.size(); ++i) {
-    const ProgramArgument &argument = description.arguments[i];
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor =
-        argument.isParameter ? parameters[argument.index] : inputs[argument.index];
-    if (placed[i].empty() && argument.isRead && !readsInPlace(value, tensor))
-      add(value.getLocalBytes(), countCopies(value));
+    add(arenaBytes, ranks.size());
+  const EntryDescription &needed = description.entries[entry];
+  for (const ProgramArgument &argument : needed.arguments) {
+    const ProgramValue &value = description.getValue(needed, argument);
+    if (argument.kind == ProgramArgument::Input && argument.isRead)
+      addPlaced(value, inputs[argument.index], inputParts[entry][argument.index]);
+    else if (argument.kind == ProgramArgument::Parameter && argument.isRead)
+      addPlaced(value, parameters[argument.index], placed[argument.index]);
   }
-  for (size_t i = 0; i < description.prepared.size(); ++i)
+  for (int64_t i : needed.prepared)
     if (prepared[i].empty())
       add(sizeOfPacked(description.prepared[i].packing),
-          countCopies(
-              description.getValue(description.arguments[description.prepared[i].argument])));
+          countCopies(description.parameters[description.prepared[i].parameter]));
+  for (const ProgramState &state : description.states)
+    if (states.empty())
+      add(state.value.getLocalBytes(), ranks.size());
   return bytes;
 }
 
@@ -111,10 +128,10 @@ bool RankMemory::allocateParts(const ProgramValue &value, int64_t bytes, Parts &
 
 bool RankMemory::allocateArenas(std::string &error) {
   while (arenas.size() < ranks.size()) {
-    DeviceMemory arena = getDevice(arenas.size()).allocate(description.arenaBytes + kGuardBytes);
+    DeviceMemory arena = getDevice(arenas.size()).allocate(arenaBytes + kGuardBytes);
     if (!arena) {
       error = "no memory for rank " + std::to_string(ranks[arenas.size()]) + "'s arena of " +
-              formatBytes(description.arenaBytes);
+              formatBytes(arenaBytes);
       return false;
     }
     arenas.push_back(std::move(arena));
@@ -125,21 +142,6 @@ bool RankMemory::allocateArenas(std::string &error) {
 //===----------------------------------------------------------------------===//
 // Copies from and to the host
 //===----------------------------------------------------------------------===//
-
-/// Calls `write` with memory of the host, which becomes the `bytes` at `to`.
-template <typename Write>
-bool RankMemory::fillPart(size_t position, char *to, int64_t bytes, Write write,
-                          std::string &error) const {
-  if (inHostMemory) {
-    write(to);
-    return true;
-  }
-  Memory staging = allocate(bytes);
-  if (!staging)
-    return false;
-  write(staging.get());
-  return getDevice(position).copyIn(to, staging.get(), bytes, error);
-}
 
 const void *RankMemory::read(size_t position, const void *data, int64_t bytes, Memory &scratch,
                              std::string &error) const {
@@ -172,91 +174,97 @@ bool RankMemory::setPart(Parts &parts, int64_t rank, Bytes part, std::string &er
   return getDevice(position).copyIn(memory.get(), part.data.get(), part.size, error);
 }
 
-bool RankMemory::setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error) {
-  return setPart(placed[argument], rank, std::move(part), error);
+bool RankMemory::setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error) {
+  return setPart(placed[parameter], rank, std::move(part), error);
 }
 
 bool RankMemory::setPrepared(int64_t index, int64_t rank, Bytes part, std::string &error) {
   return setPart(prepared[index], rank, std::move(part), error);
 }
 
-bool RankMemory::placeArguments(const std::vector<HostTensor> &inputs,
+bool RankMemory::placeTensor(const ProgramValue &value, const HostTensor &tensor, Parts &parts,
+                             std::string &error) {
+  if (readsInPlace(value, tensor)) {
+    // Not owned.
+    parts.assign(ranks.size(),
+                 {std::shared_ptr<const void>(std::shared_ptr<void>(), tensor.data), nullptr});
+    return true;
+  }
+  bool isOurs = !parts.empty() && std::any_of(parts.begin(), parts.end(),
+                                              [](const Part &part) { return part.writable; });
+  if (!isOurs && !allocateParts(value, value.getLocalBytes(), parts))
+    return false;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    if (parts[r].writable && !fillPart(
+                                 r, parts[r].writable, value.getLocalBytes(),
+                                 [&](char *to) { place(value, ranks[r], tensor, to); }, error)) {
+      parts.clear();
+      return false;
+    }
+  return true;
+}
+
+bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                                 const std::vector<HostTensor> &parameters, std::string &error) {
-  for (size_t i = 0; i < description.arguments.size(); ++i) {
-    const ProgramArgument &argument = description.arguments[i];
-    if (!argument.isRead || (argument.isParameter && !placed[i].empty()))
+  const EntryDescription &needed = description.entries[entry];
+  for (const ProgramArgument &argument : needed.arguments) {
+    if (!argument.isRead || argument.kind == ProgramArgument::State)
       continue;
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor =
-        argument.isParameter ? parameters[argument.index] : inputs[argument.index];
-    if (readsInPlace(value, tensor)) {
-      // Not owned.
-      placed[i].assign(
-          ranks.size(),
-          {std::shared_ptr<const void>(std::shared_ptr<void>(), tensor.data), nullptr});
+    bool isInput = argument.kind == ProgramArgument::Input;
+    Parts &parts = isInput ? inputParts[entry][argument.index] : placed[argument.index];
+    if (!isInput && !parts.empty())
       continue;
-    }
-    bool isOurs = !placed[i].empty() && std::any_of(placed[i].begin(), placed[i].end(),
-                                                    [](const Part &part) { return part.writable; });
-    if (!isOurs && !allocateParts(value, value.getLocalBytes(), placed[i]))
+    if (!placeTensor(description.getValue(needed, argument),
+                     (isInput ? inputs : parameters)[argument.index], parts, error))
       return false;
-    for (size_t r = 0; r < ranks.size(); ++r)
-      if (placed[i][r].writable &&
-          !fillPart(
-              r, placed[i][r].writable, value.getLocalBytes(),
-              [&](char *to) { place(value, ranks[r], tensor, to); }, error)) {
-        placed[i].clear();
-        return false;
-      }
   }
   return true;
 }
 
-bool RankMemory::prepareParameters(const std::vector<HostTensor> &parameters, std::string &error) {
-  for (size_t i = 0; i < description.prepared.size(); ++i) {
-    if (!prepared[i].empty())
+bool RankMemory::prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,
+                                  std::string &error) {
+  if (!prepared[index].empty())
+    return true;
+  const auto &[parameter, offset, packing] = description.prepared[index];
+  const ProgramValue &value = description.parameters[parameter];
+  const HostTensor &tensor = parameters[parameter];
+  if (!allocateParts(value, sizeOfPacked(packing), prepared[index]))
+    return false;
+  // The unpacked part is kept only where an entry reads it, too.
+  bool isPlaced = inHostMemory && isRead[parameter] && !placed[parameter].empty();
+  Memory scratch;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (!prepared[index][r].writable)
       continue;
-    const auto &[index, offset, packing] = description.prepared[i];
-    const ProgramArgument &argument = description.arguments[index];
-    const ProgramValue &value = description.getValue(argument);
-    const HostTensor &tensor = parameters[argument.index];
-    if (!allocateParts(value, sizeOfPacked(packing), prepared[i]))
-      return false;
-    // The unpacked part is kept only where the program reads it, too.
-    bool isPlaced = argument.isRead && inHostMemory;
-    Memory scratch;
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      if (!prepared[i][r].writable)
-        continue;
-      const void *local = isPlaced ? placed[index][r].data.get() : tensor.data;
-      if (!isPlaced && !readsInPlace(value, tensor)) {
-        if (!scratch)
-          scratch = allocate(value.getLocalBytes());
-        if (!scratch) {
-          prepared[i].clear();
-          return false;
-        }
-        place(value, ranks[r], tensor, scratch.get());
-        local = scratch.get();
-      }
-      auto write = [&, &packing = packing, offset = offset](char *to) {
-        pack(packing, static_cast<const char *>(local) + offset, to,
-             int(std::thread::hardware_concurrency()));
-      };
-      if (!fillPart(r, prepared[i][r].writable, sizeOfPacked(packing), write, error)) {
-        prepared[i].clear();
+    const void *local = isPlaced ? placed[parameter][r].data.get() : tensor.data;
+    if (!isPlaced && !readsInPlace(value, tensor)) {
+      if (!scratch)
+        scratch = allocate(value.getLocalBytes());
+      if (!scratch) {
+        prepared[index].clear();
         return false;
       }
+      place(value, ranks[r], tensor, scratch.get());
+      local = scratch.get();
+    }
+    auto write = [&, &packing = packing, offset = offset](char *to) {
+      pack(packing, static_cast<const char *>(local) + offset, to,
+           int(std::thread::hardware_concurrency()));
+    };
+    if (!fillPart(r, prepared[index][r].writable, sizeOfPacked(packing), write, error)) {
+      prepared[index].clear();
+      return false;
     }
   }
   return true;
 }
 
-bool RankMemory::placeConstants(std::string &error) {
-  while (constants.size() < ranks.size()) {
-    size_t position = constants.size();
+bool RankMemory::placeConstants(int64_t entry, std::string &error) {
+  auto &placedHere = constants[entry];
+  while (placedHere.size() < ranks.size()) {
+    size_t position = placedHere.size();
     std::vector<std::shared_ptr<const void>> mine;
-    for (const Bytes &constant : description.constants) {
+    for (const Bytes &constant : description.entries[entry].constants) {
       if (inHostMemory) {
         mine.push_back(constant.data);
         continue;
@@ -267,31 +275,132 @@ bool RankMemory::placeConstants(std::string &error) {
         return false;
       mine.push_back(std::move(memory));
     }
-    constants.push_back(std::move(mine));
+    placedHere.push_back(std::move(mine));
   }
   return true;
 }
 
-bool RankMemory::fill(const std::vector<HostTensor> &inputs,
+bool RankMemory::fill(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error) {
-  return placeArguments(inputs, parameters, error) && prepareParameters(parameters, error) &&
-         placeConstants(error);
+  if (!placeArguments(entry, inputs, parameters, error))
+    return false;
+  for (int64_t index : description.entries[entry].prepared)
+    if (!prepareParameter(index, parameters, error))
+      return false;
+  return placeConstants(entry, error);
 }
 
-std::vector<RankBuffers> RankMemory::getBuffers() const {
+std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry) const {
+  const EntryDescription &needed = description.entries[entry];
   std::vector<RankBuffers> buffers(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
     RankBuffers &mine = buffers[r];
     mine.arena = arenas[r].get();
-    for (const Parts &parts : placed)
-      mine.arguments.push_back(parts.empty() ? nullptr : parts[r].data.get());
-    for (const Parts &parts : prepared)
-      mine.prepared.push_back(parts[r].data.get());
-    for (const std::shared_ptr<const void> &constant : constants[r])
+    for (const ProgramArgument &argument : needed.arguments) {
+      const void *data = nullptr;
+      if (argument.isRead && argument.kind == ProgramArgument::State)
+        data = states[argument.index][r].get();
+      else if (argument.isRead && argument.kind == ProgramArgument::Input)
+        data = inputParts[entry][argument.index][r].data.get();
+      else if (argument.isRead)
+        data = placed[argument.index][r].data.get();
+      mine.arguments.push_back(data);
+    }
+    for (int64_t index : needed.prepared)
+      mine.prepared.push_back(prepared[index][r].data.get());
+    for (const std::shared_ptr<const void> &constant : constants[entry][r])
       mine.constants.push_back(constant.get());
-    mine.results.resize(description.outputs.size());
+    mine.results.resize(needed.outputs.size() + needed.stateResults.size());
   }
   return buffers;
+}
+
+//===----------------------------------------------------------------------===//
+// States
+//===----------------------------------------------------------------------===//
+
+bool RankMemory::allocateStates(std::string &error) {
+  if (!states.empty())
+    return true;
+  std::vector<std::vector<DeviceMemory>> buffers;
+  for (const ProgramState &state : description.states) {
+    auto &mine = buffers.emplace_back();
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      mine.push_back(getDevice(r).allocate(state.value.getLocalBytes()));
+      if (mine.back())
+        continue;
+      error = "no memory for the " + formatBytes(state.value.getLocalBytes()) + " of state '" +
+              state.value.name + "' on rank " + std::to_string(ranks[r]);
+      return false;
+    }
+  }
+  states = std::move(buffers);
+  return true;
+}
+
+bool RankMemory::prepareCommit(const EntryDescription &entry,
+                               const std::vector<RankBuffers> &buffers, Commit &commit,
+                               std::string &error) const {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    auto &copies = commit.copies.emplace_back();
+    for (size_t i = 0; i < entry.stateResults.size(); ++i) {
+      int64_t state = entry.stateResults[i];
+      Commit::Copy copy{states[state][r].get(),
+                        static_cast<const char *>(buffers[r].results[entry.outputs.size() + i]),
+                        description.states[state].value.getLocalBytes()};
+      if (copy.to != copy.from && copy.bytes > 0)
+        copies.push_back(copy);
+    }
+    for (Commit::Copy &copy : copies) {
+      bool overlaps = std::any_of(copies.begin(), copies.end(), [&](const Commit::Copy &other) {
+        return copy.from < other.to + other.bytes && other.to < copy.from + copy.bytes;
+      });
+      if (!overlaps)
+        continue;
+      commit.staged.push_back(getDevice(r).allocate(copy.bytes));
+      char *aside = commit.staged.back().get();
+      if (!aside)
+        error = "no memory for the " + formatBytes(copy.bytes) + " of a state on rank " +
+                std::to_string(ranks[r]);
+      if (!aside || !getDevice(r).copy(aside, copy.from, copy.bytes, error))
+        return false;
+      copy.from = aside;
+    }
+  }
+  return true;
+}
+
+bool RankMemory::perform(const Commit &commit, std::string &error) const {
+  int64_t bytes = 0;
+  for (const auto &copies : commit.copies)
+    for (const Commit::Copy &copy : copies)
+      bytes += copy.bytes;
+  std::vector<std::string> errors(ranks.size());
+  std::atomic<size_t> next{0};
+  std::atomic<bool> isFine{true};
+  auto work = [&] {
+    for (size_t r = next++; r < ranks.size(); r = next++)
+      for (const Commit::Copy &copy : commit.copies[r])
+        if (!getDevice(r).copy(copy.to, copy.from, copy.bytes, errors[r]))
+          isFine = false;
+  };
+  std::vector<std::thread> helpers;
+  size_t most = bytes < kBytesForThreads
+                    ? 1
+                    : std::min<size_t>(ranks.size(), std::thread::hardware_concurrency());
+  try {
+    while (helpers.size() + 1 < most)
+      helpers.emplace_back(work);
+  } catch (const std::system_error &) {
+    // This thread does the work alone.
+  }
+  work();
+  for (std::thread &helper : helpers)
+    helper.join();
+  for (const std::string &found : errors)
+    if (error.empty())
+      error = found;
+  return isFine;
 }
 
 //===----------------------------------------------------------------------===//
@@ -299,7 +408,7 @@ std::vector<RankBuffers> RankMemory::getBuffers() const {
 //===----------------------------------------------------------------------===//
 
 bool RankMemory::markArenas(std::string &error) {
-  int64_t bytes = description.arenaBytes + kGuardBytes;
+  int64_t bytes = arenaBytes + kGuardBytes;
   for (size_t r = 0; r < ranks.size(); ++r) {
     auto write = [&](char *arena) {
       for (int64_t at = 0; at + 8 <= bytes; at += 8)
@@ -312,7 +421,7 @@ bool RankMemory::markArenas(std::string &error) {
 }
 
 bool RankMemory::findTouched(int64_t &touched, std::string &error) const {
-  int64_t bytes = description.arenaBytes + kGuardBytes;
+  int64_t bytes = arenaBytes + kGuardBytes;
   touched = 0;
   Memory scratch;
   for (size_t r = 0; r < ranks.size(); ++r) {

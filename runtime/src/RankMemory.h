@@ -9,7 +9,10 @@
 #define MESHWRIGHT_RUNTIME_SRC_RANKMEMORY_H
 
 #include "meshwright/runtime/include/Device.h"
+#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/World.h"
 
 #include <memory>
 #include <string>
@@ -17,38 +20,69 @@
 
 namespace meshwright::rt {
 
-/// The memory of a program on the ranks of this process: arenas, parts of arguments, packed
-/// parameters and constants.
+/// The memory of a program on the ranks of this process: arenas, parameters, packed parameters,
+/// states, and the inputs and constants of each entry.
 ///
 /// - All of it is memory of the ranks' devices.
 /// - If that is the host's memory, ranks with equal parts share one copy, and an array of the
-///   host that a rank needs whole and as it is stored is read in place.
+///   host that a rank needs whole and as it is stored is read in place. Arenas and states are
+///   never shared.
 /// - Otherwise each rank has its own copies, which are filled from a staging buffer of the
 ///   host.
-/// - Between runs an argument stays until `forget`; inputs are filled again by each run.
+/// - Entries share parameters, states and the arena, which is as large as the largest entry needs.
+/// - Between runs a parameter stays until `forget`; inputs are filled again by each run.
 class RankMemory {
 public:
   /// Both must outlive it.
   RankMemory(const ProgramDescription &description, World &world);
 
-  /// Forgets an argument and what was packed from it.
-  void forget(int64_t argument);
-  /// Gives a rank its part of a parameter, as it is stored (an index in the description's
-  /// `arguments`) or packed (in `prepared`).
-  bool setPlaced(int64_t argument, int64_t rank, Bytes part, std::string &error);
+  /// Forgets a parameter and what was packed from it.
+  void forget(int64_t parameter);
+  /// Gives a rank its part of a parameter, as it is stored or packed.
+  bool setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error);
   bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
 
   /// Bytes of the host's memory that `allocateArenas` and `fill` still have to allocate, or
   /// -1 if the number does not fit into 64 bits.
-  int64_t getMissingBytes(const std::vector<HostTensor> &inputs,
+  int64_t getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
                           const std::vector<HostTensor> &parameters) const;
   bool allocateArenas(std::string &error);
-  /// Fills arguments, packed parameters and constants. Returns false with an empty error if
-  /// there is no memory.
-  bool fill(const std::vector<HostTensor> &inputs, const std::vector<HostTensor> &parameters,
-            std::string &error);
+  /// Fills all that an entry reads, except states. Returns false with an empty error if there is
+  /// no memory.
+  bool fill(int64_t entry, const std::vector<HostTensor> &inputs,
+            const std::vector<HostTensor> &parameters, std::string &error);
   /// The addresses of all that, for a run.
-  std::vector<RankBuffers> getBuffers() const;
+  std::vector<RankBuffers> getBuffers(int64_t entry) const;
+
+  /// Allocates the state buffers. Does nothing if they are there.
+  bool allocateStates(std::string &error);
+  /// Calls `write` with memory of the host, which becomes the state of the rank at `position`.
+  /// Returns false if that fails, with an empty error if there is no memory.
+  template <typename Write>
+  bool writeState(int64_t state, size_t position, Write write, std::string &error) const {
+    return fillPart(position, states[state][position].get(),
+                    description.states[state].value.getLocalBytes(), write, error);
+  }
+  /// The state buffer of the rank at `position`, in the memory of its device.
+  const void *getState(int64_t state, size_t position) const {
+    return states[state][position].get();
+  }
+  /// The copies that make the results of a run the new states, by rank.
+  struct Commit {
+    struct Copy {
+      char *to;
+      const char *from;
+      int64_t bytes;
+    };
+    std::vector<std::vector<Copy>> copies;
+    std::vector<DeviceMemory> staged;
+  };
+  /// Prepares a commit, and changes no state. A result that is the buffer of another state, or a
+  /// part of it, is copied aside.
+  bool prepareCommit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers,
+                     Commit &commit, std::string &error) const;
+  /// Performs a commit. Only a device that does not work any more makes it fail.
+  bool perform(const Commit &commit, std::string &error) const;
 
   /// Returns memory of the host with the `bytes` at `data`, which the rank at `position`
   /// holds: `data` itself, or a copy in `scratch`. Returns null, with an error, if there is
@@ -80,22 +114,50 @@ private:
   bool setPart(Parts &parts, int64_t rank, Bytes part, std::string &error);
   template <typename Write>
   bool fillPart(size_t position, char *to, int64_t bytes, Write write, std::string &error) const;
-  bool placeArguments(const std::vector<HostTensor> &inputs,
+  bool placeTensor(const ProgramValue &value, const HostTensor &tensor, Parts &parts,
+                   std::string &error);
+  bool placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error);
-  bool prepareParameters(const std::vector<HostTensor> &parameters, std::string &error);
-  bool placeConstants(std::string &error);
+  bool prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,
+                        std::string &error);
+  bool placeConstants(int64_t entry, std::string &error);
 
   const ProgramDescription &description;
   World &world;
-  /// Ranks of this process, in order. The next members have one entry for each.
+  /// Ranks of this process, in order.
   const std::vector<int64_t> ranks;
   /// Whether the devices' memory is the host's.
   const bool inHostMemory;
+  /// Whether an entry reads a parameter as it is stored.
+  const std::vector<bool> isRead;
+  /// The bytes of an arena.
+  int64_t arenaBytes = 0;
+  /// By rank.
   std::vector<DeviceMemory> arenas;
-  std::vector<std::vector<std::shared_ptr<const void>>> constants;
-  /// By argument and by packed parameter.
+  /// By entry and rank.
+  std::vector<std::vector<std::vector<std::shared_ptr<const void>>>> constants;
+  /// By entry and input.
+  std::vector<std::vector<Parts>> inputParts;
+  /// By parameter and by packed parameter.
   std::vector<Parts> placed, prepared;
+  /// By state and rank; empty before `allocateStates`.
+  std::vector<std::vector<DeviceMemory>> states;
 };
+
+/// Calls `write` with memory of the host, which becomes the `bytes` at `to`.
+template <typename Write>
+bool RankMemory::fillPart(size_t position, char *to, int64_t bytes, Write write,
+                          std::string &error) const {
+  if (inHostMemory) {
+    write(to);
+    return true;
+  }
+  Memory staging = allocate(bytes);
+  if (!staging)
+    return false;
+  write(staging.get());
+  return getDevice(position).copyIn(to, staging.get(), bytes, error);
+}
 
 } // namespace meshwright::rt
 

@@ -44,7 +44,7 @@ WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector
   }
   WorldPtr world(new World());
   world->numRanks = numRanks;
-  world->ops = std::move(ops);
+  world->ownOps.names = std::move(ops);
   world->fault = Fault::fromEnvironment();
   world->backend = openBackend(backend, *world, error);
   if (!world->backend)
@@ -97,7 +97,8 @@ bool World::isStuck() {
 
 const std::string &World::getOpName(int64_t op) const {
   static const std::string unknown = "unknown op";
-  return op >= 0 && op < int64_t(ops.size()) ? ops[op] : unknown;
+  const std::vector<std::string> &names = ops.load(std::memory_order_acquire)->names;
+  return op >= 0 && op < int64_t(names.size()) ? names[op] : unknown;
 }
 
 mw_rt_context *World::findRank(int64_t rank) const {
@@ -138,6 +139,7 @@ void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) 
     return;
   notFiniteOp = op;
   notFiniteRank = rank;
+  const std::map<int64_t, std::string> &fused = ops.load(std::memory_order_acquire)->fused;
   auto others = fused.find(op);
   notFinite = "rank " + std::to_string(rank) + ": " + getOpName(op) + ": " + message +
               (others == fused.end() ? "" : "; in one kernel with " + others->second);

@@ -312,9 +312,16 @@ def test_changed_weights(bundle, file, tmp_path):
     ("ranks", -2, "damaged: ranks is not a natural number"),
     ("ranks", 10**9, "damaged: 1000000000 ranks, expected at most 65536"),
     ("arguments", [{"input": 7}], "damaged: input is 7, expected less than 1"),
+    ("state_results", [0], "damaged: state_results has 0, expected less than 0"),
+    ("prepared", [-1], "damaged: prepared has -1, expected less than "),
+    ("entries", [], "damaged: no entries"),
 ])
 def test_manifests_of_others(bundle, key, value, expected):
-    change_manifest(bundle, lambda manifest: manifest.update({key: value}))
+    def change(manifest):
+        of_entry = key in ("arguments", "state_results", "prepared")
+        (manifest["entries"][0] if of_entry else manifest).update({key: value})
+
+    change_manifest(bundle, change)
     message = run(bundle, status=1)
     assert "manifest.json: " in message and expected in message
 

@@ -119,7 +119,7 @@ def test_models(files):
     bad = files / "bad.mlir"
     bad.write_text("func.func @main(")
     expect(1, "error", bad)
-    bad.write_text("func.func @other() { return }")
+    bad.write_text("func.func private @other() { return }")
     expect(1, "'main'", bad)
     bad.write_text("func.func @main(%x: tensor<2xf32>) { return }")
     expect(1, "argument 0 of 'main'", bad)

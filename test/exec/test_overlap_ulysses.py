@@ -140,13 +140,12 @@ def test_chunks_of_weights(tmp_path, mesh):
     assert torch.allclose(got, module(x), atol=1e-5)
     plan.compile(tmp_path / "b")
     manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
-    arguments, parameters = manifest["arguments"], manifest["parameters"]
-    names = {parameters[argument["parameter"]]["name"]: (i, argument.get("read", True))
-             for i, argument in enumerate(arguments) if "parameter" in argument}  # fmt: skip
-    parts = [prepared["argument"] for prepared in manifest["prepared"]]
+    names = {parameter["name"]: (i, "data" in parameter)
+             for i, parameter in enumerate(manifest["parameters"])}  # fmt: skip
+    parts = [prepared["parameter"] for prepared in manifest["prepared"]]
     for name in "qkvo":
-        i, is_read = names[f"{name}.weight"]
-        assert not is_read and parts.count(i) == (1 if name == "o" else 2)
+        i, is_stored = names[f"{name}.weight"]
+        assert not is_stored and parts.count(i) == (1 if name == "o" else 2)
     save_file({"x": x}, tmp_path / "x.safetensors")
     done = subprocess.run(
         [tool(), tmp_path / "b", f"--inputs={tmp_path}/x.safetensors", f"--outputs={tmp_path}/y.safetensors"],

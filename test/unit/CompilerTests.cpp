@@ -95,8 +95,9 @@ TEST(Compiler, BundlesThatAreReplaced) {
     return rt::openBundle(path, "local", /*verifyWeights=*/true, error);
   };
   std::vector<float> x = {1, -2, 3, -4}, y(4);
-  auto run = [&](rt::Program &program) {
-    EXPECT_TRUE(program.run({{rt::DType::F32, {4}, x.data()}}, {y.data()}, {}, error)) << error;
+  auto run = [&](rt::Session &session) {
+    EXPECT_TRUE(session.run(0, {{rt::DType::F32, {4}, x.data()}}, {y.data()}, {}, error))
+        << error;
     return y;
   };
   auto first = open("relu");

@@ -12,7 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/runtime/include/Backend.h"
-#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Session.h"
 
 #include "gtest/gtest.h"
 
@@ -31,7 +31,7 @@ namespace {
 constexpr int64_t kRanks = 2;
 
 /// Calls of all devices of this process.
-std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, synchronizations{0};
+std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, copies{0}, synchronizations{0};
 /// Whether the next synchronisation of any device runs into its deadline.
 std::atomic<bool> isBusy{false};
 
@@ -66,6 +66,11 @@ public:
   bool copyOut(void *host, const void *device, int64_t bytes, std::string &) override {
     ++copiesOut;
     return open([&] { return std::memcpy(host, device, bytes) != nullptr; });
+  }
+
+  bool copy(void *to, const void *from, int64_t bytes, std::string &) override {
+    ++copies;
+    return open([&] { return std::memcpy(to, from, bytes) != nullptr; });
   }
 
   void prepare(const HostThreads &threads) override { inner->prepare(threads); }
@@ -203,36 +208,41 @@ struct SeparateProgram {
   std::vector<float> input{1, 2, 3, 4, 5, 6, 7, 8}, weight{10, 20, 30, 40},
       packed{100, 200, 300, 400}, constant{1000, 2000, 3000, 4000};
   std::vector<float> output = std::vector<float>(8, 0);
-  std::unique_ptr<Program> program;
+  std::unique_ptr<Session> program;
   std::string error;
 
   SeparateProgram() {
     ProgramDescription description;
     description.numRanks = kRanks;
-    description.arenaBytes = 192;
-    description.ops = {"first", "second", "third"};
-    description.inputs = {describeVector("input", 8, /*isSharded=*/true)};
+    EntryDescription entry;
+    entry.arenaBytes = 192;
+    entry.ops = {"first", "second", "third"};
+    entry.inputs = {describeVector("input", 8, /*isSharded=*/true)};
     description.parameters = {describeVector("weight", 4, /*isSharded=*/false),
                               describeVector("packed", 4, /*isSharded=*/false)};
-    description.outputs = {describeVector("output", 8, /*isSharded=*/true)};
-    description.arguments = {{false, 0, true}, {true, 0, true}, {true, 1, false}};
+    entry.outputs = {describeVector("output", 8, /*isSharded=*/true)};
+    entry.arguments = {{ProgramArgument::Input, 0},
+                       {ProgramArgument::Parameter, 0},
+                       {ProgramArgument::Parameter, 1, /*isRead=*/false}};
     // One panel of four columns.
     PreparedParameter prepared;
-    prepared.argument = 2;
+    prepared.parameter = 1;
     prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
     description.prepared = {prepared};
+    entry.prepared = {0};
     Bytes bytes;
     bytes.data = std::shared_ptr<const void>(std::shared_ptr<void>(), constant.data());
     bytes.size = 16;
-    description.constants = {bytes};
-    program = Program::create(std::move(description), addAll, nullptr, "separate", error);
+    entry.constants = {bytes};
+    description.entries = {entry};
+    program = Session::create(std::move(description), {addAll}, nullptr, "separate", error);
   }
   bool setParameters() {
     return program->setParameter("weight", {DType::F32, {4}, weight.data()}, error) &&
            program->setParameter("packed", {DType::F32, {4}, packed.data()}, error);
   }
   bool run(RunOptions options = {}) {
-    return program->run({{DType::F32, {8}, input.data()}}, {output.data()}, options, error);
+    return program->run(0, {{DType::F32, {8}, input.data()}}, {output.data()}, options, error);
   }
   std::vector<float> getExpected() const {
     std::vector<float> expected;
@@ -314,7 +324,7 @@ TEST(Devices, PartsOfABundle) {
   std::vector<float> panel = test.packed;
   panel.resize(16);
   for (int64_t rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(test.program->setPlaced(1, rank, lend(test.weight), test.error)) << test.error;
+    ASSERT_TRUE(test.program->setPlaced(0, rank, lend(test.weight), test.error)) << test.error;
     ASSERT_TRUE(test.program->setPrepared(0, rank, lend(panel), test.error)) << test.error;
   }
   ASSERT_TRUE(test.run()) << test.error;

@@ -7,8 +7,8 @@
 
 #include "meshwright/runtime/include/Cpu.h"
 #include "meshwright/runtime/include/MappedFile.h"
-#include "meshwright/runtime/include/Program.h"
 #include "meshwright/runtime/include/Progress.h"
+#include "meshwright/runtime/include/Session.h"
 #include "meshwright/runtime/include/WholeFile.h"
 
 #include "gtest/gtest.h"
@@ -192,20 +192,21 @@ int32_t count(mw_rt_context *, char *arena, const void *const *, const void *con
 /// An empty string, or the error; sets `result`.
 std::string runCounter(const char *runs, int32_t limit, int32_t &result) {
   ProgramDescription description;
-  description.arenaBytes = 64;
-  ProgramValue &output = description.outputs.emplace_back();
+  EntryDescription &entry = description.entries.emplace_back();
+  entry.arenaBytes = 64;
+  ProgramValue &output = entry.outputs.emplace_back();
   output.name = "n";
   output.type = DType::I32;
   output.shape = output.localShape = {1};
   output.layout.dims = {{{1, 1, {}}}};
   std::string error;
-  auto program = Program::create(description, count, nullptr, "local", error);
+  auto program = Session::create(description, {count}, nullptr, "local", error);
   EXPECT_TRUE(program) << error;
   calls = 0;
   most = limit;
   if (runs)
     setenv("MESHWRIGHT_RUNS", runs, 1);
-  EXPECT_EQ(program->run({}, {&result}, {}, error), error.empty());
+  EXPECT_EQ(program->run(0, {}, {&result}, {}, error), error.empty());
   unsetenv("MESHWRIGHT_RUNS");
   return error;
 }

@@ -17,16 +17,19 @@ namespace {
 
 class Bundle : public Model {
 public:
-  Bundle(std::string path, std::unique_ptr<rt::Program> program)
-      : path(std::move(path)), program(std::move(program)) {
-    inputs = this->program->getDescription().inputs;
-    outputs = this->program->getDescription().outputs;
+  Bundle(std::string path, std::unique_ptr<rt::Session> session, int64_t entry)
+      : path(std::move(path)), session(std::move(session)), entry(entry) {
+    inputs = this->session->getDescription().entries[entry].inputs;
+    outputs = this->session->getDescription().entries[entry].outputs;
   }
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
-             const rt::RunOptions &options) override {
+             const Options &options) override {
     std::string error;
-    return program->run(inputs, outputs, options, error) ? Fine : fail(error);
+    bool isFine = (options.state.empty() || session->load(options.state, error)) &&
+                  session->run(entry, inputs, outputs, options.running, error) &&
+                  (options.saveState.empty() || session->save(options.saveState, error));
+    return isFine ? Fine : fail(error);
   }
   // `parseOptions` refuses --check for bundles.
   Status check(const std::vector<rt::HostTensor> &, double) override { return Error; }
@@ -35,7 +38,7 @@ public:
     text = rt::readReport(path, asJson, error);
     if (text.empty())
       return fail(error);
-    const rt::RunReport &run = program->getRunReport();
+    const rt::RunReport &run = session->getRunReport();
     if (run.ranks == 0)
       return Fine;
     // The measurements of the run follow the report of the plan.
@@ -48,7 +51,8 @@ public:
 
 private:
   std::string path;
-  std::unique_ptr<rt::Program> program;
+  std::unique_ptr<rt::Session> session;
+  int64_t entry;
 };
 
 } // namespace
@@ -58,9 +62,10 @@ std::unique_ptr<Model> run::loadBundle(const Options &options) {
   std::optional<rt::Progress> progress;
   if (options.verifyWeights)
     progress.emplace("verifying weights");
-  auto program = rt::openBundle(options.model, options.backend, options.verifyWeights, error);
-  if (program)
-    return std::make_unique<Bundle>(options.model, std::move(program));
+  auto session = rt::openBundle(options.model, options.backend, options.verifyWeights, error);
+  int64_t entry = session ? session->getDescription().findEntry(options.entry, error) : -1;
+  if (entry >= 0)
+    return std::make_unique<Bundle>(options.model, std::move(session), entry);
   fail(error);
   return nullptr;
 }

@@ -33,6 +33,7 @@ void say(void *user, int32_t severity, const char *where, const char *what) {
 struct Compiler {
   decltype(&mw_program_open) open = nullptr;
   decltype(&mw_program_close) close = nullptr;
+  decltype(&mw_program_select) select = nullptr;
   decltype(&mw_program_count) count = nullptr;
   decltype(&mw_program_port) port = nullptr;
   decltype(&mw_program_load_weights) loadWeights = nullptr;
@@ -55,7 +56,8 @@ struct Compiler {
       return function != nullptr;
     };
     return find(open, "mw_program_open") && find(close, "mw_program_close") &&
-           find(count, "mw_program_count") && find(port, "mw_program_port") &&
+           find(select, "mw_program_select") && find(count, "mw_program_count") &&
+           find(port, "mw_program_port") &&
            find(loadWeights, "mw_program_load_weights") &&
            find(randomWeights, "mw_program_random_weights") && find(run, "mw_program_run") &&
            find(check, "mw_program_check") && find(report, "mw_program_report");
@@ -83,7 +85,7 @@ public:
       program =
           compiler.open(options.model.c_str(), rewriting, say, const_cast<Options *>(&options));
     }
-    if (!program)
+    if (!program || compiler.select(program, options.entry.c_str()) != 0)
       return false;
     inputs = getPorts(MW_INPUT);
     outputs = getPorts(MW_OUTPUT);
@@ -103,8 +105,11 @@ public:
   }
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
-             const rt::RunOptions &options) override {
+             const Options &given) override {
+    const rt::RunOptions &options = given.running;
     mw_run_options running = {};
+    running.state = given.state.empty() ? nullptr : given.state.c_str();
+    running.save_state = given.saveState.empty() ? nullptr : given.saveState.c_str();
     running.backend = backend.c_str();
     running.target = target.empty() ? nullptr : target.c_str();
     running.threads_per_rank = options.threadsPerRank;

@@ -10,7 +10,7 @@
 
 #include "Options.h"
 
-#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/Session.h"
 
 namespace meshwright::run {
 
@@ -24,12 +24,13 @@ class Model {
 public:
   virtual ~Model() = default;
 
-  /// Only names, global types and index bounds are set.
+  /// Those of the entry that the options name. Only names, global types and index bounds are set.
   const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
   const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
 
+  /// Starts from the saved state and saves the state as the options say.
   virtual Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
-                     const rt::RunOptions &options) = 0;
+                     const Options &options) = 0;
   /// Compares with the program before it was rewritten.
   virtual Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) = 0;
   virtual Status report(bool asJson, std::string &text) = 0;

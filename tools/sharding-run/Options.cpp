@@ -28,6 +28,10 @@ const char *const usage =
     "                        decide its values\n"
     "  --verify-weights      read all of a bundle's weights first, and fail where they have\n"
     "                        changed since it was written\n"
+    "  --entry=NAME          the entry to run (default: main, or the first one)\n"
+    "  --state=DIR           start from the state that --save-state wrote, or session.save\n"
+    "                        in Python; the plan may be another one\n"
+    "  --save-state=DIR      write the state after the run; DIR may be that of --state\n"
     "  --inputs=FILE         inputs by name (safetensors)\n"
     "  --random-inputs=SEED  inputs at random instead\n"
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
@@ -85,6 +89,7 @@ struct Arguments {
 static bool checkFiles(const Options &options, std::string &error) {
   return rt::checkDistinct({{"--outputs", options.outputs},
                             {"--trace", options.running.traceFile},
+                            {"--save-state", options.saveState},
                             {"--report", options.report == "-" ? "" : options.report.value_or("")}},
                            {{options.isBundle ? "the bundle" : "the model", options.model},
                             {"--weights", options.weights},
@@ -161,7 +166,9 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
     const std::pair<const char *, std::string *> texts[] = {
-        {"--weights", &options.weights},         {"--inputs", &options.inputs},
+        {"--entry", &options.entry},             {"--state", &options.state},
+        {"--save-state", &options.saveState},    {"--weights", &options.weights},
+        {"--inputs", &options.inputs},
         {"--outputs", &options.outputs},         {"--reference", &options.reference},
         {"--backend", &options.backend},         {"--link", &options.link},
         {"--trace", &options.running.traceFile}, {"--target", &options.target}};

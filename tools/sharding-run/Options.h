@@ -20,6 +20,10 @@ struct Options {
   std::string model;
   bool isBundle = false;
   std::string weights, inputs, outputs, reference;
+  /// The entry to run; empty: the default one.
+  std::string entry;
+  /// Folders of states: to start from, and to write after the run.
+  std::string state, saveState;
   std::optional<uint64_t> randomInputs, randomWeights;
   std::optional<std::string> parallelize;
   std::string backend = "local", target;

@@ -90,7 +90,7 @@ static Status execute(const Options &options) {
   }
   auto run = [&] {
     rt::Progress progress("running");
-    return model->run(inputs.tensors, pointers, options.running);
+    return model->run(inputs.tensors, pointers, options);
   };
   auto check = [&] {
     rt::Progress progress("checking");

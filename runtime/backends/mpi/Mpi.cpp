@@ -14,6 +14,7 @@
 
 #include "Moves.h"
 #include "Process.h"
+#include "Purpose.h"
 #include "cpu/Reduce.h"
 
 #include "meshwright/runtime/include/Axes.h"
@@ -34,9 +35,6 @@ namespace {
 
 /// The largest message: MPI counts with int, so larger boxes are sent in parts.
 constexpr int64_t kLargestPart = int64_t(1) << 30;
-
-/// The bytes of a bundle's id, which processes exchange before a run.
-constexpr int kIdBytes = 32;
 
 /// A box that is sent to or received from a member of the group.
 struct Message {
@@ -104,6 +102,7 @@ public:
            void *const *outputs) override;
   bool haveOthersEnded() const override { return process.haveOthersEnded(); }
   bool agree(int64_t &least, std::string &error) override;
+  bool decide(bool &isFine, std::string &error) override;
   bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
 
 private:
@@ -124,7 +123,7 @@ private:
             void *const *outputs, const char *staging) const;
   char *getStaging(int64_t stream, int64_t bytes);
   bool finishAll(Requests &requests, double timeout, std::string &error);
-  bool runsSameBundle(std::string &error);
+  bool runsTheSame(std::string &error);
 
   Process &process;
   World &world;
@@ -166,37 +165,28 @@ bool MpiBackend::reset(std::string &error) {
     return false;
   }
   process.beginRun(world);
-  return runsSameBundle(error);
+  return runsTheSame(error);
 }
 
-/// Waits until all processes have come to this run, and compares their bundles. If the bundles
-/// differ, all processes report the same error and can still meet again.
-bool MpiBackend::runsSameBundle(std::string &error) {
-  // Never freed: MPI may write there after a failure. All worlds have the same number of
-  // ranks.
-  static auto &sent = *new std::vector<char>(kIdBytes);
-  static auto &all = *new std::vector<char>(kIdBytes * world.getNumRanks());
-  sent.assign(kIdBytes, '\0');
-  world.getBundle().copy(sent.data(), sent.size());
+/// Waits until all processes have come to this run, and compares their bundles and purposes. If
+/// they differ, all processes report the same error and can still meet again.
+bool MpiBackend::runsTheSame(std::string &error) {
+  // Never freed: MPI may write there after a failure. All worlds have as many ranks.
+  static auto &sent = *new std::vector<char>(kPurposeBytes);
+  static auto &all = *new std::vector<char>(kPurposeBytes * world.getNumRanks());
+  writePurpose(world, sent.data());
   Requests requests;
-  MPI_Iallgather(sent.data(), kIdBytes, MPI_CHAR, all.data(), kIdBytes, MPI_CHAR, process.getAll(),
-                 requests.addFor(-1));
+  MPI_Iallgather(sent.data(), kPurposeBytes, MPI_CHAR, all.data(), kPurposeBytes, MPI_CHAR,
+                 process.getAll(), requests.addFor(-1));
   // No timeout: the other processes may still be loading.
   if (!finishAll(requests, /*timeout=*/0, error))
     return false;
-  auto describe = [&](int64_t rank) {
-    const char *id = &all[rank * kIdBytes];
-    return *id ? "bundle " + std::string(id, strnlen(id, kIdBytes)) : "no bundle";
-  };
-  for (int64_t rank = 1; rank < world.getNumRanks(); ++rank)
-    if (describe(rank) != describe(0)) {
-      error = "rank " + std::to_string(rank) + " runs " + describe(rank) + ", expected " +
-              describe(0) + " as on rank 0: all processes run the same one, or copies of it";
-      process.noteEnd();
-      process.endRun(world);
-      return false;
-    }
-  return true;
+  error = comparePurposes(all.data(), world.getNumRanks());
+  if (error.empty())
+    return true;
+  process.noteEnd();
+  process.endRun(world);
+  return false;
 }
 
 bool MpiBackend::agree(int64_t &least, std::string &error) {
@@ -211,6 +201,21 @@ bool MpiBackend::agree(int64_t &least, std::string &error) {
   if (!finishAll(requests, /*timeout=*/0, error))
     return false;
   process.endRun(world);
+  return true;
+}
+
+bool MpiBackend::decide(bool &isFine, std::string &error) {
+  if (process.hasFailed()) {
+    error = process.getError();
+    return false;
+  }
+  static int *vote = new int;
+  *vote = isFine;
+  Requests requests;
+  MPI_Iallreduce(MPI_IN_PLACE, vote, 1, MPI_INT, MPI_MIN, process.getAll(), requests.addFor(-1));
+  if (!finishAll(requests, /*timeout=*/0, error))
+    return false;
+  isFine = *vote != 0;
   return true;
 }
 

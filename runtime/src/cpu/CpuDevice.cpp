@@ -46,6 +46,11 @@ bool CpuDevice::copyOut(void *host, const void *device, int64_t bytes, std::stri
   return true;
 }
 
+bool CpuDevice::copy(void *to, const void *from, int64_t bytes, std::string &) {
+  std::memcpy(to, from, bytes);
+  return true;
+}
+
 //===----------------------------------------------------------------------===//
 // Runs
 //===----------------------------------------------------------------------===//

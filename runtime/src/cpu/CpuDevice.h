@@ -32,6 +32,7 @@ public:
   DeviceMemory allocate(int64_t bytes) override;
   bool copyIn(void *device, const void *host, int64_t bytes, std::string &error) override;
   bool copyOut(void *host, const void *device, int64_t bytes, std::string &error) override;
+  bool copy(void *to, const void *from, int64_t bytes, std::string &error) override;
 
   int64_t getNumStreamThreads() const override { return streams.getCount(); }
   void prepare(const HostThreads &threads) override;

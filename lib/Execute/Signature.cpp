@@ -1,0 +1,329 @@
+//===- Signature.cpp - the arguments and results of entries ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Signature.h"
+
+#include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/lib/Program/Lower.h"
+
+using namespace mlir;
+
+namespace meshwright {
+
+namespace {
+
+/// Reads the signature of an entry into a program's description, to which other entries may have
+/// been added.
+class SignatureReader {
+public:
+  SignatureReader(func::FuncOp main, rt::ProgramDescription &program)
+      : main(main), mesh(dist::getSpmdMesh(main)), program(program) {}
+
+  FailureOr<rt::EntryDescription> read();
+
+private:
+  LogicalResult readValue(Type type, DictionaryAttr attrs, const Twine &what, bool isOutput,
+                          rt::ProgramValue &value);
+  LogicalResult readRanks();
+  LogicalResult readArgument(unsigned index, rt::EntryDescription &entry);
+  LogicalResult readResult(unsigned index, rt::EntryDescription &entry);
+  LogicalResult readParameter(DictionaryAttr attrs, rt::ProgramValue &value);
+  int64_t addParameter(rt::ProgramValue value);
+  FailureOr<int64_t> addState(rt::ProgramValue value);
+  LogicalResult readInitial(rt::ProgramState &state);
+
+  func::FuncOp main;
+  dist::MeshAttr mesh;
+  rt::ProgramDescription &program;
+};
+
+} // namespace
+
+static mw_rt_axes convertAxes(ArrayRef<dist::Axis> axes, dist::MeshAttr mesh) {
+  mw_rt_axes result = {};
+  for (const dist::Axis &axis : axes) {
+    auto &to = result.axes[result.count++];
+    to.stride = getRankStride(axis, mesh);
+    to.size = axis.size;
+  }
+  return result;
+}
+
+static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAttr mesh) {
+  rt::ShardedLayout result;
+  for (const dist::DimLayout &dim : layout.dims) {
+    auto &factors = result.dims.emplace_back();
+    for (const dist::LayoutFactor &factor : dim.factors)
+      factors.push_back({factor.size, factor.padded, convertAxes(factor.axes, mesh), factor.order,
+                         factor.orderRanks});
+  }
+  return result;
+}
+
+LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const Twine &what,
+                                         bool isOutput, rt::ProgramValue &value) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
+    return emitError(main.getLoc())
+           << what << " is of type " << type << ", expected a tensor of static shape";
+  value.type = rt::DType(getTypeCode(tensor.getElementType()));
+  value.localShape = tensor.getShape();
+  value.shape = value.localShape;
+  if (!mesh) {
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    return success();
+  }
+  auto global = attrs ? attrs.getAs<TypeAttr>(dist::DistDialect::kGlobalAttr) : TypeAttr();
+  auto sharding =
+      attrs ? attrs.getAs<dist::ShardingAttr>(dist::DistDialect::kShardingAttr) : nullptr;
+  auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
+  if (!globalType || !sharding)
+    return emitError(main.getLoc())
+           << what << " of an SPMD function has no '"
+           << (globalType ? dist::DistDialect::kShardingAttr : dist::DistDialect::kGlobalAttr)
+           << "'";
+  FailureOr<dist::Layout> layout =
+      dist::getLayout(sharding, mesh, globalType.getShape(), tensor.getShape(), dist::Padding::Zero,
+                      [&] { return emitError(main.getLoc()) << what << ": "; });
+  if (failed(layout))
+    return failure();
+  // An argument that is a partial sum: the whole value on one rank is as good as parts on all.
+  if (layout->isUnreduced() && !isOutput && layout->reduction == dist::ReductionKind::Sum)
+    value.unreduced = convertAxes(layout->unreduced, mesh);
+  else if (layout->isUnreduced())
+    return emitError(main.getLoc())
+           << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
+           << ": results must be reduced, and arguments reduced or partial sums";
+  value.shape = globalType.getShape();
+  value.sharding = dist::toString(*layout, mesh);
+  value.layout = convertLayout(*layout, mesh);
+  if (value.layout.getLocalShape() != value.localShape ||
+      value.layout.getGlobalShape() != value.shape)
+    return emitError(main.getLoc()) << what << " has a layout that does not fit its types";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters and states, which entries share
+//===----------------------------------------------------------------------===//
+
+/// Describes the parts of a value on ranks. Two values of one description are stored alike.
+static std::string describeParts(const rt::ProgramValue &value) {
+  return rt::describe(value.type, value.shape) +
+         (value.sharding.empty() ? "" : ", laid out as " + value.sharding) + ", on a rank " +
+         rt::describe(value.type, value.localShape);
+}
+
+/// Returns the index of a parameter in the program's list, and adds it if it is new.
+int64_t SignatureReader::addParameter(rt::ProgramValue value) {
+  for (auto [i, known] : llvm::enumerate(program.parameters)) {
+    if (known.name != value.name || known.offsets != value.offsets ||
+        describeParts(known) != describeParts(value))
+      continue;
+    for (std::string &alias : value.aliases)
+      if (!known.isNamed(alias))
+        known.aliases.push_back(std::move(alias));
+    return i;
+  }
+  program.parameters.push_back(std::move(value));
+  return program.parameters.size() - 1;
+}
+
+/// The bytes of an element of that value.
+static std::string toBytes(const APInt &bits) {
+  int64_t size = std::max<int64_t>(bits.getBitWidth() / 8, 1);
+  std::string bytes(size, '\0');
+  std::memcpy(bytes.data(), bits.getRawData(), size);
+  return bytes;
+}
+
+/// Reads the value with which a state begins from its `nn.state` op.
+LogicalResult SignatureReader::readInitial(rt::ProgramState &state) {
+  Operation *op =
+      SymbolTable::lookupSymbolIn(main->getParentOfType<ModuleOp>(), state.value.name);
+  if (!op)
+    return emitError(main.getLoc(), "'")
+           << main.getName() << "' uses state '" << state.value.name
+           << "', which the module does not have";
+  if (auto fill = op->getAttr("fill")) {
+    if (auto number = dyn_cast<FloatAttr>(fill))
+      state.fill = toBytes(number.getValue().bitcastToAPInt());
+    else if (auto number = dyn_cast<IntegerAttr>(fill))
+      state.fill = toBytes(number.getValue());
+    if (int64_t(state.fill.size()) == rt::sizeOf(state.value.type))
+      return success();
+    return op->emitOpError("is filled with ")
+           << fill << ", expected a value of type " << rt::nameOf(state.value.type);
+  }
+  auto parameter = op->getAttrOfType<StringAttr>("parameter");
+  state.parameter = parameter ? parameter.str() : state.value.name;
+  return success();
+}
+
+FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
+  for (auto [i, known] : llvm::enumerate(program.states)) {
+    if (known.value.name != value.name)
+      continue;
+    if (describeParts(known.value) != describeParts(value))
+      return emitError(main.getLoc(), "state '")
+             << value.name << "' is " << describeParts(value) << " in '" << main.getName()
+             << "', expected " << describeParts(known.value) << " as it is used before";
+    return i;
+  }
+  rt::ProgramState state{std::move(value), "", ""};
+  if (failed(readInitial(state)))
+    return failure();
+  program.states.push_back(std::move(state));
+  return program.states.size() - 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Arguments and results
+//===----------------------------------------------------------------------===//
+
+LogicalResult SignatureReader::readParameter(DictionaryAttr attrs, rt::ProgramValue &value) {
+  if (auto aliases = attrs.getAs<ArrayAttr>(nn::NnDialect::kAliasesAttr))
+    for (auto alias : aliases.getAsRange<StringAttr>())
+      value.aliases.push_back(alias.str());
+  auto offsets = attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr);
+  if (!offsets)
+    return success();
+  value.offsets = offsets.asArrayRef();
+  if (value.offsets.size() == value.shape.size())
+    return success();
+  return emitError(main.getLoc(), "parameter '")
+         << value.name << "' has " << value.offsets.size() << " offsets, expected "
+         << value.shape.size();
+}
+
+LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription &entry) {
+  DictionaryAttr attrs = main.getArgAttrDict(index);
+  auto find = [&](StringRef name) { return attrs ? attrs.getAs<StringAttr>(name) : StringAttr(); };
+  StringAttr input = find(nn::NnDialect::kInputAttr);
+  StringAttr parameter = find(nn::NnDialect::kParameterAttr);
+  StringAttr state = find(kStateAttr);
+  if (!input + !parameter + !state != 2)
+    return emitError(main.getLoc(), "argument ")
+           << index << " of '" << main.getName() << "' needs one of '" << nn::NnDialect::kInputAttr
+           << "', '" << nn::NnDialect::kParameterAttr << "' and '" << kStateAttr << "'";
+  rt::ProgramValue value;
+  value.name = (input ? input : parameter ? parameter : state).str();
+  if (failed(readValue(main.getArgument(index).getType(), attrs, "argument '" + value.name + "'",
+                       /*isOutput=*/false, value)))
+    return failure();
+  if (input) {
+    value.indexBound = getIndexBound(main.getArgument(index));
+    entry.arguments.push_back({rt::ProgramArgument::Input, int64_t(entry.inputs.size())});
+    entry.inputs.push_back(std::move(value));
+    return success();
+  }
+  if (parameter && failed(readParameter(attrs, value)))
+    return failure();
+  if (parameter) {
+    entry.arguments.push_back({rt::ProgramArgument::Parameter, addParameter(std::move(value))});
+    return success();
+  }
+  FailureOr<int64_t> place = addState(std::move(value));
+  if (failed(place))
+    return failure();
+  entry.arguments.push_back({rt::ProgramArgument::State, *place});
+  return success();
+}
+
+LogicalResult SignatureReader::readResult(unsigned index, rt::EntryDescription &entry) {
+  DictionaryAttr attrs = main.getResultAttrDict(index);
+  auto name = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kOutputAttr) : StringAttr();
+  auto state = attrs ? attrs.getAs<StringAttr>(kStateAttr) : StringAttr();
+  rt::ProgramValue value;
+  value.name = state  ? state.str()
+               : name ? name.str()
+                      : "output_" + std::to_string(index);
+  if (failed(readValue(main.getResultTypes()[index], attrs, "result '" + value.name + "'",
+                       /*isOutput=*/!state, value)))
+    return failure();
+  if (!state) {
+    if (!entry.stateResults.empty())
+      return emitError(main.getLoc(), "output '")
+             << value.name << "' of '" << main.getName()
+             << "' follows a state: expected the states last";
+    entry.outputs.push_back(std::move(value));
+    return success();
+  }
+  FailureOr<int64_t> place = addState(std::move(value));
+  if (failed(place))
+    return failure();
+  entry.stateResults.push_back(*place);
+  return success();
+}
+
+LogicalResult SignatureReader::readRanks() {
+  auto symbol = dist::getSpmdMeshSymbol(main);
+  if (symbol && !mesh)
+    return emitError(main.getLoc(), "no mesh named @") << symbol.getValue();
+  int64_t ranks = mesh ? mesh.getNumRanks() : 1;
+  if (!program.entries.empty() && ranks != program.numRanks)
+    return emitError(main.getLoc(), "'")
+           << main.getName() << "' is for " << ranks << " ranks, expected " << program.numRanks
+           << " as '" << program.entries.front().name << "'";
+  program.numRanks = ranks;
+  return success();
+}
+
+FailureOr<rt::EntryDescription> SignatureReader::read() {
+  rt::EntryDescription entry;
+  entry.name = main.getName();
+  if (failed(readRanks()))
+    return failure();
+  for (unsigned i = 0; i < main.getNumArguments(); ++i)
+    if (failed(readArgument(i, entry)))
+      return failure();
+  for (unsigned i = 0; i < main.getNumResults(); ++i)
+    if (failed(readResult(i, entry)))
+      return failure();
+  return entry;
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+SmallVector<func::FuncOp> getEntries(ModuleOp module) {
+  SmallVector<func::FuncOp> entries;
+  for (auto function : module.getOps<func::FuncOp>())
+    if (function.isPublic() && !function.isExternal()) {
+      bool isMain = function.getName() == "main";
+      entries.insert(isMain ? entries.begin() : entries.end(), function);
+    }
+  return entries;
+}
+
+LogicalResult readSignature(func::FuncOp function, rt::ProgramDescription &program) {
+  FailureOr<rt::EntryDescription> entry = SignatureReader(function, program).read();
+  if (failed(entry))
+    return failure();
+  program.entries.push_back(std::move(*entry));
+  return success();
+}
+
+void addInitialParameters(rt::ProgramDescription &program) {
+  for (const rt::ProgramState &state : program.states) {
+    if (state.parameter.empty() || program.findParameter(state.parameter) >= 0)
+      continue;
+    rt::ProgramValue value;
+    value.name = state.parameter;
+    value.type = state.value.type;
+    value.shape = value.localShape = state.value.shape;
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    program.parameters.push_back(std::move(value));
+  }
+}
+
+} // namespace meshwright

@@ -1,0 +1,142 @@
+//===- Session.cpp - the public classes Session and Bundle ----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/runtime/include/Bundle.h"
+
+using namespace meshwright;
+using mlir::failed;
+
+static Port toPort(const rt::ProgramValue &value) {
+  Port port;
+  port.name = value.name;
+  port.type = getElementType(value.type);
+  port.shape = value.shape;
+  return port;
+}
+
+static std::vector<Port> toPorts(const std::vector<rt::ProgramValue> &values) {
+  std::vector<Port> ports;
+  for (const rt::ProgramValue &value : values)
+    ports.push_back(toPort(value));
+  return ports;
+}
+
+static std::vector<Entry> getEntriesOf(const rt::ProgramDescription &description) {
+  std::vector<Entry> entries;
+  for (const rt::EntryDescription &entry : description.entries)
+    entries.push_back({entry.name, toPorts(entry.inputs), toPorts(entry.outputs)});
+  return entries;
+}
+
+static std::vector<Port> getStatesOf(const rt::ProgramDescription &description) {
+  std::vector<Port> states;
+  for (const rt::ProgramState &state : description.states)
+    states.push_back(toPort(state.value));
+  return states;
+}
+
+static std::vector<Diagnostic> makeErrors(std::string message) {
+  return {makeError(std::move(message))};
+}
+
+//===----------------------------------------------------------------------===//
+// Session
+//===----------------------------------------------------------------------===//
+
+Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
+                                        const SessionOptions &options) {
+  if (std::string error; !options.state.empty() && !session->load(options.state, error))
+    return makeErrors(error);
+  auto state = std::make_shared<Session::State>();
+  state->entries = getEntriesOf(session->getDescription());
+  state->states = getStatesOf(session->getDescription());
+  state->session = std::move(session);
+  state->options.timeout = options.timeout;
+  state->options.threadsPerRank = options.threadsPerRank;
+  return Session::State::wrap(std::move(state));
+}
+
+const std::vector<Entry> &Session::getEntries() const { return state->entries; }
+const std::vector<Port> &Session::getStates() const { return state->states; }
+bool Session::isStuck() const { return state->session->getWorld().isStuck(); }
+
+Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
+                          std::string_view entry, bool checkFinite) {
+  rt::RunOptions options = state->options;
+  options.checkFinite = checkFinite;
+  std::vector<Diagnostic> diagnostics;
+  if (failed(callEntry(*state->session, inputs, outputs, entry, options, diagnostics)))
+    return diagnostics;
+  return {true, diagnostics};
+}
+
+Result<bool> Session::getState(const std::vector<void *> &arrays) const {
+  if (arrays.size() != state->states.size())
+    return makeErrors(std::to_string(arrays.size()) + " arrays for states: expected " +
+                      std::to_string(state->states.size()));
+  if (std::string error; !state->session->getStates(arrays, error))
+    return makeErrors(error);
+  return true;
+}
+
+Result<bool> Session::setState(const std::vector<NamedArray> &values) {
+  std::map<std::string, rt::HostTensor> tensors;
+  for (const NamedArray &value : values)
+    if (!tensors.emplace(value.name, toHostTensor(value.array)).second)
+      return makeErrors("state '" + value.name + "' is given twice");
+  if (std::string error; !state->session->setStates(tensors, error))
+    return makeErrors(error);
+  return true;
+}
+
+Result<bool> Session::save(std::string_view folder) const {
+  if (std::string error; !state->session->save(std::string(folder), error))
+    return makeErrors(error);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Bundle
+//===----------------------------------------------------------------------===//
+
+struct Bundle::State {
+  std::string path;
+  std::vector<Entry> entries;
+  std::vector<Port> states;
+  int64_t numRanks = 1;
+};
+
+Result<Bundle> Bundle::open(std::string_view path) {
+  rt::ProgramDescription description;
+  std::string error;
+  auto state = std::make_shared<State>();
+  state->path = path;
+  if (!rt::readDescription(state->path, description, error))
+    return makeErrors(error);
+  state->entries = getEntriesOf(description);
+  state->states = getStatesOf(description);
+  state->numRanks = description.numRanks;
+  Bundle bundle;
+  bundle.state = std::move(state);
+  return bundle;
+}
+
+const std::vector<Entry> &Bundle::getEntries() const { return state->entries; }
+const std::vector<Port> &Bundle::getStates() const { return state->states; }
+int64_t Bundle::getNumRanks() const { return state->numRanks; }
+
+Result<Session> Bundle::start(const SessionOptions &options) const {
+  if (!options.target.empty())
+    return makeErrors("a bundle is compiled already: expected no target");
+  std::string error;
+  std::shared_ptr<rt::Session> session =
+      rt::openBundle(state->path, options.backend, /*verifyWeights=*/false, error);
+  if (!session)
+    return makeErrors(error);
+  return openSession(std::move(session), options);
+}

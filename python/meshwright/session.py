@@ -1,0 +1,203 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Sessions: a running program, whose state stays from call to call."""
+
+import contextlib
+import os
+from numbers import Integral, Real
+
+from . import _core
+from .errors import Diagnostic, Error, unwrap
+from .tensors import Dense, dense, empty, is_meta, is_torch
+
+#: Memory that is never freed, because a rank that did not return from a run may read it.
+_KEPT = []
+
+
+class Session:
+    """A program on its ranks, with its weights and its state: what `Plan.start` returns.
+
+    The state stays from call to call. A call that fails leaves it as it was. Use it as a context
+    manager, or call `close`: both end its ranks and free its memory.
+    """
+
+    def __init__(self, session, flatten, as_torch, kept=None):
+        self._open = session
+        #: (entry, args, kwargs) -> the entry's inputs.
+        self._flatten = flatten
+        #: Whether states are PyTorch tensors, and outputs of calls without inputs.
+        self._as_torch = as_torch
+        #: The weights, which ranks may read in place.
+        self._kept = kept
+
+    @property
+    def entries(self) -> list[str]:
+        """Names of the entries; the first is the default."""
+        return [entry.name for entry in self._session.entries]
+
+    def run(self, *args, entry: str | None = None, check_finite: bool = False, **kwargs) -> list:
+        """Runs an entry once, with the arguments of the model. Default: the model's first entry.
+
+        With `check_finite` the call fails where an op gives NaN or infinity. Returns the outputs as
+        `Plan.run` does.
+        """
+        session = self._session
+        if entry is not None and not isinstance(entry, str):
+            kwargs["entry"], entry = entry, None  # an input of that name
+        entry = find_entry(session.entries, entry)
+        inputs = self._flatten(entry, args, kwargs)
+        as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
+        outputs = [empty(port.dtype, port.shape, as_torch) for port in entry.outputs]
+        with keeping(session, inputs, self._kept):
+            raw = [i.raw for i in inputs]
+            unwrap(session.run(entry.name, raw, _addresses(outputs), check_finite))
+        return outputs
+
+    def state(self) -> dict:
+        """The state by name: copies of the global tensors, without padding."""
+        session = self._session
+        arrays = [empty(port.dtype, port.shape, self._as_torch) for port in session.states]
+        unwrap(session.get_state(_addresses(arrays)))
+        return {port.name: array for port, array in zip(session.states, arrays, strict=True)}
+
+    def set_state(self, values: dict) -> None:
+        """Sets states by name: all that are given. An unknown name, another shape or another type
+        is an Error, and then nothing is set."""
+        session = self._session
+        arrays, problems = [], []
+        known = {port.name: port for port in session.states}
+        for name, value in values.items():
+            if name not in known:
+                problems.append(f"there is no state '{name}'")
+                continue
+            try:
+                array = None if is_meta(value) else dense(value)
+            except (TypeError, ValueError):
+                array = None
+            expected = Dense(known[name].dtype, tuple(known[name].shape), 0, None)
+            if array is None:
+                problems.append(f"state '{name}' is given a {type(value).__name__}: no array")
+            elif (array.dtype, array.shape) != (expected.dtype, expected.shape):
+                problems.append(f"state '{name}' is {expected}, and was given {array}")
+            else:
+                arrays.append((name, array))
+        if problems:
+            raise Error([Diagnostic(problem) for problem in problems])
+        unwrap(session.set_state([(name, array.raw) for name, array in arrays]))
+
+    def save(self, path) -> None:
+        """Writes the state to a folder, from which a session of any plan of the model can start:
+        whole, or not at all."""
+        unwrap(self._session.save(os.fspath(path)))
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._open = None
+
+    @property
+    def _session(self):
+        session = self._open
+        if session is None:
+            raise Error("the session is closed")
+        return session
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        if self._open is None:
+            return "<meshwright.Session, closed>"
+        return f"<meshwright.Session entries=[{', '.join(self.entries)}]>"
+
+
+class Bundle:
+    """A compiled program on disk: what `load_bundle` returns."""
+
+    def __init__(self, path):
+        self._bundle = unwrap(_core.Bundle.open(os.fspath(path)))
+        self._path = os.fspath(path)
+
+    @property
+    def entries(self) -> list[str]:
+        """Names of the entries; the first is the default."""
+        return [entry.name for entry in self._bundle.entries]
+
+    @property
+    def ranks(self) -> int:
+        return self._bundle.num_ranks
+
+    def start(
+        self,
+        backend: str = "local",
+        threads_per_rank: int | None = None,
+        timeout: float | None = None,
+        state=None,
+        recover: bool = True,
+    ) -> Session:
+        """Starts a session, as `Plan.start` does. Inputs are given by position or by name."""
+        options = session_options(backend, threads_per_rank, timeout, state, recover)
+        return Session(unwrap(self._bundle.start(options)), _flatten_by_name, as_torch=False)
+
+    def __repr__(self):
+        return f"<meshwright.Bundle '{self._path}' for {self.ranks} ranks>"
+
+
+def load_bundle(path) -> Bundle:
+    """Opens a bundle that `Plan.compile` or `sharding-compile` wrote."""
+    return Bundle(path)
+
+
+def find_entry(entries, name):
+    """The entry of that name; None stands for the default."""
+    if name is None:
+        return entries[0]
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    known = ", ".join(f"'{entry.name}'" for entry in entries)
+    raise Error(f"there is no entry '{name}': expected {'one of ' * (len(entries) > 1)}{known}")
+
+
+def session_options(backend, threads_per_rank, timeout, state, recover):
+    options = _core.SessionOptions()
+    options.backend = backend
+    options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)
+    options.timeout = positive("timeout", timeout, Real)
+    options.state = "" if state is None else os.fspath(state)
+    options.recover = bool(recover)
+    return options
+
+
+@contextlib.contextmanager
+def keeping(owner, inputs, weights):
+    """A rank that does not come back from a run that fails may read on."""
+    try:
+        yield
+    except Error:
+        if owner.is_stuck:
+            _KEPT.append((inputs, weights))
+        raise
+
+
+def positive(name, value, kind):
+    """0 stands for the default."""
+    if value is None:
+        return 0
+    if not isinstance(value, kind) or not value > 0:
+        what = "an integer" if kind is Integral else "a number"
+        raise Error(f"{name} is {value!r}: expected {what} above 0")
+    # 2**62 fits the C type and is more threads, bytes or seconds than any machine has.
+    return int(min(value, 2**62)) if kind is Integral else float(value)
+
+
+def _addresses(arrays):
+    return [a.data_ptr() if is_torch(a) else a.ctypes.data for a in arrays]
+
+
+def _flatten_by_name(entry, args, kwargs):
+    from .model import flatten_by_name
+
+    return flatten_by_name(entry.inputs, args, kwargs)

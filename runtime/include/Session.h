@@ -1,0 +1,169 @@
+//===- Session.h - a program on ranks, with its state -----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_SESSION_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_SESSION_H
+
+#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Program.h"
+#include "meshwright/runtime/include/RunReport.h"
+#include "meshwright/runtime/include/World.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace meshwright::rt {
+
+class RankMemory;
+
+/// A program on the ranks of this process: the world of ranks, the weights, and the state, all of
+/// them shared by the program's entries.
+///
+/// - Parameters are set once, and sharded and packed by the first run that needs them. Inputs
+///   are sharded by each run.
+/// - The arrays of parameters and inputs are not copied if a rank can read them in place.
+/// - The state begins with its initial value. A run of an entry either commits all states that
+///   the entry writes, on all ranks of all processes, or changes none
+///   (docs/rationale/state-commit.md).
+/// - Each rank has state buffers of its own. No entry writes to them; a commit does.
+/// - Any thread may call a session. Calls wait for one another.
+/// - With ranks in several processes, all processes make the same calls in the same order,
+///   except `setParameter`, `setPlaced`, `setPrepared`, `setInitial` and the functions that are
+///   const.
+class Session {
+public:
+  /// Returns null, with an error, if the backend cannot be opened. `code` has the functions of
+  /// the description's entries; `owner` keeps them loaded.
+  static std::unique_ptr<Session> create(ProgramDescription description,
+                                         std::vector<mw_rt_entry> code, std::shared_ptr<void> owner,
+                                         const std::string &backend, std::string &error);
+  ~Session();
+
+  const ProgramDescription &getDescription() const { return description; }
+  World &getWorld() { return *world; }
+  /// The ranks of this process, in order.
+  const std::vector<int64_t> &getRanks() const { return ranks; }
+
+  //===--------------------------------------------------------------------===//
+  // Parameters
+  //===--------------------------------------------------------------------===//
+
+  /// Sets the stored tensor of a parameter, by name or alias, between runs. The array is not
+  /// copied: it must stay, unchanged, until the session is destroyed or the parameter is set
+  /// again. States that begin with it keep their value.
+  bool setParameter(const std::string &name, const HostTensor &tensor, std::string &error);
+  /// Set the part of a parameter that a rank of this process holds, unpacked or packed, and of
+  /// the initial value of a state. The integers are indices in the description's lists.
+  bool setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error);
+  bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
+  void setInitial(int64_t state, int64_t rank, Bytes part);
+  /// The names of the parameters that the program needs and that are not set.
+  std::vector<std::string> getMissingParameters() const;
+
+  //===--------------------------------------------------------------------===//
+  // Runs
+  //===--------------------------------------------------------------------===//
+
+  /// Runs an entry once on all ranks and fills `outputs`, arrays of the sizes that the
+  /// description states. `inputs` are in the order of the description. Commits the states that
+  /// the entry writes. After a failure the state is as before, and `outputs` may have changed.
+  /// If MESHWRIGHT_RUNS asks for more than one run, all start from the same state and must give
+  /// the same bits. If the world is stuck after a failure, a rank may still read inputs and
+  /// parameters: they must stay as long as the process.
+  bool run(int64_t entry, const std::vector<HostTensor> &inputs,
+           const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
+
+  /// The report of the last run that succeeded with `measure`. It has 0 ranks if there is none.
+  RunReport getRunReport() const {
+    std::lock_guard<std::mutex> lock(running);
+    return report;
+  }
+
+  //===--------------------------------------------------------------------===//
+  // State
+  //===--------------------------------------------------------------------===//
+
+  /// Forgets the state: the next call begins with the initial value.
+  void restart();
+  /// Copies the global tensors of all states to `arrays`, in the order of the description. Every
+  /// process receives them.
+  bool getStates(const std::vector<void *> &arrays, std::string &error);
+  /// Sets states by name. Sets all of them or, after an error, none: an unknown name, another
+  /// shape or another type is an error.
+  bool setStates(const std::map<std::string, HostTensor> &values, std::string &error);
+  /// Writes all states to the file `state.safetensors` in a folder, which is created if it is
+  /// not there: the file is whole, or as before. One of several processes writes.
+  bool save(const std::string &folder, std::string &error);
+  /// Sets all states from a folder that `save` of any plan of the model wrote. Sets none after
+  /// an error. A file without one of the states, or with others, belongs to another model.
+  bool load(const std::string &folder, std::string &error);
+
+private:
+  Session() = default;
+
+  bool checkDescription(std::string &error) const;
+  bool checkRun(const EntryDescription &entry, const std::vector<HostTensor> &inputs,
+                const std::vector<void *> &outputs, std::string &error) const;
+  bool runOnce(int64_t entry, const std::vector<HostTensor> &inputs,
+               const std::vector<void *> &outputs, RunOptions &options,
+               std::vector<RankBuffers> &buffers, std::string &error);
+  bool repeat(int64_t entry, const std::vector<HostTensor> &inputs,
+              const std::vector<void *> &outputs, RunOptions &options,
+              std::vector<RankBuffers> &buffers, std::string &error);
+  bool finishRun(const EntryDescription &entry, const RunOptions &options, std::string &error);
+  bool gatherTrace(Trace &trace, std::string &error);
+  bool findSeen(const EntryDescription &entry, std::string &error);
+  bool isSplit() const { return int64_t(ranks.size()) < description.numRanks; }
+  bool refuse(std::string &error, const std::string &message) const;
+  bool decide(bool isFine, std::string &error) const;
+  bool meet(const std::string &purpose, std::string &error);
+  bool assemble(const ProgramValue &value, const std::string &kind,
+                const std::vector<const void *> &parts, void *global, std::string &error);
+  bool checkEnd(std::string &error);
+  bool end(const std::string &why, std::string &error);
+  bool startStates(std::string &error);
+  std::string checkStates(const std::map<std::string, HostTensor> &values) const;
+  bool change(const std::map<std::string, HostTensor> &values, std::string problem,
+              std::string &error);
+  bool getStatesLocked(const std::vector<void *> &arrays, std::string &error);
+  bool commit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers, bool isFine,
+              std::string &error);
+  size_t getPosition(int64_t rank) const;
+
+  ProgramDescription description;
+  std::vector<mw_rt_entry> code;
+  std::shared_ptr<void> owner;
+  /// The names of each entry's ops. They must outlive the world.
+  std::shared_ptr<std::vector<OpNames>> ops;
+  WorldPtr world;
+  /// Ranks of this process.
+  std::vector<int64_t> ranks;
+  std::unique_ptr<RankMemory> memory;
+
+  /// By parameter: the stored tensor, and whether the parameter is set (or never needed).
+  std::vector<HostTensor> stored;
+  std::vector<bool> given;
+  /// By state and position of the rank: parts of initial values that are stored already.
+  std::vector<std::vector<Bytes>> initial;
+  /// Whether the state buffers have values. They do not at the start.
+  bool isStarted = false;
+  /// A failure after which the state is not known any more, or empty.
+  std::string ended;
+  RunReport report;
+  /// A call holds it.
+  mutable std::mutex running;
+};
+
+/// The file of states in a folder that `Session::save` wrote.
+inline constexpr const char *kStateFile = "state.safetensors";
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_SESSION_H

@@ -1,0 +1,393 @@
+//===- Session.cpp - a program on ranks -----------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Outline of `run`: `runOnce` fills arguments and state buffers, runs the entry on all ranks and
+// assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `finishRun` makes reports.
+// Then `commit` makes the results of the last run the new state. Everything that may fail comes
+// before the commit.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Session.h"
+
+#include "RankMemory.h"
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/Environment.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshwright::rt {
+
+//===----------------------------------------------------------------------===//
+// Beginning and end
+//===----------------------------------------------------------------------===//
+
+bool Session::checkDescription(std::string &error) const {
+  if (description.entries.empty() || description.entries.size() != code.size())
+    error = "the program has " + std::to_string(description.entries.size()) +
+            " entries and code of " + std::to_string(code.size()) +
+            ", expected as many, at least 1";
+  for (const ProgramState &state : description.states) {
+    int64_t from =
+        state.parameter.empty() ? -1 : description.findParameter(state.parameter);
+    if (state.parameter.empty() && int64_t(state.fill.size()) != sizeOf(state.value.type))
+      error = "state '" + state.value.name + "' begins with elements of " +
+              std::to_string(state.fill.size()) + " bytes, expected " +
+              std::to_string(sizeOf(state.value.type));
+    else if (!state.parameter.empty() && from < 0)
+      error = "state '" + state.value.name + "' begins with parameter '" + state.parameter +
+              "', which the program does not have";
+    else if (from >= 0 && (description.parameters[from].type != state.value.type ||
+                           description.parameters[from].shape != state.value.shape))
+      error = "state '" + state.value.name + "' is " +
+              describe(state.value.type, state.value.shape) + ", expected that of parameter '" +
+              state.parameter + "', " +
+              describe(description.parameters[from].type, description.parameters[from].shape);
+  }
+  for (const EntryDescription &entry : description.entries)
+    for (size_t i = 0; i < entry.stateResults.size(); ++i)
+      if (std::count(entry.stateResults.begin(), entry.stateResults.end(), entry.stateResults[i]) !=
+          1)
+        error = "entry '" + entry.name + "' writes state '" +
+                description.states[entry.stateResults[i]].value.name +
+                "' twice, expected at most once";
+  return error.empty();
+}
+
+std::unique_ptr<Session> Session::create(ProgramDescription description,
+                                         std::vector<mw_rt_entry> code, std::shared_ptr<void> owner,
+                                         const std::string &backend, std::string &error) {
+  std::unique_ptr<Session> session(new Session());
+  session->description = std::move(description);
+  session->code = std::move(code);
+  session->owner = std::move(owner);
+  ProgramDescription &program = session->description;
+  if (!session->checkDescription(error))
+    return nullptr;
+  session->ops = std::make_shared<std::vector<OpNames>>();
+  for (const EntryDescription &entry : program.entries)
+    session->ops->push_back({entry.ops, entry.fused});
+  session->world = World::create(backend, program.numRanks, {}, error);
+  if (!session->world)
+    return nullptr;
+  session->world->setOps(session->ops->front());
+  session->ranks = session->world->getLocalRanks();
+  session->stored.resize(program.parameters.size());
+  session->given.assign(program.parameters.size(), false);
+  session->initial.resize(program.states.size());
+  session->memory = std::make_unique<RankMemory>(program, *session->world);
+  return session;
+}
+
+Session::~Session() {
+  if (!world || !world->isStuck())
+    return;
+  // A rank that never came back may still use the code and the memory: none of it is freed.
+  struct Kept {
+    std::shared_ptr<void> owner;
+    std::shared_ptr<std::vector<OpNames>> ops;
+    std::unique_ptr<RankMemory> memory;
+  };
+  new Kept{std::move(owner), std::move(ops), std::move(memory)};
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+bool Session::setParameter(const std::string &name, const HostTensor &tensor, std::string &error) {
+  bool found = false;
+  std::lock_guard<std::mutex> lock(running);
+  // Several parameters may be parts of one stored tensor.
+  for (size_t i = 0; i < description.parameters.size(); ++i) {
+    const ProgramValue &parameter = description.parameters[i];
+    if (!parameter.isNamed(name))
+      continue;
+    found = true;
+    error = checkParameter(parameter, tensor);
+    if (!error.empty())
+      return false;
+    stored[i] = tensor;
+    given[i] = true;
+    memory->forget(i);
+  }
+  if (!found)
+    error = "the program has no parameter '" + name + "'";
+  return found;
+}
+
+bool Session::setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error) {
+  given[parameter] = true;
+  return memory->setPlaced(parameter, rank, std::move(part), error);
+}
+
+bool Session::setPrepared(int64_t index, int64_t rank, Bytes part, std::string &error) {
+  given[description.prepared[index].parameter] = true;
+  return memory->setPrepared(index, rank, std::move(part), error);
+}
+
+void Session::setInitial(int64_t state, int64_t rank, Bytes part) {
+  initial[state].resize(ranks.size());
+  initial[state][getPosition(rank)] = std::move(part);
+}
+
+std::vector<std::string> Session::getMissingParameters() const {
+  // A parameter that nothing reads needs no value.
+  std::vector<bool> isNeeded = description.findReadParameters();
+  for (const PreparedParameter &prepared : description.prepared)
+    isNeeded[prepared.parameter] = true;
+  for (size_t i = 0; !isStarted && i < description.states.size(); ++i)
+    if (const std::string &name = description.states[i].parameter;
+        !name.empty() && initial[i].empty())
+      isNeeded[description.findParameter(name)] = true;
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < given.size(); ++i)
+    if (isNeeded[i] && !given[i])
+      missing.push_back(description.parameters[i].name);
+  return missing;
+}
+
+size_t Session::getPosition(int64_t rank) const {
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
+//===----------------------------------------------------------------------===//
+// Other processes
+//===----------------------------------------------------------------------===//
+
+/// Refuses a run. Other processes may have no reason to refuse it and would wait, so they are
+/// told.
+bool Session::refuse(std::string &error, const std::string &message) const {
+  error = message;
+  if (isSplit()) {
+    error = "rank " + std::to_string(ranks.front()) + ": " + message;
+    world->getBackend().fail(error);
+  }
+  return false;
+}
+
+/// Returns true if this step succeeded in all processes. Sets `error` if it failed in another one
+/// only.
+bool Session::decide(bool isFine, std::string &error) const {
+  if (!isSplit())
+    return isFine;
+  bool everywhere = isFine;
+  std::string problem;
+  if (!world->getBackend().decide(everywhere, problem)) {
+    if (isFine)
+      error = problem;
+    return false;
+  }
+  if (isFine && !everywhere)
+    error = "the call failed in another process";
+  return everywhere;
+}
+
+/// Waits for the other processes, which must come with the same purpose.
+bool Session::meet(const std::string &purpose, std::string &error) {
+  if (!isSplit())
+    return true;
+  world->setPurpose(purpose);
+  int64_t least = 0;
+  return world->getBackend().reset(error) && world->getBackend().agree(least, error);
+}
+
+//===----------------------------------------------------------------------===//
+// Run
+//===----------------------------------------------------------------------===//
+
+bool Session::checkRun(const EntryDescription &entry, const std::vector<HostTensor> &inputs,
+                       const std::vector<void *> &outputs, std::string &error) const {
+  if (inputs.size() != entry.inputs.size()) {
+    error = std::to_string(inputs.size()) + " inputs given, expected " +
+            std::to_string(entry.inputs.size());
+    return false;
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ProgramValue &input = entry.inputs[i];
+    if (inputs[i].type == input.type && inputs[i].shape == input.shape)
+      continue;
+    error = "input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
+            ", expected " + describe(input.type, input.shape);
+    return false;
+  }
+  if (std::vector<std::string> missing = getMissingParameters(); !missing.empty()) {
+    error = "parameter '" + missing.front() + "' has no value";
+    return false;
+  }
+  if (outputs.size() != entry.outputs.size()) {
+    error = std::to_string(outputs.size()) + " outputs given, expected " +
+            std::to_string(entry.outputs.size());
+    return false;
+  }
+  return true;
+}
+
+/// Collects the events of all ranks in every process.
+bool Session::gatherTrace(Trace &trace, std::string &error) {
+  Backend &backend = world->getBackend();
+  for (int64_t rank = 0; isSplit() && rank < description.numRanks; ++rank) {
+    bool isHere = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    std::string bytes = isHere ? trace.serialize(rank) : std::string();
+    int64_t size = bytes.size();
+    if (!backend.broadcast(rank, &size, sizeof(size), error))
+      return false;
+    bytes.resize(size);
+    if (!backend.broadcast(rank, bytes.data(), size, error))
+      return false;
+    if (!isHere && !trace.merge(bytes)) {
+      error = "the trace of rank " + std::to_string(rank) + " did not arrive whole";
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Finds how far up the ranks of this process wrote their arenas.
+bool Session::findSeen(const EntryDescription &entry, std::string &error) {
+  report.planned = entry.arenaBytes;
+  if (!memory->findTouched(report.seen, error))
+    return false;
+  if (report.seen <= (report.planned + kAlignment - 1) / kAlignment * kAlignment)
+    return true;
+  error = "the program wrote " + std::to_string(report.seen) + " bytes of an arena of " +
+          std::to_string(report.planned);
+  return false;
+}
+
+bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
+                      const std::vector<void *> &outputs, RunOptions &options,
+                      std::vector<RankBuffers> &buffers, std::string &error) {
+  const EntryDescription &entry = description.entries[index];
+  if (options.measure || !options.traceFile.empty())
+    options.trace = std::make_shared<Trace>();
+  std::string onRanks = std::to_string(description.numRanks) + " ranks";
+  int64_t needed = memory->getMissingBytes(index, inputs, stored), available = availableMemory();
+  if (needed < 0 || (available >= 0 && needed > available)) {
+    return refuse(error, "running on " + onRanks + " needs " +
+                             (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
+                             " of memory, " + formatBytes(available) + " are available");
+  }
+  std::string problem;
+  if (!memory->allocateArenas(problem) || !startStates(problem))
+    return refuse(error, problem);
+  if (!memory->fill(index, inputs, stored, problem))
+    return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
+  buffers = memory->getBuffers(index);
+  if (options.measure && !memory->markArenas(problem))
+    return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
+  if (!world->run(code[index], buffers, options, error))
+    return false;
+  if (options.trace && !gatherTrace(*options.trace, error))
+    return false;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    std::vector<const void *> parts;
+    for (const RankBuffers &mine : buffers)
+      parts.push_back(mine.results[i]);
+    if (!assemble(entry.outputs[i], "output", parts, outputs[i], error))
+      return false;
+  }
+  return true;
+}
+
+/// Runs again as often as MESHWRIGHT_RUNS asks for, from the same state, and compares the bits of
+/// outputs and new states. `buffers` are those of the run before, then of the last one.
+bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
+                     const std::vector<void *> &outputs, RunOptions &options,
+                     std::vector<RankBuffers> &buffers, std::string &error) {
+  const EntryDescription &entry = description.entries[index];
+  int64_t runs = defaultRuns();
+  if (runs == 1)
+    return true;
+  std::vector<Memory> arrays;
+  auto add = [&](int64_t bytes) { return (arrays.emplace_back(allocate(bytes))).get(); };
+  std::vector<void *> again;
+  for (const ProgramValue &output : entry.outputs)
+    if (!again.emplace_back(add(countOf(output.shape) * sizeOf(output.type))))
+      return refuse(error, "no memory for a copy of output '" + output.name + "'");
+  // The new states of the first run, by rank and state.
+  auto forStates = [&](auto body) {
+    Memory scratch;
+    for (size_t r = 0; r < ranks.size(); ++r)
+      for (size_t i = 0; i < entry.stateResults.size(); ++i) {
+        const ProgramValue &value = description.states[entry.stateResults[i]].value;
+        scratch.reset();
+        const void *data =
+            memory->read(r, buffers[r].results[outputs.size() + i], value.getLocalBytes(), scratch,
+                         error);
+        if (!data || !body(value, data))
+          return refuse(error, std::string(error));
+      }
+    return true;
+  };
+  size_t firstState = arrays.size();
+  if (!forStates([&](const ProgramValue &value, const void *data) {
+        char *copy = add(value.getLocalBytes());
+        if (copy)
+          std::memcpy(copy, data, value.getLocalBytes());
+        else
+          error = "no memory for a copy of state '" + value.name + "'";
+        return copy != nullptr;
+      }))
+    return false;
+  for (int64_t i = 2; i <= runs; ++i) {
+    std::string run = "run " + std::to_string(i);
+    if (!runOnce(index, inputs, again, options, buffers, error)) {
+      error = run + ": " + error;
+      return false;
+    }
+    for (size_t j = 0; j < outputs.size(); ++j) {
+      const ProgramValue &output = entry.outputs[j];
+      if (std::memcmp(outputs[j], again[j], countOf(output.shape) * sizeOf(output.type)) != 0)
+        return refuse(error,
+                      run + " gave output '" + output.name + "' other bits than the first run");
+    }
+    size_t next = firstState;
+    if (!forStates([&](const ProgramValue &value, const void *data) {
+          if (std::memcmp(arrays[next++].get(), data, value.getLocalBytes()) == 0)
+            return true;
+          error = run + " gave state '" + value.name + "' other bits than the first run";
+          return false;
+        }))
+      return false;
+  }
+  return true;
+}
+
+/// Makes the report and the file of the trace. A failure concerns this process alone.
+bool Session::finishRun(const EntryDescription &entry, const RunOptions &options,
+                        std::string &error) {
+  if (options.measure) {
+    report = summarize(*options.trace, world->getThreadsPerRank());
+    if (!findSeen(entry, error))
+      return false;
+  }
+  // One process writes the file.
+  return options.traceFile.empty() || ranks.front() != 0 ||
+         writeTrace(options.traceFile, *options.trace, entry.ops, error);
+}
+
+bool Session::run(int64_t index, const std::vector<HostTensor> &inputs,
+                  const std::vector<void *> &outputs, const RunOptions &options,
+                  std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  const EntryDescription &entry = description.entries[index];
+  if (!checkEnd(error) || !checkRun(entry, inputs, outputs, error))
+    return false;
+  world->setOps((*ops)[index]);
+  world->setPurpose("entry '" + entry.name + "'");
+  RunOptions settings = options;
+  std::vector<RankBuffers> buffers;
+  if (!runOnce(index, inputs, outputs, settings, buffers, error) ||
+      !repeat(index, inputs, outputs, settings, buffers, error))
+    return false;
+  bool isFine = finishRun(entry, settings, error);
+  return entry.stateResults.empty() ? isFine : commit(entry, buffers, isFine, error);
+}
+
+} // namespace meshwright::rt

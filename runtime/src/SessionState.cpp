@@ -1,0 +1,338 @@
+//===- SessionState.cpp - the state of a session --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A change of the state has two steps. The first does everything that may fail, and all processes
+// decide whether it succeeded everywhere. The second writes the state buffers.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Session.h"
+
+#include "RankMemory.h"
+#include "cpu/Reduce.h"
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/SafeTensors.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace meshwright::rt {
+
+//===----------------------------------------------------------------------===//
+// Global tensors
+//===----------------------------------------------------------------------===//
+
+/// Assembles a global tensor from the ranks' parts, in every process. `parts` has the parts of
+/// this process's ranks, in the memory of their devices. Partial sums are added in the order of
+/// ranks.
+bool Session::assemble(const ProgramValue &value, const std::string &kind,
+                       const std::vector<const void *> &parts, void *global, std::string &error) {
+  int64_t bytes = value.getLocalBytes(), elementSize = sizeOf(value.type);
+  auto refuseMemory = [&] {
+    return refuse(error, "no memory for the " + std::to_string(bytes) + " bytes of a part of " +
+                             kind + " '" + value.name + "'");
+  };
+  Memory scratch, arrived;
+  // The sums so far, by the first rank that holds a summand.
+  std::map<int64_t, Memory> sums;
+  ProgramValue reduced = value;
+  reduced.unreduced = {};
+  auto put = [&](int64_t rank, const void *local) {
+    if (value.unreduced.count == 0) {
+      unshard(value.layout, rank, elementSize, local, global);
+      return true;
+    }
+    auto [sum, isNew] = sums.try_emplace(reduced.getHolder(rank));
+    if (!isNew) {
+      reduce(value.type, MW_RT_SUM, {sum->second.get(), local}, {sum->second.get()},
+             countOf(value.localShape));
+      return true;
+    }
+    sum->second = allocate(bytes);
+    if (sum->second)
+      std::memcpy(sum->second.get(), local, bytes);
+    return sum->second != nullptr;
+  };
+  // If all ranks hold the same value, no other process is needed.
+  bool isSame = true;
+  for (int64_t rank = 0; rank < description.numRanks; ++rank)
+    isSame &= value.getHolder(rank) == 0;
+  if (isSame) {
+    const void *local = memory->read(0, parts[0], bytes, scratch, error);
+    if (!local)
+      return refuse(error, std::string(error));
+    return put(0, local) || refuseMemory();
+  }
+  for (int64_t rank = 0; rank < description.numRanks; ++rank) {
+    if (value.getHolder(rank) != rank)
+      continue;
+    size_t position = getPosition(rank);
+    bool isHere = position < ranks.size();
+    const void *local =
+        isHere ? memory->read(position, parts[position], bytes, scratch, error) : nullptr;
+    if (isHere && !local)
+      return refuse(error, std::string(error));
+    if (isSplit()) {
+      if (!arrived && !(arrived = allocate(bytes)))
+        return refuseMemory();
+      // A part of this process is only read.
+      void *data = isHere ? const_cast<void *>(local) : arrived.get();
+      if (!world->getBackend().broadcast(rank, data, bytes, error))
+        return false;
+      local = data;
+    }
+    if (!put(rank, local))
+      return refuseMemory();
+  }
+  for (const auto &[rank, sum] : sums)
+    unshard(value.layout, rank, elementSize, sum.get(), global);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// The initial value
+//===----------------------------------------------------------------------===//
+
+/// Returns false, with an error, if the session has ended.
+bool Session::checkEnd(std::string &error) {
+  error = ended;
+  return ended.empty();
+}
+
+void Session::restart() {
+  std::lock_guard<std::mutex> lock(running);
+  isStarted = false;
+}
+
+/// Gives all states their initial value, unless they have values already.
+bool Session::startStates(std::string &error) {
+  if (isStarted)
+    return true;
+  if (!memory->allocateStates(error))
+    return false;
+  for (size_t i = 0; i < description.states.size(); ++i) {
+    const ProgramState &state = description.states[i];
+    int64_t parameter = state.parameter.empty() ? -1 : description.findParameter(state.parameter);
+    if (initial[i].empty() && parameter >= 0 && !given[parameter]) {
+      error = "parameter '" + state.parameter + "', with which state '" + state.value.name +
+              "' begins, has no value";
+      return false;
+    }
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      bool hasMemory = true;
+      auto write = [&](char *to) {
+        if (!initial[i].empty())
+          std::memcpy(to, initial[i][r].data.get(), initial[i][r].size);
+        else if (parameter >= 0)
+          place(state.value, ranks[r], stored[parameter], to);
+        else
+          hasMemory = placeFill(state.value, ranks[r], state.fill, to);
+      };
+      if (memory->writeState(i, r, write, error) && hasMemory)
+        continue;
+      if (error.empty())
+        error = "no memory for the initial value of state '" + state.value.name + "'";
+      return false;
+    }
+  }
+  isStarted = true;
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Getting and setting
+//===----------------------------------------------------------------------===//
+
+bool Session::getStatesLocked(const std::vector<void *> &arrays, std::string &error) {
+  if (!checkEnd(error) || !meet("a copy of the state", error) ||
+      !decide(startStates(error), error))
+    return false;
+  for (size_t i = 0; i < description.states.size(); ++i) {
+    std::vector<const void *> parts;
+    for (size_t r = 0; r < ranks.size(); ++r)
+      parts.push_back(memory->getState(i, r));
+    if (!assemble(description.states[i].value, "state", parts, arrays[i], error))
+      return false;
+  }
+  return true;
+}
+
+bool Session::getStates(const std::vector<void *> &arrays, std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  return getStatesLocked(arrays, error);
+}
+
+/// Returns an empty string if the values fit the states of their names, else an error.
+std::string Session::checkStates(const std::map<std::string, HostTensor> &values) const {
+  for (const auto &[name, tensor] : values) {
+    const ProgramState *state = nullptr;
+    for (const ProgramState &candidate : description.states)
+      if (candidate.value.name == name)
+        state = &candidate;
+    if (!state)
+      return "the program has no state '" + name + "'";
+    if (tensor.type != state->value.type || tensor.shape != state->value.shape)
+      return "state '" + name + "' is " + describe(state->value.type, state->value.shape) +
+             ", and was given " + describe(tensor.type, tensor.shape);
+  }
+  return "";
+}
+
+/// Sets states in all processes, unless there is a problem in one of them.
+bool Session::change(const std::map<std::string, HostTensor> &values, std::string problem,
+                     std::string &error) {
+  if (!checkEnd(error))
+    return false;
+  if (world->isStuck()) {
+    error = "a rank has not come back from a call that failed and may read the state: it cannot "
+            "change";
+    return false;
+  }
+  if (!meet("a change of the state", error))
+    return false;
+  bool isFine = problem.empty() && (values.size() == description.states.size()
+                                        ? memory->allocateStates(problem)
+                                        : startStates(problem));
+  if (!decide(isFine, problem)) {
+    error = problem;
+    return false;
+  }
+  for (size_t i = 0; i < description.states.size(); ++i) {
+    const ProgramValue &value = description.states[i].value;
+    auto given = values.find(value.name);
+    if (given == values.end())
+      continue;
+    for (size_t r = 0; r < ranks.size(); ++r)
+      if (!memory->writeState(
+              i, r, [&](char *to) { place(value, ranks[r], given->second, to); }, error))
+        return end("state '" + value.name + "' was set in part only", error);
+  }
+  isStarted = true;
+  return true;
+}
+
+bool Session::setStates(const std::map<std::string, HostTensor> &values, std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  return change(values, checkStates(values), error);
+}
+
+//===----------------------------------------------------------------------===//
+// Commits
+//===----------------------------------------------------------------------===//
+
+/// Ends the session: the state of a rank is not known.
+bool Session::end(const std::string &why, std::string &error) {
+  ended = "the session has ended: " + why + (error.empty() ? "" : ": " + error) +
+          "; the last saved state is whole";
+  error = ended;
+  return false;
+}
+
+/// Makes the results of a run the new state, if the run succeeded in all processes.
+bool Session::commit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers,
+                     bool isFine, std::string &error) {
+  RankMemory::Commit copies;
+  isFine = isFine && memory->prepareCommit(entry, buffers, copies, error);
+  if (!decide(isFine, error))
+    return false;
+  return memory->perform(copies, error) || end("the commit of a call failed", error);
+}
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+/// Writes the tensors to the file of states in a folder.
+static bool writeStates(const std::string &folder, const std::vector<NamedTensor> &tensors,
+                        std::string &error) {
+  bool isNew = mkdir(folder.c_str(), 0777) == 0;
+  if (!isNew && errno != EEXIST) {
+    error = folder + ": cannot be created: " + std::strerror(errno);
+    return false;
+  }
+  if (writeSafeTensors((fs::path(folder) / kStateFile).string(), tensors, error))
+    return true;
+  if (isNew)
+    rmdir(folder.c_str());
+  return false;
+}
+
+bool Session::save(const std::string &folder, std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  std::vector<Memory> memories;
+  std::vector<void *> arrays;
+  std::vector<NamedTensor> tensors;
+  for (const ProgramState &state : description.states) {
+    const ProgramValue &value = state.value;
+    int64_t bytes = countOf(value.shape) * sizeOf(value.type);
+    memories.push_back(allocate(bytes));
+    arrays.push_back(memories.back().get());
+    tensors.push_back({value.name, value.type, value.shape, arrays.back()});
+    if (!arrays.back())
+      return refuse(error, "no memory for the " + formatBytes(bytes) + " of state '" + value.name +
+                               "'");
+  }
+  if (!getStatesLocked(arrays, error))
+    return false;
+  // One process writes the file.
+  return decide(ranks.front() != 0 || writeStates(folder, tensors, error), error);
+}
+
+/// Reads a file of states. Each state must be there, and nothing else.
+static std::unique_ptr<SafeTensorsFile> readStates(const std::string &folder,
+                                                   const ProgramDescription &description,
+                                                   std::map<std::string, HostTensor> &values,
+                                                   std::string &error) {
+  std::string path = (fs::path(folder) / kStateFile).string();
+  std::error_code code;
+  if (!fs::exists(path, code)) {
+    error = folder + ": no saved state: it has no " + kStateFile;
+    return nullptr;
+  }
+  auto file = SafeTensorsFile::open(path, error);
+  if (!file)
+    return nullptr;
+  for (const ProgramState &state : description.states) {
+    const SafeTensorsFile::Tensor *tensor = file->find(state.value.name);
+    if (!tensor) {
+      error = path + ": has no state '" + state.value.name +
+              "': expected the saved state of this model";
+      return nullptr;
+    }
+    if (!tensor->supported || tensor->type != state.value.type ||
+        tensor->shape != state.value.shape) {
+      error = path + ": state '" + state.value.name + "' is " +
+              (tensor->supported ? describe(tensor->type, tensor->shape)
+                                 : "of type " + tensor->storedType) +
+              ", expected " + describe(state.value.type, state.value.shape);
+      return nullptr;
+    }
+    values[state.value.name] = {tensor->type, tensor->shape, tensor->data};
+  }
+  for (const auto &[name, tensor] : file->getTensors())
+    if (!values.count(name)) {
+      error = path + ": has '" + name +
+              "', which is no state of the program: expected the saved state of this model";
+      return nullptr;
+    }
+  return file;
+}
+
+bool Session::load(const std::string &folder, std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  std::map<std::string, HostTensor> values;
+  std::string problem;
+  std::unique_ptr<SafeTensorsFile> file = readStates(folder, description, values, problem);
+  return change(values, problem, error);
+}
+
+} // namespace meshwright::rt

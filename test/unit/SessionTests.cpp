@@ -1,0 +1,388 @@
+//===- SessionTests.cpp - state that outlives a call ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/SafeTensors.h"
+#include "meshwright/runtime/include/Session.h"
+
+#include "gtest/gtest.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+
+using namespace meshwright::rt;
+namespace fs = std::filesystem;
+
+namespace {
+
+mw_rt_axes getAxes(int64_t ranks) {
+  mw_rt_axes axes = {};
+  if (ranks > 1) {
+    axes.count = 1;
+    axes.axes[0] = {1, ranks};
+  }
+  return axes;
+}
+
+ProgramValue describeVector(const std::string &name, int64_t size, int64_t shards,
+                            DType type = DType::F32) {
+  ProgramValue value;
+  value.name = name;
+  value.type = type;
+  value.shape = {size};
+  int64_t part = (size + shards - 1) / shards;
+  value.localShape = {part};
+  value.layout.dims = {{{size, part * shards, getAxes(shards)}}};
+  return value;
+}
+
+enum Behaviour { Normal, Failing, NotFinite, Stuck };
+std::atomic<int> behaviour{Normal};
+std::atomic<bool> isReleased{false};
+
+/// The world of the session under test, by which an entry fails.
+World *world = nullptr;
+
+int32_t misbehave(mw_rt_context *context, const void *const *arguments) {
+  // The input of rank 1 is its part of a vector: 3, 4 or so.
+  bool isSecond = *static_cast<const float *>(arguments[0]) >= 3;
+  if (behaviour == Failing && isSecond) {
+    world->fail(1, 0, "it broke");
+    return 1;
+  }
+  if (behaviour == Stuck && isSecond) {
+    world->fail(1, 0, "it hangs");
+    while (!isReleased)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return 1;
+  }
+  if (behaviour != NotFinite)
+    return 0;
+  mw_rt_launch launch = {};
+  launch.items = launch.grain = launch.num_outputs = 1;
+  launch.outputs[0] = {MW_F32, 1};
+  mw_rt_kernel divide = [](void *const *buffers, int64_t, int64_t, void *) {
+    *static_cast<float *>(buffers[0]) = NAN;
+  };
+  float value;
+  void *buffers[] = {&value};
+  return mw_rt_run_kernel(context, 0, &launch, divide, buffers);
+}
+
+/// Each rank has a part of two elements. sum += x, and calls += 1; the output is the old sum.
+int32_t add(mw_rt_context *context, char *arena, const void *const *arguments, const void *const *,
+            const void *const *, const void **results) {
+  auto *x = static_cast<const float *>(arguments[0]);
+  auto *sum = static_cast<const float *>(arguments[1]);
+  auto *calls = static_cast<const int64_t *>(arguments[2]);
+  auto *newSum = reinterpret_cast<float *>(arena);
+  for (int i = 0; i < 2; ++i)
+    newSum[i] = sum[i] + x[i];
+  *reinterpret_cast<int64_t *>(arena + 64) = *calls + 1;
+  results[0] = sum;
+  results[1] = newSum;
+  results[2] = arena + 64;
+  return misbehave(context, arguments);
+}
+
+/// Swaps sum and other.
+int32_t swap(mw_rt_context *, char *, const void *const *arguments, const void *const *,
+             const void *const *, const void **results) {
+  results[0] = arguments[1];
+  results[1] = arguments[0];
+  return 0;
+}
+
+/// States of `size` elements: "sum" begins with the parameter "start", "other" with sevens,
+/// "calls" with zero.
+ProgramDescription describeProgram(int64_t size, int64_t ranks) {
+  ProgramDescription program;
+  program.numRanks = ranks;
+  program.parameters = {describeVector("start", size, 1)};
+  float seven = 7;
+  std::string sevens(reinterpret_cast<const char *>(&seven), 4);
+  program.states = {{describeVector("sum", size, ranks), "start", ""},
+                    {describeVector("calls", 1, 1, DType::I64), "", std::string(8, '\0')},
+                    {describeVector("other", size, ranks), "", sevens}};
+  EntryDescription &first = program.entries.emplace_back();
+  first.name = "add";
+  first.arenaBytes = 128;
+  first.ops = {"the op"};
+  first.inputs = {describeVector("x", size, ranks)};
+  first.outputs = {describeVector("old", size, ranks)};
+  first.arguments = {{ProgramArgument::Input, 0},
+                     {ProgramArgument::State, 0},
+                     {ProgramArgument::State, 1}};
+  first.stateResults = {0, 1};
+  EntryDescription &second = program.entries.emplace_back();
+  second.name = "swap";
+  second.arguments = {{ProgramArgument::State, 0}, {ProgramArgument::State, 2}};
+  second.stateResults = {0, 2};
+  return program;
+}
+
+using Floats = std::vector<float>;
+
+struct Counter {
+  int64_t size;
+  Floats start, x, old;
+  std::unique_ptr<Session> session;
+  std::string error;
+
+  explicit Counter(int64_t size = 4, int64_t ranks = 2)
+      : size(size), start(size), x(size), old(size) {
+    for (int64_t i = 0; i < size; ++i) {
+      start[i] = float(10 * i);
+      x[i] = float(i + 1);
+    }
+    behaviour = Normal;
+    session = Session::create(describeProgram(size, ranks), {add, swap}, nullptr, "local", error);
+    if (session && session->setParameter("start", {DType::F32, {size}, start.data()}, error))
+      world = &session->getWorld();
+  }
+  bool run(RunOptions options = {}) {
+    return session->run(0, {{DType::F32, {size}, x.data()}}, {old.data()}, options, error);
+  }
+  bool swapStates() { return session->run(1, {}, {}, {}, error); }
+
+  Floats sum = {}, other = {};
+  int64_t calls = -1;
+  bool read() {
+    sum.assign(size, -1);
+    other.assign(size, -1);
+    return session->getStates({sum.data(), &calls, other.data()}, error);
+  }
+  /// The sum after that many calls.
+  Floats getExpected(int64_t count) const {
+    Floats expected(size);
+    for (int64_t i = 0; i < size; ++i)
+      expected[i] = start[i] + count * x[i];
+    return expected;
+  }
+};
+
+std::string getFolder(const char *name) {
+  return testing::TempDir() + name + std::to_string(getpid());
+}
+
+TEST(Session, StateStaysFromCallToCall) {
+  // With three elements the last rank has one true element and one of padding.
+  for (int64_t size : {4, 3}) {
+    Counter test(size);
+    ASSERT_TRUE(test.session) << test.error;
+    ASSERT_TRUE(test.read()) << test.error;
+    EXPECT_EQ(test.sum, test.start);
+    EXPECT_EQ(test.other, Floats(size, 7));
+    EXPECT_EQ(test.calls, 0);
+    for (int64_t i = 0; i < 3; ++i) {
+      ASSERT_TRUE(test.run()) << test.error;
+      EXPECT_EQ(test.old, test.getExpected(i));
+    }
+    ASSERT_TRUE(test.read()) << test.error;
+    EXPECT_EQ(test.sum, test.getExpected(3));
+    EXPECT_EQ(test.calls, 3);
+    test.session->restart();
+    ASSERT_TRUE(test.run()) << test.error;
+    EXPECT_EQ(test.old, test.start);
+  }
+}
+
+TEST(Session, AResultMayBeAnotherState) {
+  Counter test;
+  ASSERT_TRUE(test.run() && test.swapStates() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, Floats(4, 7));
+  EXPECT_EQ(test.other, test.getExpected(1));
+  ASSERT_TRUE(test.swapStates() && test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(2));
+}
+
+TEST(Session, AFailedCallChangesNothing) {
+  Counter test;
+  ASSERT_TRUE(test.run()) << test.error;
+  for (Behaviour how : {Failing, NotFinite}) {
+    behaviour = how;
+    RunOptions options;
+    options.checkFinite = true;
+    EXPECT_FALSE(test.run(options));
+    EXPECT_EQ(test.error, how == Failing ? "rank 1: the op: it broke"
+                                         : "rank 0: the op: is NaN at element 0 of result 0");
+    behaviour = Normal;
+    ASSERT_TRUE(test.read()) << test.error;
+    EXPECT_EQ(test.sum, test.getExpected(1));
+    EXPECT_EQ(test.calls, 1);
+  }
+  // An error that comes after the run: the file of the trace cannot be written.
+  RunOptions traced;
+  traced.traceFile = "/nonexistent/trace.json";
+  EXPECT_FALSE(test.run(traced));
+  // Inputs that do not fit.
+  EXPECT_FALSE(test.session->run(0, {{DType::F32, {5}, test.x.data()}}, {test.old.data()}, {},
+                                 test.error));
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(2));
+}
+
+TEST(Session, RepeatedRunsStartFromOneState) {
+  Counter test;
+  setenv("MESHWRIGHT_RUNS", "4", 1);
+  bool isFine = test.run() && test.run();
+  unsetenv("MESHWRIGHT_RUNS");
+  ASSERT_TRUE(isFine && test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(2));
+  EXPECT_EQ(test.calls, 2);
+}
+
+TEST(Session, SetsAllOrNothing) {
+  Counter test;
+  ASSERT_TRUE(test.run()) << test.error;
+  Floats value = {1, 2, 3, 4};
+  HostTensor good{DType::F32, {4}, value.data()};
+  EXPECT_FALSE(test.session->setStates({{"other", good}, {"total", good}}, test.error));
+  EXPECT_EQ(test.error, "the program has no state 'total'");
+  HostTensor bad{DType::F32, {2, 2}, value.data()};
+  EXPECT_FALSE(test.session->setStates({{"other", good}, {"sum", bad}}, test.error));
+  EXPECT_EQ(test.error, "state 'sum' is f32[4], and was given f32[2, 2]");
+  EXPECT_FALSE(test.session->setStates({{"sum", {DType::I32, {4}, value.data()}}}, test.error));
+  ASSERT_TRUE(test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(1));
+  EXPECT_EQ(test.other, Floats(4, 7));
+  ASSERT_TRUE(test.session->setStates({{"sum", good}}, test.error)) << test.error;
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, (Floats{2, 4, 6, 8}));
+  EXPECT_EQ(test.calls, 2);
+}
+
+TEST(Session, SavedStatesFitAnyMesh) {
+  std::string folder = getFolder("saved");
+  Counter test(3, 2);
+  ASSERT_TRUE(test.run() && test.run()) << test.error;
+  ASSERT_TRUE(test.session->save(folder, test.error)) << test.error;
+  ASSERT_TRUE(test.run()) << test.error;
+  ASSERT_TRUE(test.session->save(folder, test.error)) << test.error;
+  // Two ranks, and one rank whose part is the whole state. The entry takes two elements a rank.
+  for (int64_t size : {3}) {
+    Counter other(size, 2);
+    ASSERT_TRUE(other.session->load(folder, other.error)) << other.error;
+    ASSERT_TRUE(other.read()) << other.error;
+    EXPECT_EQ(other.sum, test.getExpected(3));
+    EXPECT_EQ(other.calls, 3);
+  }
+  Counter whole(3, 1);
+  ASSERT_TRUE(whole.session->load(folder, whole.error) && whole.read()) << whole.error;
+  EXPECT_EQ(whole.sum, test.getExpected(3));
+  fs::remove_all(folder);
+}
+
+TEST(Session, SavedStatesThatDoNotFit) {
+  std::string folder = getFolder("unfit"), file = folder + "/" + kStateFile;
+  Counter test;
+  ASSERT_TRUE(test.run()) << test.error;
+  EXPECT_FALSE(test.session->load(folder, test.error));
+  EXPECT_EQ(test.error, folder + ": no saved state: it has no state.safetensors");
+  EXPECT_FALSE(test.session->save("/nonexistent/folder", test.error));
+  EXPECT_EQ(test.error, "/nonexistent/folder: cannot be created: No such file or directory");
+  ASSERT_TRUE(test.session->save(folder, test.error)) << test.error;
+
+  fs::resize_file(file, fs::file_size(file) - 1);
+  EXPECT_FALSE(test.session->load(folder, test.error));
+  EXPECT_NE(test.error.find("not a valid safetensors file"), std::string::npos) << test.error;
+  int64_t calls = 9;
+  Floats value(6);
+  NamedTensor sum{"sum", DType::F32, {4}, value.data()},
+      other{"other", DType::F32, {4}, value.data()}, count{"calls", DType::I64, {1}, &calls}, large{"other", DType::F32, {6}, value.data()},
+      stranger{"stranger", DType::F32, {1}, value.data()};
+  auto load = [&](const std::vector<NamedTensor> &tensors) {
+    EXPECT_TRUE(writeSafeTensors(file, tensors, test.error)) << test.error;
+    EXPECT_FALSE(test.session->load(folder, test.error));
+    return test.error.substr(file.size());
+  };
+  EXPECT_EQ(load({sum, other}), ": has no state 'calls': expected the saved state of this model");
+  EXPECT_EQ(load({sum, large, count}), ": state 'other' is f32[6], expected f32[4]");
+  EXPECT_EQ(load({sum, other, count, stranger}),
+            ": has 'stranger', which is no state of the program: expected the saved state of this "
+            "model");
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(2));
+  fs::remove_all(folder);
+}
+
+TEST(Session, AStuckRankEndsCallsButNotTheState) {
+  Counter test;
+  ASSERT_TRUE(test.run()) << test.error;
+  behaviour = Stuck;
+  isReleased = false;
+  RunOptions options;
+  options.timeout = 0.2;
+  EXPECT_FALSE(test.run(options));
+  EXPECT_EQ(test.error, "rank 1: the op: it hangs");
+  ASSERT_TRUE(test.session->getWorld().isStuck());
+  EXPECT_FALSE(test.run());
+  EXPECT_NE(test.error.find("rank 1 is still in"), std::string::npos) << test.error;
+  Floats value = {1, 2, 3, 4};
+  EXPECT_FALSE(test.session->setStates({{"sum", {DType::F32, {4}, value.data()}}}, test.error));
+  ASSERT_TRUE(test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(1));
+  behaviour = Normal;
+  isReleased = true;
+  while (test.session->getWorld().isStuck())
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.getExpected(2));
+}
+
+TEST(Session, DescriptionsThatAreWrong) {
+  std::string error;
+  auto create = [&](const ProgramDescription &program) {
+    EXPECT_FALSE(Session::create(program, {add, swap}, nullptr, "local", error));
+    std::string said;
+    return std::exchange(error, "");
+  };
+  ProgramDescription program = describeProgram(4, 2);
+  program.entries[1].stateResults = {0, 0};
+  EXPECT_EQ(create(program), "entry 'swap' writes state 'sum' twice, expected at most once");
+  program = describeProgram(4, 2);
+  program.states[0].parameter = "begin";
+  EXPECT_EQ(create(program),
+            "state 'sum' begins with parameter 'begin', which the program does not have");
+  program = describeProgram(4, 2);
+  program.states[1].fill = "1";
+  EXPECT_EQ(create(program), "state 'calls' begins with elements of 1 bytes, expected 8");
+  program = describeProgram(4, 2);
+  program.parameters[0] = describeVector("start", 5, 1);
+  EXPECT_EQ(create(program), "state 'sum' is f32[4], expected that of parameter 'start', f32[5]");
+  EXPECT_EQ(describeProgram(4, 2).findEntry("train", error), -1);
+  EXPECT_EQ(error, "the program has no entry 'train', expected one of 'add', 'swap'");
+}
+
+/// The bytes of memory of this process that are in use.
+int64_t getMemory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("RssAnon:", 0) == 0)
+      return std::atoll(line.c_str() + 8) * 1024;
+  return 0;
+}
+
+TEST(Session, ManyCallsDoNotGrowMemory) {
+  Counter test;
+  for (int i = 0; i < 500; ++i)
+    ASSERT_TRUE(test.run() && test.swapStates() && test.swapStates() && test.read()) << test.error;
+  int64_t before = getMemory();
+  for (int i = 0; i < 10'000; ++i)
+    ASSERT_TRUE(test.run() && (i % 10 || test.read())) << test.error;
+  EXPECT_LT(getMemory() - before, 1 << 20);
+  ASSERT_TRUE(test.read()) << test.error;
+  EXPECT_EQ(test.calls, 10'500);
+}
+
+} // namespace
