@@ -1,4 +1,4 @@
-//===- DistDialect.td - how values lie on devices ----------*- tablegen -*-===//
+//===- DistDialect.td - layouts over devices ---------------*- tablegen -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -160,7 +160,7 @@ LogicalResult RaceAnalysis::checkOver(Operation *op, unsigned result, int64_t be
     return op->emitOpError() << "writes result " << result << " to " << begin << " .. " << end;
   };
   if (held.value.getDefiningOp() == op)
-    return describe() << ", where another of its results lies";
+    return describe() << ", which holds another of its results";
   // Until its wait, a future is the buffer that the collective writes.
   if (auto start = held.value.getDefiningOp<rt::StartOp>()) {
     InFlightDiagnostic diagnostic = describe();

@@ -325,7 +325,7 @@ static LogicalResult checkIndexed(const TransferContext &context, unsigned opera
     own.dims.push_back(layout);
     return report(context,
                   "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
-                      ", which are not in their natural order: they lie as " +
+                      ", which are not in their natural order: they have layout " +
                       toString(own, context.mesh),
                   operand);
   }
@@ -415,7 +415,7 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
         return LogicalResult(
             report(context,
                    "dimension " + Twine(d) + " of operand " + Twine(i) +
-                       " lies otherwise than operand 0's: " + toString(*operand, context.mesh) +
+                       " has another layout than operand 0's: " + toString(*operand, context.mesh) +
                        " and " + toString(*context.operands[0], context.mesh),
                    i));
       // The padding has a state that holds for both.
@@ -477,7 +477,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
     bool isBias = attention && attention.getBias() == op->getOperand(i);
     if (!isBias && (!keepsBlocks(op) || operand->isUnreduced()))
       return LogicalResult(report(context,
-                                  "reads operand " + Twine(i) + ", which lies in blocks as " +
+                                  "reads operand " + Twine(i) + ", which has blockwise layout " +
                                       toString(*operand, context.mesh) +
                                       ": only attention's bias may",
                                   i));
@@ -522,7 +522,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
       llvm::all_of(op->getOperands(), isScalar) && llvm::all_of(op->getResults(), isScalar))
     return transferScalar(context);
   return LogicalResult(
-      report(context, "has no factor rule: how its results lie cannot be derived"));
+      report(context, "has no factor rule: the layouts of its results cannot be derived"));
 }
 
 MaybeLayouts meshwright::transfer(Operation *op, ArrayRef<Layout> operands, MeshAttr mesh,

@@ -166,7 +166,7 @@ private:
   LogicalResult mask(MaskPaddingOp op, Layout &layout);
   LogicalResult pad(PadOp op, Layout &layout);
   std::string text(ArrayRef<Axis> list) const { return toString(list, mesh); }
-  /// What keeps the value from being unreduced over the axis.
+  /// The reason why the value is not unreduced over the axis.
   std::string describe(const Layout &layout, const Axis &axis) const;
 
   const TransferContext &context;
@@ -231,7 +231,8 @@ LogicalResult CollectiveTransfer::lose(Layout &layout, unsigned i, int64_t dim) 
   if (layout.uses(axes))
     return report(context,
                   "gathers dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
-                      text(axes) + ", which do not shard it: it lies as " + toString(layout, mesh),
+                      text(axes) + ", which do not shard it: it has layout " +
+                          toString(layout, mesh),
                   i);
   return success();
 }
@@ -245,7 +246,7 @@ LogicalResult CollectiveTransfer::gain(Layout &layout, unsigned i, int64_t dim) 
   if (!gainAxes(layout.dims[dim], axes, type.getDimSize(dim), padded))
     return report(context,
                   "cannot cut dimension " + Twine(dim) + " of operand " + Twine(i) + " over " +
-                      text(axes) + ": it lies as " + toString(layout, mesh) +
+                      text(axes) + ": it has layout " + toString(layout, mesh) +
                       (padded ? " and would have padding within" : ""),
                   i);
   if (padded)
@@ -355,7 +356,7 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
   if (!isLayout(layout, *from, mesh))
     return report(context,
                   "expects operand " + Twine(i) + " as " + toString(*from, mesh) +
-                      ", but it lies as " + toString(layout, mesh),
+                      ", but it has layout " + toString(layout, mesh),
                   i);
   FailureOr<Layout> to = read(op.getTo(), op.getResult(i), "to");
   if (failed(to))
@@ -407,7 +408,7 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   LayoutFactor &factor = dim.factors.front();
   if (dim.factors.size() != 1 || factor.axes != axes || factor.shift != 0)
     return report(context,
-                  "masks dimension " + Twine(d) + " along " + text(axes) + ", but it lies as " +
+                  "masks dimension " + Twine(d) + " along " + text(axes) + ", but it has layout " +
                       toString(layout, mesh),
                   0);
   if (factor.size != size)
@@ -434,7 +435,7 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
     if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()) ||
         !dim.factors.front().isNatural())
       return report(context,
-                    "pads dimension " + Twine(d) + " of operand 0, which lies as " +
+                    "pads dimension " + Twine(d) + " of operand 0, which has layout " +
                         toString(layout, mesh) + ": padding would be within it",
                     0);
     LayoutFactor factor = makeFactor(dim.getGlobalSize());
@@ -469,11 +470,11 @@ LogicalResult CollectiveTransfer::permute(PermuteOp op, Layout &layout, unsigned
     return report(context,
                   "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
                       ": expected chunks of operand " + Twine(i) +
-                      " that all go equally far along the axes that shard it, but it lies as " +
+                      " that all go equally far along the axes that shard it, but it has layout " +
                       toString(layout, mesh),
                   i);
   return report(context,
-                "leaves the chunks of operand " + Twine(i) + ", which lies as " +
+                "leaves the chunks of operand " + Twine(i) + ", which has layout " +
                     toString(layout, mesh) + ", in an order that fits no layout",
                 i);
 }
@@ -513,7 +514,7 @@ LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
     return report(context,
                   "expects dimension " + Twine(op.getDim()) + " of operand 0 as " +
                       toString(expected, mesh) + " of true size " + Twine(from.size) +
-                      ", but it lies as " + toString(layout, mesh),
+                      ", but it has layout " + toString(layout, mesh),
                   0);
   }
   dim.factors.front().order = to.order;
@@ -584,7 +585,7 @@ MaybeLayouts CollectiveTransfer::run() {
                   .Case<MaskPaddingOp>([&](MaskPaddingOp m) { return mask(m, layout); })
                   .Case<PadOp>([&](PadOp p) { return pad(p, layout); })
                   .Default([&](Operation *) {
-                    return report(context, "has no rule for how its results lie");
+                    return report(context, "has no rule for the layouts of its results");
                   });
     if (failed(result))
       return failure();

@@ -329,7 +329,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
     reshape.enumerate(candidates);
   if (candidates.empty())
     return LogicalResult(report(context,
-                                "does not keep the factors of its operand, which lies as " +
+                                "does not keep the factors of its operand, which has layout " +
                                     toString(input, context.mesh),
                                 0));
   if (alternatives)

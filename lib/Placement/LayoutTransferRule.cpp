@@ -43,7 +43,7 @@ LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, un
   a.dims.push_back(std::move(have));
   b.dims.push_back(std::move(got));
   return report(context,
-                "dimension " + Twine(dim) + " of operand " + Twine(operand) + " lies as " +
+                "dimension " + Twine(dim) + " of operand " + Twine(operand) + " has layout " +
                     toString(b, mesh) + " of true size " + Twine(b.dims[0].getGlobalSize()) +
                     ", expected " + toString(a, mesh) + " of " + Twine(a.dims[0].getGlobalSize()) +
                     " as in operand " + Twine(owners[factor]),
@@ -245,7 +245,8 @@ LogicalResult RuleTransfer::checkOrder() {
     own.dims.emplace_back().factors = pieces[f];
     return report(context,
                   "counts elements of a dimension of operand " + Twine(owners[f]) +
-                      ", which are not in their natural order: they lie as " + toString(own, mesh) +
+                      ", which are not in their natural order: they have layout " +
+                      toString(own, mesh) +
                       (attention ? "; expected positions that follow the order" : ""),
                   owners[f]);
   }

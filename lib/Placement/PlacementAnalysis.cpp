@@ -108,7 +108,7 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
     return;
   if (!layout->isUnreduced()) {
     diagnostic.attachNote(value.getLoc())
-        << "operand " << operand << " is from here, and lies as " << toString(*layout, mesh);
+        << "operand " << operand << " is from here, and has layout " << toString(*layout, mesh);
     return;
   }
   while (Operation *from = rt::getSource(value).getDefiningOp()) {
@@ -200,7 +200,7 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
       joined = *second;
       if (!isLayout(*second, *first, mesh))
         return LogicalResult(op.emitOpError()
-                             << "result " << i << " lies as " << toString(*first, mesh)
+                             << "result " << i << " has layout " << toString(*first, mesh)
                              << " from one branch and as " << toString(*second, mesh)
                              << " from the other");
     }

@@ -75,8 +75,8 @@ FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Ty
   auto global = attributes ? attributes.getAs<TypeAttr>(DistDialect::kGlobalAttr) : nullptr;
   auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
   if (!sharding || !globalType || !globalType.hasStaticShape())
-    return LogicalResult(emit() << "expected 'dist.sharding' and 'dist.global', which say how it "
-                                   "lies");
+    return LogicalResult(emit() << "expected 'dist.sharding' and 'dist.global', which give its "
+                                   "layout");
   FailureOr<Layout> layout =
       getLayout(sharding, mesh, globalType.getShape(), local.getShape(), Padding::Zero, emit);
   if (failed(layout))
@@ -118,7 +118,7 @@ LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, S
                                                 const Layout &promised) {
   LayoutRef layout = get(op.getOperand(i));
   InFlightDiagnostic diagnostic = op.emitOpError()
-                                  << where << " lies as " << toString(*layout, mesh)
+                                  << where << " has layout " << toString(*layout, mesh)
                                   << ", but the signature promises " << toString(promised, mesh);
   auto sizes = [](ArrayRef<int64_t> shape) {
     std::string text;

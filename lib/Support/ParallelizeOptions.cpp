@@ -367,9 +367,9 @@ FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
       context.ulysses = value.str();
     } else if (key == "ring" && !value.empty()) {
       context.ring = value.str();
-    } else if (key == "order" && (value == "contiguous" || value == "zigzag" ||
-                                  value == "striped" || value == "auto")) {
-      context.order = value.str();
+    } else if (std::optional<SequenceOrder> order = parseSequenceOrder(value);
+               key == "order" && order) {
+      context.order = *order;
     } else {
       return error("context-parallel: cannot read '" + pair +
                    "': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or "
@@ -392,7 +392,7 @@ std::string ContextParallel::str() const {
   };
   add("ulysses", ulysses);
   add("ring", ring);
-  add("order", order);
+  add("order", stringify(order));
   return text;
 }
 

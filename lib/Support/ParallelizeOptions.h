@@ -15,6 +15,7 @@
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
 #include "meshwright/lib/Support/OnOffAuto.h"
+#include "meshwright/lib/Support/SequenceOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -88,8 +89,7 @@ struct AxisChoice {
 struct ContextParallel {
   /// Axes of the mesh, or auto. Both are empty without context parallelism.
   std::string ulysses, ring;
-  /// contiguous, zigzag, striped or auto.
-  std::string order = "auto";
+  SequenceOrder order = SequenceOrder::Auto;
 
   bool isWanted() const { return !ulysses.empty() || !ring.empty(); }
   std::string str() const;

@@ -440,9 +440,9 @@ struct AnnotateContextParallelPass
         signalPassFailure();
       return;
     }
-    FailureOr<std::string> chosenUlysses = getChosen(module, "ulysses", ulysses);
-    FailureOr<std::string> chosenRing = getChosen(module, "ring", ring);
-    FailureOr<std::string> chosenOrder = getChosen(module, "order", order);
+    FailureOr<std::string> chosenUlysses = getChosenAxis(module, "ulysses", ulysses);
+    FailureOr<std::string> chosenRing = getChosenAxis(module, "ring", ring);
+    FailureOr<SequenceOrder> chosenOrder = getChosenOrder(module, order);
     if (failed(chosenUlysses) || failed(chosenRing) || failed(chosenOrder))
       return signalPassFailure();
     module->removeAttr(DistDialect::kContextParallelAttr);
@@ -473,24 +473,14 @@ struct AnnotateContextParallelPass
                  "the axes of context-parallel have one rank: sequences stay whole");
       return markAllAnalysesPreserved();
     }
-    std::optional<TokenOrder> wanted;
-    for (TokenOrder candidate : {TokenOrder::Zigzag, TokenOrder::Striped})
-      if (*chosenOrder == stringify(candidate))
-        wanted = candidate;
-    if (*chosenOrder == "contiguous")
-      wanted = TokenOrder::Natural;
-    if (!wanted && *chosenOrder != "auto") {
-      emitError(module.getLoc()) << "annotate-context-parallel: unknown order '" << *chosenOrder
-                                 << "', expected contiguous, zigzag, striped or auto";
-      return signalPassFailure();
-    }
     StageFilter stages;
     stages.except.assign(exceptStages.begin(), exceptStages.end());
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();
-      ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes, wanted, stages);
+      ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes,
+                                   getTokenOrder(*chosenOrder), stages);
       if (failed(policy.run()))
         return signalPassFailure();
     }
@@ -500,10 +490,10 @@ private:
   /// Annotates each stage by the axes of its own mesh. Sequences stay contiguous: another
   /// order would apply to the tokens of all stages.
   LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
-    if (!ring.empty() && order != "contiguous" && order != "auto")
+    if (!ring.empty() && order != SequenceOrder::Contiguous && order != SequenceOrder::Auto)
       return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "
                                       "expected order contiguous or auto, got '"
-                                   << order << "'";
+                                   << stringify(order) << "'";
     for (auto [name, purpose] : {std::pair(StringRef(ring), "for ring attention"),
                                  std::pair(StringRef(ulysses), "for Ulysses attention")})
       if (!name.empty() && !anyHasAxis(meshOp, name))

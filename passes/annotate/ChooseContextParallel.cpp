@@ -35,14 +35,24 @@ static constexpr double kLeastSaving = 0.25;
 /// The share that another order must save over the one that balances work.
 static constexpr double kLeastSavingOfOrder = 0.1;
 
-FailureOr<std::string> meshwright::getChosen(ModuleOp module, StringRef key, StringRef given) {
+FailureOr<std::string> meshwright::getChosenAxis(ModuleOp module, StringRef key,
+                                                 StringRef given) {
   if (given != "auto")
     return given.str();
   if (auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr))
     return chosen.getAs<StringAttr>(key).str();
-  if (key == "order")
-    return given.str();
   return module.emitError() << key << "=auto: expected an axis, or choose-context-parallel before";
+}
+
+FailureOr<SequenceOrder> meshwright::getChosenOrder(ModuleOp module, SequenceOrder given) {
+  auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr);
+  if (given != SequenceOrder::Auto || !chosen)
+    return given;
+  StringRef text = chosen.getAs<StringAttr>("order");
+  if (std::optional<SequenceOrder> order = parseSequenceOrder(text))
+    return *order;
+  return module.emitError() << "unknown order '" << text
+                            << "', expected contiguous, zigzag, striped or auto";
 }
 
 namespace {
@@ -137,8 +147,7 @@ void Chooser::add(nn::AttentionOp op) {
 std::string Chooser::getName(const Choice &choice) const {
   auto name = [&](int axis) { return axis < 0 ? "none" : mesh.getAxes()[axis].getName(); };
   return llvm::formatv("ulysses={0} ring={1} order={2}", name(choice.ulysses), name(choice.ring),
-                       choice.order == TokenOrder::Natural ? "contiguous"
-                                                           : stringify(choice.order));
+                       stringify(getSequenceOrder(choice.order)));
 }
 
 Price Chooser::getPrice(const Choice &choice) {
@@ -239,7 +248,7 @@ struct ChooseContextParallelPass
     }
     if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
-    if (ulysses != "auto" && ring != "auto" && order != "auto")
+    if (ulysses != "auto" && ring != "auto" && order != SequenceOrder::Auto)
       return;
     MeshAttr mesh = meshOp->getMesh();
     Chooser chooser(mesh, findAxis(mesh, data), findAxis(mesh, tensor));
@@ -310,12 +319,10 @@ SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &choo
       if (u == r && u >= 0)
         continue;
       SmallVector<TokenOrder> orders{TokenOrder::Natural};
-      if (r >= 0 && order == "auto" && chooser.isCausal())
+      if (std::optional<TokenOrder> wanted = getTokenOrder(order); r >= 0 && wanted)
+        orders = {*wanted};
+      else if (r >= 0 && chooser.isCausal())
         orders = {TokenOrder::Zigzag, TokenOrder::Natural, TokenOrder::Striped};
-      else if (r >= 0 && order == "zigzag")
-        orders = {TokenOrder::Zigzag};
-      else if (r >= 0 && order == "striped")
-        orders = {TokenOrder::Striped};
       int used = (u >= 0) + (r >= 0);
       if (used > most)
         choices.clear();
@@ -336,8 +343,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
     auto name = [&](int axis) {
       return builder.getStringAttr(axis < 0 ? StringRef() : mesh.getAxes()[axis].getName());
     };
-    StringRef chosenOrder =
-        choice.order == TokenOrder::Natural ? "contiguous" : stringify(choice.order);
+    StringRef chosenOrder = stringify(getSequenceOrder(choice.order));
     module->setAttr(DistDialect::kContextParallelAttr,
                     builder.getDictionaryAttr(
                         {builder.getNamedAttr("ulysses", name(choice.ulysses)),
@@ -398,7 +404,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
   else
     why = llvm::formatv("{0}, the least", format(prices[best].time));
   const Choice &taken = choices[best];
-  if (order == "auto" && taken.order == TokenOrder::Zigzag)
+  if (order == SequenceOrder::Auto && taken.order == TokenOrder::Zigzag)
     why += "; zigzag balances the causal mask in two runs of tokens a rank, striped does it in "
            "single ones and no better";
   std::vector<Alternative> table;

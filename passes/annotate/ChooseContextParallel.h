@@ -8,17 +8,22 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_CHOOSECONTEXTPARALLEL_H
 #define MESHWRIGHT_PASSES_ANNOTATE_CHOOSECONTEXTPARALLEL_H
 
+#include "meshwright/lib/Support/SequenceOrder.h"
+
 #include "mlir/IR/BuiltinOps.h"
 
 #include <string>
 
 namespace meshwright {
 
-/// The value of an option that may be auto. For auto, the value that
-/// `choose-context-parallel` noted on the module under `key` (`dist.context_parallel`).
-/// Without such a note, an axis that is auto is an error, and an order stays auto.
-mlir::FailureOr<std::string> getChosen(mlir::ModuleOp module, llvm::StringRef key,
-                                       llvm::StringRef given);
+/// Returns the axis under `key` (`ulysses` or `ring`). For `auto`, this is the axis that
+/// `choose-context-parallel` noted on the module (`dist.context_parallel`). Fails if it
+/// noted none.
+mlir::FailureOr<std::string> getChosenAxis(mlir::ModuleOp module, llvm::StringRef key,
+                                           llvm::StringRef given);
+/// Returns the order. For Auto, this is the noted one, if there is one. Fails if the noted
+/// order is unknown.
+mlir::FailureOr<SequenceOrder> getChosenOrder(mlir::ModuleOp module, SequenceOrder given);
 
 } // namespace meshwright
 

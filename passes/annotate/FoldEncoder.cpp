@@ -42,8 +42,8 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
                             << "' cannot be folded: expected one mesh of all stages";
       return signalPassFailure();
     }
-    FailureOr<std::string> chosenUlysses = getChosen(module, "ulysses", ulysses);
-    FailureOr<std::string> chosenRing = getChosen(module, "ring", ring);
+    FailureOr<std::string> chosenUlysses = getChosenAxis(module, "ulysses", ulysses);
+    FailureOr<std::string> chosenRing = getChosenAxis(module, "ring", ring);
     if (failed(chosenUlysses) || failed(chosenRing))
       return signalPassFailure();
     ulyssesAxis = *chosenUlysses;

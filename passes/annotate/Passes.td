@@ -227,7 +227,8 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
   let options = [
     Option<"ulysses", "ulysses", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
     Option<"ring", "ring", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
-    Option<"order", "order", "std::string", "\"auto\"", "contiguous, zigzag, striped or auto">,
+    Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
+           "contiguous, zigzag, striped or auto">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
     Option<"tensor", "tensor", "std::string", "\"tp\"", "mesh axis of tensor parallelism">,
     ListOption<"exceptStages", "except", "std::string",
@@ -272,7 +273,7 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
            "mesh axis that heads move along, or auto: as choose-context-parallel chose">,
     Option<"ring", "ring", "std::string", "\"\"",
            "mesh axis that keys and values move along, or auto">,
-    Option<"order", "order", "std::string", "\"auto\"",
+    Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
            "order of the sequence on the ring: contiguous, zigzag, striped or auto">,
     ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,

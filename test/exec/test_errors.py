@@ -301,7 +301,7 @@ def test_where_a_placement_is_proved(files):
       %0 = nn.reduce sum %x dims [1] : (tensor<2x2xf32>) -> tensor<2xf32>
       return %0 : tensor<2xf32>
     }""")
-    wrong = 'lies as [{}] unreduced {"x"}, but the signature promises [{}]'
+    wrong = 'has layout [{}] unreduced {"x"}, but the signature promises [{}]'
     model, seed = files / "m.mlir", "--random-inputs=1"
     assert launch(model, seed).returncode == 0
     expect(1, wrong, model, seed, "--report")

@@ -1,7 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Random programs on one rank against PyTorch: how ops are grouped into kernels, and where
-their values lie, must not show. MESHWRIGHT_RANDOM_PROGRAMS sets how many (default 12)."""
+their values are stored, must not show. MESHWRIGHT_RANDOM_PROGRAMS sets how many (default 12)."""
 import os
 import random
 

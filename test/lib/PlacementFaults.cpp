@@ -413,7 +413,7 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
         Operation *user = &op;
         unsigned number = operand.getOperandNumber();
         faults.push_back({"operand " + std::to_string(number) + " of " +
-                              op.getName().getStringRef().str() + " lies as " +
+                              op.getName().getStringRef().str() + " has layout " +
                               toString(want, analysis.getMesh()) + " in place of " +
                               toString(have, analysis.getMesh()),
                           op.getLoc(), [user, number, other] { user->setOperand(number, other); },

@@ -7,8 +7,8 @@
 //
 // Changes planned rt programs at random places: other offsets, other orders,
 // other streams, waits dropped or done twice. Whether a change is a fault is found
-// by running the program on memory that holds, for each 64 bytes, which value lies
-// there: a launch must find its operands, and nothing may touch what a collective
+// by running the program on memory that holds, for each 64 bytes, the value that is
+// stored there: a launch must find its operands, and nothing may touch what a collective
 // in flight uses. The verifier must see every fault, and nothing else.
 //
 //===----------------------------------------------------------------------===//

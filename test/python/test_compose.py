@@ -118,7 +118,7 @@ def test_saved_and_loaded(stages, tmp_path):
         ({"connect": {"denoiser.x": "encoder.0"}}, "is 'tensor<2x7x16xf32>', but 'encoder.0' is 'tensor<2x5x16xf32>'"),
         ({"connect": {"denoiser.x": "update.0"}, "loop": ()}, "which does not run before it"),
         ({"loop": ["encoder", "update"], "connect": {}}, "expected the loop's stages to follow one another"),
-        ({"loop": ["nobody"], "connect": {}}, "loop names stage 'nobody'"),
+        ({"loop": ["other"], "connect": {}}, "loop names stage 'other'"),
         ({"steps": 0}, "steps is 0, expected 1 or more"),
         ({"steps": 2, "loop": (), "connect": {}}, "steps is 2 without a loop"),
     ],

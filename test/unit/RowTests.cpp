@@ -5,10 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// test/exec compares row kernels with PyTorch. Here: those that
-// store past the caches leave the same bits as those that do not, wherever their
-// results lie; and so do those that have elements of even columns first as those
-// that have all in order.
+// test/exec compares row kernels with PyTorch. These tests compare variants of a kernel: with
+// stores past the caches and without, and with elements of even columns first and in order.
+// The bits are the same, wherever results are stored.
 //
 //===----------------------------------------------------------------------===//
 

@@ -70,7 +70,7 @@ func.func @reduce_scatter(
 
 // -----
 
-// A batch that lies on the ranks of another axis: each cuts its own. Its single
+// A batch that is sharded over another axis: each cuts its own. Its single
 // tokens cannot be cut.
 
 // CHECK-LABEL: func.func @batch

@@ -66,9 +66,9 @@ func.func @positions_of_another_chunk(
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
   %q = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
-  // expected-note@below {{is from here, and lies as [(8 zigzag 2{"ring"} shifted by 1)]}}
+  // expected-note@below {{is from here, and has layout [(8 zigzag 2{"ring"} shifted by 1)]}}
   %k = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
-  // expected-error@below {{dimension 0 of operand 4 lies as [(8 zigzag 2{"ring"} shifted by 1)] of true size 8, expected [(8 zigzag 2{"ring"})] of 8 as in operand 1}}
+  // expected-error@below {{dimension 0 of operand 4 has layout [(8 zigzag 2{"ring"} shifted by 1)] of true size 8, expected [(8 zigzag 2{"ring"})] of 8 as in operand 1}}
   %o, %l = nn.attention %x, %x, %x positions %q, %k scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %o : tensor<1x2x4x8xf32>
 }
@@ -112,9 +112,9 @@ func.func @mask_block_outside_its_step(%s: tensor<8xi64> {dist.sharding = #dist.
     attributes {dist.spmd = @mesh} {
   %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  // expected-note@below {{is from here, and lies as}}
+  // expected-note@below {{is from here, and has layout}}
   %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{reads operand 0, which lies in blocks as [{"ring"}, {"ring"}]: only attention's bias may}}
+  // expected-error@below {{reads operand 0, which has blockwise layout [{"ring"}, {"ring"}]: only attention's bias may}}
   %r = nn.slice %same starts [0, 0] limits [4, 1] strides [1, 1] : (tensor<4x4xi1>) -> tensor<4x1xi1>
   %f = nn.reshape %r : (tensor<4x1xi1>) -> tensor<4xi1>
   return %f : tensor<4xi1>
@@ -133,9 +133,9 @@ func.func @mask_blocks_of_two_steps(
   %next = dist.slice %s axes ["ring"] dims [0] shift 1 : (tensor<8xi64>) -> tensor<4xi64>
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
   %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-note@below {{is from here, and lies as}}
+  // expected-note@below {{is from here, and has layout}}
   %b = nn.compare le %next, %rows : (tensor<4xi64>, tensor<4x1xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{dimension 1 of operand 1 lies as}}
+  // expected-error@below {{dimension 1 of operand 1 has layout}}
   %seen = nn.and %a, %b : (tensor<4x4xi1>, tensor<4x4xi1>) -> tensor<4x4xi1>
   %bias = nn.cast %seen : (tensor<4x4xi1>) -> tensor<4x4xf32>
   %o, %l = nn.attention %q, %q, %q bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
@@ -154,10 +154,10 @@ func.func @mask_of_own_keys_for_others(
   %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
   %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-note@below {{is from here, and lies as}}
+  // expected-note@below {{is from here, and has layout}}
   %bias = nn.cast %a : (tensor<4x4xi1>) -> tensor<4x4xf32>
   %k = dist.permute %q axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{dimension 1 of operand 3 lies as}}
+  // expected-error@below {{dimension 1 of operand 3 has layout}}
   %o, %l = nn.attention %q, %k, %k bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %o : tensor<1x2x4x8xf32>
 }
@@ -171,9 +171,9 @@ func.func @mask_block_as_result(%s: tensor<8xi64> {dist.sharding = #dist.shardin
     attributes {dist.spmd = @mesh} {
   %own = dist.slice %s axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
-  // expected-note@below {{is from here, and lies as}}
+  // expected-note@below {{is from here, and has layout}}
   %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{result 0 lies as [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
+  // expected-error@below {{result 0 has layout [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
   return %same : tensor<4x4xi1>
 }
 
@@ -187,7 +187,7 @@ func.func @permute_leaves_out_a_rank(
     attributes {dist.spmd = @mesh} {
   %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
   %p1 = dist.positions <16{"ring"}> shift 1 : tensor<4xi64>
-  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 1), {}] missing on ranks {0, 2} of {"ring"}}}
+  // expected-note@below {{operand 1 is from here, and has layout [{}, {}, (16{"ring"} shifted by 1), {}] missing on ranks {0, 2} of {"ring"}}}
   %k = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   // expected-error@below {{reads operand 1 on ranks {2} of {"ring"}, which a permute left out: the mask needs them there}}
   %o, %l = nn.attention %x, %k, %k positions %p0, %p1 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
@@ -205,7 +205,7 @@ func.func @missing_chunk_moves_on(
   %p0 = dist.positions <16{"ring"}> : tensor<4xi64>
   %p2 = dist.positions <16{"ring"}> shift 2 : tensor<4xi64>
   %k1 = dist.permute %x axes ["ring"] pairs [[0, 1], [2, 3]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-note@below {{operand 1 is from here, and lies as [{}, {}, (16{"ring"} shifted by 2), {}] missing on ranks {1, 3} of {"ring"}}}
+  // expected-note@below {{operand 1 is from here, and has layout [{}, {}, (16{"ring"} shifted by 2), {}] missing on ranks {1, 3} of {"ring"}}}
   %k2 = dist.permute %k1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   // expected-error@below {{reads operand 1 on ranks {3} of {"ring"}, which a permute left out: the mask needs them there}}
   %o, %l = nn.attention %x, %k2, %k2 positions %p0, %p2 scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
@@ -270,7 +270,7 @@ func.func @missing_chunk_returned(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %k = dist.permute %x axes ["ring"] pairs [[0, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{result 0 lies as [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}, but the signature promises [{}, {}, {"ring"}, {}]}}
+  // expected-error@below {{result 0 has layout [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}, but the signature promises [{}, {}, {"ring"}, {}]}}
   return %k : tensor<1x2x4x8xf32>
 }
 
@@ -283,7 +283,7 @@ func.func @chunks_shifted_differently(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}, {"ring"}, {}]}}
+  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it has layout [{}, {}, {"ring"}, {}]}}
   %k = dist.permute %x axes ["ring"] pairs [[2, 0], [3, 2]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   return %k : tensor<1x2x4x8xf32>
 }
@@ -297,7 +297,7 @@ func.func @replicated_chunk_left_out(
     %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
     -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it lies as [{}, {}]}}
+  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it has layout [{}, {}]}}
   %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %k : tensor<4x8xf32>
 }
@@ -397,7 +397,7 @@ func.func @moved_queries_need_their_chunks(
 
 // -----
 
-// A length counts keys where they lie, not as they are numbered.
+// A length counts keys by their places, not by their numbers.
 dist.mesh @mesh = <["ring"=2]>
 func.func @length_counts_keys_by_place(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {}]>, dist.global = tensor<1x2x8x8xf32>})

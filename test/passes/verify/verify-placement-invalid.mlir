@@ -11,7 +11,7 @@ func.func @dropped_reduction(
   %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
   // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
   %r = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
-  // expected-error@below {{result 0 lies as [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
+  // expected-error@below {{result 0 has layout [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
   return %r : tensor<8x16xf32>
 }
 
@@ -45,7 +45,7 @@ func.func @doubled_reduction(
     attributes {dist.spmd = @mesh} {
   %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
   %1 = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
-  // expected-note@below {{operand 0 is from here, and lies as [{}, {}]}}
+  // expected-note@below {{operand 0 is from here, and has layout [{}, {}]}}
   %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
   // expected-error@below {{reduces operand 0 over {"tp"}, over which it is replicated: the result would be 4 times too large}}
   %r = dist.all_reduce sum %2 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
@@ -225,7 +225,7 @@ func.func @narrowing_cast_of_unreduced(
 // A norm over a sharded feature dimension without its reduction.
 dist.mesh @mesh = <["tp"=4]>
 func.func @norm_of_sharded_features(
-    // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
+    // expected-note@below {{is from here, and has layout [{}, {"tp"}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
     attributes {dist.spmd = @mesh} {
@@ -360,11 +360,11 @@ func.func @coordinate_in_data(
 // A result in another layout than promised.
 dist.mesh @mesh = <["tp"=4]>
 func.func @result_in_another_layout(
-    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{result 0 lies as [{"tp"}, {}], but the signature promises [{}, {"tp"}]; of global shape 32x16, not 8x64}}
+  // expected-error@below {{result 0 has layout [{"tp"}, {}], but the signature promises [{}, {"tp"}]; of global shape 32x16, not 8x64}}
   return %x : tensor<8x16xf32>
 }
 
@@ -373,7 +373,7 @@ func.func @result_in_another_layout(
 // Chunks gathered along the wrong dimension.
 dist.mesh @mesh = <["tp"=4]>
 func.func @gather_of_wrong_dimension(
-    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x64xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x64xf32>})
     attributes {dist.spmd = @mesh} {
@@ -387,7 +387,7 @@ func.func @gather_of_wrong_dimension(
 // Chunks gathered in the wrong order.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @gather_in_wrong_order(
-    // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"dp", "tp"}, {}]}}
     %x: tensor<2x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<16x16xf32>})
     -> (tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -402,11 +402,11 @@ func.func @gather_in_wrong_order(
 dist.mesh @mesh = <["tp"=4]>
 func.func @operands_sharded_differently(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>},
-    // expected-note@below {{is from here, and lies as [{}, {}]}}
+    // expected-note@below {{is from here, and has layout [{}, {}]}}
     %y: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{dimension 0 of operand 1 lies as [{}] of true size 8, expected [{"tp"}] of 32 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1 has layout [{}] of true size 8, expected [{"tp"}] of 32 as in operand 0}}
   %r = nn.add %x, %y : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
   return %r : tensor<8x16xf32>
 }
@@ -431,7 +431,7 @@ func.func @one_axis_for_two_dimensions(
 dist.mesh @mesh = <["tp"=4]>
 func.func @vocabulary_without_offset(
     %ids: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xi64>},
-    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"tp"}, {}]}}
     %up: tensor<16x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<64x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
     attributes {dist.spmd = @mesh} {
@@ -495,7 +495,7 @@ func.func @slice_reads_padding(
 // Padding masked behind the wrong row.
 dist.mesh @mesh = <["tp"=4]>
 func.func @padding_masked_behind_wrong_row(
-    // expected-note@below {{is from here, and lies as [{}, {"tp"}]}}
+    // expected-note@below {{is from here, and has layout [{}, {"tp"}]}}
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     attributes {dist.spmd = @mesh} {
@@ -509,11 +509,11 @@ func.func @padding_masked_behind_wrong_row(
 // A permutation that fits no layout.
 dist.mesh @mesh = <["tp"=4]>
 func.func @permutation_without_layout(
-    // expected-note@below {{is from here, and lies as [{"tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"tp"}, {}]}}
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves the chunks of operand 0, which lies as [{"tp"}, {}], in an order that fits no layout}}
+  // expected-error@below {{leaves the chunks of operand 0, which has layout [{"tp"}, {}], in an order that fits no layout}}
   %r = dist.permute %x axes ["tp"] pairs [[1, 0], [2, 1], [0, 2], [3, 3]] : (tensor<8x16xf32>) -> tensor<8x16xf32>
   return %r : tensor<8x16xf32>
 }
@@ -526,9 +526,9 @@ func.func @shifted_chunks_returned(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-note@below {{is from here, and lies as [(32{"tp"} shifted by 1), {}]}}
+  // expected-note@below {{is from here, and has layout [(32{"tp"} shifted by 1), {}]}}
   %r = dist.permute %x axes ["tp"] shift 1 : (tensor<8x16xf32>) -> tensor<8x16xf32>
-  // expected-error@below {{result 0 lies as [(32{"tp"} shifted by 1), {}], but the signature promises [{"tp"}, {}]}}
+  // expected-error@below {{result 0 has layout [(32{"tp"} shifted by 1), {}], but the signature promises [{"tp"}, {}]}}
   return %r : tensor<8x16xf32>
 }
 
@@ -537,11 +537,11 @@ func.func @shifted_chunks_returned(
 // A redistribution from another layout.
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @redistribute_from_another_layout(
-    // expected-note@below {{is from here, and lies as [{"dp", "tp"}, {}]}}
+    // expected-note@below {{is from here, and has layout [{"dp", "tp"}, {}]}}
     %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<32x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp", "tp"}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{expects operand 0 as [{"tp", "dp"}, {}], but it lies as [{"dp", "tp"}, {}]}}
+  // expected-error@below {{expects operand 0 as [{"tp", "dp"}, {}], but it has layout [{"dp", "tp"}, {}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"tp", "dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"dp", "tp"}]>] : (tensor<4x16xf32>) -> tensor<32x2xf32>
   return %r : tensor<32x2xf32>
 }
@@ -551,11 +551,11 @@ func.func @redistribute_from_another_layout(
 // Six ranks as 2 x 3, said to be 3 x 2: as many chunks, but others.
 dist.mesh @mesh = <["x"=6]>
 func.func @redistribute_from_another_cut(
-    // expected-note@below {{is from here, and lies as [{"x":(1)2}, {"x":(2)3}]}}
+    // expected-note@below {{is from here, and has layout [{"x":(1)2}, {"x":(2)3}]}}
     %x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{expects operand 0 as [{"x":(3)2}, {"x":(1)3}], but it lies as [{"x":(1)2}, {"x":(2)3}]}}
+  // expected-error@below {{expects operand 0 as [{"x":(3)2}, {"x":(1)3}], but it has layout [{"x":(1)2}, {"x":(2)3}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(3)2}, {"x":(1)3}]>] to [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] : (tensor<4x2xf32>) -> tensor<4x2xf32>
   return %r : tensor<4x2xf32>
 }
@@ -567,7 +567,7 @@ dist.mesh @mesh = <["x"=6]>
 func.func @redistribute_to_another_cut(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     -> (tensor<3x3xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)3}, {"x":(3)2}]>, dist.global = tensor<7x5xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-note@below {{is from here, and lies as [{"x":(2)3}, {"x":(1)2}]}}
+  // expected-note@below {{is from here, and has layout [{"x":(2)3}, {"x":(1)2}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] to [#dist.sharding<@mesh, [{"x":(2)3}, {"x":(1)2}]>] : (tensor<4x2xf32>) -> tensor<3x3xf32>
   // expected-error@below {{result 0}}
   return %r : tensor<3x3xf32>
@@ -628,7 +628,7 @@ func.func @branches_in_different_layouts(
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %t = arith.constant true
-  // expected-error@below {{result 0 lies as [{}] from one branch and as [{"tp"}] from the other}}
+  // expected-error@below {{result 0 has layout [{}] from one branch and as [{"tp"}] from the other}}
   %r = scf.if %t -> tensor<8xf32> {
     scf.yield %x : tensor<8xf32>
   } else {
@@ -663,7 +663,7 @@ func.func @unknown_op(
     %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{has no factor rule: how its results lie cannot be derived}}
+  // expected-error@below {{has no factor rule: the layouts of its results cannot be derived}}
   %r = tensor.empty() : tensor<8xf32>
   return %r : tensor<8xf32>
 }
@@ -768,7 +768,7 @@ func.func @shift_along_two_axes(
   %own = dist.slice %x axes ["tp"] dims [0] shift 1 : (tensor<4xf32>) -> tensor<1xf32>
   // expected-note@below {{operand 0 is from here}}
   %a = nn.reshape %own : (tensor<1xf32>) -> tensor<1x1xf32>
-  // expected-error@below {{leaves the chunks of operand 0, which lies as}}
+  // expected-error@below {{leaves the chunks of operand 0, which has layout}}
   %b = dist.permute %a axes ["tp":(1)2] shift 1 : (tensor<1x1xf32>) -> tensor<1x1xf32>
   %c = dist.permute %b axes ["tp":(2)2] shift 1 : (tensor<1x1xf32>) -> tensor<1x1xf32>
   %r = nn.reshape %c : (tensor<1x1xf32>) -> tensor<1xf32>
@@ -786,7 +786,7 @@ func.func @element_moved_to_other_ranks(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 1 is from here}}
   %moved = dist.permute %y axes ["a"] shift 1 : (tensor<1xf32>) -> tensor<1xf32>
-  // expected-error@below {{dimension 0 of operand 1 lies as [(2{"a"} shifted by 1)] of true size 2, expected [{"a", "b"}] of 4 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1 has layout [(2{"a"} shifted by 1)] of true size 2, expected [{"a", "b"}] of 4 as in operand 0}}
   %r = nn.add %x, %moved : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }

@@ -53,7 +53,7 @@ func.func @streams(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
 
 // -----
 
-// What is in flight is followed along one block, the function's own.
+// The analysis follows collectives in flight along one block, the function's own.
 dist.mesh @mesh = <["tp"=4]>
 func.func @branch(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
                   %c: tensor<i1> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<i1>}) attributes {dist.spmd = @mesh} {
@@ -201,7 +201,7 @@ func.func @over_both(%x: tensor<4x8xf32>) -> tensor<4x8xf32> attributes {rt.aren
 // -----
 
 func.func @two_results(%x: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) attributes {rt.arena = 256 : i64} {
-  // expected-error@+1 {{writes result 1 to 64 .. 192, where another of its results lies}}
+  // expected-error@+1 {{writes result 1 to 64 .. 192, which holds another of its results}}
   %0:2 = rt.kernel %x at [0, 64] : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
   ^bb0(%a: tensor<4x8xf32>):
     %3 = nn.exp %a : tensor<4x8xf32>
@@ -255,7 +255,7 @@ func.func @result_in_flight(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<
     %3 = nn.neg %a : tensor<4x8xf32>
     rt.yield %3 : tensor<4x8xf32>
   }
-  // Nobody reads it, yet it is written until here.
+  // No op reads it, yet it is written until here.
   %2 = rt.wait %f : !rt.future<tensor<16x8xf32>>
   return
 }
@@ -316,6 +316,6 @@ func.func @promise(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
   }
   // expected-note@+1 {{operand 0 is from here}}
   %0 = rt.wait %f : !rt.future<tensor<16x8xf32>>
-  // expected-error@+1 {{result 0 lies as [{}, {}], but the signature promises [{"tp"}, {}]}}
+  // expected-error@+1 {{result 0 has layout [{}, {}], but the signature promises [{"tp"}, {}]}}
   return %0 : tensor<16x8xf32>
 }
