@@ -143,7 +143,7 @@ def test_set_state(plan):
         now = session.state()
         session.run(IDS, SCALE)
         for bad, said in [
-            ({"nobody": SCALE}, "there is no state 'nobody'"),
+            ({"total": SCALE}, "there is no state 'total'"),
             ({SUM: ID}, "state 'sum of features' is f32[10], and was given i64[1]"),
             ({SUM: WEIGHTS["start"].astype(np.float64)}, "and was given f64[10]"),
             ({SUM: object()}, "state 'sum of features'"),
