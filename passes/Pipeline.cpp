@@ -104,8 +104,10 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Annotated:
     // All other phases see state as arguments and results.
     buildBindPipeline(pm);
+    buildTiePipeline(pm, /*keepFirst=*/false);
     addTarget(pm, options);
     buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});
+    buildTiePipeline(pm, /*keepFirst=*/true);
     return;
   case Phase::Propagated:
     buildPropagatePipeline(pm);

@@ -36,6 +36,9 @@ def Rt_Dialect : Dialect {
     /// On a function that is to be scheduled: bytes that its arguments and its
     /// arena may take (i64).
     static constexpr llvm::StringLiteral kCeilingAttr = "rt.memory_ceiling";
+    /// On a function with a ceiling: bytes of it that a rank holds for other entries
+    /// and for commits (i64).
+    static constexpr llvm::StringLiteral kResidentAttr = "rt.resident_memory";
     /// On a function that is to be scheduled: "all" if collectives are cut into
     /// chunks where possible, "none" if not. Without it they are if that is faster.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";

@@ -24,6 +24,10 @@ static func::FuncOp getFunction(BlockArgument argument) {
   return cast<func::FuncOp>(argument.getOwner()->getParentOp());
 }
 
+static func::FuncOp getFunction(const OpOperand &written) {
+  return written.getOwner()->getParentOfType<func::FuncOp>();
+}
+
 /// Checks that all arguments of a value have one type. The verifier of `nn.state` arguments
 /// compares those of states.
 static LogicalResult checkTypes(const SharedValue &value) {
@@ -90,37 +94,54 @@ meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
   return values;
 }
 
-FailureOr<std::optional<StatedSharding>>
-meshwright::getStatedSharding(const SharedValue &value) {
-  std::optional<StatedSharding> first;
-  auto add = [&](Attribute attr, Location place) -> LogicalResult {
-    if (!attr)
-      return success();
-    if (!first)
-      first = StatedSharding{attr, place};
-    if (attr == first->attr)
-      return success();
-    InFlightDiagnostic error = emitError(place)
-                               << value.describe() << " has the sharding " << attr
-                               << " here: expected " << first->attr << ", as in another place";
-    error.attachNote(first->place) << "the other place";
-    return error;
+static nn::StateOp lookupState(const SharedValue &value) {
+  return nn::lookupState(value.getFirst().getParentRegion()->getParentOp(), value.name);
+}
+
+SmallVector<StatedSharding> meshwright::getStatedShardings(const SharedValue &value) {
+  SmallVector<StatedSharding> stated;
+  auto add = [&](Attribute attr, Location place) {
+    if (attr)
+      stated.push_back({attr, place});
   };
   if (value.isState) {
-    nn::StateOp state = nn::lookupState(value.getFirst().getParentRegion()->getParentOp(), value.name);
-    if (failed(add(state->getAttr(DistDialect::kShardingAttr), state.getLoc())))
-      return failure();
+    nn::StateOp state = lookupState(value);
+    add(state->getAttr(DistDialect::kShardingAttr), state.getLoc());
   }
   for (BlockArgument argument : value.arguments)
-    if (failed(add(getFunction(argument).getArgAttr(argument.getArgNumber(),
-                                                    DistDialect::kShardingAttr),
-                   argument.getLoc())))
-      return failure();
-  for (OpOperand *operand : value.written) {
-    auto func = operand->getOwner()->getParentOfType<func::FuncOp>();
-    if (failed(add(func.getResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr),
-                   operand->getOwner()->getLoc())))
-      return failure();
+    add(getFunction(argument).getArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr),
+        argument.getLoc());
+  for (OpOperand *operand : value.written)
+    add(getFunction(*operand).getResultAttr(operand->getOperandNumber(),
+                                            DistDialect::kShardingAttr),
+        operand->getOwner()->getLoc());
+  return stated;
+}
+
+FailureOr<std::optional<StatedSharding>>
+meshwright::getStatedSharding(const SharedValue &value) {
+  SmallVector<StatedSharding> stated = getStatedShardings(value);
+  if (stated.empty())
+    return std::optional<StatedSharding>();
+  const StatedSharding &first = stated.front();
+  for (const StatedSharding &other : stated) {
+    if (other.attr == first.attr)
+      continue;
+    InFlightDiagnostic error = emitError(other.place)
+                               << value.describe() << " has the sharding " << other.attr
+                               << " here: expected " << first.attr << ", as in another place";
+    error.attachNote(first.place) << "the other place";
+    return error;
   }
-  return first;
+  return std::optional<StatedSharding>(first);
+}
+
+void meshwright::setSharding(const SharedValue &value, Attribute attr) {
+  if (value.isState)
+    lookupState(value)->setAttr(DistDialect::kShardingAttr, attr);
+  for (BlockArgument argument : value.arguments)
+    getFunction(argument).setArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr, attr);
+  for (OpOperand *operand : value.written)
+    getFunction(*operand).setResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr,
+                                        attr);
 }

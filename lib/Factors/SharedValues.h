@@ -36,13 +36,20 @@ struct SharedValue {
 mlir::FailureOr<std::vector<SharedValue>>
 getSharedValues(mlir::ArrayRef<mlir::func::FuncOp> functions);
 
-/// The sharding that the program states for the value. Null if it states none. Fails with an
-/// error that names both places if two places state different ones.
+/// A sharding that a place of a value carries.
 struct StatedSharding {
   mlir::Attribute attr;
   mlir::Location place;
 };
+/// Those of all places: of the `nn.state`, then of arguments, then of results.
+mlir::SmallVector<StatedSharding> getStatedShardings(const SharedValue &value);
+
+/// The sharding that the program states for the value, if it does. Fails with an error that names
+/// both places if two places state different ones.
 mlir::FailureOr<std::optional<StatedSharding>> getStatedSharding(const SharedValue &value);
+
+/// States a sharding at all places of the value.
+void setSharding(const SharedValue &value, mlir::Attribute attr);
 
 } // namespace meshwright
 

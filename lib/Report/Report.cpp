@@ -283,56 +283,67 @@ static Value getBuffer(Value value) {
   return value;
 }
 
-/// The buffers of the new values that a function gives states. An argument that stays the value
-/// of its state has no buffer of its own.
-static llvm::SmallDenseSet<Value> getNewStates(FunctionOpInterface function) {
-  llvm::SmallDenseSet<Value> buffers;
+/// The local type of a state.
+static Type getLocalType(nn::StateOp state, MeshAttr mesh) {
+  RankedTensorType type = state.getMemoryType();
+  auto sharding = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr);
+  if (!mesh || !sharding)
+    return type;
+  auto layout = getLayout(sharding, mesh, type.getShape(), [&] { return state.emitOpError(); });
+  return succeeded(layout) ? Type(type.clone(layout->getLocalShape())) : type;
+}
+
+/// The bytes of the copies that a commit makes: of states that become the value before the call
+/// of another state.
+static int64_t countStaged(FunctionOpInterface function) {
+  int64_t bytes = 0;
   if (function.getFunctionBody().empty())
-    return buffers;
+    return bytes;
   Operation *terminator = function.getFunctionBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     Attribute name = function.getResultAttr(i, nn::NnDialect::kStateAttr);
-    if (!name)
+    auto argument = dyn_cast<BlockArgument>(getBuffer(value));
+    if (!name || !argument)
       continue;
-    Value buffer = getBuffer(value);
-    auto argument = dyn_cast<BlockArgument>(buffer);
-    if (!argument ||
-        function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr) != name)
-      buffers.insert(buffer);
+    Attribute from = function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr);
+    if (from && from != name)
+      bytes += getTensorBytes(value.getType());
   }
-  return buffers;
-}
-
-int64_t meshwright::countNewStates(FunctionOpInterface function) {
-  int64_t bytes = 0;
-  for (Value buffer : getNewStates(function))
-    bytes += getTensorBytes(buffer.getType());
   return bytes;
 }
 
-/// The bytes on a rank of all states of the module.
-static int64_t countStates(FunctionOpInterface function) {
-  int64_t bytes = 0;
+Resident meshwright::countResident(FunctionOpInterface function) {
   auto module = function->getParentOfType<ModuleOp>();
-  MeshAttr mesh = getSpmdMesh(function);
+  Resident bytes;
+  bytes.state = countStaged(function);
   if (!module)
-    return 0;
-  for (auto state : module.getOps<nn::StateOp>()) {
-    RankedTensorType type = state.getMemoryType();
-    auto sharding = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr);
-    if (mesh && sharding) {
-      auto layout =
-          getLayout(sharding, mesh, type.getShape(), [&] { return state.emitOpError(); });
-      if (succeeded(layout))
-        type = type.clone(layout->getLocalShape());
+    return bytes;
+  // A parameter, or a part of a stored tensor.
+  llvm::DenseSet<std::pair<Attribute, Attribute>> parameters;
+  llvm::DenseSet<Attribute> states;
+  auto visit = [&](FunctionOpInterface from, bool isOwn) {
+    for (unsigned i = 0; i < from.getNumArguments(); ++i) {
+      Attribute offsets = from.getArgAttr(i, nn::NnDialect::kParameterOffsetsAttr);
+      if (Attribute name = from.getArgAttr(i, nn::NnDialect::kParameterAttr))
+        if (parameters.insert({name, offsets}).second && !isOwn)
+          bytes.weights += getTensorBytes(from.getArgument(i).getType());
+      if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr); name && isOwn)
+        states.insert(name);
     }
-    bytes += getTensorBytes(type);
-  }
+  };
+  visit(function, /*isOwn=*/true);
+  for (auto other : module.getOps<FunctionOpInterface>())
+    if (other != function && !other.isExternal() &&
+        getSpmdMeshSymbol(other) == getSpmdMeshSymbol(function))
+      visit(other, /*isOwn=*/false);
+  for (auto state : module.getOps<nn::StateOp>())
+    if (!states.contains(state.getSymNameAttr()))
+      bytes.state += getTensorBytes(getLocalType(state, getSpmdMesh(function)));
   return bytes;
 }
 
-/// The most bytes of inputs, results and intermediate values alive at one time, new values of
-/// states left out. A value is alive from its definition to its last use, an input always. Calls `visit` with each op
+/// The most bytes of inputs, results and intermediate values alive at one time. A value is
+/// alive from its definition to its last use, an input always. Calls `visit` with each op
 /// and the bytes alive at it.
 static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
@@ -356,21 +367,20 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
       }
     });
   int64_t peak = alive;
-  llvm::SmallDenseSet<Value> freed, states = getNewStates(function);
+  llvm::SmallDenseSet<Value> freed;
   for (Operation &op : body) {
     if (isa<nn::ReshapeOp>(op) && lastUse.count(getBuffer(op.getResult(0))) == 0 && op.use_empty())
       continue;
     if (!isa<nn::ReshapeOp>(op))
       for (Value result : op.getResults())
-        alive += states.contains(result) ? 0 : getTensorBytes(result.getType());
+        alive += getTensorBytes(result.getType());
     peak = std::max(peak, alive);
     visit(&op, alive);
     freed.clear();
     for (Value operand : op.getOperands()) {
       Value buffer = getBuffer(operand);
       auto use = lastUse.find(buffer);
-      if (use != lastUse.end() && use->second == &op && !states.contains(buffer) &&
-          freed.insert(buffer).second)
+      if (use != lastUse.end() && use->second == &op && freed.insert(buffer).second)
         alive -= getTensorBytes(buffer.getType());
     }
     for (Value result : op.getResults())
@@ -436,7 +446,12 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
     if (Memory::Module *module = find(name.getValue().split('.').first))
       module->weights += bytes;
   }
-  memory.state = countStates(function) + countNewStates(function);
+  Resident others = countResident(function);
+  memory.weights += others.weights;
+  memory.state = others.state;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (function.getArgAttr(i, nn::NnDialect::kStateAttr))
+      memory.state += getTensorBytes(function.getArgument(i).getType());
   Memory::Module *current = nullptr;
   memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
     // Moves between stages belong to the earlier stage.

@@ -36,12 +36,13 @@ struct Traffic {
 
 /// Bytes that a rank holds.
 struct Memory {
+  /// The parameters of all entries of the module, each once.
   int64_t weights = 0;
   /// Bytes that packing weights for products adds: padding, and a second form of weights
   /// that other ops read, too. Known once the program is scheduled.
   int64_t packing = 0;
-  /// The buffers of the module's states, and the new values that the function gives them. A
-  /// call holds both until it commits.
+  /// The buffers of the module's states, and the copies that a commit makes where a state
+  /// becomes another one. Other new values are intermediate values until the commit.
   int64_t state = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
@@ -149,9 +150,12 @@ mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
 /// use. A schedule may need less; see `planMemory` (passes/schedule).
 Memory countMemory(mlir::FunctionOpInterface function);
 
-/// The bytes on a rank of the new values that a function gives states. A state that keeps its
-/// value has none.
-int64_t countNewStates(mlir::FunctionOpInterface function);
+/// Bytes on a rank of the parameters and states of the module that this function does not read,
+/// and of the copies that its commit makes. A session holds all states and parameters.
+struct Resident {
+  int64_t weights = 0, state = 0;
+};
+Resident countResident(mlir::FunctionOpInterface function);
 
 /// Prints text. Repeated layers share a line.
 void printText(const Report &report, llvm::raw_ostream &os);

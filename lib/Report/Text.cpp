@@ -299,7 +299,7 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
     if (report.memory.packing)
       memory.row({"their packing, besides", formatBytes(report.memory.packing)});
     if (report.memory.state)
-      memory.row({"state, and its new values", formatBytes(report.memory.state)});
+      memory.row({"state", formatBytes(report.memory.state)});
     memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
     memory.print(os);
   } else {
@@ -312,7 +312,7 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
     if (report.memory.packing)
       memory.row({"packing of weights, besides", formatBytes(report.memory.packing), ""});
     if (report.memory.state)
-      memory.row({"state, and its new values", formatBytes(report.memory.state), ""});
+      memory.row({"state", formatBytes(report.memory.state), ""});
     memory.print(os);
   }
   if (report.ranks == 1 || report.attention.empty())

@@ -50,4 +50,27 @@ def BindStatePass : Pass<"bind-state", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def TieEntriesPass : Pass<"tie-entries", "::mlir::ModuleOp"> {
+  let summary = "give each parameter and state the same sharding in all functions";
+  let description = [{
+    If one place of a parameter or a state carries `dist.sharding`, all of its places get it:
+    the arguments of that name in all functions, the results that write the state, and the
+    `nn.state`. Two places that carry different ones are an error that names both.
+
+    With `keep-first` the first place in the module holds, and the decision log has the others.
+    The pipeline runs the pass so behind the policies, which annotate one function after the
+    other and may choose differently. The function that wants another layout reshards.
+
+    Before:
+    ```mlir
+    func.func @prefill(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>})
+    func.func @decode(%x: tensor<1x8xf32> {nn.input = "x"}, %w: tensor<6x8xf32> {nn.parameter = "w"})
+    ```
+    After: `%w` of `@decode` carries `[{"tp"}, {} ]`.
+  }];
+  let options = [Option<"keepFirst", "keep-first", "bool", /*default=*/"false",
+                        "resolve conflicts in favour of the first place">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 #endif

@@ -13,3 +13,7 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildBindPipeline(OpPassManager &pm) { pm.addPass(createBindStatePass()); }
+
+void meshwright::buildTiePipeline(OpPassManager &pm, bool keepFirst) {
+  pm.addPass(createTieEntriesPass({keepFirst}));
+}

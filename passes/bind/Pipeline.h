@@ -12,8 +12,12 @@
 
 namespace meshwright {
 
-/// Adds the passes that turn reads and writes of state into arguments and results.
+/// Adds the pass that turns reads and writes of state into arguments and results.
 void buildBindPipeline(mlir::OpPassManager &pm);
+
+/// Adds the pass that gives parameters and states one sharding in all functions. Before the
+/// policies two places that differ are an error of the user. Behind them the first place holds.
+void buildTiePipeline(mlir::OpPassManager &pm, bool keepFirst);
 
 } // namespace meshwright
 

@@ -9,6 +9,8 @@
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/report/Passes.h"
 
+#include "llvm/ADT/MapVector.h"
+
 namespace meshwright {
 #define GEN_PASS_DEF_CHECKMESHAXESPASS
 #include "meshwright/passes/report/Passes.h.inc"
@@ -23,12 +25,22 @@ struct CheckMeshAxesPass : meshwright::impl::CheckMeshAxesPassBase<CheckMeshAxes
 
   void runOnOperation() override {
     markAllAnalysesPreserved();
+    // The axes that are idle in all functions of a mesh.
+    llvm::MapVector<Attribute, SmallVector<dist::MeshAxisAttr>> idle;
     for (auto function : getOperation().getOps<FunctionOpInterface>()) {
-      if (!dist::getSpmdMeshSymbol(function) || function.isExternal())
+      FlatSymbolRefAttr symbol = dist::getSpmdMeshSymbol(function);
+      if (!symbol || function.isExternal())
         continue;
+      SmallVector<dist::MeshAxisAttr> own = getIdleAxes(function);
+      auto [known, isNew] = idle.try_emplace(symbol, own);
+      if (!isNew)
+        llvm::erase_if(known->second,
+                       [&](dist::MeshAxisAttr axis) { return !llvm::is_contained(own, axis); });
+    }
+    for (auto &[symbol, axes] : idle) {
       auto meshOp = SymbolTable::lookupNearestSymbolFrom<dist::MeshOp>(
-          function, dist::getSpmdMeshSymbol(function));
-      for (dist::MeshAxisAttr axis : getIdleAxes(function))
+          getOperation(), cast<FlatSymbolRefAttr>(symbol));
+      for (dist::MeshAxisAttr axis : axes)
         meshOp.emitWarning() << describeIdleAxis(axis);
     }
   }

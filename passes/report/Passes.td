@@ -13,7 +13,8 @@ include "mlir/Pass/PassBase.td"
 def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
   let summary = "report the communication and the memory of an SPMD program";
   let description = [{
-    Requires one SPMD function, or one named `main`. Changes nothing. The report has a
+    Requires an SPMD function. Reports on the entry that the option names, else on the default
+    entry: `main`, or the first public function. Changes nothing. The report has a
     table of the collectives with the bytes that each rank sends, the memory per rank,
     a warning for each gather of a whole tensor, and the decisions of earlier passes.
     It is JSON if the name of the file ends in `.json`, and text otherwise.
@@ -29,13 +30,15 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
     has the line `all_gather  tp  0  1  192 B  192 B  f32`.
   }];
   let options = [Option<"file", "file", "std::string", /*default=*/"",
-                        "the file to write; the standard error if empty">];
+                        "the file to write; the standard error if empty">,
+                 Option<"entry", "entry", "std::string", /*default=*/"",
+                        "the entry to report on; the default entry if empty">];
 }
 
 def CheckMeshAxesPass : Pass<"check-mesh-axes", "::mlir::ModuleOp"> {
   let summary = "warn of mesh axes that shard nothing";
   let description = [{
-    Warns of each axis of two or more ranks that no sharding and no collective of an
+    Warns of each axis of two or more ranks that no sharding and no collective of any
     SPMD function names: all ranks along it do the same work. The name may be a typo
     (`tpp=4`), or one that no policy looks for. The warning is a diagnostic and an
     entry of `warnings` in reports. Leaves the module as it is.

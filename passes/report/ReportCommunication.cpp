@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/passes/report/Passes.h"
 
@@ -18,27 +19,26 @@ using namespace mlir;
 using namespace meshwright;
 
 /// The SPMD function that the report describes: `main`, or the only one.
-static FailureOr<FunctionOpInterface> getFunction(ModuleOp module) {
-  SmallVector<FunctionOpInterface> functions;
-  for (auto function : module.getOps<FunctionOpInterface>())
-    if (function->hasAttr(dist::DistDialect::kSpmdAttr) && !function.isExternal()) {
-      if (function.getName() == "main")
-        return function;
-      functions.push_back(function);
-    }
-  if (functions.size() == 1)
-    return functions.front();
+/// The entry of that name, or the default entry of the SPMD program if the name is empty.
+static FailureOr<FunctionOpInterface> getFunction(ModuleOp module, StringRef name) {
+  SmallVector<FunctionOpInterface> functions = llvm::filter_to_vector(
+      nn::getEntries(module), [](FunctionOpInterface function) {
+        return function->hasAttr(dist::DistDialect::kSpmdAttr);
+      });
   if (functions.empty())
     return emitError(module.getLoc(),
                      "report on communication: expected an SPMD function, one with "
                      "'dist.spmd'; there is none");
-  InFlightDiagnostic error =
-      emitError(module.getLoc(),
-                "report on communication: expected one SPMD function, or one named "
-                "'main'; there are ")
-      << functions.size();
+  if (name.empty())
+    return functions.front();
   for (FunctionOpInterface function : functions)
-    error.attachNote(function.getLoc()) << "'" << function.getName() << "'";
+    if (function.getName() == name)
+      return function;
+  InFlightDiagnostic error = emitError(module.getLoc(), "report on communication: the program "
+                                                        "has no entry '")
+                             << name << "'";
+  for (FunctionOpInterface function : functions)
+    error.attachNote(function.getLoc()) << "it has '" << function.getName() << "'";
   return error;
 }
 
@@ -51,7 +51,7 @@ struct ReportCommunicationPass
 
   void runOnOperation() override {
     markAllAnalysesPreserved();
-    FailureOr<FunctionOpInterface> function = getFunction(getOperation());
+    FailureOr<FunctionOpInterface> function = getFunction(getOperation(), entry);
     if (failed(function))
       return signalPassFailure();
     FailureOr<Report> report = buildReport(*function);

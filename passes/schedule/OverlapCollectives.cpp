@@ -107,6 +107,10 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   int64_t packing = getPackingBytes(func), fixed = packing;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
+  int64_t resident = 0;
+  if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kResidentAttr))
+    resident = attr.getInt();
+  fixed += resident;
   int64_t budget = ceiling - fixed, communication = schedule.communication;
   int64_t least = std::numeric_limits<int64_t>::max(), last = 0;
   // An arena can be larger than the largest sum of live buffers, so it is planned.
@@ -168,6 +172,8 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
                              << " bytes on a rank, " << fixed << " for parameters and inputs";
   if (packing)
     error << " (" << packing << " of them for packing)";
+  if (resident)
+    error << " (" << resident << " of them for other entries and commits)";
   error << " and " << least << " for what it computes, in the most frugal order: expected at most "
         << ceiling << ", the memory ceiling";
   if (getRequestedOverlap(func) == OnOffAuto::On)

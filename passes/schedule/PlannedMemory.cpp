@@ -46,19 +46,6 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
   return bytes;
 }
 
-/// The bytes of the arena that hold the new values of states at the end.
-static int64_t countNewStatesInArena(func::FuncOp planned) {
-  llvm::SmallDenseSet<Value> buffers;
-  for (auto [i, value] : llvm::enumerate(planned.front().getTerminator()->getOperands()))
-    if (planned.getResultAttr(i, nn::NnDialect::kStateAttr))
-      buffers.insert(rt::getBuffer(value));
-  int64_t bytes = 0;
-  for (Value buffer : buffers)
-    if (isa_and_nonnull<rt::KernelOp, rt::WaitOp>(buffer.getDefiningOp()))
-      bytes += rt::getBufferBytes(buffer.getType());
-  return bytes;
-}
-
 Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.packing = getPackingBytes(planned);
   int64_t inputs = 0;
@@ -67,7 +54,7 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
         !planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr))
       inputs += rt::getBufferBytes(argument.getType());
   auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
-  memory.activationsPeak = inputs + arena.getInt() - countNewStatesInArena(planned);
+  memory.activationsPeak = inputs + arena.getInt();
   for (Memory::Module &module : memory.modules)
     module.activationsPeak = 0;
   Memory::Module *current = nullptr;
@@ -81,6 +68,17 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
       current->activationsPeak = std::max(current->activationsPeak, inputs + live);
   }
   return memory;
+}
+
+void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, const Resident &resident) {
+  Builder builder(func.getContext());
+  func->removeAttr(rt::RtDialect::kCeilingAttr);
+  func->removeAttr(rt::RtDialect::kResidentAttr);
+  if (!ceiling)
+    return;
+  func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
+  if (int64_t bytes = resident.weights + resident.state)
+    func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
 /// The memory of a copy that is scheduled under the ceiling; none if that fails.
@@ -98,10 +96,7 @@ static std::optional<Memory> plan(FunctionOpInterface function, int64_t ceiling,
   for (auto other : llvm::make_early_inc_range(isolated.get().getOps<func::FuncOp>()))
     if (other != copy)
       other.erase();
-  copy->removeAttr(rt::RtDialect::kCeilingAttr);
-  if (ceiling)
-    copy->setAttr(rt::RtDialect::kCeilingAttr,
-                  Builder(copy->getContext()).getI64IntegerAttr(ceiling));
+  setCeiling(copy, ceiling, countResident(function));
   if (failed(isolated.run([](OpPassManager &pm) { buildSchedulePipeline(pm); }))) {
     refused.refusal = isolated.getError();
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))

@@ -34,6 +34,10 @@ struct PlannedMemory {
 /// cannot be scheduled (it branches), all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
+/// Notes on a function the ceiling that its schedule keeps to, of which other entries and commits
+/// take `resident`. Removes an earlier note if the ceiling is 0.
+void setCeiling(mlir::func::FuncOp func, int64_t ceiling, const Resident &resident);
+
 /// Adds to `counted`, the memory of the program before it was scheduled, the packing, the
 /// inputs and the arena of the planned program.
 Memory withPlan(Memory counted, mlir::func::FuncOp planned);

@@ -34,7 +34,7 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
         func->setAttr(rt::RtDialect::kOverlapAttr, builder.getStringAttr(stringify(overlap)));
       if (!memoryCeiling)
         continue;
-      func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(memoryCeiling));
+      setCeiling(func, memoryCeiling, countResident(func));
       if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
         chooseChunks(func);
     }

@@ -527,6 +527,80 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
   });
 }
 
+/// A layout that differs from `layout` along one axis.
+Layout useAnotherAxis(Layout layout, const Axis &axis) {
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      if (anyOverlap(factor.axes, {axis})) {
+        llvm::erase_if(factor.axes, [&](const Axis &own) { return own.axis == axis.axis; });
+        factor.padded = factor.size;
+        return layout;
+      }
+  if (!layout.dims.empty()) {
+    LayoutFactor &factor = layout.dims[0].factors.front();
+    factor.axes.push_back(axis);
+    factor.padded = llvm::alignTo(factor.size, getNumShards(factor.axes));
+  }
+  return layout;
+}
+
+/// A place of a state that has another layout than the module says, or than the next call reads.
+void wrongState(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  MeshAttr mesh = analysis.getMesh();
+  FlatSymbolRefAttr symbol = getSpmdMeshSymbol(func);
+  Operation *terminator = func.getBody().front().getTerminator();
+  auto addLayouts = [&](StringAttr name, const Layout &layout) {
+    for (auto [a, axis] : llvm::enumerate(mesh.getAxes())) {
+      Axis whole{static_cast<int>(a), 1, axis.getSize()};
+      if (whole.size == 1)
+        continue;
+      Layout other = useAnotherAxis(layout, whole);
+      if (!other.sameShardingAs(layout))
+        faults.push_back({"state of another layout", func.getLoc(), [=]() {
+                            nn::lookupState(func, name)->setAttr(
+                                DistDialect::kShardingAttr, getExactSharding(other, symbol, mesh));
+                          }});
+      if (layout.uses(whole))
+        continue;
+      Layout partial = layout;
+      partial.unreduced.push_back(whole);
+      faults.push_back({"state that is a partial sum", func.getLoc(), [=]() {
+                          nn::lookupState(func, name)->setAttr(
+                              DistDialect::kShardingAttr, getExactSharding(partial, symbol, mesh));
+                        }});
+    }
+  };
+  for (BlockArgument argument : func.getArguments())
+    if (auto name =
+            func.getArgAttrOfType<StringAttr>(argument.getArgNumber(), nn::NnDialect::kStateAttr))
+      addLayouts(name, analysis.getLayout(argument));
+  for (OpOperand &operand : terminator->getOpOperands()) {
+    auto name =
+        func.getResultAttrOfType<StringAttr>(operand.getOperandNumber(), nn::NnDialect::kStateAttr);
+    if (!name)
+      continue;
+    const Layout &layout = analysis.getLayout(operand.get());
+    addLayouts(name, layout);
+    if (AxisList axes = layout.getShardedAxes(); !axes.empty())
+      faults.push_back({"written by another rank", func.getLoc(), [=, &operand]() mutable {
+                          OpBuilder builder(terminator);
+                          Value value = operand.get();
+                          operand.set(PermuteOp::create(builder, func.getLoc(), value.getType(),
+                                                        value,
+                                                        getAxesAttr(func.getContext(), axes, mesh),
+                                                        builder.getI64IntegerAttr(1), DenseI64ArrayAttr())
+                                          .getResult(0));
+                        }});
+    if (llvm::any_of(layout.dims, [](const DimLayout &dim) { return dim.isPadded(); }) &&
+        isFloatTensor(operand.get()))
+      faults.push_back({"written with padding of ones", func.getLoc(), [=, &operand]() mutable {
+                          OpBuilder builder(terminator);
+                          Value value = operand.get();
+                          operand.set(nn::ExpOp::create(builder, func.getLoc(), value.getType(), value));
+                        }});
+  }
+}
+
 } // namespace
 
 ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
@@ -538,6 +612,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"rank-dependent", rankDependent}, {"shuffle-chunks", shuffleChunks},
       {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
       {"substitute", substitute},        {"break-ring", breakRing},
+      {"wrong-state", wrongState},
   };
   return kinds;
 }

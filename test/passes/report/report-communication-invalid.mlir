@@ -6,18 +6,3 @@ module {
     return %x : tensor<2xf32>
   }
 }
-
-// -----
-
-// expected-error@+1 {{report on communication: expected one SPMD function, or one named 'main'; there are 2}}
-module {
-  dist.mesh @mesh = <["tp"=2]>
-  // expected-note@+1 {{'a'}}
-  func.func @a() attributes {dist.spmd = @mesh} {
-    return
-  }
-  // expected-note@+1 {{'b'}}
-  func.func @b() attributes {dist.spmd = @mesh} {
-    return
-  }
-}
