@@ -108,7 +108,7 @@ def Dist_MatrixOpInterface : OpInterface<"MatrixOpInterface"> {
 def Dist_LookupOpInterface : OpInterface<"LookupOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{
-    Takes elements of a table by index along one dimension of it.
+    Takes or replaces elements of a table by index along one dimension of it.
   }];
   let methods = [
     InterfaceMethod<"The number of the operand that is indexed.", "unsigned", "getTableOperand">,

@@ -264,6 +264,20 @@ FactorRule TakeAlongOp::getFactorRule() {
   return withLinear(std::move(rule), {0});
 }
 
+FactorRule IndexCopyOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors data = rule.addFactors(shapeOf(getData()));
+  int64_t dim = getDim();
+  rule.factors[data[dim].front()].kind = FactorKind::Special;
+  ValueFactors source = data;
+  source[dim] = {rule.addFactor(shapeOf(getIndices()).front(), FactorKind::Special)};
+  rule.operands.push_back(data);
+  rule.operands.push_back({source[dim]});
+  rule.operands.push_back(std::move(source));
+  rule.results.push_back(std::move(data));
+  return withLinear(std::move(rule), {0, 2}, true);
+}
+
 //===----------------------------------------------------------------------===//
 // Reductions
 //===----------------------------------------------------------------------===//

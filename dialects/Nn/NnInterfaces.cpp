@@ -59,5 +59,9 @@ unsigned TakeAlongOp::getTableOperand() { return 0; }
 unsigned TakeAlongOp::getIndexOperand() { return 1; }
 int64_t TakeAlongOp::getTableDim() { return getDim(); }
 
+unsigned IndexCopyOp::getTableOperand() { return 0; }
+unsigned IndexCopyOp::getIndexOperand() { return 1; }
+int64_t IndexCopyOp::getTableDim() { return getDim(); }
+
 Value AttentionOp::getLogSumExp() { return getLse(); }
 Value MergeAttentionOp::getLogSumExp() { return getLse(); }

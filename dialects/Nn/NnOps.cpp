@@ -288,6 +288,25 @@ LogicalResult TakeAlongOp::verify() {
   return verifyShape(*this, "result", getResult(), expected);
 }
 
+/// Checks that
+///  - `dim` is a dimension of the data;
+///  - data, source and result have one element type;
+///  - the indices have one dimension;
+///  - the source has the data's shape, but for `dim`, which has the size of the indices;
+///  - the result has the data's shape.
+LogicalResult IndexCopyOp::verify() {
+  if (failed(verifyDim(*this, getDim(), "data", getData())) ||
+      failed(verifyElementType(*this, "source", getSource(), "data", getData())) ||
+      failed(verifyElementType(*this, "result", getResult(), "data", getData())) ||
+      failed(verifyRank(*this, "indices", getIndices(), 1)))
+    return failure();
+  SmallVector<int64_t> expected(shapeOf(getData()));
+  if (failed(verifyShape(*this, "result", getResult(), expected)))
+    return failure();
+  expected[getDim()] = shapeOf(getIndices()).front();
+  return verifyShape(*this, "source", getSource(), expected);
+}
+
 //===----------------------------------------------------------------------===//
 // Reductions
 //===----------------------------------------------------------------------===//

@@ -31,6 +31,7 @@ def Nn_NumberTensor : StaticShapeTensorOf<[Nn_Float, I64, I32]>;
 def Nn_IntTensor : StaticShapeTensorOf<[I64, I32]>;
 def Nn_I64Tensor : StaticShapeTensorOf<[I64]>;
 def Nn_BoolTensor : StaticShapeTensorOf<[I1]>;
+def Nn_BitTensor : StaticShapeTensorOf<[I64, I32, I1]>;
 
 class Nn_Enum<string name, string summary, list<I32EnumAttrCase> cases>
     : I32EnumAttr<name, summary, cases> {
@@ -130,9 +131,9 @@ def Nn_RemOp : Nn_Binary<"rem", "x - y * floor(x / y)", Nn_NumberTensor>;
 def Nn_PowOp : Nn_Binary<"pow", "x to the power y", Nn_FloatTensor>;
 def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
 def Nn_MinimumOp : Nn_Binary<"minimum", "the smaller", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
-def Nn_AndOp : Nn_Binary<"and", "logical and", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
-def Nn_OrOp : Nn_Binary<"or", "logical or", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
-def Nn_XorOp : Nn_Binary<"xor", "logical exclusive or", Nn_BoolTensor, [Commutative, Dist_Cheap]>;
+def Nn_AndOp : Nn_Binary<"and", "bitwise and", Nn_BitTensor, [Commutative, Dist_Cheap]>;
+def Nn_OrOp : Nn_Binary<"or", "bitwise or", Nn_BitTensor, [Commutative, Dist_Cheap]>;
+def Nn_XorOp : Nn_Binary<"xor", "bitwise exclusive or", Nn_BitTensor, [Commutative, Dist_Cheap]>;
 
 def Nn_CompareOp : Nn_ElementwiseOp<"compare", [Dist_Cheap]> {
   let summary = "compares, with NumPy's broadcasting";
@@ -311,6 +312,20 @@ def Nn_TakeAlongOp
   let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$data `,` $indices `dim` $dim attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Nn_IndexCopyOp
+    : Nn_Op<"index_copy", [Dist_MovesOnly, Dist_CountsElements,
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
+  let summary = "replaces rows along a dimension by index, as PyTorch's index_copy";
+  let description = [{
+    Row `indices[i]` along `dim` of the result is row `i` of the source, the other rows are
+    those of the data. Of equal indices the last one holds. Indices must be in range.
+  }];
+  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, Nn_Tensor:$source, I64Attr:$dim);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$data `,` $indices `,` $source `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

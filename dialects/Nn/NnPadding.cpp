@@ -231,6 +231,10 @@ Padding GatherOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
 Padding TakeAlongOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
 Padding EmbeddingOp::getResultPadding(const Operands &in) { return lookUp(in, 1); }
 
+Padding IndexCopyOp::getResultPadding(const Operands &in) {
+  return isFloat(*this) ? meet(in[0], in[2]) : ofInteger(isZero(in[0]) && isZero(in[2]));
+}
+
 //===----------------------------------------------------------------------===//
 // Reductions
 //===----------------------------------------------------------------------===//

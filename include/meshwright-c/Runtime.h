@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 3
+#define MW_RT_ABI_VERSION 4
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -160,6 +160,12 @@ typedef struct mw_rt_take_along {
   int64_t dtype, index_dtype, outer, size, inner, count;
 } mw_rt_take_along;
 
+/* Replaces rows by index: data and result [outer, size, inner], indices [count], source
+ * [outer, count, inner]. An index that is out of range is an error. */
+typedef struct mw_rt_index_copy {
+  int64_t dtype, index_dtype, outer, size, inner, count;
+} mw_rt_index_copy;
+
 /* Masks a dimension that is sharded over `axes`: in a local tensor [outer, rows, inner],
  * elements with a global index of `size` or above become `value` (the bits of a double). */
 typedef struct mw_rt_mask {
@@ -215,6 +221,9 @@ int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather 
                          const void *data, const void *indices, const void *offset, void *result);
 int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
                              const void *data, const void *indices, void *result);
+int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
+                             const void *data, const void *indices, const void *source,
+                             void *result);
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result);
 int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,

@@ -185,6 +185,20 @@ static Step getTakeAlong(nn::TakeAlongOp op) {
   return step;
 }
 
+static Step getIndexCopy(nn::IndexCopyOp op) {
+  ArrayRef<int64_t> data = shapeOf(op.getData());
+  int64_t dim = op.getDim();
+  Step step(op, "mw_rt_run_index_copy");
+  step.inputs = {op.getData(), op.getIndices(), op.getSource()};
+  step.descriptor = {codeOf(op.getData()),
+                     codeOf(op.getIndices()),
+                     product(data.take_front(dim)),
+                     data[dim],
+                     product(data.drop_front(dim + 1)),
+                     shapeOf(op.getIndices()).front()};
+  return step;
+}
+
 //===----------------------------------------------------------------------===//
 // dist
 //===----------------------------------------------------------------------===//
@@ -490,6 +504,8 @@ static FailureOr<Step> getCall(Operation *op) {
     return getGather(gather);
   if (auto take = dyn_cast<nn::TakeAlongOp>(op))
     return getTakeAlong(take);
+  if (auto copy = dyn_cast<nn::IndexCopyOp>(op))
+    return getIndexCopy(copy);
   if (auto collective = dyn_cast<dist::CollectiveOpInterface>(op))
     return getCollective(collective);
   if (auto mask = dyn_cast<dist::MaskPaddingOp>(op))

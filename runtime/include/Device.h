@@ -101,6 +101,8 @@ public:
                       const void *offset, void *result, std::string &error) = 0;
   virtual bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
                          void *result, std::string &error) = 0;
+  virtual bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
+                         const void *source, void *result, std::string &error) = 0;
   virtual bool mask(const mw_rt_mask &what, const void *input, void *result,
                     std::string &error) = 0;
   virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;

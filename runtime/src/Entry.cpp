@@ -162,6 +162,19 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
   });
 }
 
+int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
+                             const void *data, const void *indices, const void *source,
+                             void *result) {
+  int64_t rows = what->outer * what->size * what->inner;
+  int64_t bytes = 2 * (rows + what->outer * what->count * what->inner) * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    if (!context->device->indexCopy(*what, data, indices, source, result, error))
+      return false;
+    checkFinite(*context, op, 0, what->dtype, result, rows);
+    return true;
+  });
+}
+
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result) {
   int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));

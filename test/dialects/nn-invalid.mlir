@@ -420,6 +420,54 @@ func.func @take_along(%x: tensor<2x7xf32>, %i: tensor<3x7xi64>) {
 
 // -----
 
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x3xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected dim to be a dimension of data of rank 2, got 2}}
+  %0 = nn.index_copy %x, %i, %y dim 2 : (tensor<2x7xf32>, tensor<3xi64>, tensor<2x3xf32>) -> tensor<2x7xf32>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x3xf16>) {
+  // expected-error@+1 {{'nn.index_copy' op expected source of element type 'f32' as data, got 'f16'}}
+  %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3xi64>, tensor<2x3xf16>) -> tensor<2x7xf32>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x3xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected result of element type 'f32' as data, got 'f16'}}
+  %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3xi64>, tensor<2x3xf32>) -> tensor<2x7xf16>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3x1xi64>, %y: tensor<2x3xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected indices of rank 1, got rank 2}}
+  %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3x1xi64>, tensor<2x3xf32>) -> tensor<2x7xf32>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x3xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected result of shape [2, 7], got [2, 3]}}
+  %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3xi64>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x4xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected source of shape [2, 3], got [2, 4]}}
+  %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3xi64>, tensor<2x4xf32>) -> tensor<2x7xf32>
+  return
+}
+
+// -----
+
 // Reductions.
 
 func.func @reduce(%x: tensor<2x7xf32>) {

@@ -70,6 +70,8 @@ func.func @binary(%x: tensor<2x7xbf16>, %r: tensor<7xbf16>, %c: tensor<2x1xi1>, 
   %9 = nn.or %c, %c : (tensor<2x1xi1>, tensor<2x1xi1>) -> tensor<2x1xi1>
   // CHECK: nn.xor [[C]], [[C]] :
   %10 = nn.xor %c, %c : (tensor<2x1xi1>, tensor<2x1xi1>) -> tensor<2x1xi1>
+  // CHECK: nn.xor [[N]], [[N]] : (tensor<i64>, tensor<i64>) -> tensor<i64>
+  %xor = nn.xor %n, %n : (tensor<i64>, tensor<i64>) -> tensor<i64>
   // CHECK: nn.compare eq [[X]], [[R]] : (tensor<2x7xbf16>, tensor<7xbf16>) -> tensor<2x7xi1>
   %11 = nn.compare eq %x, %r : (tensor<2x7xbf16>, tensor<7xbf16>) -> tensor<2x7xi1>
   // CHECK: nn.compare ne [[N]], [[N]]
@@ -114,6 +116,9 @@ func.func @shapes(%x: tensor<2x7x72xf32>, %i: tensor<3x5xi32>, %j: tensor<2x4x72
   %9 = nn.gather %x, %i dim 1 : (tensor<2x7x72xf32>, tensor<3x5xi32>) -> tensor<2x3x5x72xf32>
   // CHECK: nn.take_along [[X]], [[J]] dim 1 : (tensor<2x7x72xf32>, tensor<2x4x72xi64>) -> tensor<2x4x72xf32>
   %10 = nn.take_along %x, %j dim 1 : (tensor<2x7x72xf32>, tensor<2x4x72xi64>) -> tensor<2x4x72xf32>
+  // CHECK: nn.index_copy [[X]], {{%.+}}, {{%.+}} dim 1 : (tensor<2x7x72xf32>, tensor<2xi64>, tensor<2x2x72xf32>) -> tensor<2x7x72xf32>
+  %11 = nn.slice %x starts [0, 0, 0] limits [2, 2, 72] strides [1, 1, 1] : (tensor<2x7x72xf32>) -> tensor<2x2x72xf32>
+  %12 = nn.index_copy %x, %0, %11 dim 1 : (tensor<2x7x72xf32>, tensor<2xi64>, tensor<2x2x72xf32>) -> tensor<2x7x72xf32>
   return
 }
 

@@ -104,6 +104,16 @@ def test_truth_values(tmp_path):
     p.check(tmp_path, 0)
 
 
+def test_bits(tmp_path):
+    p = Program()
+    for dtype in (torch.int32, torch.int64):
+        i, j = randint(-99, 99, 3, 17, dtype=dtype), randint(-99, 99, 17, seed=1, dtype=dtype)
+        for name, function in {"and": torch.bitwise_and, "or": torch.bitwise_or,
+                               "xor": torch.bitwise_xor}.items():
+            p.op(f"nn.{name} {{}}, {{}}", [i, j], function(i, j))
+    p.check(tmp_path, 0)
+
+
 def test_nan(tmp_path):
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -1.0])
     p = Program()
@@ -162,6 +172,9 @@ def test_movement(tmp_path):
     p.op("nn.gather {}, {} dim 1", [x, indices], x[:, indices])
     along = randint(0, 3, 2, 6, 4, dtype=torch.int32)
     p.op("nn.take_along {}, {} dim 1", [x, along], torch.gather(x, 1, along.long()))
+    rows = torch.tensor([2, 0], dtype=torch.int32)
+    p.op("nn.index_copy {}, {}, {} dim 1", [x, rows, y[:, :2].contiguous()],
+         x.index_copy(1, rows.long(), y[:, :2]))  # fmt: skip
     p.check(tmp_path, 0)
 
 

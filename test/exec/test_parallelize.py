@@ -73,6 +73,34 @@ def test_padding_is_no_index(tmp_path, options):
     assert torch.equal(got["elements"], x.gather(1, indices - 1))
 
 
+@pytest.mark.parametrize("options", ["mesh=tp=1", "mesh=tp=4", "mesh=tp=2 sequence-parallel=on", "mesh=dp=2,tp=3"])
+def test_rows_replaced_by_index(tmp_path, options):
+    # As a cache of keys is written: 6 heads, which 4 ranks do not divide, at given positions.
+    (tmp_path / "m.mlir").write_text("""func.func @main(%x: tensor<3x2x8xf32> {nn.input = "x"}, %c: tensor<3x6x7x4xf32> {nn.input = "c"}, %i: tensor<2xi64> {nn.input = "i"}, %w: tensor<24x8xf32> {nn.parameter = "w"})
+        -> (tensor<3x6x7x4xf32> {nn.output = "y"}) {
+      %0 = nn.linear %x, %w {nn.id = 0 : i64} : (tensor<3x2x8xf32>, tensor<24x8xf32>) -> tensor<3x2x24xf32>
+      %1 = nn.reshape %0 {nn.id = 1 : i64} : (tensor<3x2x24xf32>) -> tensor<3x2x6x4xf32>
+      %2 = nn.transpose %1 [0, 2, 1, 3] {nn.id = 2 : i64} : (tensor<3x2x6x4xf32>) -> tensor<3x6x2x4xf32>
+      %3 = nn.index_copy %c, %i, %2 dim 2 {nn.id = 3 : i64} : (tensor<3x6x7x4xf32>, tensor<2xi64>, tensor<3x6x2x4xf32>) -> tensor<3x6x7x4xf32>
+      return %3 : tensor<3x6x7x4xf32>
+    }""")
+    generator = torch.Generator().manual_seed(0)
+    x, c, w = (torch.randn(*shape, generator=generator) for shape in ((3, 2, 8), (3, 6, 7, 4), (24, 8)))
+    save_file({"w": w}, tmp_path / "w.safetensors")
+    for index in ([5, 0], [3, 3], [6, 7], [-1, 2]):
+        save_file({"x": x, "c": c, "i": torch.tensor(index)}, tmp_path / "x.safetensors")
+        done = run(tmp_path, f"--parallelize={options}", "--check", f"--outputs={tmp_path}/y.safetensors")
+        if index in ([6, 7], [-1, 2]):
+            assert done.returncode == 1 and "nn.index_copy" in done.stderr and "m.mlir:6" in done.stderr, done.stderr
+            assert "is out of range, expected 0 to 6" in done.stderr
+            continue
+        assert done.returncode == 0, done.stdout + done.stderr
+        want = c.clone()
+        for n, position in enumerate(index):
+            want[:, :, position] = (x[:, n] @ w.mT).reshape(3, 6, 4)
+        assert torch.allclose(load_file(tmp_path / "y.safetensors")["y"], want, atol=1e-5)
+
+
 LOOKUP = """func.func @main(%i: tensor<3x5xi64> {nn.input = "i"}, %e: tensor<31x8xf32> {nn.parameter = "e"}) -> (tensor<3x5x8xf32> {nn.output = "y"}) {
   %0 = nn.embedding %i, %e {nn.id = 0 : i64} : (tensor<3x5xi64>, tensor<31x8xf32>) -> tensor<3x5x8xf32>
   return %0 : tensor<3x5x8xf32>

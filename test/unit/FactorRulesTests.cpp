@@ -199,6 +199,10 @@ TEST_F(FactorRules, ConstantsAndShapes) {
   EXPECT_EQ(rule("2x7x8xf32 2x3x8xi64", "nn.take_along %a0, %a1 dim 1 : (tensor<2x7x8xf32>, "
                                         "tensor<2x3x8xi64>) -> tensor<2x3x8xf32>"),
             "a b c, a d c -> a d c {a=2, b=7!, c=8, d=3} linear 0");
+  EXPECT_EQ(rule("2x7x8xf32 3xi64 2x3x8xf32",
+                 "nn.index_copy %a0, %a1, %a2 dim 1 : (tensor<2x7x8xf32>, tensor<3xi64>, "
+                 "tensor<2x3x8xf32>) -> tensor<2x7x8xf32>"),
+            "a b c, d, a d c -> a b c {a=2, b=7!, c=8, d=3!} linear together 0, 2");
 }
 
 TEST_F(FactorRules, Reshape) {

@@ -67,7 +67,8 @@ int64_t CpuTarget::getPackedBytes(rt::PackingAttr packing, Type type) const {
 }
 
 bool CpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp, nn::TakeAlongOp>(op);
+  return isa<nn::LinearOp, nn::MatmulOp, nn::EmbeddingOp, nn::GatherOp, nn::TakeAlongOp,
+             nn::IndexCopyOp>(op);
 }
 
 void CpuTarget::loadDialects(MLIRContext &context) const { loadKernelDialects(context); }

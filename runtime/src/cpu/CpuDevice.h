@@ -47,6 +47,8 @@ public:
               void *result, std::string &error) override;
   bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices, void *result,
                  std::string &error) override;
+  bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
+                 const void *source, void *result, std::string &error) override;
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override;
   bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) override;
   bool reorder(const mw_rt_reorder &what, const void *input, void *result,

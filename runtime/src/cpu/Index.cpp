@@ -1,4 +1,4 @@
-//===- Index.cpp - reading by index ---------------------------------------===//
+//===- Index.cpp - rows and elements by index ------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -57,6 +57,22 @@ bool CpuDevice::takeAlong(const mw_rt_take_along &what, const void *data, const 
                     static_cast<const char *>(data) + ((o * what.size + index) * inner + j) * size,
                     size);
       }
+  return true;
+}
+
+bool CpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
+                          const void *source, void *result, std::string &error) {
+  int64_t row = what.inner * sizeOf(DType(what.dtype));
+  if (data != result)
+    std::memcpy(result, data, what.outer * what.size * row);
+  for (int64_t i = 0; i < what.count; ++i) {
+    int64_t index = loadIndex(what.index_dtype, indices, i);
+    if (index < 0 || index >= what.size)
+      return setOutOfRange(index, i, what.size, error);
+    for (int64_t o = 0; o < what.outer; ++o)
+      std::memcpy(static_cast<char *>(result) + (o * what.size + index) * row,
+                  static_cast<const char *>(source) + (o * what.count + i) * row, row);
+  }
   return true;
 }
 
