@@ -184,6 +184,9 @@ def _convert(diagnostics):
 def from_torch(module, args=(), kwargs=None) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
+    Buffers that the module writes to in place are state: each call of a session sees what the call
+    before wrote. Batch norms keep their mode: in train mode they update their running statistics.
+
     Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
     left as it was and its weights are referenced, not copied: runs see what is written to them in
     place. Weights and arguments on the meta device make a model that can be planned, not run.

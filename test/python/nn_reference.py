@@ -105,6 +105,8 @@ def _evaluate(node, x):
         return data.reshape(node.shape)
     if op == "take_along":
         return x[0].gather(a["dim"], x[1].long())
+    if op == "index_copy":
+        return x[0].index_copy(a["dim"], x[1].long(), x[2])
     if op == "reduce":
         kind = {"max": torch.amax, "min": torch.amin, "sum": torch.sum, "mean": torch.mean}
         return kind[a["kind"]](x[0], dim=a["dims"], keepdim=a["keep_dims"])
@@ -132,8 +134,12 @@ def _evaluate(node, x):
     raise AssertionError(f"no meaning given for nn.{op}")
 
 
-def run(imported, inputs, double=False):
-    """The outputs of an imported program. With `double`, in f64."""
+def run(imported, inputs, double=False, state=None):
+    """The outputs of an imported program. With `double`, in f64.
+
+    `state` maps names to values; the call updates it. None: as the module has them.
+    """
+    state = {} if state is None else state
     def own(t):
         return t.detach().double() if double and t.is_floating_point() else t.detach()
 
@@ -143,6 +149,8 @@ def run(imported, inputs, double=False):
         values[id(node)] = own(value)
     for node in imported.graph.parameters:
         values[id(node)] = own(node.attrs["tensor"])
+    for node in imported.graph.states:
+        values[id(node)] = state.get(node.attrs["key"], own(node.attrs["tensor"]))
     for node in imported.graph.nodes():
         if id(node) in values:
             continue
@@ -153,4 +161,7 @@ def run(imported, inputs, double=False):
         if not double:
             assert value.dtype == TORCH_DTYPES[node.dtype], f"{node} has type {value.dtype}"
         values[id(node)] = value
+    for write in imported.graph.writes:
+        assert write.value.shape == write.state.shape and write.value.dtype == write.state.dtype
+        state[write.state.attrs["key"]] = values[id(write.value)]
     return [values[id(o)] for o in imported.graph.outputs]

@@ -9,7 +9,7 @@ from torch import nn
 
 class Uncovered(nn.Module):
     def forward(self, x):
-        a = torch.fft.rfft(x).abs()
+        a = torch.special.bessel_j0(x)
         b = torch.linalg.inv(x)
         return a, b, torch.linalg.inv(b)
 
@@ -18,7 +18,7 @@ def test_lists_every_operation():
     with pytest.raises(ImportFailed) as failed:
         import_module(Uncovered(), (torch.eye(4),))
     found = failed.value.diagnostics
-    assert any("fft" in d.message for d in found) and any("inv" in d.message for d in found)
+    assert any("bessel" in d.message for d in found) and any("inv" in d.message for d in found)
     assert all(d.file == __file__ and d.line and d.severity == "error" for d in found)
     assert f"{__file__}:{found[0].line}: " in str(failed.value)
 
@@ -32,33 +32,6 @@ def test_dynamic_shape():
     with pytest.raises(ImportFailed) as failed:
         import_module(Dynamic(), (torch.ones(4),))
     assert failed.value.diagnostics[0].line
-
-
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("n", torch.zeros(1))
-
-    def forward(self, x):
-        self.n += 1
-        return x + self.n
-
-
-def test_buffer_written():
-    module = Counter()
-    with pytest.raises(ImportFailed, match="changes n in place"):
-        import_module(module, (torch.ones(1),))
-    assert module.n.item() == 0
-
-
-def test_input_written():
-    class Writes(nn.Module):
-        def forward(self, x):
-            x += 1
-            return x
-
-    with pytest.raises(ImportFailed, match="in place"):
-        import_module(Writes(), (torch.ones(1),))
 
 
 def test_element_type():

@@ -13,8 +13,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import ops_elementwise, ops_layers, ops_reduce, ops_shape  # noqa: F401 (they register handlers)
-from .convert import Convert, covers
+from . import (  # noqa: F401 (they register handlers)
+    ops_elementwise,
+    ops_layers,
+    ops_reduce,
+    ops_scatter,
+    ops_shape,
+    ops_trigonometric,
+)
+from .convert import Convert, covers, has_handler
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
 from .export import export
@@ -30,10 +37,11 @@ __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
 @dataclass
 class ImportedProgram:
     """The result of `import_module`."""
-    #: The program, as text in the `nn` dialect: one function, @main.
+    #: The program, as text in the `nn` dialect: its states, and one function, @main.
     mlir: str
     #: The tensors of the program's parameters, by key, in the order of its arguments. They are the
     #: module's own (not copies); constants that the import computed have keys "constant.0", ...
+    #: The states' initial values are among them.
     parameters: dict[str, torch.Tensor]
     #: The names of the program's inputs, in the order of its arguments.
     inputs: list[str]
@@ -95,17 +103,19 @@ def _describe(spec) -> str:
 def import_module(module: torch.nn.Module, args, kwargs=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode.
 
+    Only batch norms keep their mode. Buffers that the module writes to are state of the program.
     Shapes and element types are those of the arguments. The module is left as it was; its weights
     may be on the meta device. Raises ImportFailed, which lists everything that is not covered.
     """
-    exported = export(module, args, kwargs, covers)
+    exported = export(module, args, kwargs, covers, has_handler)
     graph = Convert(exported).run()
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
     graph.parameters = [p for p in graph.parameters if id(p) in live]
     return ImportedProgram(
         mlir=emit(graph),
-        parameters={p.attrs["key"]: p.attrs["tensor"] for p in graph.parameters},
+        parameters={p.attrs["key"]: p.attrs["tensor"]
+                    for p in graph.parameters + graph.states},
         inputs=[i.attrs["name"] for i in graph.inputs],
         input_shapes={i.attrs["name"]: i.shape for i in graph.inputs},
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},

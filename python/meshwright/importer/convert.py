@@ -13,9 +13,11 @@ import torch
 
 from . import forms
 from .errors import Diagnostic, ImportFailed, Uncovered
-from .export import Exported, Locations
+from .export import Exported, is_value
 from .forms import Dense, Diagonal
-from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node
+from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node, Write
+from .locations import Locations
+from .specialise import is_symbolic
 
 HANDLERS: dict[str, Callable] = {}
 
@@ -42,8 +44,18 @@ def covers(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.dtype.is_complex:
         return False
-    name = operation_name(node.target)
-    return name in HANDLERS or name.split(".")[0] in HANDLERS or name in _IGNORED | FACTORIES | _LIKE
+    return has_handler(node.target)
+
+
+def has_handler(target, is_complex: bool = False) -> bool:
+    """Whether an operation (on complex numbers) can be read."""
+    name = operation_name(target)
+    base = name.split(".")[0]
+    if is_complex:
+        from . import ops_complex
+        return base in ops_complex.OPERATIONS
+    return target is operator.getitem or name in HANDLERS or base in HANDLERS or \
+        name in _IGNORED | FACTORIES | _LIKE
 
 
 class Convert:
@@ -81,9 +93,8 @@ class Convert:
         self._arguments()
         for position, node in enumerate(self.exported.program.graph.nodes):
             if node.op == "output":
-                by_name = {n.name: n for n in self.exported.program.graph.nodes}
-                for node_name, output in self.exported.outputs:
-                    value = self.values.get(by_name[node_name])
+                for result, output in self.exported.outputs:
+                    value = self.values.get(result)
                     if value is not None:
                         self.graph.outputs.append(value)
                         self.graph.output_names.append(output)
@@ -98,9 +109,18 @@ class Convert:
                     self._report(node, str(error))
             elif node.op == "get_attr":
                 self.values[node] = None
+        self._writes(locations)
         if self.errors:
             raise ImportFailed(self.errors.values())
         return self.graph
+
+    def _writes(self, locations):
+        for state in self.graph.states:
+            result, write = self.exported.writes[state.attrs["key"]]
+            value = self.values[result]
+            if value is not None:
+                self.build.loc = locations.of(write)
+                self.graph.writes.append(Write(state, value, self.build.loc))
 
     def _report(self, node, message: str):
         loc = self.build.loc
@@ -136,11 +156,13 @@ class Convert:
                 if key in by_key:
                     self.values[fx] = by_key[key]
                     continue
-                node = self.build.make("parameter", [], tensor.shape, dtype, key=key,
-                                       aliases=exported.aliases[fx.name], tensor=tensor)
+                is_state = key in exported.writes
+                node = self.build.make("state" if is_state else "parameter", [], tensor.shape,
+                                       dtype, key=key, aliases=exported.aliases[fx.name],
+                                       tensor=tensor)
                 by_key[key] = node
-                self.graph.parameters.append(node)
-                if fx.name in exported.buffers:
+                (self.graph.states if is_state else self.graph.parameters).append(node)
+                if fx.name in exported.buffers and not is_state:
                     self._constant(node, tensor, exported.buffers[fx.name])
             self.values[fx] = node
 
@@ -152,7 +174,7 @@ class Convert:
         """Buffers that cannot be trained or loaded are values; others may be looked at."""
         if tensor.device.type not in ("cpu", "meta"):
             tensor = tensor.cpu()
-        if not persistent or not tensor.is_floating_point():
+        if is_value(tensor, persistent):
             node.form = Dense(tensor) if tensor.device.type == "meta" or tensor.numel() > 1 << 20 \
                 else forms.compress(tensor)
         if tensor.device.type != "meta":
@@ -162,6 +184,14 @@ class Convert:
 
     def _call(self, node):
         target = node.target
+        if "constant" in node.meta:
+            value = node.meta["constant"]
+            return self.build.static(forms.compress(value), value.shape, element_type(value.dtype))
+        if is_symbolic(node.meta.get("val")):
+            if any(is_symbolic(n.meta.get("val")) for n in node.all_input_nodes):
+                return None  # the first of them is reported
+            raise Uncovered(f"the result of {_display(target)} has a shape, or is a number, that "
+                            "depends on the inputs' values: it is not covered")
         if target is operator.getitem:
             source = self.values[node.args[0]]
             return None if source is None else source[node.args[1]]

@@ -76,13 +76,26 @@ class Emitter:
                     attributes = f"nn.aliases = [{names}], {attributes}"
             arguments.append(f"{self.names[id(node)]}: {tensor_type(node)} {{{attributes}}}")
         identity = 0
+        # Reads stand first: they yield the values before the call.
         for node in order:
-            if node.op in ("input", "parameter"):
+            if node.op == "state":
+                self.names[id(node)] = f"%{identity}"
+                body.append(f"    %{identity} = nn.read @{quoted(node.attrs['key'])} : "
+                            f"{tensor_type(node)}{self.location(node.loc)}\n")
+                identity += 1
+        for node in order:
+            if node.op in ("input", "parameter", "state"):
                 continue
             self.names[id(node)] = f"%{identity}"
             body.append(f"    %{identity} = {self.operation(node, identity)}"
                         f"{self.location(node.loc)}\n")
             identity += 1
+        for write in self.graph.writes:
+            body.append(f"    nn.write @{quoted(write.state.attrs['key'])}, "
+                        f"{self.names[id(write.value)]} : {tensor_type(write.state)}"
+                        f"{self.location(write.loc)}\n")
+        states = "".join(f"  nn.state @{quoted(s.attrs['key'])} : {tensor_type(s)}\n"
+                         for s in self.graph.states)
         outputs = self.graph.outputs
         results = ", ".join(f"{tensor_type(o)} {{nn.output = {quoted(n)}}}"
                             for o, n in zip(outputs, self.graph.output_names))
@@ -91,7 +104,7 @@ class Emitter:
         returned = f"    return {values} : {types}\n" if outputs else "    return\n"
         locations = "".join(self._alias(loc, name) for loc, name in self.locations.items())
         separator = ",\n                     "
-        return (f"{locations}module {{\n  func.func @main({separator.join(arguments)})\n"
+        return (f"{locations}module {{\n{states}  func.func @main({separator.join(arguments)})\n"
                 f"      -> ({results}) {{\n{''.join(body)}{returned}  }}\n}}\n")
 
     @staticmethod
@@ -132,7 +145,7 @@ class Emitter:
             return f"{a['kind']} {plain}", {}
         if op == "iota":
             return f"dim {a['dim']}", {}
-        if op in ("cumsum", "softmax", "concat", "gather", "take_along"):
+        if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy"):
             return f"{plain} dim {a['dim']}", {}
         if op == "transpose":
             return f"{plain} {ints(a['permutation'])}", {}

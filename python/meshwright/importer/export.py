@@ -5,8 +5,6 @@ import contextlib
 import inspect
 import itertools
 import logging
-import os
-import re
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +13,21 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .errors import Diagnostic, ImportFailed
-from .graph import Location
+from .functionalize import functionalize, written_placeholders, writes_to_arguments
+from .locations import Locations, is_model_file
+from .regions import inline_regions, take_apart
+from .specialise import specialise
 from .writes import remove_writes
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @contextlib.contextmanager
 def _inference_settings(module: torch.nn.Module):
-    """Evaluation mode, no caches, no fused encoder fast path; everything is put back."""
-    training = [m for m in module.modules() if m.training]
+    """Evaluation mode, no caches, no fused encoder fast path; everything is put back.
+
+    Batch norms keep their mode: one in train mode updates its running statistics.
+    """
+    training = [m for m in module.modules() if m.training and
+                not isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     configs, seen = [], set()
 
     def collect(config):
@@ -99,29 +102,123 @@ class Exported:
     buffers: dict[str, bool]
     #: Placeholder name -> other keys of the same tensor.
     aliases: dict[str, list[str]]
-    outputs: list[tuple[str, str]] = field(default_factory=list)
+    #: Values that the module returns, with their names.
+    outputs: list[tuple[torch.fx.Node, str]] = field(default_factory=list)
+    #: Key of a buffer that the module writes to -> (its value after the call, the last write).
+    writes: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
 
 
-def export(module: torch.nn.Module, args, kwargs, covers) -> Exported:
-    """Exports the module; `covers` says of a node whether it can stay as it is."""
+def export(module: torch.nn.Module, args, kwargs, covers, has_handler) -> Exported:
+    """Exports the module.
+
+    `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
+    it can be imported.
+    """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
     with _inference_settings(module):
         try:
             with torch.no_grad():
-                program = torch.export.export(module, args, kwargs, strict=False)
-                remove_writes(program.graph)
-                if all(covers(node) for node in program.graph.nodes):
-                    program.graph.eliminate_dead_code()
-                else:
-                    # Traces it all again, without operations that write to their operands.
+                program, writes, is_special = _functional(module, args, kwargs)
+                if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
+                    # Traces it all again.
                     program.graph_module.recompile()
                     program = program.run_decompositions({})
+                take_apart(program.graph, has_handler)
+                program.graph.eliminate_dead_code()
         except ImportFailed:
             raise
         except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
-    return _signature(module, program, args, kwargs)
+    result = _signature(module, program, args, kwargs)
+    values = program.graph.output_node().args[0]
+    result.writes = dict(zip(writes, zip(values[len(values) - len(writes):], writes.values())))
+    _check_writes(result)
+    return result
+
+
+def _functional(module, args, kwargs):
+    """The exported program without writes, as far as they are covered; see `functionalize`.
+
+    Also the writes to buffers, and whether shapes depended on constants."""
+    def run():
+        program = torch.export.export(module, args, kwargs, strict=False)
+        remove_writes(program.graph)
+        return program
+
+    program = run()
+    is_state = writes_to_arguments(program)
+    is_special = specialise(program.graph, _constants(program))
+    if is_special:
+        inline_regions(program.graph_module)
+    try:
+        return program, functionalize(program, _kinds(module, program)), is_special
+    except ImportFailed:
+        if is_state or is_special:
+            raise
+        return run(), {}, False
+
+
+def is_value(tensor: torch.Tensor, persistent: bool) -> bool:
+    """Whether a buffer is a value at import time: it cannot be trained or loaded."""
+    return not persistent or not tensor.is_floating_point()
+
+
+def _constants(program) -> dict[str, torch.Tensor]:
+    """Placeholder name -> value, of buffers and constants that are values and not written to."""
+    from torch.export.graph_signature import InputKind
+    written, result = written_placeholders(program.graph), {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            continue
+        is_persistent = spec.target in program.state_dict
+        tensor = (program.state_dict if is_persistent else program.constants)[spec.target]
+        if spec.arg.name not in written and tensor.device.type == "cpu" and \
+                is_value(tensor, is_persistent):
+            result[spec.arg.name] = tensor
+    return result
+
+
+def _kinds(module, program) -> dict[str, tuple[str, str]]:
+    """Placeholder name -> (kind, key), as `functionalize` wants them."""
+    from torch.export.graph_signature import InputKind
+    kinds = {InputKind.USER_INPUT: "input", InputKind.PARAMETER: "parameter",
+             InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
+    shared, result = _shared(module), {}
+    for spec in program.graph_signature.input_specs:
+        key = spec.target or getattr(spec.arg, "name", "")
+        result[getattr(spec.arg, "name", "")] = (kinds.get(spec.kind, "argument"),
+                                                 shared.get(key, [key])[0])
+    return result
+
+
+def _check_writes(exported: Exported):
+    """Refuses writes to buffers that overlap other tensors of the module."""
+    tensors = dict(exported.parameters.values())
+    problems = []
+    for key, (_, write) in exported.writes.items():
+        others = [other for other, tensor in tensors.items()
+                  if other != key and _overlap(tensor, tensors[key])]
+        if others:
+            frame = Locations().frame(write.meta.get("stack_trace") or "") or (None, None)
+            problems.append(Diagnostic(
+                f"buffer {key} is written to in place, and shares memory with {others[0]}; "
+                "expected a buffer with memory of its own", "error", *frame))
+    if problems:
+        raise ImportFailed(problems)
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata or not (a.numel() and b.numel()):
+        return False
+
+    def extent(x):
+        first = x.storage_offset()
+        last = first + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+        return first * x.element_size(), (last + 1) * x.element_size()
+
+    (a0, a1), (b0, b1) = extent(a), extent(b)
+    return a0 < b1 and b0 < a1
 
 
 def _check_inputs(args, kwargs):
@@ -191,10 +288,10 @@ def _signature(module, program, args, kwargs) -> Exported:
         result.aliases[spec.arg.name] = others
     flat = [s for s in program.graph_signature.output_specs]
     unsupported = [s for s in flat if s.kind != OutputKind.USER_OUTPUT]
-    if unsupported:
+    if unsupported:  # by an operation that does not say that it writes
         raise ImportFailed([Diagnostic(
-            f"the module changes {s.target or s.arg.name} in place; a buffer or an input that is "
-            "written to cannot be imported") for s in unsupported])
+            f"{s.target or s.arg.name} is written to in place in a way that is not covered")
+            for s in unsupported])
     result.outputs = _output_names(program, flat)
     return result
 
@@ -250,8 +347,8 @@ def _storage(tensor):
     return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def _output_names(program, specs) -> list[tuple[str, str]]:
-    """(node name, output name) of each tensor that the module returns, in order."""
+def _output_names(program, specs) -> list[tuple[torch.fx.Node, str]]:
+    """(value, output name) of each tensor that the module returns, in order."""
     from torch.export.graph_signature import TensorArgument
     spec = program.call_spec.out_spec
     tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
@@ -260,7 +357,8 @@ def _output_names(program, specs) -> list[tuple[str, str]]:
     else:
         paths = [path for path, _ in pytree.tree_flatten_with_path(_plain(tree))[0]]
     names, used = [], set()
-    for spec, path in zip(specs, paths):
+    values = program.graph.output_node().args[0]
+    for value, spec, path in zip(values, specs, paths):
         if not isinstance(spec.arg, TensorArgument):
             continue  # None, or a number
         name = ".".join(_key(p) for p in path) or "output"
@@ -268,7 +366,7 @@ def _output_names(program, specs) -> list[tuple[str, str]]:
         while name in used:
             name += "_"
         used.add(name)
-        names.append((spec.arg.name, name))
+        names.append((value, name))
     return names
 
 
@@ -279,37 +377,3 @@ def _plain(tree):
     if type(tree) in (list, tuple):
         return type(tree)(_plain(value) for value in tree)
     return tree
-
-
-def is_model_file(path: str) -> bool:
-    if path.startswith((_TORCH, "<")) or "/contextlib.py" in path or os.path.dirname(os.path.abspath(__file__)) in path:
-        return False
-    return not ("/transformers/" in path and "/transformers/models/" not in path)
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-class Locations:
-    """Where each exported operation stands in the model."""
-
-    def __init__(self):
-        self._frames: dict[str, tuple[str, int] | None] = {}
-
-    def frame(self, trace: str) -> tuple[str, int] | None:
-        """The innermost frame of the model's own code, else the innermost outside PyTorch."""
-        if trace not in self._frames:
-            frames = [(f, int(n)) for f, n in _FRAME.findall(trace)]
-            own = [f for f in frames if is_model_file(f[0])] or \
-                [f for f in frames if not f[0].startswith((_TORCH, "<"))]
-            self._frames[trace] = own[-1] if own else None
-        return self._frames[trace]
-
-    def of(self, node) -> Location:
-        frame = self.frame(node.meta.get("stack_trace") or "")
-        stack = node.meta.get("nn_module_stack") or {}
-        path = ""
-        for entry in stack.values():
-            path = entry[0] if isinstance(entry, tuple) else str(entry)
-        path = re.sub(r"@\d+", "", path)
-        return Location(path, *(frame or ("", 0)))

@@ -3,7 +3,8 @@
 """The importer's graph: `nn` operations on tensors of static shape, before they become text.
 
 A node is an operation with one result. Besides the operations of the `nn` dialect there are
-`input` and `parameter` (arguments), `static` (a value that depends on shapes and constants only,
+`input` and `parameter` (arguments), `state` (the value before the call of memory that the module
+writes to), `static` (a value that depends on shapes and constants only,
 described by its `form`, see forms.py) and `sdpa` (PyTorch's attention, before its mask is
 understood).
 """
@@ -66,16 +67,35 @@ class Node:
 
 
 @dataclass
+class Write:
+    """Of a `state` node: the value after the call."""
+    state: Node
+    value: Node
+    loc: Location | None
+
+
+@dataclass
 class Graph:
     inputs: list[Node] = field(default_factory=list)
     parameters: list[Node] = field(default_factory=list)
+    states: list[Node] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
+
+    def results(self) -> list[Node]:
+        """The values that a call leaves behind."""
+        return self.outputs + [write.value for write in self.writes]
+
+    def replace_results(self, replace: Callable[[Node], Node]):
+        self.outputs = [replace(o) for o in self.outputs]
+        for write in self.writes:
+            write.value = replace(write.value)
 
     def nodes(self) -> list[Node]:
         """The live operations: operands first, otherwise in the order of the model's code."""
         waiting, users, ready = {}, {}, []
-        stack, seen = list(self.outputs), set()
+        stack, seen = self.results(), set()
         while stack:
             node = stack.pop()
             if id(node) in seen:
@@ -98,13 +118,13 @@ class Graph:
         return order
 
     def uses(self) -> dict[int, list[Node]]:
-        """The users of each live node (an output counts as a user: None)."""
+        """The users of each live node (a result counts as a user: None)."""
         uses: dict[int, list] = {}
         for node in self.nodes():
             for operand in node.operands:
                 uses.setdefault(id(operand), []).append(node)
-        for output in self.outputs:
-            uses.setdefault(id(output), []).append(None)
+        for result in self.results():
+            uses.setdefault(id(result), []).append(None)
         return uses
 
     def rewrite(self, pattern: Callable[[Node], Node | None]) -> bool:
@@ -116,7 +136,7 @@ class Graph:
             new = pattern(node)
             if new is not None and new is not node:
                 replaced[id(node)] = new
-        self.outputs = [replaced.get(id(o), o) for o in self.outputs]
+        self.replace_results(lambda node: replaced.get(id(node), node))
         return bool(replaced)
 
 

@@ -62,7 +62,7 @@ def unfold(graph: Graph):
 
     for node in graph.nodes():
         node.operands = [unfolded(o) for o in node.operands]
-    graph.outputs = [unfolded(o) for o in graph.outputs]
+    graph.replace_results(unfolded)
 
 
 class Materialise:
@@ -76,7 +76,7 @@ class Materialise:
     def run(self):
         for node in self.graph.nodes():
             node.operands = [self.value(o, node) for o in node.operands]
-        self.graph.outputs = [self.value(o, o) for o in self.graph.outputs]
+        self.graph.replace_results(lambda node: self.value(node, node))
 
     def value(self, node: Node, user: Node) -> Node:
         if node.op != "static":

@@ -285,6 +285,18 @@ def _log_one_plus_exp(c, x) -> Node:
     return c.build.binary("add", c.build.unary("relu", x), log1p(c, tail))
 
 
+@aten("erfc")
+def erfc(c, x):
+    x = c.build.cast(x, "f64")  # near 1 the difference has few digits
+    return c.build.binary("sub", c.build.scalar(1, "f64"), c.build.unary("erf", x))
+
+
+@aten("log10")
+def log10(c, x):
+    x = wide(c, x)
+    return binary_scalar(c, "mul", c.build.unary("log", x), 1 / math.log(10))
+
+
 @aten("softplus")
 def softplus(c, x, beta=1, threshold=20):
     x = wide(c, x)
@@ -346,22 +358,26 @@ for _kind in ("eq", "ne", "lt", "le", "gt", "ge"):
         return c.build.compare(_kind, c.operand(a, dtype), c.operand(b, dtype))
 
 
-def _logical(c, op, a, b):
-    if c.dtype != "i1":
-        raise Uncovered(f"bitwise {op} on {c.dtype} is not covered; expected booleans")
-    return c.build.binary(op, c.operand(a, "i1"), c.operand(b, "i1"))
-
-
 for _op in ("and", "or", "xor"):
     aten(f"__{_op}__", f"bitwise_{_op}", f"logical_{_op}")(
-        lambda c, a, b, _op=_op: _logical(c, _op, a, b))
+        lambda c, a, b, _op=_op: binary(c, _op, a, b))
 
 
-@aten("bitwise_not", "logical_not")
+@aten("logical_not", "bitwise_not")
 def logical_not(c, x):
-    if c.dtype != "i1":
-        raise Uncovered(f"bitwise not on {c.dtype} is not covered; expected booleans")
-    return c.build.unary("not", c.operand(x, "i1"))
+    if c.dtype == "i1":
+        return c.build.unary("not", c.operand(x, "i1"))
+    return c.build.binary("sub", c.build.scalar(-1, x.dtype), x)
+
+
+@aten("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
+def shift(c, x, bits):
+    """By powers of two; PyTorch's right shift keeps the sign, as a division downward does."""
+    if isinstance(bits, Node) or not isinstance(x, Node) or not 0 <= bits < 31:
+        raise Uncovered(f"a shift by {'a tensor' if isinstance(bits, Node) else bits} is not "
+                        "covered; expected a number from 0 to 30")
+    is_left = "left" in c.fx.target.__name__ or "lshift" in c.fx.target.__name__
+    return binary(c, "mul" if is_left else "div", x, 1 << bits)
 
 
 @aten("where")

@@ -66,6 +66,7 @@ def matmul(c, a, b):
 
 @aten("outer", "ger")
 def outer(c, a, b):
+    a, b = c.operand(a, c.dtype), c.operand(b, c.dtype)
     return c.build.binary("mul", c.build.reshape(a, (a.shape[0], 1)), b)
 
 
@@ -275,13 +276,36 @@ def batch_norm(c, x, weight, bias, mean, variance, *rest):
     native = c.fx.target.__name__.startswith("_native")
     training, eps = (False, rest[1]) if native else (rest[0], rest[2])
     if training or mean is None:
-        raise Uncovered("batch_norm with the batch's own statistics is not covered")
+        return _batch_statistics(c, x, weight, bias, eps)[0]
     scale = _inverse_root(c, variance, eps)
     shape = (x.shape[1],) + (1,) * (x.rank - 2)
     centre = c.build.binary("sub", x, c.build.reshape(mean, shape))
     result = c.build.binary("mul", centre, c.build.reshape(scale, shape))
     result = _per_channel(c, result, weight, bias)
     return [result, None, None] if native else result
+
+
+def _batch_statistics(c, x, weight, bias, eps):
+    """The normalised batch, its mean and its variance."""
+    y, dims = wide(c, x), [d for d in range(x.rank) if d != 1]
+    mean, spread = c.build.reduce("mean", y, dims, True), variance(c, y, dims, 0, True)
+    result = c.build.binary("mul", c.build.binary("sub", y, mean), _inverse_root(c, spread, eps))
+    weight, bias = (None if p is None else wide(c, p) for p in (weight, bias))
+    result = c.build.cast(_per_channel(c, result, weight, bias), x.dtype)
+    return result, *(c.build.reshape(v, (x.shape[1],)) for v in (mean, spread))
+
+
+@aten("_native_batch_norm_legit_functional")
+def batch_norm_in_training(c, x, weight, bias, mean, variance, training, momentum, eps):
+    """Also the running statistics afterwards."""
+    result, own, spread = _batch_statistics(c, x, weight, bias, eps)
+    count = numel(x.shape) // x.shape[1]
+    running = []
+    for old, new in ((mean, own), (variance, binary_scalar(c, "mul", spread, count / (count - 1)))):
+        kept = binary_scalar(c, "mul", wide(c, old), 1 - momentum)
+        step = binary_scalar(c, "mul", c.build.cast(new, kept.dtype), momentum)
+        running.append(c.build.cast(c.build.binary("add", kept, step), old.dtype))
+    return [result, own, _inverse_root(c, spread, eps), *running]
 
 
 # Convolutions: patches and a linear layer.
@@ -313,15 +337,26 @@ def convolution(c, x, weight, bias=None, stride=1, padding=0, dilation=1, *rest)
     if groups == channels and weight.shape[1] == 1 and groups == out and groups > 1:
         result = _depthwise(c, x, weight, sizes, stride, dilation)
         result = _per_channel(c, result, None, bias)
-    elif groups != 1:
-        raise Uncovered(f"a convolution in {groups} groups is not covered; expected 1 group, or "
-                        "one per channel")
     else:
         patches = _patches(c, x, kernel, stride, dilation, sizes)
-        flat = c.build.reshape(weight, (out, channels * numel(kernel)))
-        result = c.build.linear(patches, flat, bias)
+        if groups == 1:
+            flat = c.build.reshape(weight, (out, channels * numel(kernel)))
+            result = c.build.linear(patches, flat, bias)
+        else:
+            result = _grouped(c, patches, weight, bias, groups)
         result = c.build.transpose(result, [0, spatial + 1, *range(1, spatial + 1)])
     return c.build.reshape(result, result.shape[1:]) if unbatched else result
+
+
+def _grouped(c, patches, weight, bias, groups):
+    """Of each group of channels a product of its own."""
+    *lead, features = patches.shape
+    out, tokens = weight.shape[0], numel(lead)
+    rows = c.build.reshape(patches, (tokens, groups, features // groups))
+    weight = c.build.reshape(weight, (groups, out // groups, features // groups))
+    result = c.build.matmul(c.build.transpose(rows, [1, 0, 2]), weight, transpose_rhs=True)
+    result = c.build.reshape(c.build.transpose(result, [1, 0, 2]), (*lead, out))
+    return result if bias is None else c.build.binary("add", result, bias)
 
 
 def _zero_padded(c, x, pads):

@@ -310,7 +310,7 @@ def index_select(c, x, dim, index):
 def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
     """gather, or a slice where the indices are known and grow evenly."""
     if index.form is not None:
-        _check_range(index, x.shape[dim])
+        check_range(index, x.shape[dim])
         values = written_out(index.form, index.shape) if isinstance(index.form, Dense) else None
         if values is not None and values.device.type != "meta" and values.numel():
             flat = values.reshape(-1)
@@ -330,7 +330,7 @@ def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
 def gather(c, x, dim, index, *, sparse_grad=False):
     dim = dim % max(x.rank, 1)
     if x.rank:
-        _check_range(index, x.shape[dim])
+        check_range(index, x.shape[dim])
     if index.form is not None and isinstance(index.form, Dense):
         varying = [d for d, n in enumerate(index.form.tensor.shape) if n > 1]
         if varying in ([], [dim]) and all(
@@ -364,7 +364,7 @@ def index(c, x, indices):
     if any(indices[d].dtype == "i1" for d in indexed):
         raise Uncovered("indexing by a boolean mask is not covered: its shape depends on values")
     for d in indexed:
-        indices[d] = _wrapped(c, indices[d], x.shape[d])
+        indices[d] = wrapped(c, indices[d], x.shape[d])
     if len(indexed) == 1:
         return take(c, x, indexed[0], indices[indexed[0]])
     adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
@@ -380,11 +380,18 @@ def index(c, x, indices):
     if _own_dimension(indices[indexed[0]], rank) == 0 and len(indexed) == 2 and rank == 1 and \
             indices[indexed[0]].shape == (x.shape[indexed[0]],):
         return _take_each(c, x, indexed[0], indices[indexed[1]])
-    # One index into the merged dimensions.
-    first, flat, inside = indexed[0], None, []
+    first, flat = indexed[0], flat_index(c, x, indices, indexed)
+    merged = numel([x.shape[d] for d in indexed])
+    x = c.build.reshape(x, x.shape[:first] + (merged,) + x.shape[first + len(indexed):])
+    return c.build.gather(x, flat, first)
+
+
+def flat_index(c, x: Node, indices, indexed) -> Node:
+    """One index into the merged dimensions `indexed`."""
+    flat, inside = None, []
     for d in indexed:
         part = c.build.cast(indices[d], "i64")
-        if _known(indices[d]) is None:
+        if known_values(indices[d]) is None:
             inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
                        c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
         if flat is not None:
@@ -396,8 +403,7 @@ def index(c, x, indices):
     if inside:
         inside = functools.reduce(lambda a, b: c.build.binary("and", a, b), inside)
         flat = c.build.select(inside, flat, c.build.scalar(merged, "i64"))
-    x = c.build.reshape(x, x.shape[:first] + (merged,) + x.shape[first + len(indexed):])
-    return c.build.gather(x, flat, first)
+    return flat
 
 
 def _take_each(c, x: Node, dim: int, index: Node) -> Node:
@@ -409,7 +415,7 @@ def _take_each(c, x: Node, dim: int, index: Node) -> Node:
     return c.build.reshape(taken, x.shape[:dim + 1] + x.shape[dim + 2:])
 
 
-def _known(index: Node):
+def known_values(index: Node):
     """The values among which those of an index are, where they are known at import time."""
     if index.form is None:
         return None
@@ -417,8 +423,8 @@ def _known(index: Node):
     return values if values.device.type != "meta" and values.numel() else None
 
 
-def _check_range(index: Node, size: int, lowest: int = 0):
-    values = _known(index)
+def check_range(index: Node, size: int, lowest: int = 0):
+    values = known_values(index)
     if values is None:
         return
     for value in (int(values.min()), int(values.max())):
@@ -426,11 +432,11 @@ def _check_range(index: Node, size: int, lowest: int = 0):
             raise Uncovered(f"index {value} is out of range, expected {lowest} to {size - 1}")
 
 
-def _wrapped(c, index: Node, size: int) -> Node:
+def wrapped(c, index: Node, size: int) -> Node:
     """Negative indices count from the end."""
-    values = _known(index)
+    values = known_values(index)
     if values is not None:
-        _check_range(index, size, -size)
+        check_range(index, size, -size)
         if not bool((values < 0).any()):
             return index
         form = index.form
@@ -446,7 +452,7 @@ def _wrapped(c, index: Node, size: int) -> Node:
 
 def _non_negative(x: Node, depth: int = 8) -> bool:
     """Whether no element of an integer value can be negative, as far as few operations show."""
-    values = _known(x)
+    values = known_values(x)
     if values is not None:
         return bool((values >= 0).all())
     if x.op in ("iota", "relu", "abs") or x.dtype == "i1":

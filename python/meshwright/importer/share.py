@@ -11,7 +11,7 @@ def share(graph: Graph):
 
     def pattern(node: Node):
         keep.append(node)
-        if node.op in ("input", "parameter", "static", "constant"):
+        if node.op in ("input", "parameter", "state", "static", "constant"):
             return None
         key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
                repr(node.attrs))

@@ -1,0 +1,113 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Trigonometric and hyperbolic functions and their inverses.
+
+The inverses are computed in f64: they take steps that lose digits.
+"""
+import math
+
+from .convert import aten
+from .graph import FLOATS, Node
+from .ops_elementwise import binary_scalar, expm1, log1p, wide
+
+
+def _atan(c, x) -> Node:
+    """atan(x) = 2 atan(x / (1 + sqrt(1 + x^2))), of which the series needs few terms."""
+    b, sign = c.build, x
+    number = lambda value: b.scalar(value, "f64")
+    x = b.unary("abs", x)
+    # Of large numbers by the inverse, whose square does not overflow.
+    large = b.compare("gt", x, number(1))
+    x = b.select(large, b.unary("reciprocal", x), x)
+    for _ in range(2):
+        root = b.unary("sqrt", b.binary("add", b.binary("mul", x, x), number(1)))
+        x = b.binary("div", x, b.binary("add", root, number(1)))
+    square, series = b.binary("mul", x, x), None
+    for n in range(25, -1, -2):
+        term = number((-1) ** (n // 2) / n)
+        series = term if series is None else b.binary("add", b.binary("mul", series, square), term)
+    result = b.binary("mul", b.binary("mul", series, x), number(4))
+    result = b.select(large, b.binary("sub", number(math.pi / 2), result), result)
+    return b.select(b.compare("lt", sign, number(0)), b.unary("neg", result), result)
+
+
+def _in_f64(c, x):
+    return c.build.cast(c.operand(x, c.dtype) if not isinstance(x, Node) or
+                        x.dtype not in FLOATS else x, "f64")
+
+
+@aten("atan", "arctan")
+def atan(c, x):
+    return _atan(c, _in_f64(c, x))
+
+
+@aten("asin", "arcsin", "acos", "arccos")
+def asin(c, x):
+    """asin(x) = atan(x / sqrt((1 - x)(1 + x))); acos(x) = 2 atan(sqrt((1 - x) / (1 + x)))"""
+    x = _in_f64(c, x)
+    one = c.build.scalar(1, "f64")
+    below, above = c.build.binary("sub", one, x), c.build.binary("add", one, x)
+    if "cos" in c.fx.target.__name__:
+        ratio = c.build.unary("sqrt", c.build.binary("div", below, above))
+        return binary_scalar(c, "mul", _atan(c, ratio), 2)
+    root = c.build.unary("sqrt", c.build.binary("mul", below, above))
+    return _atan(c, c.build.binary("div", x, root))
+
+
+@aten("atan2", "arctan2")
+def atan2(c, y, x):
+    """Twice the angle of the point halfway between (x, y) and the positive axis of its length."""
+    y, x = _in_f64(c, y), _in_f64(c, x)
+    b, number = c.build, lambda value: c.build.scalar(value, "f64")
+    # Both sizes over the larger one: neither overflows nor vanishes.
+    size = b.binary("maximum", b.unary("abs", x), b.unary("abs", y))
+    is_zero = b.compare("eq", size, number(0))
+    size = b.select(is_zero, number(1), size)
+    x, y = b.binary("div", x, size), b.binary("div", y, size)
+    angle = _atan(c, b.binary("div", y, b.select(b.compare("eq", x, number(0)), number(1e-300), x)))
+    turn = b.select(b.compare("lt", y, number(0)), number(-math.pi), number(math.pi))
+    return b.select(b.compare("lt", x, number(0)), b.binary("add", angle, turn), angle)
+
+
+@aten("tan")
+def tan(c, x):
+    x = wide(c, x)
+    return c.build.binary("div", c.build.unary("sin", x), c.build.unary("cos", x))
+
+
+@aten("sinh", "cosh")
+def sinh(c, x):
+    """Halves of e^x and e^-x; the sine by expm1, which keeps small numbers."""
+    x = wide(c, x)
+    if "cosh" in c.fx.target.__name__:
+        both = c.build.binary("add", c.build.unary("exp", x),
+                              c.build.unary("exp", c.build.unary("neg", x)))
+    else:
+        both = c.build.binary("sub", expm1(c, x), expm1(c, c.build.unary("neg", x)))
+    return binary_scalar(c, "mul", both, 0.5)
+
+
+@aten("asinh", "acosh", "atanh", "arcsinh", "arccosh", "arctanh")
+def asinh(c, x):
+    x, b = _in_f64(c, x), c.build
+    name, one = c.fx.target.__name__.split(".")[0][-4:], b.scalar(1, "f64")
+    if name == "tanh":
+        ratio = b.binary("div", b.binary("add", x, x), b.binary("sub", one, x))
+        return binary_scalar(c, "mul", log1p(c, ratio), 0.5)
+    square = b.binary("mul", x, x)
+    if name == "cosh":
+        root = b.unary("sqrt", b.binary("sub", square, one))
+        return b.unary("log", b.binary("add", x, root))
+    size = b.unary("abs", x)
+    root = b.unary("sqrt", b.binary("add", square, one))
+    # |x| + (sqrt(1 + x^2) - 1), without the difference
+    result = log1p(c, b.binary("add", size, b.binary("div", square, b.binary("add", root, one))))
+    result = b.select(b.compare("eq", size, b.scalar(math.inf, "f64")), size, result)
+    return b.select(b.compare("lt", x, b.scalar(0, "f64")), b.unary("neg", result), result)
+
+
+@aten("hypot")
+def hypot(c, x, y):
+    x, y = _in_f64(c, x), _in_f64(c, y)
+    squares = c.build.binary("mul", x, x), c.build.binary("mul", y, y)
+    return c.build.unary("sqrt", c.build.binary("add", *squares))

@@ -1,0 +1,121 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Shapes and numbers that depend on values, where the values are constants.
+
+    i = nonzero(mask)      # [u0, 1], where mask is a constant: [3, 1]
+    n = sym_size(i, 0)     # u0: 3
+    y = x[:, flatten(i)]   # [2, u0]: [2, 3]
+
+torch.export gives such shapes names. This computes what depends on constants alone, and infers the
+other shapes again.
+"""
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx.node import map_arg
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_ASSERTIONS = {"_assert_scalar", "_assert_async", "sym_constrain_range_for_size",
+               "sym_constrain_range"}
+# Larger values are not computed at import.
+_LARGEST = 1 << 22
+
+
+def is_symbolic(value) -> bool:
+    """Whether a value is a number that is not known, or has such a shape."""
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(n, int) for n in value.shape)
+    if isinstance(value, (list, tuple)):
+        return any(map(is_symbolic, value))
+    return isinstance(value, _SYMBOLS)
+
+
+def specialise(graph: torch.fx.Graph, constants: dict[str, torch.Tensor]) -> bool:
+    """Puts in what `constants` (by the names of placeholders) decide; whether there was any.
+
+    Nodes whose value is known get it as `meta["constant"]`.
+    """
+    if not any(is_symbolic(n.meta.get("val")) for n in graph.nodes):
+        return False
+    return _Specialise(graph, constants).run()
+
+
+class _Unknown(Exception):
+    pass
+
+
+class _Specialise:
+    def __init__(self, graph, constants):
+        self.graph, self.constants = graph, constants
+        self.known: dict = {}
+        self.mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes
+                                      if n.op == "placeholder"])
+
+    def run(self) -> bool:
+        numbers, changed = {}, set()
+        for node in list(self.graph.nodes):
+            node.args, node.kwargs = map_arg((node.args, node.kwargs),
+                                             lambda n: numbers.get(n, n))
+            symbolic = is_symbolic(node.meta.get("val"))
+            if node.op != "call_function":
+                continue
+            if _base(node) in _ASSERTIONS and not node.all_input_nodes:
+                self.graph.erase_node(node)
+            elif symbolic and self._is_known(node):
+                value = self.known[node]
+                if isinstance(value, torch.Tensor):
+                    node.meta["constant"] = value
+                    with self.mode:
+                        node.meta["val"] = torch.empty(value.shape, dtype=value.dtype)
+                    changed.add(node)
+                elif isinstance(value, (int, float)):
+                    numbers[node] = value
+            elif symbolic or changed.intersection(node.all_input_nodes):
+                if self._infer(node):
+                    changed.add(node)
+        for node in reversed(numbers):
+            if not node.users:
+                self.graph.erase_node(node)
+        return bool(numbers or changed)
+
+    def _infer(self, node) -> bool:
+        values = [n.meta.get("val") for n in node.all_input_nodes]
+        if any(v is None or is_symbolic(v) for v in values):
+            return False
+        args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        with self.mode:
+            node.meta["val"] = node.target(*args, **kwargs)
+        return True
+
+    def _is_known(self, node) -> bool:
+        try:
+            self._value(node)
+        except (_Unknown, RecursionError):
+            return False
+        return True
+
+    def _value(self, node):
+        if node not in self.known:
+            if node.op == "placeholder" and node.name in self.constants:
+                self.known[node] = self.constants[node.name]
+            elif node.op != "call_function" or not _is_pure(node):
+                raise _Unknown
+            else:
+                args, kwargs = map_arg((node.args, node.kwargs), self._value)
+                size = node.meta.get("val")
+                if isinstance(size, torch.Tensor) and not is_symbolic(size) and \
+                        size.numel() > _LARGEST:
+                    raise _Unknown
+                self.known[node] = node.target(*args, **kwargs)
+        return self.known[node]
+
+
+def _base(node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.removeprefix("aten::") if schema else ""
+
+
+def _is_pure(node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return getattr(node.target, "__module__", "") in ("_operator", "math")
+    return not schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags

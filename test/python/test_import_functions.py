@@ -1,0 +1,127 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Functions that the importer composes of others, and those that PyTorch takes apart."""
+import meshwright as mw
+import pytest
+import torch
+import torch.nn.functional as F
+from meshwright.importer import ImportFailed, import_module
+from torch import nn
+
+
+class Call(nn.Module):
+    def __init__(self, *functions):
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *args):
+        return tuple(f(*args) for f in self.functions)
+
+
+def check(functions, *args, rtol=1e-5, mesh=None):
+    """Runs the functions and compares with PyTorch in f64."""
+    module = Call(*functions)
+    plan = mw.from_torch(module, args).parallelize(mesh=mesh or {"tp": 1})
+    wide = [a.double() if a.is_floating_point() else a for a in args]
+    for got, own, want in zip(plan.run(*args), module(*args), module(*wide), strict=True):
+        assert (got.dtype, got.shape) == (own.dtype, own.shape)
+        want = want.double()
+        size = want.abs()[want.isfinite()].max().item() if want.isfinite().any() else 1
+        torch.testing.assert_close(got.double(), want, rtol=rtol, atol=rtol * size,
+                                   equal_nan=True)
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+SMALL = torch.tensor([-1.0, -0.9999, -0.5, -1e-3, -1e-20, -0.0, 0.0, 1e-20, 0.25, 0.7, 0.99999, 1])
+LARGE = torch.tensor([-3e38, -1e20, -100.0, -3.0, -1.5, 1.25, 2, 60, 1e4, 1e30, 3e38, torch.inf])
+
+
+@pytest.mark.parametrize("name", ["acos", "asin", "atanh", "arccos", "atan", "sinh", "asinh"])
+def test_trigonometric(name):
+    function = getattr(torch, name)
+    x = SMALL[1:-1] if name == "atanh" else SMALL
+    for got, want in zip(mw.from_torch(Call(function), (x,)).parallelize(mesh={"tp": 1}).run(x),
+                         (function(x.double()).float(),)):
+        torch.testing.assert_close(got, want, rtol=3e-7, atol=0)
+
+
+def test_trigonometric_of_large_numbers():
+    check([torch.atan, torch.asinh], LARGE, rtol=3e-7)
+    check([torch.acosh], LARGE.abs(), rtol=3e-7)
+    check([torch.cosh, torch.sinh, torch.tan, torch.erfc], randn(40) * 3)
+    check([torch.log10], randn(40).abs())
+
+
+def test_angles():
+    y, x = torch.cartesian_prod(*[torch.tensor([-2.0, -1e-3, 0.0, 1e-20, 3.0, 1e30])] * 2).unbind(1)
+    check([torch.atan2], y, x, rtol=3e-7)
+
+
+def test_bits():
+    i, j = torch.arange(-7, 9), torch.arange(16).flip(0)
+    check([torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor, lambda i, j: ~i,
+           lambda i, j: i << 3, lambda i, j: (i >> 1) & 5, lambda i, j: i.int() | 8,
+           torch.logical_and, lambda i, j: torch.logical_not(i)], i, j, rtol=0)
+
+
+def test_aliases():
+    x, y = randn(3, 4), randn(3, 4, seed=1)
+    check([torch.multiply, torch.subtract, torch.true_divide, lambda x, y: torch.absolute(x),
+           torch.greater, torch.not_equal, lambda x, y: x.swapaxes(0, 1), torch.hypot,
+           lambda x, y: torch.vstack([x, y]), lambda x, y: torch.stack(torch.meshgrid(
+               x[0], y[:, 0], indexing="ij")), torch.inner, lambda x, y: F.glu(x),
+           lambda x, y: torch.tensordot(x, y, ([1], [1])), lambda x, y: torch.aminmax(x)[0],
+           lambda x, y: F.softshrink(x), lambda x, y: torch.std_mean(x, 1)[1],
+           lambda x, y: F.prelu(x, y[0, :1]), lambda x, y: torch.dist(x, y)], x, y)
+
+
+def test_types_are_promoted():
+    x = randn(3)
+    check([lambda x: torch.outer(x, torch.arange(4, dtype=torch.float64) / 3).float()], x)
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"dp": 2, "tp": 2}], ids=str)
+def test_fourier(mesh):
+    x, fft = randn(3, 6, 5), torch.fft
+    check([lambda x: fft.fft(x).real, lambda x: fft.fftn(x, dim=(1, 2)).imag,
+           lambda x: fft.fft(fft.fft(x, dim=-1), dim=1).real, lambda x: fft.rfft(x, norm="ortho").abs(),
+           lambda x: fft.irfft(fft.rfft(x), n=5), lambda x: fft.irfft2(fft.rfft2(x) * 2, s=(6, 5)),
+           lambda x: fft.ifft(x + 0j, dim=1).imag], x, mesh=mesh)
+
+
+@pytest.mark.parametrize("groups, out", [(2, 6), (3, 3), (6, 12)])
+def test_grouped_convolution(groups, out):
+    w, b, x = randn(out, 6 // groups, 3, 2), randn(out, seed=1), randn(2, 6, 7, 5, seed=2)
+    check([lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=1, groups=groups),
+           lambda x, w, b: F.conv1d(x[:, :, 0], w[..., 0], groups=groups)], x, w, b)
+
+
+def test_rows_by_index():
+    x, y, i = randn(2, 6, 4), randn(2, 2, 4, seed=1), torch.tensor([5, 1])
+    put = lambda at, value, **kw: lambda x, y, i: torch.ops.aten.index_put(
+        x, at(i), value(y), **kw)
+    check([lambda x, y, i: x.index_copy(1, i, y), lambda x, y, i: x.index_fill(1, i, 2.0),
+           lambda x, y, i: x.index_add(1, i, y, alpha=3), lambda x, y, i: x.scatter(1, i[
+               None, :, None].expand(2, 2, 4), y), lambda x, y, i: x.scatter_add(1, i[
+                   None, :, None].expand(2, 2, 4), y),
+           put(lambda i: [None, i - 6], lambda y: y), put(lambda i: [i // 3], lambda y: y[0, 0]),
+           put(lambda i: [torch.arange(2)[:, None], i], lambda y: y),
+           put(lambda i: [i // 3, None, i // 2], lambda y: y[0, :, :1].expand(2, 6)),
+           put(lambda i: [None, i], lambda y: y, accumulate=True),
+           put(lambda i: [None, torch.tensor([2, 3])], lambda y: y),
+           lambda x, y, i: torch.where(x > 0, x, 0).masked_fill(x > 1, 1)], x, y, i)
+
+
+def test_positions_out_of_range():
+    x, y = randn(6, 4), randn(2, 4, seed=1)
+    for function in (lambda x, y, i: x.index_copy(0, i, y), lambda x, y, i: x.index_add(0, i, y)):
+        plan = mw.from_torch(Call(function), (x, y, torch.tensor([0, 1]))).parallelize(mesh={"tp": 1})
+        with pytest.raises(mw.Error, match="index 6 at position 1 is out of range"):
+            plan.run(x, y, torch.tensor([0, 6]))
+    with pytest.raises(ImportFailed, match="index 6 is out of range"):
+        import_module(Call(lambda x, y: x.index_copy(0, torch.tensor([0, 6]), y)), (x, y))
+    with pytest.raises(ImportFailed, match="a shift by a tensor"):
+        import_module(Call(lambda i: i << i), (torch.arange(3),))
