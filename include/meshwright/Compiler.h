@@ -167,9 +167,8 @@ struct OutputDifference {
 };
 
 struct CheckResult {
-  /// Those of the outputs, then of the states that the entry writes.
   std::vector<OutputDifference> outputs;
-  /// Whether all outputs are within the tolerance.
+  /// Whether all outputs and states are within the tolerance.
   bool passed = true;
   /// If they are not: the first value in program order that differs, as text.
   std::string firstDifference;
@@ -331,7 +330,7 @@ public:
   Result<CompileSummary> compile(std::string_view path, std::string_view target = "");
 
   /// Runs an entry of the plan (empty: the default one), runs the unsharded program on one rank,
-  /// and compares the outputs and the new states. A negative tolerance stands for that of the
+  /// and compares the outputs and the state after it. A negative tolerance stands for that of the
   /// outputs' types: f32 1e-5, bf16 2e-2.
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1,
                             std::string_view entry = "");

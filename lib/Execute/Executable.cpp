@@ -10,7 +10,9 @@
 #include "Jit.h"
 #include "Signature.h"
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Program/Lower.h"
+#include "meshwright/passes/Pipeline.h"
 #include "meshwright/runtime/include/Cpu.h"
 #include "meshwright/runtime/include/Progress.h"
 
@@ -55,11 +57,22 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
     entry.constants.push_back(own(std::move(constant)));
 }
 
-FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions &options) {
-  SmallVector<func::FuncOp> entries = getEntries(module);
-  llvm::erase_if(entries, [&](func::FuncOp entry) {
-    return !options.entry.empty() && entry.getName() != options.entry;
-  });
+FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &options) {
+  // A program that runs as it is still reads and writes its state by name.
+  OwningOpRef<ModuleOp> bound;
+  ModuleOp module = given;
+  if (!given.getOps<nn::StateOp>().empty()) {
+    bound = given.clone();
+    module = *bound;
+    if (failed(bindState(module)))
+      return failure();
+  }
+  SmallVector<func::FuncOp> entries;
+  for (FunctionOpInterface function : nn::getEntries(module)) {
+    auto entry = dyn_cast<func::FuncOp>(*function);
+    if (entry && (options.entry.empty() || entry.getName() == options.entry))
+      entries.push_back(entry);
+  }
   if (entries.empty())
     return emitError(module.getLoc(), "the module has no entry")
            << (options.entry.empty() ? "" : " '" + options.entry + "'")
@@ -74,10 +87,11 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
   lowering.probes = options.probes;
   lowering.schedule = options.schedule;
   lowering.target = target;
+  Signatures signatures(module, description);
   std::vector<LoweredProgram> lowered;
   for (auto [i, function] : llvm::enumerate(entries)) {
     lowering.symbol = rt::getEntrySymbol(i);
-    if (failed(readSignature(function, description)))
+    if (failed(signatures.add(function)))
       return failure();
     FailureOr<LoweredProgram> code = lowerProgram(function, lowering);
     if (failed(code))
@@ -85,7 +99,8 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp module, const CompileOptions 
     addCode(*code, description.entries.back(), description);
     lowered.push_back(std::move(*code));
   }
-  addInitialParameters(description);
+  if (failed(signatures.finish()))
+    return failure();
   auto objects = compileObjects(lowered, *target, &program.statistics);
   if (!objects)
     return emitError(entries.front().getLoc()) << llvm::toString(objects.takeError());

@@ -8,7 +8,6 @@
 #include "Signature.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
-#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Program/Lower.h"
 
@@ -22,8 +21,8 @@ namespace {
 /// been added.
 class SignatureReader {
 public:
-  SignatureReader(func::FuncOp main, rt::ProgramDescription &program)
-      : main(main), mesh(dist::getSpmdMesh(main)), program(program) {}
+  SignatureReader(func::FuncOp main, rt::ProgramDescription &program, std::vector<bool> &isPlaced)
+      : main(main), mesh(dist::getSpmdMesh(main)), program(program), isPlaced(isPlaced) {}
 
   FailureOr<rt::EntryDescription> read();
 
@@ -36,11 +35,12 @@ private:
   LogicalResult readParameter(DictionaryAttr attrs, rt::ProgramValue &value);
   int64_t addParameter(rt::ProgramValue value);
   FailureOr<int64_t> addState(rt::ProgramValue value);
-  LogicalResult readInitial(rt::ProgramState &state);
 
   func::FuncOp main;
   dist::MeshAttr mesh;
   rt::ProgramDescription &program;
+  /// By state: whether its layout is known.
+  std::vector<bool> &isPlaced;
 };
 
 } // namespace
@@ -144,44 +144,23 @@ static std::string toBytes(const APInt &bits) {
   return bytes;
 }
 
-/// Reads the value with which a state begins from its `nn.state` op.
-LogicalResult SignatureReader::readInitial(rt::ProgramState &state) {
-  Operation *op =
-      SymbolTable::lookupSymbolIn(main->getParentOfType<ModuleOp>(), state.value.name);
-  if (!op)
-    return emitError(main.getLoc(), "'")
-           << main.getName() << "' uses state '" << state.value.name
-           << "', which the module does not have";
-  if (auto fill = op->getAttr("fill")) {
-    if (auto number = dyn_cast<FloatAttr>(fill))
-      state.fill = toBytes(number.getValue().bitcastToAPInt());
-    else if (auto number = dyn_cast<IntegerAttr>(fill))
-      state.fill = toBytes(number.getValue());
-    if (int64_t(state.fill.size()) == rt::sizeOf(state.value.type))
-      return success();
-    return op->emitOpError("is filled with ")
-           << fill << ", expected a value of type " << rt::nameOf(state.value.type);
-  }
-  auto parameter = op->getAttrOfType<StringAttr>("parameter");
-  state.parameter = parameter ? parameter.str() : state.value.name;
-  return success();
-}
-
+/// Returns the index of a state. The first use of a state tells its layout.
 FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
   for (auto [i, known] : llvm::enumerate(program.states)) {
     if (known.value.name != value.name)
       continue;
+    if (!isPlaced[i])
+      known.value = value;
+    isPlaced[i] = true;
     if (describeParts(known.value) != describeParts(value))
       return emitError(main.getLoc(), "state '")
              << value.name << "' is " << describeParts(value) << " in '" << main.getName()
              << "', expected " << describeParts(known.value) << " as it is used before";
     return i;
   }
-  rt::ProgramState state{std::move(value), "", ""};
-  if (failed(readInitial(state)))
-    return failure();
-  program.states.push_back(std::move(state));
-  return program.states.size() - 1;
+  return emitError(main.getLoc(), "'")
+         << main.getName() << "' uses state '" << value.name
+         << "', which the module does not have";
 }
 
 //===----------------------------------------------------------------------===//
@@ -208,11 +187,12 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
   auto find = [&](StringRef name) { return attrs ? attrs.getAs<StringAttr>(name) : StringAttr(); };
   StringAttr input = find(nn::NnDialect::kInputAttr);
   StringAttr parameter = find(nn::NnDialect::kParameterAttr);
-  StringAttr state = find(kStateAttr);
+  StringAttr state = find(nn::NnDialect::kStateAttr);
   if (!input + !parameter + !state != 2)
     return emitError(main.getLoc(), "argument ")
            << index << " of '" << main.getName() << "' needs one of '" << nn::NnDialect::kInputAttr
-           << "', '" << nn::NnDialect::kParameterAttr << "' and '" << kStateAttr << "'";
+           << "', '" << nn::NnDialect::kParameterAttr << "' and '" << nn::NnDialect::kStateAttr
+           << "'";
   rt::ProgramValue value;
   value.name = (input ? input : parameter ? parameter : state).str();
   if (failed(readValue(main.getArgument(index).getType(), attrs, "argument '" + value.name + "'",
@@ -240,7 +220,7 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
 LogicalResult SignatureReader::readResult(unsigned index, rt::EntryDescription &entry) {
   DictionaryAttr attrs = main.getResultAttrDict(index);
   auto name = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kOutputAttr) : StringAttr();
-  auto state = attrs ? attrs.getAs<StringAttr>(kStateAttr) : StringAttr();
+  auto state = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kStateAttr) : StringAttr();
   rt::ProgramValue value;
   value.name = state  ? state.str()
                : name ? name.str()
@@ -294,25 +274,60 @@ FailureOr<rt::EntryDescription> SignatureReader::read() {
 // Programs
 //===----------------------------------------------------------------------===//
 
-SmallVector<func::FuncOp> getEntries(ModuleOp module) {
-  SmallVector<func::FuncOp> entries;
-  for (auto function : module.getOps<func::FuncOp>())
-    if (function.isPublic() && !function.isExternal()) {
-      bool isMain = function.getName() == "main";
-      entries.insert(isMain ? entries.begin() : entries.end(), function);
-    }
-  return entries;
+Signatures::Signatures(ModuleOp module, rt::ProgramDescription &program)
+    : module(module), program(program) {
+  for (auto op : module.getOps<nn::StateOp>()) {
+    rt::ProgramState &state = program.states.emplace_back();
+    state.value.name = op.getSymName().str();
+    state.parameter = op.getInitialParameter().str();
+    if (auto fill = dyn_cast_or_null<FloatAttr>(op.getFillAttr()))
+      state.fill = toBytes(fill.getValue().bitcastToAPInt());
+    else if (auto fill = dyn_cast_or_null<IntegerAttr>(op.getFillAttr()))
+      state.fill = toBytes(fill.getValue());
+  }
+  isPlaced.assign(program.states.size(), false);
 }
 
-LogicalResult readSignature(func::FuncOp function, rt::ProgramDescription &program) {
-  FailureOr<rt::EntryDescription> entry = SignatureReader(function, program).read();
+LogicalResult Signatures::add(func::FuncOp function) {
+  FailureOr<rt::EntryDescription> entry = SignatureReader(function, program, isPlaced).read();
   if (failed(entry))
     return failure();
+  if (program.entries.empty())
+    mesh = dist::getSpmdMesh(function);
   program.entries.push_back(std::move(*entry));
   return success();
 }
 
-void addInitialParameters(rt::ProgramDescription &program) {
+/// Reads a state that no entry uses. Its op has its sharding.
+LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
+  RankedTensorType type = op.getMemoryType();
+  value.type = rt::DType(getTypeCode(type.getElementType()));
+  value.shape = value.localShape = type.getShape();
+  auto sharding = op->getAttrOfType<dist::ShardingAttr>(dist::DistDialect::kShardingAttr);
+  if (!mesh || !sharding) {
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    return success();
+  }
+  FailureOr<dist::Layout> layout =
+      dist::getLayout(sharding, mesh, value.shape, [&] { return op.emitOpError(); });
+  if (failed(layout))
+    return failure();
+  value.sharding = dist::toString(*layout, mesh);
+  value.layout = convertLayout(*layout, mesh);
+  value.localShape = value.layout.getLocalShape();
+  value.unreduced = convertAxes(layout->unreduced, mesh);
+  return success();
+}
+
+LogicalResult Signatures::finish() {
+  size_t next = 0;
+  for (auto op : module.getOps<nn::StateOp>()) {
+    if (!isPlaced[next] && failed(readUnused(op, program.states[next].value)))
+      return failure();
+    ++next;
+  }
+  // A parameter that only the initial value of a state needs has no argument.
   for (const rt::ProgramState &state : program.states) {
     if (state.parameter.empty() || program.findParameter(state.parameter) >= 0)
       continue;
@@ -324,6 +339,7 @@ void addInitialParameters(rt::ProgramDescription &program) {
       value.layout.dims.push_back({{size, size, {}}});
     program.parameters.push_back(std::move(value));
   }
+  return success();
 }
 
 } // namespace meshwright

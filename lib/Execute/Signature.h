@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_LIB_EXECUTE_SIGNATURE_H
 #define MESHWRIGHT_LIB_EXECUTE_SIGNATURE_H
 
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/runtime/include/Program.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -15,18 +17,27 @@
 
 namespace meshwright {
 
-/// The attribute of arguments and results that are a state.
-inline constexpr llvm::StringLiteral kStateAttr = "nn.state";
+/// Reads the signatures of entries to the description of a program: its entries, and the
+/// parameters and states that they share. The module's state is bound (see `bind-state`).
+class Signatures {
+public:
+  /// Adds all states of the module, in order.
+  Signatures(mlir::ModuleOp module, rt::ProgramDescription &program);
+  /// Adds an entry. Fails after an error.
+  mlir::LogicalResult add(mlir::func::FuncOp function);
+  /// Adds what no entry uses: the layouts of other states, and the parameters with which states
+  /// begin. Fails after an error.
+  mlir::LogicalResult finish();
 
-/// The entries of a module: its public functions with a body, in order, `main` first.
-llvm::SmallVector<mlir::func::FuncOp> getEntries(mlir::ModuleOp module);
+private:
+  mlir::LogicalResult readUnused(nn::StateOp op, rt::ProgramValue &value);
 
-/// Adds an entry to a program's description: its signature, and the parameters and states that no
-/// entry before it has. Fails after an error.
-mlir::LogicalResult readSignature(mlir::func::FuncOp function, rt::ProgramDescription &program);
-
-/// Adds the parameters that only the initial values of states need.
-void addInitialParameters(rt::ProgramDescription &program);
+  mlir::ModuleOp module;
+  rt::ProgramDescription &program;
+  dist::MeshAttr mesh;
+  /// By state: whether its layout is known.
+  std::vector<bool> isPlaced;
+};
 
 } // namespace meshwright
 

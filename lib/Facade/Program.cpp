@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Execute/Signature.h"
 #include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/compose/Compose.h"
@@ -128,7 +127,7 @@ DiagnosticCollector::DiagnosticCollector(mlir::MLIRContext *context)
 //===----------------------------------------------------------------------===//
 
 mlir::FunctionOpInterface meshwright::getEntry(ModuleOp module, llvm::StringRef name) {
-  for (mlir::func::FuncOp entry : getEntries(module))
+  for (mlir::FunctionOpInterface entry : nn::getEntries(module))
     if (name.empty() || entry.getName() == name)
       return entry;
   return nullptr;
@@ -229,7 +228,7 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
   auto input = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kInputAttr);
   auto parameter = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kParameterAttr);
   if (!input && !parameter &&
-      function.getArgAttrOfType<mlir::StringAttr>(index, kStateAttr))
+      function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kStateAttr))
     return mlir::success();
   if (!input == !parameter)
     return emitError() << "has " << (input ? "both" : "none")
@@ -263,7 +262,7 @@ mlir::LogicalResult PortReader::readResult(mlir::FunctionOpInterface function, u
     return function.emitError() << "result " << index << " of '" << function.getName() << "' ";
   };
   auto name = function.getResultAttrOfType<mlir::StringAttr>(index, NnDialect::kOutputAttr);
-  if (!name && function.getResultAttrOfType<mlir::StringAttr>(index, kStateAttr))
+  if (!name && function.getResultAttrOfType<mlir::StringAttr>(index, NnDialect::kStateAttr))
     return mlir::success();
   if (!name)
     return emitError() << "has no 'nn.output'";
@@ -279,7 +278,7 @@ mlir::LogicalResult PortReader::readResult(mlir::FunctionOpInterface function, u
 }
 
 FailureOr<Ports> PortReader::read(ModuleOp module) {
-  for (mlir::func::FuncOp function : getEntries(module)) {
+  for (mlir::FunctionOpInterface function : nn::getEntries(module)) {
     Entry &entry = ports.entries.emplace_back();
     entry.name = function.getName().str();
     inputs.clear(), parameters.clear(), outputs.clear();
@@ -292,6 +291,17 @@ FailureOr<Ports> PortReader::read(ModuleOp module) {
   }
   if (ports.entries.empty())
     return module.emitError("expected a function 'main' with a body, or another public function");
+  for (auto state : module.getOps<nn::StateOp>()) {
+    FailureOr<Port> port = getPort(state.getSymNameAttr(), state.getMemoryType(), nullptr,
+                                   [&] { return state.emitOpError(); });
+    if (failed(port))
+      return failure();
+    ports.states.push_back(*port);
+    // A parameter that only the state's initial value needs is a parameter of the program.
+    port->name = state.getInitialParameter().str();
+    if (!port->name.empty() && failed(addParameter(std::move(*port), state.getLoc())))
+      return failure();
+  }
   return std::move(ports);
 }
 

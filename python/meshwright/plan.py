@@ -133,8 +133,8 @@ class Plan:
     def check(
         self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs
     ) -> dict[str, float]:
-        """Compares every output of an entry, and every state that it uses, with the unsharded
-        program's on one rank. Both start from the model's state.
+        """Compares every output of an entry, and the state after it, with the unsharded program's
+        on one rank. Both start from the model's state.
 
         Returns the largest difference of each output, relative to its largest entry. Raises
         CheckFailed, naming the first value in program order that differs, if one is above

@@ -568,7 +568,7 @@ def test_bundle(module, x, tmp_path):
     plan.compile(tmp_path / "bundle")
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert manifest["ranks"] == 2
-    assert [entry["name"] for entry in manifest["outputs"]] == [o.name for o in plan._plan.outputs]
+    assert [entry["name"] for entry in manifest["entries"][0]["outputs"]] == [o.name for o in plan._plan.outputs]
     with pytest.raises(mw.Error, match="target 'cpu:none': unknown processor 'none'"):
         plan.compile(tmp_path / "bundle", target="cpu:none")
 

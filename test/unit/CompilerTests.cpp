@@ -80,6 +80,69 @@ TEST(Compiler, PlansAndRuns) {
   EXPECT_TRUE(check->passed);
 }
 
+constexpr const char *counter = R"mlir(
+nn.state @sum {parameter = "start"} : tensor<5xf32>
+func.func @main(%x: tensor<5xf32> {nn.input = "x"}) -> (tensor<5xf32> {nn.output = "old"}) {
+  %old = nn.read @sum : tensor<5xf32>
+  %new = nn.add %old, %x : (tensor<5xf32>, tensor<5xf32>) -> tensor<5xf32>
+  nn.write @sum, %new : tensor<5xf32>
+  return %old : tensor<5xf32>
+}
+func.func @twice() -> (tensor<5xf32> {nn.output = "y"}) {
+  %sum = nn.read @sum : tensor<5xf32>
+  %y = nn.add %sum, %sum : (tensor<5xf32>, tensor<5xf32>) -> tensor<5xf32>
+  return %y : tensor<5xf32>
+}
+)mlir";
+
+TEST(Compiler, Sessions) {
+  Result<Program> program = Program::parse(counter, "counter.mlir");
+  ASSERT_TRUE(program) << getMessages(program.getDiagnostics());
+  ASSERT_EQ(program->getEntries().size(), 2u);
+  EXPECT_EQ(program->getEntries()[1].name, "twice");
+  EXPECT_EQ(program->getStates()[0].name, "sum");
+  EXPECT_EQ(program->getParameters()[0].name, "start");
+  Result<Plan> plan = Plan::parallelize(*program, "mesh=tp=2");
+  ASSERT_TRUE(plan) << getMessages(plan.getDiagnostics());
+  EXPECT_EQ(getMessages(plan->start().getDiagnostics()), "parameter 'start' has no value\n");
+  std::vector<float> start = {1, 2, 3, 4, 5}, x(5, 10), y(5), sum(5);
+  ASSERT_TRUE(plan->setParameter("start", {ElementType::F32, {5}, start.data()}));
+  HostArray input{ElementType::F32, {5}, x.data()};
+
+  Result<Session> session = plan->start();
+  ASSERT_TRUE(session) << getMessages(session.getDiagnostics());
+  ASSERT_TRUE(session->run({input}, {y.data()}));
+  EXPECT_EQ(y, start);
+  ASSERT_TRUE(session->run({}, {y.data()}, "twice"));
+  EXPECT_EQ(y, (std::vector<float>{22, 24, 26, 28, 30}));
+  Result<bool> unknown = session->run({}, {y.data()}, "thrice");
+  EXPECT_EQ(getMessages(unknown.getDiagnostics()),
+            "the program has no entry 'thrice', expected one of 'main', 'twice'\n");
+  EXPECT_FALSE(session->setState({{"sum", {ElementType::F32, {4}, x.data()}}}));
+  ASSERT_TRUE(session->getState({sum.data()}));
+  EXPECT_EQ(sum, (std::vector<float>{11, 12, 13, 14, 15}));
+  std::string folder = testing::TempDir() + "state" + std::to_string(getpid());
+  ASSERT_TRUE(session->save(folder));
+  ASSERT_TRUE(session->setState({{"sum", input}}));
+  ASSERT_TRUE(session->getState({sum.data()}));
+  EXPECT_EQ(sum, x);
+
+  // A session of a bundle starts where the other one was saved.
+  std::string path = testing::TempDir() + "counter" + std::to_string(getpid());
+  ASSERT_TRUE(plan->compile(path));
+  Result<Bundle> bundle = Bundle::open(path);
+  ASSERT_TRUE(bundle) << getMessages(bundle.getDiagnostics());
+  EXPECT_EQ(bundle->getEntries()[1].name, "twice");
+  SessionOptions options;
+  options.state = folder;
+  Result<Session> other = bundle->start(options);
+  ASSERT_TRUE(other) << getMessages(other.getDiagnostics());
+  ASSERT_TRUE(other->run({input}, {y.data()}));
+  EXPECT_EQ(y, (std::vector<float>{11, 12, 13, 14, 15}));
+  std::filesystem::remove_all(path);
+  std::filesystem::remove_all(folder);
+}
+
 /// One that is written where another one was runs its own code, even while that is
 /// loaded.
 TEST(Compiler, BundlesThatAreReplaced) {
@@ -149,6 +212,58 @@ std::string writeWeights(const char *name, std::vector<std::pair<std::string, fl
   std::string path = testing::TempDir() + name + std::to_string(getpid());
   std::ofstream(path).write(reinterpret_cast<const char *>(&size), sizeof(size)) << header << data;
   return path;
+}
+
+TEST(Run, Sessions) {
+  std::string model = testing::TempDir() + "model" + std::to_string(getpid());
+  std::string bundle = testing::TempDir() + "bundle" + std::to_string(getpid());
+  std::string folder = testing::TempDir() + "saved" + std::to_string(getpid());
+  std::ofstream(model) << counter;
+  std::string said;
+  auto say = [](void *said, int32_t, const char *, const char *message) {
+    *static_cast<std::string *>(said) += message;
+  };
+  mw_program *program = mw_program_open(model.c_str(), "mesh=tp=2", say, &said);
+  ASSERT_TRUE(program) << said;
+  ASSERT_EQ(mw_program_random_weights(program, 7), 0) << said;
+  EXPECT_EQ(mw_program_select(program, "thrice"), 1);
+  EXPECT_EQ(mw_program_select(program, "twice"), 0);
+  EXPECT_EQ(mw_program_count(program, MW_INPUT), 0);
+  EXPECT_STREQ(mw_program_port(program, MW_OUTPUT, 0)->name, "y");
+  ASSERT_EQ(mw_program_compile(program, bundle.c_str(), nullptr), 0) << said;
+  mw_run_options options = {};
+  float x[5] = {1, 1, 1, 1, 1}, y[5] = {}, sum[5] = {};
+  int64_t shape[] = {5};
+  mw_tensor input = {MW_F32, 1, shape, x};
+  void *outputs[] = {y}, *arrays[] = {sum};
+  const char *names[] = {"sum"};
+  for (bool isBundle : {false, true}) {
+    mw_session *session = isBundle ? mw_bundle_start(bundle.c_str(), &options, say, &said)
+                                   : mw_program_start(program, &options);
+    ASSERT_TRUE(session) << said;
+    ASSERT_EQ(mw_session_count_entries(session), 2);
+    EXPECT_STREQ(mw_session_entry(session, 1), "twice");
+    EXPECT_STREQ(mw_session_port(session, 0, MW_STATE, 0)->name, "sum");
+    ASSERT_EQ(mw_session_set_state(session, 1, names, &input), 0) << said;
+    ASSERT_EQ(mw_session_run(session, 0, &input, outputs, /*check_finite=*/1), 0) << said;
+    ASSERT_EQ(mw_session_run(session, 1, nullptr, outputs, 0), 0) << said;
+    EXPECT_EQ(y[4], 4);
+    ASSERT_EQ(mw_session_get_state(session, arrays), 0) << said;
+    EXPECT_EQ(sum[4], 2);
+    ASSERT_EQ(mw_session_save(session, folder.c_str()), 0) << said;
+    names[0] = "total";
+    EXPECT_EQ(mw_session_set_state(session, 1, names, &input), 1);
+    EXPECT_NE(said.find("the program has no state 'total'"), std::string::npos) << said;
+    names[0] = "sum";
+    EXPECT_EQ(mw_session_is_stuck(session), 0);
+    mw_session_close(session);
+  }
+  options.state = folder.c_str();
+  ASSERT_EQ(mw_program_run(program, nullptr, outputs, &options), 0) << said;
+  EXPECT_EQ(y[4], 4);
+  mw_program_close(program);
+  for (const std::string &path : {model, bundle, folder})
+    std::filesystem::remove_all(path);
 }
 
 TEST(Run, WeightsAreTakenWholeOrNotAtAll) {

@@ -97,10 +97,6 @@ public:
                  std::string &error) override {
     return open([&] { return inner->takeAlong(what, data, indices, result, error); });
   }
-  bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
-                 const void *source, void *result, std::string &error) override {
-    return open([&] { return inner->indexCopy(what, data, indices, source, result, error); });
-  }
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
     return open([&] { return inner->mask(what, input, result, error); });
   }
@@ -333,6 +329,37 @@ TEST(Devices, PartsOfABundle) {
   }
   ASSERT_TRUE(test.run()) << test.error;
   EXPECT_EQ(test.output, test.getExpected());
+}
+
+/// Exchanges two states.
+int32_t exchange(mw_rt_context *, char *, const void *const *arguments, const void *const *,
+                 const void *const *, const void **results) {
+  results[0] = arguments[1];
+  results[1] = arguments[0];
+  return 0;
+}
+
+TEST(Devices, States) {
+  ProgramDescription description;
+  description.numRanks = kRanks;
+  std::string zeros(4, '\0');
+  description.states = {{describeVector("a", 8, /*isSharded=*/true), "", zeros},
+                        {describeVector("b", 8, /*isSharded=*/true), "", zeros}};
+  EntryDescription &entry = description.entries.emplace_back();
+  entry.arguments = {{ProgramArgument::State, 0}, {ProgramArgument::State, 1}};
+  entry.stateResults = {0, 1};
+  std::string error;
+  auto session = Session::create(description, {exchange}, nullptr, "separate", error);
+  ASSERT_TRUE(session) << error;
+  std::vector<float> ones = {1, 1, 1, 1, 2, 2, 2, 2}, a(8), b(8), none(8, 0);
+  ASSERT_TRUE(session->setStates({{"a", {DType::F32, {8}, ones.data()}}}, error)) << error;
+  copies = 0;
+  ASSERT_TRUE(session->run(0, {}, {}, {}, error)) << error;
+  // Both results are copied aside and then to the states.
+  EXPECT_EQ(copies, 4 * kRanks);
+  ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
+  EXPECT_EQ(a, none);
+  EXPECT_EQ(b, ones);
 }
 
 } // namespace

@@ -1,0 +1,306 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Sessions: state that stays from call to call, on meshes, from bundles and in processes."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from harness import TIMEOUT, launch, tool
+from safetensors.numpy import load_file, save_file
+
+import meshwright as mw
+
+# A running sum of features that tp=4 pads, a count, and a table of tokens that were seen. `peek` reads them.
+MODEL = """
+nn.state @"sum of features" {parameter = "start"} : tensor<10xf32>
+nn.state @steps {fill = 3 : i64} : tensor<i64>
+nn.state @last : tensor<2x16xf32>
+func.func @main(%ids: tensor<2xi64> {nn.input = "ids"}, %scale: tensor<1xf32> {nn.input = "scale"},
+                %e: tensor<7x16xf32> {nn.parameter = "e"}, %w: tensor<10x16xf32> {nn.parameter = "w"})
+    -> (tensor<2x10xf32> {nn.output = "y"}, tensor<2x16xf32> {nn.output = "old"}) {
+  %x = nn.embedding %ids, %e : (tensor<2xi64>, tensor<7x16xf32>) -> tensor<2x16xf32>
+  %s = nn.mul %x, %scale : (tensor<2x16xf32>, tensor<1xf32>) -> tensor<2x16xf32>
+  %0 = nn.linear %s, %w : (tensor<2x16xf32>, tensor<10x16xf32>) -> tensor<2x10xf32>
+  %m = nn.reduce sum %0 dims [0] : (tensor<2x10xf32>) -> tensor<10xf32>
+  %before = nn.read @"sum of features" : tensor<10xf32>
+  %after = nn.add %before, %m : (tensor<10xf32>, tensor<10xf32>) -> tensor<10xf32>
+  nn.write @"sum of features", %after : tensor<10xf32>
+  %n = nn.read @steps : tensor<i64>
+  %one = nn.constant dense<1> : tensor<i64>
+  %next = nn.add %n, %one : (tensor<i64>, tensor<i64>) -> tensor<i64>
+  nn.write @steps, %next : tensor<i64>
+  nn.write @last, %s : tensor<2x16xf32>
+  %old = nn.read @last : tensor<2x16xf32>
+  %y = nn.add %0, %before : (tensor<2x10xf32>, tensor<10xf32>) -> tensor<2x10xf32>
+  return %y, %old : tensor<2x10xf32>, tensor<2x16xf32>
+}
+func.func @peek(%id: tensor<1xi64> {nn.input = "id"}, %e: tensor<7x16xf32> {nn.parameter = "e"},
+                %w: tensor<10x16xf32> {nn.parameter = "w"}) -> (tensor<1x10xf32> {nn.output = "v"}) {
+  %x = nn.embedding %id, %e : (tensor<1xi64>, tensor<7x16xf32>) -> tensor<1x16xf32>
+  %0 = nn.linear %x, %w : (tensor<1x16xf32>, tensor<10x16xf32>) -> tensor<1x10xf32>
+  %sum = nn.read @"sum of features" : tensor<10xf32>
+  %v = nn.add %0, %sum : (tensor<1x10xf32>, tensor<10xf32>) -> tensor<1x10xf32>
+  return %v : tensor<1x10xf32>
+}
+"""
+SUM = "sum of features"
+MESHES = [{"tp": 1}, {"tp": 2}, {"tp": 4}, {"dp": 2, "tp": 2}]
+IDS, SCALE = np.array([1, 5]), np.ones(1, np.float32)
+ID = np.array([2])
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+WEIGHTS = {"e": random(7, 16), "w": random(10, 16, seed=1), "start": random(10, seed=2), "last": random(2, 16, seed=3)}
+
+
+def expected(calls):
+    """The state after that many calls."""
+    x = WEIGHTS["e"][IDS]
+    total = WEIGHTS["start"].astype(np.float64)
+    for _ in range(calls):
+        total = total + (x.astype(np.float64) @ WEIGHTS["w"].T).sum(0)
+    return {SUM: total, "steps": np.array(3 + calls), "last": x if calls else WEIGHTS["last"]}
+
+
+def assert_state(state, calls):
+    want = expected(calls)
+    assert state.keys() == want.keys()
+    for name, array in state.items():
+        assert np.allclose(array, want[name], atol=1e-4), name
+    assert [state[n].dtype for n in want] == [np.float32, np.int64, np.float32]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "m.mlir").write_text(MODEL)
+    save_file(WEIGHTS, folder / "w.safetensors")
+    save_file({"ids": IDS, "scale": SCALE}, folder / "in.safetensors")
+    save_file({"id": ID}, folder / "id.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return mw.load(folder / "m.mlir", folder / "w.safetensors")
+
+
+@pytest.fixture(params=MESHES, ids=str)
+def plan(model, request):
+    return model.parallelize(mesh=request.param)
+
+
+def test_state_stays(plan, model):
+    assert model.entries == ["main", "peek"]
+    before = plan.run(IDS, SCALE)
+    with plan.start() as session:
+        assert session.entries == model.entries
+        assert_state(session.state(), 0)
+        kept = []
+        for n in range(3):
+            y, old = session.run(IDS, SCALE)
+            assert np.allclose(y - WEIGHTS["e"][IDS] @ WEIGHTS["w"].T, expected(n)[SUM], atol=1e-4)
+            assert np.array_equal(old, expected(n)["last"])
+            (v,) = session.run(ID, entry="peek")
+            assert np.allclose(v, WEIGHTS["e"][ID] @ WEIGHTS["w"].T + expected(n + 1)[SUM], atol=1e-4)
+            kept.append((n + 1, session.state()))
+        # States that were handed out stay as they were.
+        for n, state in kept:
+            assert_state(state, n)
+    # `plan.run` starts anew.
+    for again in (plan.run(IDS, SCALE), plan.run(ids=IDS, scale=SCALE)):
+        assert all(np.array_equal(a, b) for a, b in zip(before, again, strict=True))
+    assert plan.check(IDS, SCALE).keys() == {"y", "old"}
+    assert plan.check(ID, entry="peek").keys() == {"v"}
+
+
+def test_calls_that_fail(plan):
+    with plan.start() as session:
+        session.run(IDS, SCALE)
+        for error, arguments, options in [
+            (mw.InputError, (IDS[:1], SCALE), {}),
+            (mw.Error, (IDS + 5, SCALE), {}),
+            (mw.Error, (IDS, SCALE * np.inf), {"check_finite": True}),
+            (mw.Error, (IDS, SCALE), {"entry": "train"}),
+        ]:
+            with pytest.raises(error):
+                session.run(*arguments, **options)
+            assert_state(session.state(), 1)
+        session.run(IDS, SCALE)
+        assert_state(session.state(), 2)
+
+
+def test_set_state(plan):
+    with plan.start() as session:
+        session.run(IDS, SCALE)
+        now = session.state()
+        session.run(IDS, SCALE)
+        for bad, said in [
+            ({"total": SCALE}, "there is no state 'total'"),
+            ({SUM: ID}, "state 'sum of features' is f32[10], and was given i64[1]"),
+            ({SUM: WEIGHTS["start"].astype(np.float64)}, "and was given f64[10]"),
+            ({SUM: object()}, "state 'sum of features'"),
+        ]:
+            with pytest.raises(mw.Error) as raised:
+                session.set_state({"steps": np.array(99), **bad})
+            assert said in str(raised.value)
+            assert_state(session.state(), 2)
+        session.set_state(now)
+        session.run(IDS, SCALE)
+        assert_state(session.state(), 2)
+        session.set_state({"steps": np.array(7)})
+        assert session.state()["steps"] == 7
+
+
+def test_save_here_and_start_there(model, plan, tmp_path):
+    with plan.start() as session:
+        session.run(IDS, SCALE)
+        session.save(tmp_path / "state")
+        session.run(IDS, SCALE)
+        rest = session.state()
+    with plan.start(state=tmp_path / "state") as session:
+        assert_state(session.state(), 1)
+        session.run(IDS, SCALE)
+        assert all(np.array_equal(session.state()[n], rest[n]) for n in rest)
+    with model.parallelize(mesh={"tp": 3}).start(state=tmp_path / "state") as session:
+        session.run(IDS, SCALE)
+        assert_state(session.state(), 2)
+
+
+def test_saved_states_that_do_not_fit(model, tmp_path):
+    plan, file = model.parallelize(mesh={"tp": 2}), tmp_path / "state" / "state.safetensors"
+    with plan.start() as session:
+        session.save(tmp_path / "state")
+        with pytest.raises(mw.Error, match="cannot be created"):
+            session.save(tmp_path / "no" / "state")
+    saved, whole = load_file(file), file.read_bytes()
+
+    def said():
+        with pytest.raises(mw.Error) as raised:
+            plan.start(state=tmp_path / "state")
+        return str(raised.value)
+
+    file.write_bytes(whole[:-1])
+    assert "not a valid safetensors file" in said()
+    save_file({**saved, SUM: np.zeros(11, np.float32)}, file)
+    assert "state 'sum of features' is f32[11], expected f32[10]" in said()
+    save_file({"steps": saved["steps"], "other": saved[SUM]}, file)
+    assert "has no state 'sum of features': expected the saved state of this model" in said()
+    save_file({**saved, "more": saved[SUM]}, file)
+    assert "has 'more', which is no state of the program" in said()
+    file.unlink()
+    assert "no saved state: it has no state.safetensors" in said()
+    file.write_bytes(whole)
+    with plan.start(state=tmp_path / "state") as session:
+        assert_state(session.state(), 0)
+
+
+def test_a_session_that_is_closed(model):
+    session = model.parallelize(mesh={"tp": 2}).start(recover=False)
+    session.close()
+    with pytest.raises(mw.Error, match="the session is closed"):
+        session.run(IDS, SCALE)
+    assert "closed" in repr(session)
+    for option in ({"timeout": 0}, {"threads_per_rank": -1}, {"backend": "telegraph"}):
+        with pytest.raises(mw.Error):
+            model.parallelize(mesh={"tp": 2}).start(**option)
+
+
+def test_bundles(plan, folder, tmp_path):
+    plan.compile(tmp_path / "b")
+    bundle = mw.load_bundle(tmp_path / "b")
+    assert bundle.entries == ["main", "peek"] and bundle.ranks == plan.ranks
+    with bundle.start() as session, plan.start() as other:
+        for n in range(2):
+            got, want = session.run(ids=IDS, scale=SCALE), other.run(IDS, SCALE)
+            assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
+            assert_state(session.state(), n + 1)
+        session.save(tmp_path / "state")
+    with bundle.start(state=tmp_path / "state") as session:
+        (v,) = session.run(ID, entry="peek")
+        assert np.allclose(v, WEIGHTS["e"][ID] @ WEIGHTS["w"].T + expected(2)[SUM], atol=1e-4)
+    # By the tool, from a bundle and from the program.
+    for model in ([tmp_path / "b"], [folder / "m.mlir", f"--weights={folder}/w.safetensors"]):
+        state = tmp_path / f"by-{model[0].name}"
+        for n in range(2):
+            more = [f"--state={state}"] if n else []
+            done = launch(*model, f"--inputs={folder}/in.safetensors", f"--save-state={state}", *more)
+            assert done.returncode == 0, done.stderr
+            assert_state(load_file(state / "state.safetensors"), n + 1)
+        done = launch(*model, "--entry=peek", f"--state={state}", f"--inputs={folder}/id.safetensors",
+                      f"--outputs={tmp_path}/v.safetensors")
+        assert done.returncode == 0, done.stderr
+        assert np.allclose(load_file(tmp_path / "v.safetensors")["v"], v, atol=1e-4)
+        done = launch(*model, "--entry=train", f"--inputs={folder}/id.safetensors")
+        assert done.returncode == 1 and "no entry 'train'" in done.stderr and "'main', 'peek'" in done.stderr
+        done = launch(*model, f"--state={tmp_path}", f"--inputs={folder}/in.safetensors")
+        assert done.returncode == 1 and "no saved state" in done.stderr
+    with pytest.raises(mw.Error, match="no manifest.json"):
+        mw.load_bundle(tmp_path)
+
+
+def test_check_and_repetitions(folder, tmp_path):
+    common = [folder / "m.mlir", f"--weights={folder}/w.safetensors", "--parallelize=mesh=tp=4"]
+    for more in (["--check", f"--inputs={folder}/in.safetensors"], ["--check", "--entry=peek", f"--inputs={folder}/id.safetensors"]):
+        done = launch(*common, *more)
+        assert done.returncode == 0, done.stderr
+    done = launch(*common, f"--inputs={folder}/in.safetensors", f"--save-state={tmp_path}/s", env={"MESHWRIGHT_RUNS": "3"})
+    assert done.returncode == 0, done.stderr
+    assert_state(load_file(tmp_path / "s" / "state.safetensors"), 1)
+
+
+def test_a_rank_that_dies(model, tmp_path):
+    """The error names the rank; the last saved state is whole."""
+    script = tmp_path / "s.py"
+    script.write_text(f"""
+import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import os
+from test_sessions import *
+model = mw.load({str(tmp_path)!r} + "/m.mlir", {str(tmp_path)!r} + "/w.safetensors")
+with model.parallelize(mesh={{"tp": 2}}).start(backend=sys.argv[1], timeout=3) as session:
+    session.run(IDS, SCALE)
+    assert_state(session.state(), 1)
+    session.save({str(tmp_path)!r} + "/state")
+    try: session.run(IDS + (5 if os.environ["WHAT"] == "fail" else 0), SCALE)
+    except mw.Error as error: print("ERROR", error, flush=True)
+    else: print("FINE", flush=True)
+    try: assert_state(session.state(), 1 if os.environ["WHAT"] == "fail" else 2)
+    except mw.Error as error: print("STATE", error, flush=True)
+""")  # fmt: skip
+    (tmp_path / "m.mlir").write_text(MODEL)
+    save_file(WEIGHTS, tmp_path / "w.safetensors")
+    runner = pathlib.Path(tool()).with_name("meshwright-mpirun")
+    backend = next(iter(pathlib.Path(tool()).parent.parent.glob("lib*/libMeshwrightBackend_mpi.so")), None)
+    local = subprocess.run([sys.executable, script, "local"], capture_output=True, text=True, timeout=TIMEOUT,
+                           env={**os.environ, "WHAT": "fail"})  # fmt: skip
+    assert local.returncode == 0 and "ERROR rank" in local.stdout and "STATE" not in local.stdout, local.stdout + local.stderr
+    if shutil.which("mpirun") is None or backend is None:
+        pytest.skip("no MPI")
+    for what, said in (("fine", "FINE"), ("fail", "ERROR rank")):
+        shutil.rmtree(tmp_path / "state")
+        done = subprocess.run([runner, "-np", "2", sys.executable, script, "mpi"], capture_output=True, text=True,
+                              timeout=TIMEOUT, env={**os.environ, "WHAT": what})  # fmt: skip
+        assert done.stdout.count(said) == 2, done.stdout + done.stderr
+        assert_state(load_file(tmp_path / "state" / "state.safetensors"), 1)
+
+
+def test_many_calls(model):
+    """Calls do not grow memory. A call that updates little state costs about as much as one that updates none."""
+    def memory():
+        return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
+
+    with model.parallelize(mesh={"tp": 2}).start() as session:
+        for _ in range(300):
+            session.run(IDS, SCALE)
+        before = memory()
+        for _ in range(3000):
+            session.run(IDS, SCALE)
+        assert memory() - before < 2048
+        assert session.state()["steps"] == 3 + 3300
