@@ -110,6 +110,10 @@ public:
                                  const std::vector<Connection> &connections,
                                  const std::vector<std::string> &loop = {}, int64_t steps = 1);
 
+  /// Makes one program whose entries are those of the given programs, which have one each, under
+  /// the given names. Parameters and states of one name are one.
+  static Result<Program> join(const std::vector<Stage> &programs);
+
   /// Returns the program as MLIR, optionally with source locations.
   std::string str(bool locations = false) const;
   /// Returns true if the program already is an SPMD program (`dist.spmd`).
@@ -132,7 +136,7 @@ private:
   std::shared_ptr<const State> state;
 };
 
-/// A program in a composition.
+/// A program in a composition or a join.
 struct Stage {
   std::string name;
   Program program;

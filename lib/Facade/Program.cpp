@@ -9,6 +9,7 @@
 #include "meshwright/lib/Facade/State.h"
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/compose/Compose.h"
+#include "meshwright/passes/compose/Join.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
@@ -367,10 +368,11 @@ const std::vector<Port> &Program::getOutputs() const { return getEntries().front
 const std::vector<Port> &Program::getParameters() const { return state->ports.parameters; }
 const std::vector<Port> &Program::getStates() const { return state->ports.states; }
 
-Result<Program> Program::compose(const std::vector<Stage> &stages,
-                                 const std::vector<Connection> &connections,
-                                 const std::vector<std::string> &loop, int64_t steps) {
-  auto state = std::make_shared<State>();
+/// Makes one program of several. `combine` makes its module.
+template <typename Combine>
+static Result<std::shared_ptr<Program::State>> combinePrograms(const std::vector<Stage> &stages,
+                                                               Combine combine) {
+  auto state = std::make_shared<Program::State>();
   state->context = createContext();
   DiagnosticCollector collector(state->context.get());
   std::vector<StageModule> modules;
@@ -379,11 +381,8 @@ Result<Program> Program::compose(const std::vector<Stage> &stages,
     if (!modules.back().module)
       return collector.take();
   }
-  std::vector<StageConnection> wires;
-  for (const Connection &connection : connections)
-    wires.push_back({connection.input, connection.output});
   FailureOr<mlir::OwningOpRef<ModuleOp>> module =
-      composeStages(state->context.get(), std::move(modules), wires, loop, steps);
+      combine(state->context.get(), std::move(modules));
   if (failed(module))
     return collector.take();
   state->module = std::move(*module);
@@ -391,7 +390,31 @@ Result<Program> Program::compose(const std::vector<Stage> &stages,
   if (failed(ports))
     return collector.take();
   state->ports = std::move(*ports);
+  return {std::move(state), collector.take()};
+}
+
+Result<Program> Program::compose(const std::vector<Stage> &stages,
+                                 const std::vector<Connection> &connections,
+                                 const std::vector<std::string> &loop, int64_t steps) {
+  std::vector<StageConnection> wires;
+  for (const Connection &connection : connections)
+    wires.push_back({connection.input, connection.output});
+  Result<std::shared_ptr<State>> combined =
+      combinePrograms(stages, [&](mlir::MLIRContext *context, std::vector<StageModule> modules) {
+        return composeStages(context, std::move(modules), wires, loop, steps);
+      });
+  if (!combined)
+    return combined.getDiagnostics();
   Program program;
-  program.state = std::move(state);
-  return {std::move(program), collector.take()};
+  program.state = std::move(*combined);
+  return {std::move(program), combined.getDiagnostics()};
+}
+
+Result<Program> Program::join(const std::vector<Stage> &programs) {
+  Result<std::shared_ptr<State>> combined = combinePrograms(programs, joinEntries);
+  if (!combined)
+    return combined.getDiagnostics();
+  Program program;
+  program.state = std::move(*combined);
+  return {std::move(program), combined.getDiagnostics()};
 }

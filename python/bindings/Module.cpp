@@ -123,6 +123,15 @@ NB_MODULE(_core, m) {
             return toPython(Program::compose(stages, connections, loop, steps));
           },
           nb::call_guard<nb::gil_scoped_release>())
+      .def_static(
+          "join",
+          [](const std::vector<std::pair<std::string, Program>> &models) {
+            std::vector<Stage> programs;
+            for (const auto &[name, program] : models)
+              programs.push_back({name, program});
+            return toPython(Program::join(programs));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("str", &Program::str, nb::arg("locations") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("entries", &Program::getEntries)

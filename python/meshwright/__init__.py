@@ -10,7 +10,7 @@
 """
 
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
-from .model import Model, compose, from_torch, load
+from .model import Model, compose, from_torch, join, load
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
 
@@ -26,6 +26,7 @@ __all__ = [
     "Session",
     "compose",
     "from_torch",
+    "join",
     "load",
     "load_bundle",
 ]

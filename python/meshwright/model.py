@@ -4,11 +4,13 @@
 
 import os
 
+import numpy as np
+
 from . import _core, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, dense, is_meta, state_of
+from .tensors import Dense, as_numpy, dense, is_meta, state_of
 
 
 class Model:
@@ -269,3 +271,50 @@ def compose(models, connect, loop=(), steps=1) -> Model:
         for name, value in model._parameters.items()
     }
     return Model(program, parameters)
+
+
+def join(models) -> Model:
+    """Makes one model of several: its entries.
+
+    models: {"prefill": model, "decode": other}, by the names of the entries; the first is the
+    default. Each model has one entry. Parameters and states of one name are one: they must have one
+    type and equal values.
+    """
+    for name, model in models.items():
+        if not isinstance(model, Model):
+            raise InputError(f"models['{name}'] is a {type(model).__name__}: expected a Model")
+    program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
+    parameters, owners, problems = {}, {}, []
+    for port in program.parameters:
+        for entry, model in models.items():
+            name = next((n for n in [port.name, *port.aliases] if n in model._parameters), None)
+            if name is None:
+                continue
+            if port.name not in parameters:
+                parameters[port.name] = model._parameters[name]
+                owners[port.name] = entry, model, name
+            elif not _same_values(owners[port.name][1:], (model, name)):
+                problems.append(
+                    f"parameter '{name}' of '{entry}' has other values than that of "
+                    f"'{owners[port.name][0]}': expected the same weights"
+                )
+    if problems:
+        raise Error([Diagnostic(problem) for problem in problems])
+    imported = {
+        entry: model._imported[model.entries[0]]
+        for entry, model in models.items()
+        if model.entries[0] in model._imported
+    }
+    return Model(program, parameters, imported)
+
+
+def _same_values(one, other):
+    """Whether two parameters, each a model and a name, hold the same values."""
+    (model, name), (with_model, with_name) = one, other
+    if model._parameters[name] is with_model._parameters[with_name] or model._meta:
+        return True
+    a, b = model._parameter(name), with_model._parameter(with_name)
+    if (a.dtype, a.shape) != (b.dtype, b.shape) or a.address == b.address:
+        # Parts of a stored tensor may need tensors of several sizes.
+        return True
+    return np.array_equal(*(as_numpy(x).reshape(-1).view(np.uint8) for x in (a, b)))

@@ -292,7 +292,7 @@ with model.parallelize(mesh={{"tp": 2}}).start(backend=sys.argv[1], timeout=3) a
 
 
 def test_many_calls(model):
-    """Calls do not grow memory. A call that updates little state costs about as much as one that updates none."""
+    """Calls do not grow memory."""
     def memory():
         return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
 
@@ -302,5 +302,6 @@ def test_many_calls(model):
         before = memory()
         for _ in range(3000):
             session.run(IDS, SCALE)
-        assert memory() - before < 2048
+        # Sanitizers keep freed memory.
+        assert memory() - before < 2048 or "MESHWRIGHT_SANITIZER" in os.environ
         assert session.state()["steps"] == 3 + 3300
