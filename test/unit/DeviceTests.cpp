@@ -97,6 +97,10 @@ public:
                  std::string &error) override {
     return open([&] { return inner->takeAlong(what, data, indices, result, error); });
   }
+  bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
+                 const void *source, void *result, std::string &error) override {
+    return open([&] { return inner->indexCopy(what, data, indices, source, result, error); });
+  }
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
     return open([&] { return inner->mask(what, input, result, error); });
   }
