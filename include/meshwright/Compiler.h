@@ -300,9 +300,10 @@ public:
   /// Returns a phase as MLIR. Fails for a phase that the plan does not have: an SPMD program
   /// enters after the first phases.
   Result<std::string> str(PlanPhase phase, bool locations = false) const;
-  /// After a run with `measure`, also what that run measured. Empty for an SPMD program
-  /// that runs as it is and whose layouts are wrong.
-  std::string report(ReportFormat format) const;
+  /// Describes an entry (empty: the default one), and the memory that all entries share. The
+  /// report on the default entry also has what the last run with `measure` measured. Empty for
+  /// an unknown entry, and for an SPMD program that runs as it is and whose layouts are wrong.
+  std::string report(ReportFormat format, std::string_view entry = "") const;
   int64_t getNumRanks() const;
   /// As those of `Program`.
   const std::vector<Entry> &getEntries() const;

@@ -25,10 +25,10 @@ using mlir::ModuleOp;
 using mlir::succeeded;
 using mlir::success;
 
-/// Returns the traffic of the plan that a report compares with: without sequence parallelism
-/// and without the rewrites of *optimise*.
-static std::optional<Traffic> planBefore(const Program::State &program,
-                                         ParallelizeOptions options) {
+/// Returns the traffic of an entry in the plan that a report compares with: without sequence
+/// parallelism and without the rewrites of *optimise*.
+static std::optional<Traffic> planBefore(const Program::State &program, ParallelizeOptions options,
+                                         llvm::StringRef entry) {
   std::unique_ptr<mlir::MLIRContext> context = createContext();
   DiagnosticCollector ignored(context.get());
   mlir::OwningOpRef<ModuleOp> module = program.cloneInto(context.get());
@@ -41,7 +41,7 @@ static std::optional<Traffic> planBefore(const Program::State &program,
     if (failed(manager.run(*module)))
       return std::nullopt;
   }
-  FailureOr<Traffic> traffic = countTraffic(getEntry(*module));
+  FailureOr<Traffic> traffic = countTraffic(getEntry(*module, entry));
   if (failed(traffic))
     return std::nullopt;
   return *traffic;
@@ -199,21 +199,21 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
-/// Adds the schedule to the report: times, memory, and the decisions about collectives.
-static void addSchedule(Plan::State &state) {
+/// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
+static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(state.context.get()).clear();
   // A program that cannot be scheduled reports its errors when it is compiled.
   DiagnosticCollector ignored(state.context.get());
   mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
   if (!scheduled)
     return;
-  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled));
+  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
   if (!func)
     return;
   CommunicationTime time = estimateCommunication(func);
-  state.report.communication = {time.exposed, time.hidden, time.total};
-  state.report.memory = withPlan(std::move(state.report.memory), func);
-  addDecisions(state.report, state.context.get(),
+  report.communication = {time.exposed, time.hidden, time.total};
+  report.memory = withPlan(std::move(report.memory), func);
+  addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
 }
 
@@ -259,8 +259,8 @@ LogicalResult Plan::State::completeReportLocked(std::vector<Diagnostic> &diagnos
     if (failed(reportAsIs(*this, diagnostics)))
       return failure();
   } else {
-    report.before = planBefore(*program, *options);
-    addSchedule(*this);
+    report.before = planBefore(*program, *options, "");
+    addSchedule(*this, "", report);
   }
   isComplete = true;
   return success();
@@ -271,12 +271,41 @@ LogicalResult Plan::State::completeReport(std::vector<Diagnostic> &diagnostics) 
   return completeReportLocked(diagnostics);
 }
 
-std::string Plan::report(ReportFormat format) const {
+/// Makes the report on an entry that is not the default one. The decisions are those of the plan.
+static FailureOr<Report> reportOther(const Plan::State &state, llvm::StringRef name) {
+  DiagnosticCollector ignored(state.context.get());
+  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()), name);
+  if (!entry)
+    return failure();
+  Report report;
+  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    FailureOr<Report> built = buildReport(entry);
+    if (failed(built))
+      return failure();
+    report = std::move(*built);
+  }
+  report.target = state.target;
+  report.decisions = state.report.decisions;
+  if (!state.options) {
+    report.memory = planMemory(entry).memory;
+    return report;
+  }
+  report.before = planBefore(*state.program, *state.options, name);
+  auto decisions = report.decisions;
+  addSchedule(state, name, report);
+  report.decisions = std::move(decisions);
+  return report;
+}
+
+std::string Plan::report(ReportFormat format, std::string_view entry) const {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> ignored;
   if (failed(state->completeReportLocked(ignored)))
     return "";
-  return toString(state->report, format);
+  if (entry.empty() || entry == getEntries().front().name)
+    return toString(state->report, format);
+  FailureOr<Report> other = reportOther(*state, entry);
+  return failed(other) ? "" : toString(*other, format);
 }
 
 int64_t Plan::getNumRanks() const { return state->report.ranks; }

@@ -237,8 +237,8 @@ NB_MODULE(_core, m) {
            })
       .def(
           "report",
-          [](const Plan &plan, bool json) {
-            return plan.report(json ? ReportFormat::Json : ReportFormat::Text);
+          [](const Plan &plan, bool json, std::string_view entry) {
+            return plan.report(json ? ReportFormat::Json : ReportFormat::Text, entry);
           },
           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("num_ranks", &Plan::getNumRanks)

@@ -41,14 +41,14 @@ class Plan:
             raise Error(f"phase is '{phase}': expected one of " + ", ".join(_PHASES))
         return Text(unwrap(self._plan.str(getattr(_core.Phase, phase), locations)))
 
-    def report(self, format: str = "text"):
-        """Bytes per collective, memory per rank, decisions and warnings.
+    def report(self, format: str = "text", entry: str | None = None):
+        """Bytes per collective, memory per rank, decisions and warnings of an entry.
 
         "text" for people; "json" gives a dict, schema 1.
         """
         if format not in ("text", "json"):
             raise Error(f"format is '{format}': expected text or json")
-        report = self._plan.report(format == "json")
+        report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         return json.loads(report) if format == "json" else Text(report)
 
     def start(

@@ -121,6 +121,19 @@ def test_state_stays(plan, model):
     assert plan.check(ID, entry="peek").keys() == {"v"}
 
 
+def test_reports_of_entries(model):
+    plan = model.parallelize(mesh={"tp": 2})
+    first, other = plan.report(format="json"), plan.report(format="json", entry="peek")
+    assert first == plan.report(format="json", entry="main")
+    # Weights and state are those of all entries; what is sent is the entry's.
+    memory = [report["memory_per_rank"] for report in (first, other)]
+    assert all(memory[0][kind] == memory[1][kind] for kind in ("weights", "packing"))
+    assert 0 < other["bytes_per_rank"] < first["bytes_per_rank"]
+    assert plan.report(entry="peek") != plan.report() and plan.report() == plan.report()
+    with pytest.raises(mw.Error, match="there is no entry 'train'"):
+        plan.report(entry="train")
+
+
 def test_calls_that_fail(plan):
     with plan.start() as session:
         session.run(IDS, SCALE)
