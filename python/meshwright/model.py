@@ -203,7 +203,11 @@ def from_torch(module, args=(), kwargs=None) -> Model:
         imported = import_module(module, tuple(args), kwargs)
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
-    program = unwrap(_core.Program.parse(imported.mlir, f"<{type(module).__name__}>"))
+    return _model_of(imported, type(module).__name__)
+
+
+def _model_of(imported, name) -> Model:
+    program = unwrap(_core.Program.parse(imported.mlir, f"<{name}>"))
     return Model(program, dict(imported.parameters), imported)
 
 
@@ -278,11 +282,12 @@ def join(models) -> Model:
 
     models: {"prefill": model, "decode": other}, by the names of the entries; the first is the
     default. Each model has one entry. Parameters and states of one name are one: they must have one
-    type and equal values.
+    type and equal values. A buffer that one model writes to is state in the others too.
     """
     for name, model in models.items():
         if not isinstance(model, Model):
             raise InputError(f"models['{name}'] is a {type(model).__name__}: expected a Model")
+    models = _with_states_of_others(models)
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
@@ -306,6 +311,23 @@ def join(models) -> Model:
         if model.entries[0] in model._imported
     }
     return Model(program, parameters, imported)
+
+
+def _with_states_of_others(models):
+    """Imports those again that took for a constant what is state of another model."""
+    from .importer import ImportFailed
+
+    states = {port.name for model in models.values() for port in model._program.states}
+    result = dict(models)
+    for entry, model in models.items():
+        imported = model._imported.get(model.entries[0])
+        if imported is None or states.isdisjoint(imported.values):
+            continue
+        try:
+            result[entry] = _model_of(imported.again(states), entry)
+        except ImportFailed as error:
+            raise Error(_convert(error.diagnostics)) from error
+    return result
 
 
 def _same_values(one, other):

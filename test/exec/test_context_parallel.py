@@ -231,6 +231,60 @@ def test_what_does_nothing_is_a_remark(mesh, message):
     assert any(d["outcome"] == "declined" and message in d["message"] for d in decisions)
 
 
+VIDEO = ["flux", "ltx", "hunyuan", "aura", "mochi"]
+
+
+class FixedMask(torch.nn.Module):
+    """A denoiser whose prompts have one length: the mask is a constant of the module."""
+
+    def __init__(self, model, mask):
+        super().__init__()
+        self.model = model
+        self.register_buffer("mask", mask)
+
+    def forward(self, **inputs):
+        return self.model(encoder_attention_mask=self.mask, **inputs)
+
+
+def video_model(diffusers, name):
+    heads = dict(num_attention_heads=4, attention_head_dim=16)
+    args = dict(encoder_hidden_states=torch.randn(1, 8, 32), return_dict=False)
+    video, mask = torch.randn(1, 4, 2, 8, 8), torch.tensor([[1] * 6 + [0] * 2])
+    if name == "flux":
+        y, x = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+        ids = torch.stack([torch.zeros(16), y.flatten(), x.flatten()], 1)
+        args |= dict(hidden_states=torch.randn(1, 16, 16), pooled_projections=torch.randn(1, 32), timestep=torch.tensor([0.5]), img_ids=ids, txt_ids=torch.zeros(8, 3))
+        model = diffusers.FluxTransformer2DModel(**heads, patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8))
+    elif name == "ltx":
+        args |= dict(hidden_states=torch.randn(1, 32, 8), timestep=torch.tensor([5]), encoder_attention_mask=mask, num_frames=2, height=4, width=4)
+        model = diffusers.LTXVideoTransformer3DModel(**heads, in_channels=8, out_channels=8, cross_attention_dim=64, num_layers=1, caption_channels=32)
+    elif name == "hunyuan":
+        args |= dict(hidden_states=video, timestep=torch.tensor([5]), encoder_attention_mask=mask, pooled_projections=torch.randn(1, 16), guidance=torch.tensor([6.0]))
+        model = diffusers.HunyuanVideoTransformer3DModel(**heads, in_channels=4, out_channels=4, num_layers=1, num_single_layers=1, num_refiner_layers=1, patch_size=2, patch_size_t=1, text_embed_dim=32, pooled_projection_dim=16, rope_axes_dim=(4, 4, 8))
+    elif name == "aura":
+        args |= dict(hidden_states=torch.randn(1, 4, 8, 8), timestep=torch.tensor([0.5]))
+        model = diffusers.AuraFlowTransformer2DModel(**heads, sample_size=8, patch_size=2, in_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, joint_attention_dim=32, caption_projection_dim=64, out_channels=4, pos_embed_max_size=64)
+    else:
+        args |= dict(hidden_states=video, timestep=torch.tensor([5]))
+        model = FixedMask(diffusers.MochiTransformer3DModel(**heads, patch_size=2, num_layers=1, pooled_projection_dim=32, in_channels=4, text_embed_dim=32, time_embed_dim=16, max_sequence_length=16), mask.bool())
+    return model.eval(), args
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 2}, {"ring": 2, "ulysses": 2}], ids=str)
+@pytest.mark.parametrize("name", VIDEO)
+def test_more_diffusion(name, mesh):
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(0)
+    model, args = video_model(diffusers, name)
+    wide = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in args.items()}
+    with torch.no_grad():
+        want = copy.deepcopy(model).double()(**wide)[0]
+    context = {axis: axis for axis in mesh if axis != "tp"}
+    options = {"context_parallel": context} if context else {}
+    got = mw.from_torch(model, (), args).parallelize(mesh=mesh, **options).run(**args)[0].double()
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+
+
 def diffusers_model(name):
     diffusers = pytest.importorskip("diffusers")
     common = dict(sample_size=16, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8)

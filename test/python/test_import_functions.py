@@ -115,6 +115,46 @@ def test_rows_by_index():
            lambda x, y, i: torch.where(x > 0, x, 0).masked_fill(x > 1, 1)], x, y, i)
 
 
+class Constants(nn.Module):
+    """A mask and a number are constants; shapes depend on them."""
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([[True, True, False, True]]))
+        self.register_buffer("n", torch.tensor(3))
+
+    def forward(self, x):
+        index = torch.nonzero(self.mask[0].flatten()).flatten()
+        y = x[:, index]
+        joined = torch.cat([x, y], 1)
+        padded = F.pad(joined, (0, 0, 0, 2 * x.shape[1] - joined.shape[1]))
+        return y.sum(1), padded.split_with_sizes((4, 4), 1)[1], x * self.n.item(), x[self.mask]
+
+
+def test_shapes_from_constants():
+    module, x = Constants(), randn(1, 4, 6)
+    for got, want in zip(mw.from_torch(module, (x,)).parallelize(mesh={"tp": 2}).run(x),
+                         module(x), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_shapes_from_values():
+    class Asserts(nn.Module):
+        def forward(self, i, x):
+            torch._check(i.max().item() <= 4)
+            return x + 1
+
+    x = randn(3)
+    got, = mw.from_torch(Asserts(), (torch.arange(3), x)).parallelize(mesh={"tp": 1}).run(
+        torch.arange(3), x)
+    assert torch.equal(got, x + 1)
+    for function in (lambda i, x: x * i.max().item(), lambda i, x: x[i > 1],
+                     lambda i, x: x[torch.nonzero(i).flatten()].sum()):
+        with pytest.raises(ImportFailed, match="depends on values: it is not covered") as failed:
+            import_module(Call(function), (torch.arange(3), x))
+        found, = failed.value.diagnostics
+        assert found.file == __file__ and found.line
+
+
 def test_positions_out_of_range():
     x, y = randn(6, 4), randn(2, 4, seed=1)
     for function in (lambda x, y, i: x.index_copy(0, i, y), lambda x, y, i: x.index_add(0, i, y)):

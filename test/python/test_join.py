@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 import meshwright as mw
@@ -85,3 +86,33 @@ def test_models_that_do_not_fit(models, load):
         with pytest.raises(mw.Error) as raised:
             mw.join(given)
         assert said in str(raised.value)
+
+
+class Counts(torch.nn.Module):
+    """Counts calls, or only looks at the count and at a mask that another entry writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.tensor(0))
+        self.register_buffer("seen", torch.zeros(4), persistent=False)
+        self.counts = True
+
+    def forward(self, x):
+        if self.counts:
+            self.n += 1
+            self.seen[1:3] += x.sum(0)[1:3]
+        return x * self.n + self.seen.clamp(max=2)
+
+
+def test_buffers_that_one_model_writes():
+    module, x = Counts(), torch.ones(1, 4)
+    write = mw.from_torch(module, (x,))
+    module.counts = False
+    read = mw.from_torch(module, (x,))
+    assert not read._program.states  # constants, as far as this model knows
+    with mw.join({"read": read, "write": write}).parallelize(mesh={"tp": 2}).start() as session:
+        for n in range(3):
+            (y,) = session.run(x)
+            assert torch.equal(y, torch.tensor([[n, n + min(n, 2), n + min(n, 2), n]]).float())
+            session.run(x, entry="write")
+        assert int(session.state()["n"]) == 3

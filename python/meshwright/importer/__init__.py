@@ -7,6 +7,7 @@
     imported.parameters   # its weights, by the keys in the program
     imported.flatten(args, kwargs)   # the program's inputs, in order
 """
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,10 @@ class ImportedProgram:
     input_dtypes: dict[str, torch.dtype]
     #: The names of its outputs: the module's tensors, flattened in its order, None left out.
     outputs: list[str]
+    #: Buffers that the import may have taken for constants.
+    values: set[str]
+    #: Imports the module again; the values of the buffers that are named may change.
+    again: Callable[[set[str]], "ImportedProgram"]
     #: The graph that was printed.
     graph: Graph
     _in_spec: Any
@@ -100,14 +105,16 @@ def _describe(spec) -> str:
     return f"args {args} and kwargs {kwargs}"
 
 
-def import_module(module: torch.nn.Module, args, kwargs=None) -> ImportedProgram:
+def import_module(module: torch.nn.Module, args, kwargs=None, variable=()) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode.
 
     Only batch norms keep their mode. Buffers that the module writes to are state of the program.
     Shapes and element types are those of the arguments. The module is left as it was; its weights
-    may be on the meta device. Raises ImportFailed, which lists everything that is not covered.
+    may be on the meta device. Buffers that are not trained, such as masks and positions, count as
+    constants, except those named in `variable`. Raises ImportFailed, which lists everything that is
+    not covered.
     """
-    exported = export(module, args, kwargs, covers, has_handler)
+    exported = export(module, args, kwargs, covers, has_handler, frozenset(variable))
     graph = Convert(exported).run()
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
@@ -119,7 +126,10 @@ def import_module(module: torch.nn.Module, args, kwargs=None) -> ImportedProgram
         inputs=[i.attrs["name"] for i in graph.inputs],
         input_shapes={i.attrs["name"]: i.shape for i in graph.inputs},
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
-        outputs=list(graph.output_names), graph=graph, _in_spec=exported.in_spec,
+        outputs=list(graph.output_names),
+        values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
+        again=lambda names: import_module(module, args, kwargs, {*variable, *names}),
+        graph=graph, _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from . import forms
 from .errors import Diagnostic, ImportFailed, Uncovered
-from .export import Exported, is_value
+from .export import Exported
 from .forms import Dense, Diagonal
 from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node, Write
 from .locations import Locations
@@ -68,6 +68,9 @@ class Convert:
         self.errors: dict[tuple, Diagnostic] = {}
         self.values: dict[Any, Any] = {}
         self.fx = None
+        self.locations = Locations()
+        #: Of numbers and shapes that depend on the inputs' values: the first such value.
+        self.undetermined: dict[Any, Any] = {}
 
     # The interface that handlers use.
 
@@ -89,17 +92,17 @@ class Convert:
         return self.build.scalar(x, dtype or ("f32" if isinstance(x, float) else "i64"))
 
     def run(self) -> Graph:
-        locations = Locations()
         self._arguments()
         for position, node in enumerate(self.exported.program.graph.nodes):
             if node.op == "output":
+                self._check_determined(node)
                 for result, output in self.exported.outputs:
                     value = self.values.get(result)
                     if value is not None:
                         self.graph.outputs.append(value)
                         self.graph.output_names.append(output)
             elif node.op == "call_function":
-                self.build.loc = locations.of(node)
+                self.build.loc = self.locations.of(node)
                 self.build.position = position
                 self.fx = node
                 try:
@@ -109,17 +112,17 @@ class Convert:
                     self._report(node, str(error))
             elif node.op == "get_attr":
                 self.values[node] = None
-        self._writes(locations)
+        self._writes()
         if self.errors:
             raise ImportFailed(self.errors.values())
         return self.graph
 
-    def _writes(self, locations):
+    def _writes(self):
         for state in self.graph.states:
             result, write = self.exported.writes[state.attrs["key"]]
             value = self.values[result]
             if value is not None:
-                self.build.loc = locations.of(write)
+                self.build.loc = self.locations.of(write)
                 self.graph.writes.append(Write(state, value, self.build.loc))
 
     def _report(self, node, message: str):
@@ -137,7 +140,7 @@ class Convert:
             if not isinstance(value, torch.Tensor):
                 self.values[fx] = value if fx.name not in exported.inputs else None
                 continue
-            if value.dtype.is_complex and fx.name in exported.buffers:
+            if value.dtype.is_complex and fx.name in exported.values:
                 from . import ops_complex
                 self.values[fx] = ops_complex.constant(self, exported.parameters[fx.name][1])
                 continue
@@ -163,18 +166,18 @@ class Convert:
                 by_key[key] = node
                 (self.graph.states if is_state else self.graph.parameters).append(node)
                 if fx.name in exported.buffers and not is_state:
-                    self._constant(node, tensor, exported.buffers[fx.name])
+                    self._constant(node, tensor, fx.name in exported.values)
             self.values[fx] = node
 
     def _report_argument(self, fx, message):
         key = self.exported.inputs.get(fx.name) or self.exported.parameters[fx.name][0]
         self.errors[fx.name] = Diagnostic(f"{key}: {message}")
 
-    def _constant(self, node: Node, tensor: torch.Tensor, persistent: bool):
+    def _constant(self, node: Node, tensor: torch.Tensor, is_value: bool):
         """Buffers that cannot be trained or loaded are values; others may be looked at."""
         if tensor.device.type not in ("cpu", "meta"):
             tensor = tensor.cpu()
-        if is_value(tensor, persistent):
+        if is_value:
             node.form = Dense(tensor) if tensor.device.type == "meta" or tensor.numel() > 1 << 20 \
                 else forms.compress(tensor)
         if tensor.device.type != "meta":
@@ -182,23 +185,32 @@ class Convert:
 
     # One operation.
 
+    def _check_determined(self, node):
+        for source in node.all_input_nodes:
+            origin = self.undetermined.get(source)
+            if origin is not None:
+                self.build.loc = self.locations.of(origin)
+                self._report(origin, f"the result of {_display(origin.target)} has a shape, or is "
+                                     "a number, that depends on values: it is not covered")
+
     def _call(self, node):
         target = node.target
         if "constant" in node.meta:
             value = node.meta["constant"]
             return self.build.static(forms.compress(value), value.shape, element_type(value.dtype))
+        name = operation_name(target)
+        if name in _IGNORED:
+            return None
         if is_symbolic(node.meta.get("val")):
-            if any(is_symbolic(n.meta.get("val")) for n in node.all_input_nodes):
-                return None  # the first of them is reported
-            raise Uncovered(f"the result of {_display(target)} has a shape, or is a number, that "
-                            "depends on the inputs' values: it is not covered")
+            # Reported where a value depends on it; many are for assertions alone.
+            sources = [n for n in node.all_input_nodes if n in self.undetermined]
+            self.undetermined[node] = self.undetermined[sources[0]] if sources else node
+            return None
+        self._check_determined(node)
         if target is operator.getitem:
             source = self.values[node.args[0]]
             return None if source is None else source[node.args[1]]
         from . import ops_complex
-        name = operation_name(target)
-        if name in _IGNORED:
-            return None
         args = torch.fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.values[n])
         if any(a is None for a, raw in zip(_leaves(args, kwargs), _leaves(node.args, node.kwargs))

@@ -98,8 +98,10 @@ class Exported:
     inputs: dict[str, str]
     #: Placeholder name -> key and tensor, for parameters, buffers and constants.
     parameters: dict[str, tuple[str, torch.Tensor]]
-    #: Placeholders of buffers, by whether the state dict has them.
-    buffers: dict[str, bool]
+    #: Placeholders of buffers whose values the import may look at, and of those that are values:
+    #: they cannot be trained or loaded.
+    buffers: set[str]
+    values: set[str]
     #: Placeholder name -> other keys of the same tensor.
     aliases: dict[str, list[str]]
     #: Values that the module returns, with their names.
@@ -108,18 +110,18 @@ class Exported:
     writes: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
 
 
-def export(module: torch.nn.Module, args, kwargs, covers, has_handler) -> Exported:
+def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable) -> Exported:
     """Exports the module.
 
     `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
-    it can be imported.
+    it can be imported. `variable` names buffers whose values may change.
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
     with _inference_settings(module):
         try:
             with torch.no_grad():
-                program, writes, is_special = _functional(module, args, kwargs)
+                program, writes, is_special = _functional(module, args, kwargs, variable)
                 if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
                     # Traces it all again.
                     program.graph_module.recompile()
@@ -130,14 +132,14 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler) -> Export
             raise
         except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
-    result = _signature(module, program, args, kwargs)
+    result = _signature(module, program, args, kwargs, variable)
     values = program.graph.output_node().args[0]
     result.writes = dict(zip(writes, zip(values[len(values) - len(writes):], writes.values())))
     _check_writes(result)
     return result
 
 
-def _functional(module, args, kwargs):
+def _functional(module, args, kwargs, variable):
     """The exported program without writes, as far as they are covered; see `functionalize`.
 
     Also the writes to buffers, and whether shapes depended on constants."""
@@ -148,7 +150,7 @@ def _functional(module, args, kwargs):
 
     program = run()
     is_state = writes_to_arguments(program)
-    is_special = specialise(program.graph, _constants(program))
+    is_special = specialise(program.graph, _constants(module, program, variable))
     if is_special:
         inline_regions(program.graph_module)
     try:
@@ -159,22 +161,23 @@ def _functional(module, args, kwargs):
         return run(), {}, False
 
 
-def is_value(tensor: torch.Tensor, persistent: bool) -> bool:
+def _is_value(tensor: torch.Tensor, persistent: bool) -> bool:
     """Whether a buffer is a value at import time: it cannot be trained or loaded."""
     return not persistent or not tensor.is_floating_point()
 
 
-def _constants(program) -> dict[str, torch.Tensor]:
+def _constants(module, program, variable) -> dict[str, torch.Tensor]:
     """Placeholder name -> value, of buffers and constants that are values and not written to."""
     from torch.export.graph_signature import InputKind
-    written, result = written_placeholders(program.graph), {}
+    written, result, shared = written_placeholders(program.graph), {}, _shared(module)
     for spec in program.graph_signature.input_specs:
         if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             continue
         is_persistent = spec.target in program.state_dict
         tensor = (program.state_dict if is_persistent else program.constants)[spec.target]
         if spec.arg.name not in written and tensor.device.type == "cpu" and \
-                is_value(tensor, is_persistent):
+                variable.isdisjoint(shared.get(spec.target, [spec.target])) and \
+                _is_value(tensor, is_persistent):
             result[spec.arg.name] = tensor
     return result
 
@@ -250,7 +253,7 @@ def _export_diagnostic(error: Exception) -> Diagnostic:
                       *(frame or (None, None)))
 
 
-def _signature(module, program, args, kwargs) -> Exported:
+def _signature(module, program, args, kwargs, variable) -> Exported:
     from torch.export.graph_signature import InputKind, OutputKind
     leaves_with_path, in_spec = pytree.tree_flatten_with_path((args, kwargs))
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
@@ -261,7 +264,7 @@ def _signature(module, program, args, kwargs) -> Exported:
             f"input {name} has a dynamic shape {list(values[name].shape)}; import with example "
             "inputs of the shape to run, once per shape") for name in dynamic])
     order = _forward_parameters(module)
-    result = Exported(program, [], [], in_spec, {}, {}, {}, {})
+    result = Exported(program, [], [], in_spec, {}, {}, set(), set(), {})
     specs = program.graph_signature.input_specs
     user = iter([s for s in specs if s.kind == InputKind.USER_INPUT])
     for path, leaf in leaves_with_path:
@@ -281,9 +284,11 @@ def _signature(module, program, args, kwargs) -> Exported:
             continue
         key = spec.target
         tensor = state[key] if key in state else constants[key]
-        if spec.kind != InputKind.PARAMETER:
-            result.buffers[spec.arg.name] = key in state
         first, *others = shared.get(key, [key])
+        if spec.kind != InputKind.PARAMETER and variable.isdisjoint([first, *others]):
+            result.buffers.add(spec.arg.name)
+            if _is_value(tensor, key in state):
+                result.values.add(spec.arg.name)
         result.parameters[spec.arg.name] = (first, tensor)
         result.aliases[spec.arg.name] = others
     flat = [s for s in program.graph_signature.output_specs]

@@ -55,27 +55,47 @@ class _Specialise:
         for node in list(self.graph.nodes):
             node.args, node.kwargs = map_arg((node.args, node.kwargs),
                                              lambda n: numbers.get(n, n))
-            symbolic = is_symbolic(node.meta.get("val"))
             if node.op != "call_function":
                 continue
+            symbolic = is_symbolic(node.meta.get("val"))
+            if symbolic and node.target is torch.ops.aten.index.Tensor:
+                self._number_masks(node)
             if _base(node) in _ASSERTIONS and not node.all_input_nodes:
                 self.graph.erase_node(node)
             elif symbolic and self._is_known(node):
                 value = self.known[node]
                 if isinstance(value, torch.Tensor):
-                    node.meta["constant"] = value
-                    with self.mode:
-                        node.meta["val"] = torch.empty(value.shape, dtype=value.dtype)
+                    self._set(node, value)
                     changed.add(node)
                 elif isinstance(value, (int, float)):
                     numbers[node] = value
             elif symbolic or changed.intersection(node.all_input_nodes):
                 if self._infer(node):
                     changed.add(node)
+                    if isinstance(node.meta["val"], (int, float)):  # the size of a dimension
+                        numbers[node] = node.meta["val"]
         for node in reversed(numbers):
             if not node.users:
                 self.graph.erase_node(node)
         return bool(numbers or changed)
+
+    def _set(self, node, value: torch.Tensor):
+        node.meta["constant"] = value
+        with self.mode:
+            node.meta["val"] = torch.empty(value.shape, dtype=value.dtype)
+
+    def _number_masks(self, node):
+        """x[mask], where the mask is known: x[the positions where it is true]."""
+        indices = []
+        for index in node.args[1]:
+            if index is None or index.meta["val"].dtype != torch.bool or not self._is_known(index):
+                indices.append(index)
+                continue
+            for positions in torch.nonzero(self.known[index], as_tuple=True):
+                with self.graph.inserting_before(node):
+                    indices.append(self.graph.call_function(torch.ops.aten.clone.default, (index,)))
+                self._set(indices[-1], positions)
+        node.args = (node.args[0], indices)
 
     def _infer(self, node) -> bool:
         values = [n.meta.get("val") for n in node.all_input_nodes]
