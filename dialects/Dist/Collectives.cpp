@@ -76,6 +76,13 @@ static Attribute concatenate(ArrayRef<CollectiveOpInterface> parts, StringRef na
   return ArrayAttr::get(context, all);
 }
 
+double dist::getNeutral(ReductionKind kind, Type element) {
+  if (kind == ReductionKind::Sum)
+    return 0;
+  return element.isInteger() ? -std::ldexp(1.0, element.getIntOrFloatBitWidth() - 1)
+                             : -std::numeric_limits<double>::infinity();
+}
+
 CollectiveOpInterface dist::joinCollectives(OpBuilder &builder,
                                             ArrayRef<CollectiveOpInterface> parts) {
   CollectiveOpInterface first = parts.front();

@@ -75,6 +75,10 @@ mlir::FlatSymbolRefAttr getSpmdMeshSymbol(mlir::Operation *op);
 /// Returns true for a collective whose ranks exchange data.
 bool communicates(mlir::Operation *op);
 
+/// The element that does not change a sum, or a maximum: zero, or minus infinity, or the
+/// least integer.
+double getNeutral(ReductionKind kind, mlir::Type element);
+
 /// Writes one launch for the tensors of `parts`, in their order, which have equal kinds
 /// and shared attributes. Its location is that of all parts; uses stay as they are.
 CollectiveOpInterface joinCollectives(mlir::OpBuilder &builder,

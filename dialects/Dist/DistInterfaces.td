@@ -118,6 +118,30 @@ def Dist_LookupOpInterface : OpInterface<"LookupOpInterface"> {
   ];
 }
 
+def Dist_ExpandOpInterface : OpInterface<"ExpandOpInterface"> {
+  let cppNamespace = "::meshwright::dist";
+  let description = [{
+    Reads a dimension whole, and can be computed by other ops from maxima and sums over this
+    dimension. Where the dimension is sharded, the partitioner replaces the op by these
+    ops, and only the maxima and sums are communicated.
+  }];
+  let methods = [
+    InterfaceMethod<[{
+      Writes ops that compute the result at the builder's insertion point. They read the
+      dimension by elementwise ops and by reductions of kind `max` and `sum` alone. Null if
+      the op has no such form.
+    }], "::mlir::Value", "expand", (ins "::mlir::OpBuilder &":$builder)>,
+    InterfaceMethod<"The dimensions of the first operand that the op reads whole.",
+                    "::llvm::SmallVector<int64_t, 2>", "getExpandedDims">,
+    InterfaceMethod<"The number of maxima and sums that the expansion takes of a row.",
+                    "int64_t", "getNumStatistics">,
+    InterfaceMethod<"Returns true if no target has a kernel for the op, so that the schedule "
+                    "expands it where the partitioner did not.",
+                    "bool", "needsExpansion", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>
+  ];
+}
+
 def Dist_LogSumExpOpInterface : OpInterface<"LogSumExpOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{

@@ -20,16 +20,39 @@ namespace meshwright::dist {
 enum class FactorKind {
   /// Each index is computed on its own.
   Parallel,
-  /// Summed over, and absent from the results. If it is sharded, the result is unreduced.
+  /// Reduced, and absent from the results. If it is sharded, the results are unreduced.
   Contracted,
-  /// Read as a whole, as by softmax, norms and slices. It must not be sharded.
+  /// Read as a whole, as by norms and slices. It must not be sharded.
   Special,
+  /// Read as a whole, but maxima and sums of its parts give the result as well. If it is
+  /// sharded, the partitioner replaces the op by its expansion (see ExpandOpInterface).
+  Expandable,
+};
+
+/// How the results of the parts of a factor combine.
+enum class FactorReduction {
+  Sum,
+  Max,
+  /// Pairs of a value and a log-sum-exp merge.
+  Merge,
 };
 
 /// A factor of a rule: its size, and how the op uses it.
 struct RuleFactor {
   FactorKind kind;
   int64_t size;
+  /// How each result combines if the factor is sharded. One entry holds for all results; no
+  /// entry is a sum. A special factor that merges may be sharded, if all parts are merged.
+  mlir::SmallVector<FactorReduction, 1> reductions;
+
+  FactorReduction getReduction(unsigned result) const {
+    if (reductions.empty())
+      return FactorReduction::Sum;
+    return reductions.size() == 1 ? reductions.front() : reductions[result];
+  }
+  bool isReducedBy(FactorReduction kind) const {
+    return llvm::is_contained(reductions, kind);
+  }
 };
 
 /// Ties the dimensions of an op's operands and results through factors, as the
@@ -50,7 +73,7 @@ struct FactorRule {
   bool jointlyLinear = false;
 
   int addFactor(int64_t size, FactorKind kind = FactorKind::Parallel) {
-    factors.push_back({kind, size});
+    factors.push_back({kind, size, {}});
     return factors.size() - 1;
   }
   /// A factor of its own for every dimension of a value of this shape.

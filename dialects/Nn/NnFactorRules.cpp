@@ -33,10 +33,10 @@ static bool isFloat(Value value) { return isa<FloatType>(getElementTypeOrSelf(va
 
 /// The rule of an op that reads dimension `dim` whole. Its input and result have the same
 /// shape.
-static FactorRule wholeDimRule(Value input, int64_t dim) {
+static FactorRule wholeDimRule(Value input, int64_t dim, FactorKind kind = FactorKind::Special) {
   FactorRule rule;
   ValueFactors dims = rule.addFactors(shapeOf(input));
-  rule.factors[dims[dim].front()].kind = FactorKind::Special;
+  rule.factors[dims[dim].front()].kind = kind;
   rule.operands.push_back(dims);
   rule.results.push_back(std::move(dims));
   return rule;
@@ -282,6 +282,12 @@ FactorRule IndexCopyOp::getFactorRule() {
 // Reductions
 //===----------------------------------------------------------------------===//
 
+/// Returns true if sums and maxima give the mean or minimum. The mean of integers rounds.
+static bool expands(ReduceOp op) {
+  return op.getKind() == ReduceKind::Min ||
+         (op.getKind() == ReduceKind::Mean && isFloat(op.getInput()));
+}
+
 FactorRule ReduceOp::getFactorRule() {
   FactorRule rule;
   ValueFactors source = rule.addFactors(shapeOf(getInput())), target;
@@ -290,8 +296,13 @@ FactorRule ReduceOp::getFactorRule() {
       target.push_back(factors);
       continue;
     }
-    rule.factors[factors.front()].kind =
-        getKind() == ReduceKind::Sum ? FactorKind::Contracted : FactorKind::Special;
+    dist::RuleFactor &reduced = rule.factors[factors.front()];
+    bool isMax = getKind() == ReduceKind::Max;
+    reduced.kind = isMax || getKind() == ReduceKind::Sum ? FactorKind::Contracted
+                   : expands(*this)                      ? FactorKind::Expandable
+                                                         : FactorKind::Special;
+    if (isMax)
+      reduced.reductions = {dist::FactorReduction::Max};
     if (getKeepDims())
       target.emplace_back();
   }
@@ -304,7 +315,19 @@ FactorRule ReduceOp::getFactorRule() {
 
 FactorRule CumsumOp::getFactorRule() { return withLinear(wholeDimRule(getInput(), getDim()), {0}); }
 
-FactorRule SoftmaxOp::getFactorRule() { return wholeDimRule(getInput(), getDim()); }
+FactorRule SoftmaxOp::getFactorRule() {
+  return wholeDimRule(getInput(), getDim(), FactorKind::Expandable);
+}
+
+FactorRule CrossEntropyOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors logits = rule.addFactors(shapeOf(getLogits())), rows = logits;
+  rule.factors[logits[getDim()].front()].kind = FactorKind::Expandable;
+  rows.erase(rows.begin() + getDim());
+  rule.operands = {logits, rows};
+  rule.results = {rows};
+  return rule;
+}
 
 //===----------------------------------------------------------------------===//
 // Layers
@@ -420,6 +443,7 @@ FactorRule AttentionOp::getFactorRule() {
   bool positional = !getQPositions() && (getCausal() || getWindowLeft() || getWindowRight());
   int queries = rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
   int keys = rule.addFactor(key[2], FactorKind::Special);
+  rule.factors[keys].reductions = {dist::FactorReduction::Merge};
   int features = rule.addFactor(query[3], FactorKind::Special);
   int valueFeatures = rule.addFactor(shapeOf(getValue())[3]);
 

@@ -342,3 +342,32 @@ LogicalResult ReduceOp::verify() {
 LogicalResult CumsumOp::verify() { return verifyDim(*this, getDim(), "input", getInput()); }
 
 LogicalResult SoftmaxOp::verify() { return verifyDim(*this, getDim(), "input", getInput()); }
+
+/// - `dim` is a dimension of the logits;
+/// - labels and result have the other dimensions;
+/// - the result has the type of the logits, or a wider one in which it is computed;
+/// - `label_smoothing` is in [0, 1].
+LogicalResult CrossEntropyOp::verify() {
+  if (failed(verifyDim(*this, getDim(), "logits", getLogits())))
+    return failure();
+  auto logits = cast<RankedTensorType>(getLogits().getType());
+  SmallVector<int64_t> rows(logits.getShape());
+  rows.erase(rows.begin() + getDim());
+  for (auto [name, value] : {std::pair("labels", Value(getLabels())),
+                             std::pair("result", Value(getResult()))}) {
+    auto type = cast<RankedTensorType>(value.getType());
+    if (type.getShape() != ArrayRef(rows))
+      return emitOpError() << name << " of type " << type << ", expected the dimensions of the "
+                           << "logits " << logits << " without dimension " << getDim();
+  }
+  Type have = getElementTypeOrSelf(getResult().getType()), own = logits.getElementType();
+  if (have != own && !(have.isF32() && own.getIntOrFloatBitWidth() < 32))
+    return emitOpError() << "result of element type " << have << ", expected " << own
+                         << (own.getIntOrFloatBitWidth() < 32 ? " or 'f32'" : "");
+  if (std::optional<APFloat> smoothing = getLabelSmoothing()) {
+    double value = smoothing->convertToDouble();
+    if (!(value >= 0 && value <= 1))
+      return emitOpError() << "'label_smoothing' is " << value << ", expected 0 to 1";
+  }
+  return success();
+}

@@ -333,7 +333,8 @@ def Nn_IndexCopyOp
 // Reductions
 //===----------------------------------------------------------------------===//
 
-def Nn_ReduceOp : Nn_Op<"reduce", [Dist_Combines], ["getFactorRule", "getPaddingNeed"]> {
+def Nn_ReduceOp
+    : Nn_Op<"reduce", [Dist_Combines, DeclareOpInterfaceMethods<Dist_ExpandOpInterface>], ["getFactorRule", "getPaddingNeed"]> {
   let summary = "reduces over dimensions";
   let description = [{
     With `keep_dims` the reduced dimensions stay, with size 1. Sums of bf16 and
@@ -356,12 +357,37 @@ def Nn_CumsumOp
 }
 
 def Nn_SoftmaxOp
-    : Nn_Op<"softmax", [Dist_Combines, AllTypesMatch<["input", "result"]>],
+    : Nn_Op<"softmax", [Dist_Combines, AllTypesMatch<["input", "result"]>,
+              DeclareOpInterfaceMethods<Dist_ExpandOpInterface>],
             ["getFactorRule", "getCornerPadding", "getPaddingNeed"]> {
   let summary = "softmax along a dimension, computed in f32; a row of -inf alone gives zeros";
   let arguments = (ins Nn_FloatTensor:$input, I64Attr:$dim);
   let results = (outs Nn_FloatTensor:$result);
   let assemblyFormat = "$input `dim` $dim attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Nn_CrossEntropyOp
+    : Nn_Op<"cross_entropy",
+            [Dist_Combines, DeclareOpInterfaceMethods<Dist_ExpandOpInterface, ["needsExpansion"]>],
+            ["getFactorRule", "getPaddingNeed"]> {
+  let summary = "the loss of each label under the softmax of its logits";
+  let description = [{
+    `dim` is the dimension of the classes. The labels, and the result, have the other
+    dimensions of the logits. The loss of label y is logsumexp(z) - z[y]. With
+    `label_smoothing` s it is logsumexp(z) - (1 - s) z[y] - s mean(z). It is zero where the
+    label is `ignore_index`, and NaN where the label is no class. Computed in f32 (f64 for
+    f64).
+
+    ```mlir
+    %l = nn.cross_entropy %z, %y dim 2 {ignore_index = -100 : i64, label_smoothing = 1.000000e-01 : f64} : (tensor<2x7x32xf32>, tensor<2x7xi64>) -> tensor<2x7xf32>
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$logits, Nn_IntTensor:$labels, I64Attr:$dim,
+                       OptionalAttr<I64Attr>:$ignore_index,
+                       OptionalAttr<F64Attr>:$label_smoothing);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$logits `,` $labels `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

@@ -289,6 +289,14 @@ std::optional<Need> SoftmaxOp::getPaddingNeed() {
   return Need{Padding::NegInf, "expected minus infinity"};
 }
 
+Padding CrossEntropyOp::getResultPadding(const Operands &in) {
+  return isFinite(ofRow(in)) ? Padding::Finite : Padding::Arbitrary;
+}
+
+std::optional<Need> CrossEntropyOp::getPaddingNeed() {
+  return Need{std::nullopt, "and would count it as a class"};
+}
+
 //===----------------------------------------------------------------------===//
 // Layers
 //===----------------------------------------------------------------------===//

@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Placement/MeshTranslation.h"
 #include "meshwright/lib/Placement/PermuteTransfer.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -271,47 +272,6 @@ LogicalResult CollectiveTransfer::expectReplicated(const Layout &layout, unsigne
 // Redistribute
 //===----------------------------------------------------------------------===//
 
-/// Writes an axis of one mesh with the axes of another over the same ranks;
-/// false where those cut the ranks otherwise.
-static bool translate(const Axis &axis, MeshAttr from, MeshAttr to, AxisList &result) {
-  int64_t stride = 1;
-  for (MeshAxisAttr minor : from.getAxes().drop_front(axis.axis + 1))
-    stride *= minor.getSize();
-  stride *= from.getAxes()[axis.axis].getSize() / (axis.pre * axis.size);
-  int64_t begin = stride, end = stride * axis.size, covered = 1, low = 1;
-  AxisList reversed;
-  for (int i = to.getAxes().size() - 1; i >= 0; --i) {
-    int64_t size = to.getAxes()[i].getSize(), high = low * size;
-    int64_t first = std::max(begin, low), last = std::min(end, high);
-    if (first < last) {
-      if (last % first != 0 || high % last != 0 || first % low != 0)
-        return false;
-      reversed.push_back({i, high / last, last / first});
-      covered *= last / first;
-    }
-    low = high;
-  }
-  result.append(reversed.rbegin(), reversed.rend());
-  return covered == axis.size;
-}
-
-static bool translate(Layout &layout, MeshAttr from, MeshAttr to) {
-  auto translateList = [&](AxisList &list) {
-    AxisList result;
-    for (const Axis &axis : list)
-      if (!translate(axis, from, to, result))
-        return false;
-    list = result;
-    return true;
-  };
-  for (DimLayout &dim : layout.dims)
-    for (LayoutFactor &factor : dim.factors)
-      if (!translateList(factor.axes))
-        return false;
-  canonicalize(layout, to);
-  return true;
-}
-
 LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout, unsigned i) {
   SmallVector<int64_t> global = layout.getGlobalShape();
   for (auto [d, dim] : llvm::enumerate(layout.dims)) {
@@ -372,6 +332,10 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     for (LayoutFactor &factor : dim.factors)
       factor.padding = state;
   to->corner = state;
+  // Equal rows stay equal. Their number need not be the true size of the dimension.
+  for (auto [d, dim] : llvm::enumerate(to->dims))
+    if (isUniform(layout.dims[d]) && !from->dims[d].isPadded() && !dim.isPadded())
+      dim = DimLayout(makeFactor(dim.getLocalSize(), /*uniform=*/true, state));
   layout = std::move(*to);
   return success();
 }
@@ -419,8 +383,10 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   if (!factor.isPadded())
     return success();
   Padding state = padding::ofConstant(value);
-  if (op.getInput().getType().getElementType().isIntOrIndex() && state != Padding::Zero)
-    state = Padding::Finite;
+  Type element = op.getInput().getType().getElementType();
+  // A maximum of integers ignores the least one, as that of floats ignores minus infinity.
+  if (element.isIntOrIndex() && state != Padding::Zero)
+    state = value == getNeutral(ReductionKind::Max, element) ? Padding::NegInf : Padding::Finite;
   factor.padding = state;
   layout.corner = others > 1 ? padding::meet(layout.corner, state) : state;
   return success();

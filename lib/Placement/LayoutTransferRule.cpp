@@ -185,38 +185,42 @@ AxisList RuleTransfer::getAxes(int factor) const {
   return axes;
 }
 
-static bool isMaximum(Operation *op) {
-  auto reduce = dyn_cast<nn::ReduceOp>(op);
-  return reduce && reduce.getKind() == nn::ReduceKind::Max;
+/// How the parts of a contracted factor combine. A part that merges is no unreduced value.
+static ReductionKind getReductionKind(const RuleFactor &factor) {
+  return factor.isReducedBy(FactorReduction::Max) ? ReductionKind::Max : ReductionKind::Sum;
+}
+
+static bool isWhole(const RuleFactor &factor) {
+  return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable;
 }
 
 LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
-  auto attention = dyn_cast<nn::AttentionOp>(op);
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     // A result depends on the size of a factor that the op reads whole.
-    if (factor.kind == FactorKind::Special)
+    if (isWhole(factor))
       for (LayoutFactor &piece : pieces[f])
         piece.uniform = false;
     AxisList axes = getAxes(f);
     // Sharded keys may share axes with the queries (see coverKeys).
-    if (axes.empty() || (attention && static_cast<int>(f) == rule.operands[1][2].front()))
+    if (axes.empty() || factor.isReducedBy(FactorReduction::Merge))
       continue;
     if (anyOverlap(all, axes) && !keepsBlocks(op))
       return report(context, "axes " + toString(axes, mesh) +
                                  " shard two dimensions that the op does not tie: each rank would "
                                  "have a part of the result that no layout describes");
     all.append(axes.begin(), axes.end());
-    bool isMax = isMaximum(op);
-    if (factor.kind == FactorKind::Special && !isMax)
+    if (isWhole(factor))
       return report(context,
                     "needs the whole of a dimension of operand " + Twine(owners[f]) +
                         " that is sharded over " + toString(axes, mesh),
                     owners[f]);
     if (factor.kind == FactorKind::Parallel)
       continue;
+    if (!contracted.empty() && reduction != getReductionKind(factor))
+      return report(context, "combines the parts of two sharded dimensions in different ways");
     contracted.append(axes.begin(), axes.end());
-    reduction = isMax ? ReductionKind::Max : ReductionKind::Sum;
+    reduction = getReductionKind(factor);
   }
   if (contracted.empty())
     return success();
@@ -236,8 +240,7 @@ LogicalResult RuleTransfer::checkOrder() {
   if (!counts && !positional)
     return success();
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    bool isKeys = attention && static_cast<int>(f) == rule.operands[1][2].front();
-    if (factor.kind != FactorKind::Special && !isKeys)
+    if (!isWhole(factor))
       continue;
     if (llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.isNatural(); }))
       continue;
@@ -362,11 +365,16 @@ LogicalResult RuleTransfer::checkUnreduced() {
   return success();
 }
 
+ReductionKind RuleTransfer::getContraction() const {
+  for (const RuleFactor &factor : rule.factors)
+    if (factor.kind == FactorKind::Contracted)
+      return getReductionKind(factor);
+  return ReductionKind::Sum;
+}
+
 bool RuleTransfer::contractsUniform() const {
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    bool contracts = factor.kind == FactorKind::Contracted ||
-                     (factor.kind == FactorKind::Special && isMaximum(op));
-    if (contracts && llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
+    if (factor.kind == FactorKind::Contracted && llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
       return true;
   }
   return false;
@@ -383,7 +391,7 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
   // One candidate for each set of the first four axes. Few meshes have more.
   for (size_t mask = 1, e = size_t(1) << std::min<size_t>(free.size(), 4); mask < e; ++mask) {
     Layout other = layout;
-    other.reduction = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
+    other.reduction = getContraction();
     for (size_t i = 0; i < free.size(); ++i)
       if (mask >> i & 1)
         other.unreduced.push_back(free[i]);
@@ -443,8 +451,8 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     }
     canonicalize(layout, mesh);
   }
-  ReductionKind kind = isMaximum(op) ? ReductionKind::Max : ReductionKind::Sum;
-  if (hasUnreducedCandidates && (!layouts[0].isUnreduced() || layouts[0].reduction == kind))
+  if (hasUnreducedCandidates &&
+      (!layouts[0].isUnreduced() || layouts[0].reduction == getContraction()))
     addUnreducedCandidates(layouts[0], *alternatives);
   return layouts;
 }

@@ -32,17 +32,20 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   if (!known)
     return candidates;
   const FactorRule &rule = *known;
-  // Keys may be sharded around a ring.
   auto attention = dyn_cast<nn::AttentionOp>(op);
-  int keys = attention ? rule.operands[1][2].front() : -1;
+  // Keys, whose parts merge, may be sharded around a ring.
+  auto isWhole = [&](int factor) {
+    const RuleFactor &own = rule.factors[factor];
+    return (own.kind == FactorKind::Special || own.kind == FactorKind::Expandable) &&
+           !own.isReducedBy(FactorReduction::Merge);
+  };
   bool takesBlocks = layout_transfer::keepsBlocks(op) ||
                      (attention && op->getOperand(operand) == attention.getBias());
   Candidates plausible;
   for (LayoutRef candidate : candidates) {
     bool reads = !takesBlocks && candidate->isBlockwise();
     for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], candidate->dims))
-      reads |= factors.size() == 1 && factors[0] != keys &&
-               rule.factors[factors[0]].kind == FactorKind::Special && dim.isSharded();
+      reads |= factors.size() == 1 && isWhole(factors[0]) && dim.isSharded();
     if (!reads)
       plausible.push_back(candidate);
   }

@@ -61,6 +61,8 @@ private:
   mlir::LogicalResult checkUnreduced();
   /// Returns true if the op contracts a factor along which all elements are equal.
   bool contractsUniform() const;
+  /// How the parts of the factors that the op contracts combine.
+  dist::ReductionKind getContraction() const;
   void addUnreducedCandidates(const dist::Layout &layout,
                               mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 

@@ -209,6 +209,12 @@ bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> 
   });
 }
 
+/// Returns true for a factor that the op reads whole, and for one of which it takes an extreme.
+static bool readsAll(const RuleFactor &factor) {
+  return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable ||
+         factor.isReducedBy(FactorReduction::Max);
+}
+
 /// Returns true if integers that are computed from the value depend on all tokens at once,
 /// such as the position of the last token that is no padding.
 bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const {
@@ -221,7 +227,7 @@ bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &s
     const FactorAnalysis::OpFactors &own = factors.getFactors(user);
     for (auto [d, dim] : llvm::enumerate(own.rule.operands[use.getOperandNumber()]))
       for (int factor : dim)
-        if (own.rule.factors[factor].kind == FactorKind::Special &&
+        if (readsAll(own.rule.factors[factor]) &&
             llvm::any_of(factors.getLeaves(value)[d], [&](int leaf) { return isToken(leaf); }))
           return true;
     return llvm::any_of(user->getResults(), [&](Value result) { return isCounted(result, seen); });

@@ -72,6 +72,7 @@ public:
 
 private:
   LogicalResult collect();
+  void countFactors(Operation &op);
   void choose();
   /// Axes for a class of this size, and for the one below it.
   bool place(int leaf);
@@ -91,6 +92,32 @@ private:
   llvm::DenseMap<int, AxisList> chosen;
   bool rewritten = false;
 };
+
+/// Notes in the classes of its factors how an op uses them.
+void TensorParallel::countFactors(Operation &op) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
+  // A norm over heads and head size can be expanded into sums. A norm over the features
+  // of the residual stream cannot: its users would exchange these sums each time.
+  bool isNorm = op.hasTrait<RowNorm>();
+  for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+    for (int leaf : leaves) {
+      if (factor.kind == FactorKind::Special) {
+        if (isNorm && leaves.size() > 1)
+          classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
+        else
+          classes[leaf].isSpecial = true;
+      }
+      // Its maxima and sums are exchanged.
+      if (factor.kind == FactorKind::Expandable)
+        classes[leaf].partialBytes +=
+            getTensorBytes(op.getOperand(0).getType()) / factor.size *
+            cast<ExpandOpInterface>(op).getNumStatistics();
+      if (factor.kind == FactorKind::Contracted) {
+        classes[leaf].isContracted = true;
+        classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType());
+      }
+    }
+}
 
 LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
@@ -134,22 +161,7 @@ LogicalResult TensorParallel::collect() {
         llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
     if (allFromParameters)
       fromParameters.insert(op.getResult(0));
-    // A norm over heads and head size can be expanded into sums. A norm over the features
-    // of the residual stream cannot: its users would exchange these sums each time.
-    bool isNorm = op.hasTrait<RowNorm>();
-    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
-      for (int leaf : leaves) {
-        if (factor.kind == FactorKind::Special) {
-          if (isNorm && leaves.size() > 1)
-            classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
-          else
-            classes[leaf].isSpecial = true;
-        }
-        if (factor.kind == FactorKind::Contracted) {
-          classes[leaf].isContracted = true;
-          classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType());
-        }
-      }
+    countFactors(op);
     auto visit = [&](Value value) {
       ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
       SmallVector<int, 8> all;

@@ -37,6 +37,13 @@ bool Partitioner::contracts(const FactorRule &rule) {
                       [](const RuleFactor &f) { return f.kind == FactorKind::Contracted; });
 }
 
+ReductionKind Partitioner::getReduction(const FactorRule &rule) {
+  bool isMax = llvm::any_of(rule.factors, [](const RuleFactor &f) {
+    return f.kind == FactorKind::Contracted && f.isReducedBy(FactorReduction::Max);
+  });
+  return isMax ? ReductionKind::Max : ReductionKind::Sum;
+}
+
 /// The axes over which the op's results are unreduced.
 AxisList Partitioner::getContractedAxes(const FactorRule &rule,
                                         const Assignment &assignment) const {
@@ -173,7 +180,7 @@ Partitioner::AssignmentSearch::getOperandCost(unsigned i, const Assignment &assi
   if (partitioner.changesOrder(value, state.local.sharding, to))
     return std::nullopt;
   auto plan = partitioner.resharder.plan(
-      partitioner.getLayout(value, state.local.sharding, state.local.unreduced),
+      partitioner.getLayout(value, state.local),
       partitioner.getLayout(value, to), getElementTypeOrSelf(value.getType()));
   if (failed(plan))
     return std::nullopt;
@@ -194,8 +201,9 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
-    auto plan = partitioner.resharder.plan(partitioner.getLayout(value, natural, unreduced),
-                                           partitioner.getLayout(value, target),
+    auto plan = partitioner.resharder.plan(
+        partitioner.getLayout(value, natural, unreduced, getReduction(opFactors.rule)),
+        partitioner.getLayout(value, target),
                                            getElementTypeOrSelf(value.getType()));
     if (failed(plan))
       return std::nullopt;

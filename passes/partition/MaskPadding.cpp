@@ -97,7 +97,8 @@ const Layout *Partitioner::derive(Value local) {
   return it == derived.end() ? nullptr : &it->second.front();
 }
 
-Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc) {
+Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc,
+                        ReductionKind reduction) {
   auto type = cast<RankedTensorType>(local.getType());
   const DimLayout &factors = layout.dims[dim];
   // Each factor gets a dimension of its own while it is masked.
@@ -114,7 +115,7 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
       value = MaskPaddingOp::create(
           builder, loc, value.getType(), value,
           getAxesAttr(builder.getContext(), factor.axes, mesh), builder.getI64IntegerAttr(dim + i),
-          builder.getI64IntegerAttr(factor.size), builder.getF64FloatAttr(0.0));
+          builder.getI64IntegerAttr(factor.size), builder.getF64FloatAttr(getNeutral(reduction, type.getElementType())));
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, type, value);
   return value;
@@ -133,6 +134,8 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
   if (!isPadded)
     return success();
+  if (getReduction(opFactors.rule) == ReductionKind::Max)
+    return maskMaximum(op, operands);
 
   // The contracted dimensions of each operand, and the state of their padding.
   struct Read {
@@ -173,6 +176,24 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   }
   if (!anyZero)
     maskOperand(0);
+  return success();
+}
+
+/// Hides the padding of an operand from a maximum over it.
+LogicalResult Partitioner::maskMaximum(Operation *op, MutableArrayRef<Value> operands) {
+  const FactorRule &rule = factors.getFactors(op).rule;
+  for (auto [d, dim] : llvm::enumerate(rule.operands[0])) {
+    if (llvm::none_of(dim, [&](int f) { return rule.factors[f].kind == FactorKind::Contracted; }))
+      continue;
+    const Layout *layout = derive(operands[0]);
+    if (!layout)
+      return failure();
+    bool isSeen = llvm::any_of(layout->dims[d].factors, [](const LayoutFactor &factor) {
+      return factor.isPadded() && factor.padding != Padding::NegInf;
+    });
+    if (isSeen)
+      operands[0] = mask(operands[0], Layout(*layout), d, op->getLoc(), ReductionKind::Max);
+  }
   return success();
 }
 

@@ -29,7 +29,7 @@ static bool passesPartial(Operation *op) {
   return isa<nn::MulOp>(op);
 }
 
-bool Partitioner::canWait(Value value) const {
+bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   if (!value.hasOneUse())
     return false;
   Operation *user = *value.getUsers().begin();
@@ -38,6 +38,9 @@ bool Partitioner::canWait(Value value) const {
     return !isCrossing(constrain);
   if (isa<func::ReturnOp>(user))
     return true;
+  // Only movements keep a maximum.
+  if (reduction == ReductionKind::Max && !user->hasTrait<Reindexes>())
+    return false;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
   if (!passesPartial(user))
@@ -47,7 +50,7 @@ bool Partitioner::canWait(Value value) const {
     if (countOf(other) != 1)
       return false;
   }
-  return canWait(user->getResult(0));
+  return canWait(user->getResult(0), reduction);
 }
 
 /// Turns a partial sum over some of `axes` into one over all of them. The new part is zero on
@@ -72,7 +75,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   SmallVector<Value, 2> partials, others;
   for (Value operand : op.getOperands()) {
     State &state = getState(operand);
-    if (state.isDeferred && operand.getType() == result.getType())
+    if (state.isDeferred && state.local.reduction == ReductionKind::Sum &&
+        operand.getType() == result.getType())
       partials.push_back(operand);
     else
       others.push_back(operand);
@@ -97,7 +101,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   // A broadcast partial sum (of positions, for example) joins if its layout fits.
   for (Value &other : others) {
     State &state = getState(other);
-    if (!state.isDeferred || state.local.unreduced != sum.unreduced || !state.rest.empty() ||
+    if (!state.isDeferred || state.local.unreduced != sum.unreduced ||
+        state.local.reduction != sum.reduction || !state.rest.empty() ||
         !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
       continue;
     sum.value =
@@ -124,7 +129,7 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
     if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
       which = i;
   }
-  if (which < 0 || !canWait(op->getOperand(which)))
+  if (which < 0 || !canWait(op->getOperand(which), getState(op->getOperand(which)).local.reduction))
     return false;
   // The op computes in the layout of its operand.
   Local from = getState(op->getOperand(which)).local;
@@ -152,7 +157,7 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   Value result = op->getResult(0);
   ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
   Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
-  if (failed(define(result, {local, sharding, from.unreduced})))
+  if (failed(define(result, {local, sharding, from.unreduced, from.reduction})))
     return failure();
   return true;
 }

@@ -160,7 +160,7 @@ void Partitioner::choosePadding(PaddedSizes &sizes) {
 }
 
 Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
-                              ArrayRef<Axis> unreduced) const {
+                              ArrayRef<Axis> unreduced, ReductionKind reduction) const {
   Layout layout;
   for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
     DimLayout dimLayout;
@@ -175,6 +175,7 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
     layout.dims.push_back(std::move(dimLayout));
   }
   layout.unreduced.assign(unreduced.begin(), unreduced.end());
+  layout.reduction = reduction;
   canonicalize(layout, mesh);
   return layout;
 }
@@ -211,7 +212,7 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
 
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
                                       Location loc, ArrayRef<Axis> unreduced) {
-  Layout source = getLayout(global, from.sharding, from.unreduced);
+  Layout source = getLayout(global, from);
   Layout target = getLayout(global, to, unreduced);
   auto moved = changesOrder(global, from.sharding, to)
                    ? reshardByLeaves(global, from, to, loc, unreduced)
@@ -249,6 +250,7 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
     }
   }
   at.unreduced = from.unreduced;
+  at.reduction = from.reduction;
   target.unreduced.assign(unreduced.begin(), unreduced.end());
   for (Layout *layout : {&at, &target})
     for (DimLayout &dim : layout->dims)
@@ -322,7 +324,7 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
   State &state = getState(value);
   if (hasPadding && value.getDefiningOp<nn::ReshapeOp>())
-    known[local.value] = getLayout(value, local.sharding, local.unreduced);
+    known[local.value] = getLayout(value, local);
   state.local = std::move(local);
   state.rest = std::move(rest);
   state.isDeferred = !state.local.unreduced.empty() || !state.rest.empty();
@@ -330,7 +332,7 @@ LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2
     // The id names the whole value, not a partial sum.
     if (Operation *def = state.local.value.getDefiningOp())
       def->removeAttr(nn::NnDialect::kIdAttr);
-    if (canWait(value))
+    if (canWait(value, state.local.reduction))
       return success();
     return materialize(value);
   }
@@ -446,6 +448,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   const FactorRule &rule = opFactors.rule;
   Assignment assignment = assign(op);
   AxisList unreduced = getContractedAxes(rule, assignment);
+  ReductionKind reduction = getReduction(rule);
 
   // A bias is added once, not to every partial sum.
   SmallVector<Value, 2> rest;
@@ -489,7 +492,7 @@ LogicalResult Partitioner::partition(Operation *op) {
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [value, own, sharding] :
        llvm::zip_equal(op->getResults(), local->getResults(), shardings))
-    if (failed(define(value, {own, sharding, unreduced}, rest)))
+    if (failed(define(value, {own, sharding, unreduced, reduction}, rest)))
       return failure();
   return success();
 }

@@ -58,6 +58,7 @@ private:
     mlir::Value value;
     ValueSharding sharding;
     dist::AxisList unreduced;
+    dist::ReductionKind reduction = dist::ReductionKind::Sum;
   };
 
   /// The local form of a global value: a value in its target sharding, or a deferred partial
@@ -92,7 +93,11 @@ private:
   void addShards(PaddedSizes &sizes);
   void choosePadding(PaddedSizes &sizes);
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
-                         mlir::ArrayRef<dist::Axis> unreduced = {}) const;
+                         mlir::ArrayRef<dist::Axis> unreduced = {},
+                         dist::ReductionKind reduction = dist::ReductionKind::Sum) const;
+  dist::Layout getLayout(mlir::Value global, const Local &local) const {
+    return getLayout(global, local.sharding, local.unreduced, local.reduction);
+  }
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
@@ -112,6 +117,8 @@ private:
   static bool contracts(const dist::FactorRule &rule);
   dist::AxisList getContractedAxes(const dist::FactorRule &rule,
                                    const Assignment &assignment) const;
+  /// How the parts of the factors that an op contracts combine.
+  static dist::ReductionKind getReduction(const dist::FactorRule &rule);
   Assignment assign(mlir::Operation *op);
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;
@@ -138,7 +145,11 @@ private:
   /// Zeroes the padding of the new value of a state, which the next call reads.
   mlir::FailureOr<mlir::Value> maskState(mlir::Value local, const dist::Layout &layout,
                                          mlir::Location loc);
-  mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc);
+  /// Overwrites the padding of a dimension by the neutral element of a reduction.
+  mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc,
+                   dist::ReductionKind reduction = dist::ReductionKind::Sum);
+  mlir::LogicalResult maskMaximum(mlir::Operation *op,
+                                  mlir::MutableArrayRef<mlir::Value> operands);
 
   /// Writes a copy of the op on local operands.
   mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
@@ -146,7 +157,7 @@ private:
 
   /// Returns true if a partial sum may be reduced later, because its only user adds it to
   /// other values or asks for a layout.
-  bool canWait(mlir::Value value) const;
+  bool canWait(mlir::Value value, dist::ReductionKind reduction) const;
   mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
   mlir::LogicalResult materialize(mlir::Value value);

@@ -48,6 +48,41 @@ def SumShardedSlicesPass : Pass<"sum-sharded-slices", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def ExpandReductionsPass : Pass<"expand-reductions", "::mlir::ModuleOp"> {
+  let summary = "compute ops over a sharded dimension from maxima and sums";
+  let description = [{
+    A softmax, a loss, a mean and a minimum read a dimension whole. If the dimension is
+    sharded, each rank would receive all of it. Instead, the op is replaced by its expansion
+    (`ExpandOpInterface`): elementwise ops, and reductions of kind `max` and `sum`.
+    `--partition` leaves partial maxima and sums, and only these are sent: two numbers a row
+    for a softmax, three for a cross entropy.
+
+    Requires a sharding on every value. Does not rewrite an op over a dimension that is no
+    longer than the numbers that its expansion would exchange. The decision states the
+    bytes.
+
+    Before:
+    ```mlir
+    %y = nn.softmax %x dim 1 {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>} : tensor<4x64xf32>
+    ```
+    where `%x` has the same sharding.
+
+    After, with shardings left out:
+    ```mlir
+    %m0 = nn.reduce max %x dims [1] {keep_dims} : (tensor<4x64xf32>) -> tensor<4x1xf32>
+    %l = nn.constant dense<-3.40282347E+38> : tensor<f32>
+    %m = nn.maximum %m0, %l : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+    %c = nn.sub %x, %m : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+    %e = nn.exp %c : tensor<4x64xf32>
+    %s = nn.reduce sum %e dims [1] {keep_dims} : (tensor<4x64xf32>) -> tensor<4x1xf32>
+    %o = nn.constant dense<1.0> : tensor<f32>
+    %n = nn.maximum %s, %o : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+    %y = nn.div %e, %n : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
   let summary = "turn a global program with shardings into an SPMD program";
   let description = [{

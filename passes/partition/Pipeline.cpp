@@ -13,6 +13,7 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildPartitionPipeline(OpPassManager &pm) {
+  pm.addPass(createExpandReductionsPass());
   pm.addPass(createSumShardedSlicesPass());
   pm.addPass(createPartitionPass());
 }

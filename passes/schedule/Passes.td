@@ -47,6 +47,20 @@ def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
                         "bytes; no limit if 0">];
 }
 
+def ExpandOpsPass : Pass<"expand-ops", "::mlir::func::FuncOp"> {
+  let summary = "compute ops that no target has a kernel for by other ops";
+  let description = [{
+    Replaces each op whose `ExpandOpInterface` says so by its expansion, whose elementwise
+    ops and reductions become part of larger kernels.
+
+    ```mlir
+    %l = nn.cross_entropy %z, %y dim 1 : (tensor<4x16xf32>, tensor<4xi64>) -> tensor<4xf32>
+    ```
+    becomes the logarithm of a sum of exponentials, less the logit of the label.
+  }];
+  let dependentDialects = ["::meshwright::nn::NnDialect"];
+}
+
 def SetTargetPass : Pass<"set-target", "::mlir::ModuleOp"> {
   let summary = "note on functions the target that they are compiled for";
   let description = [{

@@ -15,6 +15,7 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
+  pm.addNestedPass<func::FuncOp>(createExpandOpsPass());
   if (options.splitCollectives)
     pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
   FormKernelsPassOptions kernels;

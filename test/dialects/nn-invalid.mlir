@@ -518,6 +518,38 @@ func.func @cumsum(%x: tensor<2x7xf32>) {
 
 // -----
 
+func.func @cross_entropy_dim(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
+  // expected-error@+1 {{'nn.cross_entropy' op expected dim to be a dimension of logits of rank 2, got 2}}
+  %0 = nn.cross_entropy %z, %y dim 2 : (tensor<2x7xf32>, tensor<2xi64>) -> tensor<2xf32>
+  return
+}
+
+// -----
+
+func.func @cross_entropy_labels(%z: tensor<2x7xf32>, %y: tensor<7xi64>) {
+  // expected-error@+1 {{labels of type 'tensor<7xi64>', expected the dimensions of the logits 'tensor<2x7xf32>' without dimension 1}}
+  %0 = nn.cross_entropy %z, %y dim 1 : (tensor<2x7xf32>, tensor<7xi64>) -> tensor<2xf32>
+  return
+}
+
+// -----
+
+func.func @cross_entropy_result(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
+  // expected-error@+1 {{result of element type 'bf16', expected 'f32'}}
+  %0 = nn.cross_entropy %z, %y dim 1 : (tensor<2x7xf32>, tensor<2xi64>) -> tensor<2xbf16>
+  return
+}
+
+// -----
+
+func.func @cross_entropy_smoothing(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
+  // expected-error@+1 {{'label_smoothing' is 1.500000e+00, expected 0 to 1}}
+  %0 = nn.cross_entropy %z, %y dim 1 {label_smoothing = 1.5 : f64} : (tensor<2x7xf32>, tensor<2xi64>) -> tensor<2xf32>
+  return
+}
+
+// -----
+
 func.func @softmax(%x: tensor<2x7xf32>) {
   // expected-error@+1 {{'nn.softmax' op expected dim to be a dimension of input of rank 2, got 2}}
   %0 = nn.softmax %x dim 2 : tensor<2x7xf32>

@@ -137,6 +137,11 @@ func.func @reductions(%x: tensor<2x7x72xf32>) {
   %4 = nn.cumsum %x dim 2 : tensor<2x7x72xf32>
   // CHECK: nn.softmax [[X]] dim 2 : tensor<2x7x72xf32>
   %5 = nn.softmax %x dim 2 : tensor<2x7x72xf32>
+  %y = nn.constant dense<1> : tensor<2x7xi64>
+  // CHECK: nn.cross_entropy [[X]], %{{.*}} dim 2 : (tensor<2x7x72xf32>, tensor<2x7xi64>) -> tensor<2x7xf32>
+  %6 = nn.cross_entropy %x, %y dim 2 : (tensor<2x7x72xf32>, tensor<2x7xi64>) -> tensor<2x7xf32>
+  // CHECK: nn.cross_entropy [[X]], %{{.*}} dim 2 {ignore_index = 3 : i64, label_smoothing = 5.000000e-01 : f64}
+  %7 = nn.cross_entropy %x, %y dim 2 {ignore_index = 3 : i64, label_smoothing = 5.000000e-01 : f64} : (tensor<2x7x72xf32>, tensor<2x7xi64>) -> tensor<2x7xf32>
   return
 }
 

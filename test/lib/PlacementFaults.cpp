@@ -293,9 +293,14 @@ void shuffleChunks(func::FuncOp func, const PlacementAnalysis &analysis, Faults 
     // A value without users does not matter.
     if (value.use_empty())
       return;
-    for (const DimLayout &dim : analysis.getLayout(value).dims) {
+    for (auto [d, dim] : llvm::enumerate(analysis.getLayout(value).dims)) {
       AxisList axes = dim.getAxes();
-      if (axes.empty())
+      // A sum or maximum over all chunks does not depend on their order.
+      bool isReduced = llvm::all_of(value.getUsers(), [d = int64_t(d)](Operation *user) {
+        auto reduce = dyn_cast<nn::ReduceOp>(user);
+        return reduce && llvm::is_contained(reduce.getDims(), d);
+      });
+      if (axes.empty() || isReduced)
         continue;
       faults.push_back({"chunks shifted by one rank", value.getLoc(), [value, axes, mesh] {
                           rewire(value, [&](OpBuilder &builder) {

@@ -27,7 +27,8 @@ namespace {
 
 /// Spells a rule as an einsum: factors are letters, in the order in which they
 /// occur; a dimension of several is in parentheses, one of none a dot. Then the
-/// factors' sizes (+ contracted, ! special), then the linear operands.
+/// factors' sizes (+ summed, ^ of which the maximum is taken, ! special, ? expandable), then
+/// the linear operands.
 std::string spell(const FactorRule &rule) {
   std::map<int, char> letters;
   std::string text;
@@ -65,9 +66,11 @@ std::string spell(const FactorRule &rule) {
   llvm::interleaveComma(order, stream, [&](std::pair<char, int> entry) {
     const dist::RuleFactor &factor = rule.factors[entry.second];
     stream << entry.first << '=' << factor.size
-           << (factor.kind == FactorKind::Contracted ? "+"
-               : factor.kind == FactorKind::Special  ? "!"
-                                                     : "");
+           << (factor.isReducedBy(dist::FactorReduction::Max) ? "^"
+               : factor.kind == FactorKind::Contracted        ? "+"
+               : factor.kind == FactorKind::Special           ? "!"
+               : factor.kind == FactorKind::Expandable        ? "?"
+                                                              : "");
   });
   stream << '}';
   if (!rule.linearOperands.empty()) {
@@ -290,12 +293,16 @@ TEST_F(FactorRules, Reductions) {
       "a b c -> a c {a=2, b=7+, c=8} linear 0");
   EXPECT_EQ(rule("2x7xf32",
                  "nn.reduce mean %a0 dims [1] {keep_dims} : (tensor<2x7xf32>) -> tensor<2x1xf32>"),
-            "a b -> a . {a=2, b=7!} linear 0");
+            "a b -> a . {a=2, b=7?} linear 0");
   EXPECT_EQ(rule("2x7xf32", "nn.reduce max %a0 dims [0] : (tensor<2x7xf32>) -> tensor<7xf32>"),
-            "a b -> b {a=2!, b=7}");
+            "a b -> b {a=2^, b=7}");
   EXPECT_EQ(rule("2x7xf32", "nn.cumsum %a0 dim 0 : tensor<2x7xf32>"),
             "a b -> a b {a=2!, b=7} linear 0");
-  EXPECT_EQ(rule("2x7xf32", "nn.softmax %a0 dim 1 : tensor<2x7xf32>"), "a b -> a b {a=2, b=7!}");
+  EXPECT_EQ(rule("2x7xf32", "nn.softmax %a0 dim 1 : tensor<2x7xf32>"), "a b -> a b {a=2, b=7?}");
+  EXPECT_EQ(rule("2x7x8xf32 2x8xi64",
+                 "nn.cross_entropy %a0, %a1 dim 1 : (tensor<2x7x8xf32>, tensor<2x8xi64>) -> "
+                 "tensor<2x8xf32>"),
+            "a b c, a c -> a c {a=2, b=7?, c=8}");
 }
 
 TEST_F(FactorRules, Layers) {

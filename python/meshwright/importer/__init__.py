@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from . import (  # noqa: F401 (they register handlers)
     ops_elementwise,
     ops_layers,
+    ops_loss,
     ops_reduce,
     ops_scatter,
     ops_shape,

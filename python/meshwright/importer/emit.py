@@ -147,6 +147,11 @@ class Emitter:
             return f"dim {a['dim']}", {}
         if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy"):
             return f"{plain} dim {a['dim']}", {}
+        if op == "cross_entropy":
+            flags = {key: f"{a[key]} : i64" if key == "ignore_index" else
+                     f"{float_text(a[key])} : f64"
+                     for key in ("ignore_index", "label_smoothing") if a[key] is not None}
+            return f"{plain} dim {a['dim']}", flags
         if op == "transpose":
             return f"{plain} {ints(a['permutation'])}", {}
         if op == "slice":

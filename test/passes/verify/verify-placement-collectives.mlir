@@ -144,3 +144,16 @@ func.func @repeated_heads(%q: tensor<5x8xf32> {dist.sharding = #dist.sharding<@m
   %r = dist.all_reduce sum %o3 axes ["tp"] : (tensor<5x16xf32>) -> tensor<5x16xf32>
   return %r : tensor<5x16xf32>
 }
+
+// -----
+
+// Equal elements stay equal for any true size of the dimension.
+// CHECK-LABEL: func.func @redistribute_equal_elements
+dist.mesh @mesh = <["x"=2, "y"=3]>
+func.func @redistribute_equal_elements()
+    -> (tensor<1x3xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"x"}]>, dist.global = tensor<1x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.constant dense<0.5> : tensor<1x1xf32>
+  %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{}, {"y", "x"}]>] to [#dist.sharding<@mesh, [{}, {"x"}]>] : (tensor<1x1xf32>) -> tensor<1x3xf32>
+  return %1 : tensor<1x3xf32>
+}

@@ -230,3 +230,23 @@ func.func @masked_corner(
   %r = nn.attention %y, %v, %v positions %q, %places scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<4xi64>, tensor<8xi64>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }
+
+// -----
+
+// A softmax over classes on two ranks, 7 of 8 true: a maximum and a sum are exchanged.
+// CHECK-LABEL: func.func @sharded_softmax
+dist.mesh @mesh = <["tp"=2]>
+func.func @sharded_softmax(%x: tensor<4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x7xf32>})
+    -> (tensor<4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x7xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.mask_padding %x axes ["tp"] dim 1 size 7 value 0xFFF0000000000000 : tensor<4x4xf32>
+  %1 = nn.reduce max %0 dims [1] {keep_dims} : (tensor<4x4xf32>) -> tensor<4x1xf32>
+  %2 = dist.all_reduce max %1 axes ["tp"] : (tensor<4x1xf32>) -> tensor<4x1xf32>
+  %3 = nn.sub %x, %2 : (tensor<4x4xf32>, tensor<4x1xf32>) -> tensor<4x4xf32>
+  %4 = nn.exp %3 : tensor<4x4xf32>
+  %5 = dist.mask_padding %4 axes ["tp"] dim 1 size 7 value 0.0 : tensor<4x4xf32>
+  %6 = nn.reduce sum %5 dims [1] {keep_dims} : (tensor<4x4xf32>) -> tensor<4x1xf32>
+  %7 = dist.all_reduce sum %6 axes ["tp"] : (tensor<4x1xf32>) -> tensor<4x1xf32>
+  %8 = nn.div %4, %7 : (tensor<4x4xf32>, tensor<4x1xf32>) -> tensor<4x4xf32>
+  return %8 : tensor<4x4xf32>
+}

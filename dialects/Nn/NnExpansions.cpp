@@ -1,0 +1,203 @@
+//===- NnExpansions.cpp - ops by maxima and sums --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Implements ExpandOpInterface. An expansion reads the dimension by elementwise ops, and by
+// reductions of kind `max` and `sum`, whose partial results combine.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include <limits>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+
+namespace {
+
+/// Writes ops whose result types follow from their operands.
+class Writer {
+public:
+  Writer(OpBuilder &builder, Location loc) : builder(builder), loc(loc) {}
+
+  template <typename Op> Value unary(Value x) {
+    return Op::create(builder, loc, x.getType(), x);
+  }
+  template <typename Op> Value binary(Value x, Value y) {
+    return Op::create(builder, loc, join({x, y}, elementOf(x)), x, y);
+  }
+  Value compare(CompareKind kind, Value x, Value y) {
+    return CompareOp::create(builder, loc, join({x, y}, builder.getI1Type()), kind, x, y);
+  }
+  Value select(Value condition, Value x, Value y) {
+    return SelectOp::create(builder, loc, join({condition, x, y}, elementOf(x)), condition, x, y);
+  }
+  Value cast(Value x, Type element) {
+    return elementOf(x) == element
+               ? x
+               : CastOp::create(builder, loc, typeOf(x).clone(element), x).getResult();
+  }
+  Value reshape(Value x, ArrayRef<int64_t> shape) {
+    return typeOf(x).getShape() == shape
+               ? x
+               : ReshapeOp::create(builder, loc, typeOf(x).clone(shape), x).getResult();
+  }
+  /// Reduces `dims`, which stay with size 1 if `keep` is set.
+  Value reduce(ReduceKind kind, Value x, ArrayRef<int64_t> dims, bool keep = true) {
+    SmallVector<int64_t> shape;
+    for (auto [d, size] : llvm::enumerate(typeOf(x).getShape()))
+      if (!llvm::is_contained(dims, int64_t(d)))
+        shape.push_back(size);
+      else if (keep)
+        shape.push_back(1);
+    return ReduceOp::create(builder, loc, typeOf(x).clone(shape), kind, x, dims, keep);
+  }
+  /// A scalar.
+  Value number(double value, Type element) {
+    Attribute attr = isa<FloatType>(element)
+                         ? Attribute(builder.getFloatAttr(element, value))
+                         : Attribute(builder.getIntegerAttr(element, int64_t(value)));
+    return ConstantOp::create(builder, loc,
+                              DenseElementsAttr::get(RankedTensorType::get({}, element), attr));
+  }
+  /// The type in which sums of elements of this type are computed.
+  Type getWide(Type element) {
+    return element.isF64() || element.isF32() ? element : Type(builder.getF32Type());
+  }
+  OpBuilder &getBuilder() { return builder; }
+  Location getLoc() { return loc; }
+
+  static RankedTensorType typeOf(Value x) { return mlir::cast<RankedTensorType>(x.getType()); }
+  static Type elementOf(Value x) { return typeOf(x).getElementType(); }
+
+private:
+  RankedTensorType join(ArrayRef<Value> values, Type element) {
+    SmallVector<ArrayRef<int64_t>> shapes;
+    for (Value value : values)
+      shapes.push_back(typeOf(value).getShape());
+    return RankedTensorType::get(*broadcastShapes(shapes), element);
+  }
+
+  OpBuilder &builder;
+  Location loc;
+};
+
+/// The exponentials of a row less its largest element, their sum, and that element.
+struct Exponentials {
+  Value centred, powers, sum;
+
+  Exponentials(Writer &w, Value x, int64_t dim) {
+    // The largest element of a row of minus infinity alone is replaced by a finite number:
+    // infinity less itself is NaN.
+    Type type = Writer::elementOf(x);
+    double least = type.isF64() ? std::numeric_limits<double>::lowest()
+                                : double(std::numeric_limits<float>::lowest());
+    top = w.binary<MaximumOp>(w.reduce(ReduceKind::Max, x, {dim}), w.number(least, type));
+    centred = w.binary<SubOp>(x, top);
+    powers = w.unary<ExpOp>(centred);
+    sum = w.reduce(ReduceKind::Sum, powers, {dim});
+  }
+
+  Value top;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// nn.reduce
+//===----------------------------------------------------------------------===//
+
+SmallVector<int64_t, 2> ReduceOp::getExpandedDims() { return SmallVector<int64_t, 2>(getDims()); }
+
+int64_t ReduceOp::getNumStatistics() { return 1; }
+
+Value ReduceOp::expand(OpBuilder &builder) {
+  Writer w(builder, getLoc());
+  Value x = getInput();
+  Type type = Writer::elementOf(x);
+  if (getKind() == ReduceKind::Min)
+    return w.unary<NegOp>(
+        w.reduce(ReduceKind::Max, w.unary<NegOp>(x), getDims(), getKeepDims()));
+  if (getKind() != ReduceKind::Mean || !isa<FloatType>(type))
+    return {};
+  int64_t count = 1;
+  for (int64_t dim : getDims())
+    count *= getInput().getType().getDimSize(dim);
+  Value sum = w.reduce(ReduceKind::Sum, w.cast(x, w.getWide(type)), getDims(), getKeepDims());
+  return w.cast(w.binary<DivOp>(sum, w.number(double(count), w.getWide(type))), type);
+}
+
+//===----------------------------------------------------------------------===//
+// nn.softmax
+//===----------------------------------------------------------------------===//
+
+SmallVector<int64_t, 2> SoftmaxOp::getExpandedDims() { return {int64_t(getDim())}; }
+
+int64_t SoftmaxOp::getNumStatistics() { return 2; }
+
+Value SoftmaxOp::expand(OpBuilder &builder) {
+  Writer w(builder, getLoc());
+  Type type = Writer::elementOf(getInput());
+  Exponentials row(w, w.cast(getInput(), w.getWide(type)), getDim());
+  // The sum is at least one, or zero for a row of minus infinity alone.
+  Value sum = w.binary<MaximumOp>(row.sum, w.number(1, w.getWide(type)));
+  return w.cast(w.binary<DivOp>(row.powers, sum), type);
+}
+
+//===----------------------------------------------------------------------===//
+// nn.cross_entropy
+//===----------------------------------------------------------------------===//
+
+SmallVector<int64_t, 2> CrossEntropyOp::getExpandedDims() { return {int64_t(getDim())}; }
+
+int64_t CrossEntropyOp::getNumStatistics() { return getLabelSmoothing() ? 4 : 3; }
+
+bool CrossEntropyOp::needsExpansion() { return true; }
+
+Value CrossEntropyOp::expand(OpBuilder &builder) {
+  Writer w(builder, getLoc());
+  int64_t dim = getDim();
+  RankedTensorType logits = getLogits().getType(), labels = getLabels().getType();
+  Type wide = w.getWide(logits.getElementType()), index = labels.getElementType();
+  int64_t classes = logits.getDimSize(dim);
+  Value z = w.cast(getLogits(), wide);
+
+  // The class of each logit, and the label of each row, in the shape of the logits.
+  SmallVector<int64_t> column(logits.getRank() - dim, 1), row(logits.getShape());
+  column.front() = classes;
+  row[dim] = 1;
+  Value number = IotaOp::create(builder, getLoc(), RankedTensorType::get(column, index), 0);
+  Value label = w.reshape(getLabels(), row);
+
+  Exponentials powers(w, z, dim);
+  Value zero = w.number(0, wide);
+  Value isLabel = w.compare(CompareKind::Eq, number, label);
+  Value picked = w.reduce(ReduceKind::Sum, w.select(isLabel, z, zero), {dim});
+  Value normaliser = w.binary<AddOp>(w.unary<LogOp>(powers.sum), powers.top);
+  Value loss;
+  if (std::optional<APFloat> smoothing = getLabelSmoothing()) {
+    double s = smoothing->convertToDouble();
+    Value all = w.reduce(ReduceKind::Sum, z, {dim});
+    Value target = w.binary<AddOp>(w.binary<MulOp>(picked, w.number(1 - s, wide)),
+                                   w.binary<MulOp>(all, w.number(s / double(classes), wide)));
+    loss = w.binary<SubOp>(normaliser, target);
+  } else {
+    loss = w.binary<SubOp>(normaliser, picked);
+  }
+
+  // A label that is no class has no loss that could pass for one.
+  Value isClass = w.binary<AndOp>(
+      w.compare(CompareKind::Ge, label, w.number(0, index)),
+      w.compare(CompareKind::Lt, label, w.number(double(classes), index)));
+  loss = w.select(isClass, loss, w.number(std::numeric_limits<double>::quiet_NaN(), wide));
+  if (std::optional<int64_t> ignored = getIgnoreIndex())
+    loss = w.select(w.compare(CompareKind::Eq, label, w.number(double(*ignored), index)), zero,
+                    loss);
+  RankedTensorType type = getType();
+  return w.cast(w.reshape(loss, type.getShape()), type.getElementType());
+}

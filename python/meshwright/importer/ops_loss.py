@@ -1,0 +1,87 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""ATen operations that compare scores of classes with labels."""
+from .convert import aten
+from .errors import Uncovered
+from .graph import FLOATS, Node
+from .ops_elementwise import wide
+from .ops_reduce import log_softmax
+
+_NONE, _MEAN = 0, 1
+
+
+def _combine(c, loss: Node, weight: Node | None, reduction: int) -> Node:
+    """The losses of all labels, their mean by weight, or their sum. No weight: all ones."""
+    if reduction == _NONE:
+        return loss
+    dims = list(range(loss.rank))
+    if not dims:
+        return loss if reduction != _MEAN or weight is None else \
+            c.build.binary("div", loss, weight)
+    if reduction == _MEAN and weight is None:
+        return c.build.reduce("mean", loss, dims, False)
+    total = c.build.reduce("sum", loss, dims, False)
+    if reduction != _MEAN:
+        return total
+    return c.build.binary("div", total, c.build.reduce("sum", weight, dims, False))
+
+
+def _counted(c, labels: Node, ignored: int) -> Node:
+    return c.build.compare("ne", labels, c.build.scalar(ignored, labels.dtype))
+
+
+def _weights(c, labels: Node, counted: Node, weight: Node | None, dtype: str) -> Node:
+    """The weight of each label: that of its class, or one; zero where it is ignored."""
+    if weight is None:
+        return c.build.cast(counted, dtype)
+    chosen = c.build.select(counted, labels, c.build.scalar(0, labels.dtype))
+    own = c.build.gather(c.build.cast(weight, dtype), chosen, 0)
+    return c.build.select(counted, own, c.build.scalar(0, dtype))
+
+
+@aten("cross_entropy_loss")
+def cross_entropy_loss(c, x, labels, weight=None, reduction=_MEAN, ignored=-100, smoothing=0.0):
+    x, dim = wide(c, c.operand(x)), 0 if x.rank == 1 else 1
+    if labels.dtype in FLOATS:
+        return _against_probabilities(c, x, labels, dim, weight, reduction, smoothing)
+    if weight is not None and smoothing:
+        raise Uncovered("cross entropy with class weights and label smoothing is not covered; "
+                        "expected one of them")
+    loss = c.build.make("cross_entropy", [x, labels], labels.shape, x.dtype, dim=dim,
+                        ignore_index=ignored, label_smoothing=smoothing or None)
+    weights = _weights(c, labels, _counted(c, labels, ignored), weight, x.dtype)
+    if weight is not None:
+        loss = c.build.binary("mul", loss, weights)
+    return _combine(c, loss, weights, reduction)
+
+
+def _against_probabilities(c, x, targets, dim, weight, reduction, smoothing):
+    if weight is not None:
+        raise Uncovered("cross entropy of probabilities with class weights is not covered; "
+                        "expected no weights")
+    targets = c.build.cast(targets, x.dtype)
+    if smoothing:
+        targets = c.build.binary(
+            "add", c.build.binary("mul", targets, c.build.scalar(1 - smoothing, x.dtype)),
+            c.build.scalar(smoothing / x.shape[dim], x.dtype))
+    products = c.build.binary("mul", log_softmax(c, x, dim), targets)
+    loss = c.build.unary("neg", c.build.reduce("sum", products, [dim], False))
+    return _combine(c, loss, None, reduction)
+
+
+@aten("nll_loss", "nll_loss_nd", "nll_loss2d")
+def nll_loss(c, x, labels, weight=None, reduction=_MEAN, ignored=-100):
+    x, dim = wide(c, c.operand(x)), 0 if x.rank == 1 else 1
+    counted = _counted(c, labels, ignored)
+    chosen = c.build.select(counted, labels, c.build.scalar(0, labels.dtype))
+    column = (*labels.shape[:dim], 1, *labels.shape[dim:])
+    picked = c.build.make("take_along", [x, c.build.reshape(chosen, column)], column, x.dtype,
+                          dim=dim)
+    weights = _weights(c, labels, counted, weight, x.dtype)
+    # An ignored label may meet minus infinity.
+    picked = c.build.select(counted, c.build.reshape(picked, labels.shape),
+                            c.build.scalar(0, x.dtype))
+    loss = c.build.unary("neg", picked)
+    if weight is not None:
+        loss = c.build.binary("mul", loss, weights)
+    return _combine(c, loss, weights, reduction)

@@ -1,0 +1,104 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Softmax, losses and extremes over a sharded dimension: equal to PyTorch, without a gather."""
+import math
+
+import meshwright as mw
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Head(nn.Module):
+    """Logits over classes that no axis divides, and a function of them."""
+
+    def __init__(self, how, classes=37, features=16):
+        super().__init__()
+        self.how, self.head = how, nn.Linear(features, classes)
+
+    def forward(self, x, y):
+        return self.how(self.head(x), y)
+
+
+def flat(z, y, **options):
+    return F.cross_entropy(z.flatten(0, -2), y.flatten(), **options)
+
+
+def some(y, ignored=-100):
+    return torch.where(y % 3 == 0, ignored, y)
+
+
+WEIGHTS = torch.linspace(0.5, 2, 37)
+# The most numbers of four bytes that are reduced for a token.
+CASES = {
+    "mean": (3, flat),
+    "none": (3, lambda z, y: flat(z, y, reduction="none")),
+    "sum of some": (3, lambda z, y: flat(z, some(y), reduction="sum")),
+    "weights": (3, lambda z, y: flat(z, some(y, 5), weight=WEIGHTS, ignore_index=5)),
+    "smoothing": (4, lambda z, y: flat(z, some(y), label_smoothing=0.3)),
+    "classes in the middle": (3, lambda z, y: F.cross_entropy(z.transpose(1, 2), y)),
+    "probabilities": (4, lambda z, y: F.cross_entropy(
+        z.transpose(1, 2), (torch.arange(37)[:, None] == y[:, None]).float(), label_smoothing=0.1)),
+    "nll": (3, lambda z, y: F.nll_loss(z.log_softmax(-1).flatten(0, 1), some(y).flatten())),
+    "softmax": (2, lambda z, y: z.softmax(-1)[..., :1] * 1.0),
+    "minimum, mean": (2, lambda z, y: (z.amin(-1), z.mean(-1))),
+    "positions": (8, lambda z, y: (z.argmax(-1), z.argmin(-1))),
+    "minus infinity": (3, lambda z, y: z.masked_fill(
+        torch.arange(37) % 4 > 0, -math.inf).softmax(-1).sum(-1)),
+}
+
+
+def plan_of(net, args, mesh):
+    model = mw.from_torch(net, args)
+    return model.parallelize(mesh=mesh, sequence_parallel="off",
+                             shardings={"head.weight": '[{"tp"}, {}]'})
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 2}, {"tp": 3}, {"dp": 2, "tp": 4}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_over_classes(name, mesh):
+    numbers, how = CASES[name]
+    torch.manual_seed(1)
+    net = Head(how).eval()
+    args = torch.randn(3, 5, 16), torch.randint(0, 37, (3, 5))
+    plan = plan_of(net, args, mesh)
+    wanted = net(*args)
+    for got, want in zip(plan.run(*args), wanted if isinstance(wanted, tuple) else [wanted],
+                         strict=True):
+        np.testing.assert_allclose(got, want.detach(), rtol=2e-5, atol=2e-6)
+    report = plan.report(format="json")
+    if name != "softmax":  # which takes a slice of a whole row
+        assert {c["kind"] for c in report["collectives"]} == {"all_reduce"}
+        tokens = 10 if "dp" in mesh else 15
+        assert report["bytes_per_rank"] <= 8 * numbers * tokens + 64
+
+
+def test_bf16():
+    torch.manual_seed(1)
+    net = Head(flat).to(torch.bfloat16).eval()
+    args = torch.randn(3, 5, 16).bfloat16(), torch.randint(0, 37, (3, 5))
+    got = plan_of(net, args, {"tp": 2}).run(*args)[0]
+    assert got.dtype == torch.bfloat16
+    assert abs(float(got) - net.float()(args[0].float(), args[1]).item()) < 2e-2
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 2}], ids=str)
+def test_label_that_is_no_class(mesh):
+    """It has no loss that could pass for one."""
+    net = Head(lambda z, y: flat(z, y, reduction="none")).eval()
+    args = torch.randn(1, 5, 16), torch.tensor([[0, 37, -1, -100, 36]])
+    model = mw.from_torch(net, (args[0], torch.zeros(1, 5, dtype=torch.long)))
+    got = model.parallelize(mesh=mesh).run(*args)[0]
+    assert torch.isnan(got).tolist() == [False, True, True, False, False]
+    assert got[3] == 0
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"weight": WEIGHTS, "label_smoothing": 0.1}, "class weights and label smoothing"),
+])
+def test_refused(options, message):
+    net = Head(lambda z, y: flat(z, y, **options)).eval()
+    with pytest.raises(mw.Error, match=message):
+        mw.from_torch(net, (torch.randn(1, 5, 16), torch.zeros(1, 5, dtype=torch.long)))
