@@ -58,19 +58,21 @@ class Plan:
         timeout: float | None = None,
         state=None,
         recover: bool = True,
+        graphs: str = "auto",
         target: str | None = None,
     ) -> Session:
         """Starts a session: ranks, weights and state that stay from call to call.
 
         `state` is a folder that `Session.save` of any plan of the model wrote; without it the
         state is the model's. With `recover` a call that fails leaves the state as it was; without
-        it the state may be anything after a failure. The other options are as in `run`. The
-        session keeps the weights as they are now.
+        it the state may be anything after a failure. `graphs` is "on", "off" or "auto": whether
+        calls run as captured graphs of a GPU; no target has them yet, so "on" is an error. The other
+        options are as in `run`. The session keeps the weights as they are now.
 
             with plan.start() as session:
                 outputs = session.run(*args)
         """
-        options = session_options(backend, threads_per_rank, timeout, state, recover)
+        options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
         options.target = target or ""
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)

@@ -136,9 +136,10 @@ class Bundle:
         timeout: float | None = None,
         state=None,
         recover: bool = True,
+        graphs: str = "auto",
     ) -> Session:
         """Starts a session, as `Plan.start` does. Inputs are given by position or by name."""
-        options = session_options(backend, threads_per_rank, timeout, state, recover)
+        options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
         return Session(unwrap(self._bundle.start(options)), _flatten_by_name, as_torch=False)
 
     def __repr__(self):
@@ -161,7 +162,11 @@ def find_entry(entries, name):
     raise Error(f"there is no entry '{name}': expected {'one of ' * (len(entries) > 1)}{known}")
 
 
-def session_options(backend, threads_per_rank, timeout, state, recover):
+def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
+    if graphs not in ("on", "off", "auto"):
+        raise Error(f"graphs is {graphs!r}: expected on, off or auto")
+    if graphs == "on":
+        raise Error("graphs is 'on', and the target cpu has no graphs: expected off or auto")
     options = _core.SessionOptions()
     options.backend = backend
     options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)

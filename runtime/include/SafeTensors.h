@@ -55,9 +55,9 @@ struct NamedTensor {
 };
 
 /// Writes a safetensors file. It is written under another name and renamed, so that no
-/// half-written file is left behind.
+/// half-written file is left behind. `isDurable` as in `WholeFile::finish`.
 bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,
-                      std::string &error);
+                      std::string &error, bool isDurable = false);
 
 } // namespace meshwright::rt
 

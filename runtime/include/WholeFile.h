@@ -59,7 +59,9 @@ public:
 
   /// After a failure further calls do nothing, and `finish` returns the error.
   void write(const void *data, size_t bytes);
-  bool finish(std::string &error);
+  /// A durable file is on the disk before it gets its name, so that it is whole even after the
+  /// machine has lost its power.
+  bool finish(std::string &error, bool isDurable = false);
 
   static bool write(const std::string &path, const std::string &text, std::string &error);
 

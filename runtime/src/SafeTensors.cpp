@@ -203,7 +203,7 @@ static const char *storedNameOf(DType type) {
 }
 
 bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,
-                      std::string &error) {
+                      std::string &error, bool isDurable) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   int64_t offset = 0;
   for (const NamedTensor &tensor : tensors) {
@@ -231,7 +231,7 @@ bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &t
   file->write(text.data(), text.size());
   for (const NamedTensor &tensor : tensors)
     file->write(tensor.data, countOf(tensor.shape) * sizeOf(tensor.type));
-  return file->finish(error);
+  return file->finish(error, isDurable);
 }
 
 } // namespace meshwright::rt

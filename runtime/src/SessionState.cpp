@@ -259,7 +259,8 @@ static bool writeStates(const std::string &folder, const std::vector<NamedTensor
     error = folder + ": cannot be created: " + std::strerror(errno);
     return false;
   }
-  if (writeSafeTensors((fs::path(folder) / kStateFile).string(), tensors, error))
+  if (writeSafeTensors((fs::path(folder) / kStateFile).string(), tensors, error,
+                       /*isDurable=*/true))
     return true;
   if (isNew)
     rmdir(folder.c_str());

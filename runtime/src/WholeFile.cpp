@@ -185,7 +185,10 @@ void WholeFile::write(const void *data, size_t bytes) {
     problem = errno ? errno : EIO;
 }
 
-bool WholeFile::finish(std::string &error) {
+bool WholeFile::finish(std::string &error, bool isDurable) {
+  if (isDurable && partial && problem == 0 &&
+      (std::fflush(file) != 0 || fsync(fileno(file)) != 0))
+    problem = errno;
   // Closing may fail, too.
   if (std::fclose(file) != 0 && problem == 0)
     problem = errno;

@@ -221,7 +221,7 @@ def test_a_session_that_is_closed(model):
     with pytest.raises(mw.Error, match="the session is closed"):
         session.run(IDS, SCALE)
     assert "closed" in repr(session)
-    for option in ({"timeout": 0}, {"threads_per_rank": -1}, {"backend": "telegraph"}):
+    for option in ({"timeout": 0}, {"threads_per_rank": -1}, {"backend": "telegraph"}, {"graphs": "on"}):
         with pytest.raises(mw.Error):
             model.parallelize(mesh={"tp": 2}).start(**option)
 
