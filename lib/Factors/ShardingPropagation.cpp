@@ -220,12 +220,15 @@ void ShardingPropagation::addWrites(const FactorAnalysis &factors) {
 /// its users, and for a shared value those of all its places.
 void ShardingPropagation::visitNeighbours(const Place &place,
                                           llvm::function_ref<void(Operation *)> visit) const {
+  // A return without groups writes no state, or one that keeps its value.
+  auto visitUser = [&](Operation *user) {
+    if (!user->hasTrait<OpTrait::IsTerminator>() || groups.contains(user))
+      visit(user);
+  };
   auto visitValue = [&](Value value) {
     if (Operation *def = value.getDefiningOp())
       visit(def);
-    for (Operation *user : value.getUsers())
-      if (!user->hasTrait<OpTrait::IsTerminator>() || groups.contains(user))
-        visit(user);
+    llvm::for_each(value.getUsers(), visitUser);
   };
   const SharedValue *shared = place.shared ? place.shared : sharedValues.lookup(place.value);
   if (!shared)
@@ -233,7 +236,7 @@ void ShardingPropagation::visitNeighbours(const Place &place,
   for (BlockArgument argument : shared->arguments)
     visitValue(argument);
   for (OpOperand *operand : shared->written)
-    visit(operand->getOwner());
+    visitUser(operand->getOwner());
 }
 
 FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> functions,

@@ -89,6 +89,12 @@ class Program:
     result_shardings: dict = dataclasses.field(default_factory=dict)
     #: Options for the whole pipeline, in place of shardings.
     options: dict = dataclasses.field(default_factory=dict)
+    #: Arguments that are states, and their new values.
+    states: list = dataclasses.field(default_factory=list)
+
+    def used(self):
+        return ({id(o) for op in self.ops for o in op.operands} | {id(r) for r in self.results}
+                | {id(v) for state in self.states for v in state})
 
     def text(self, sharded):
         def spell(dims):
@@ -97,17 +103,18 @@ class Program:
         def attribute(dims):
             return f", dist.sharding = #dist.sharding{spell(dims)}" if sharded and dims else ""
 
-        used = {id(o) for op in self.ops for o in op.operands} | {id(r) for r in self.results}
+        used, states = self.used(), {id(a) for a, _ in self.states}
         arguments = [
             f'%{a.name}: {a.type} {{nn.{"parameter" if a.is_parameter else "input"} = "{a.name}"'
             + attribute(self.shardings.get(a.name)) + "}"
-            for a in self.arguments if id(a) in used
+            for a in self.arguments if id(a) in used and id(a) not in states
         ]
         results = [
             f'{r.type} {{nn.output = "r{i}"' + attribute(self.result_shardings.get(i)) + "}"
             for i, r in enumerate(self.results)
         ]
         lines = [f"func.func @main({', '.join(arguments)}) -> ({', '.join(results)}) {{"]
+        lines += [f"  %{a.name} = nn.read @{a.name} : {a.type}" for a, _ in self.states]
         for i, op in enumerate(self.ops):
             dims = self.shardings.get(op.result.name)
             if not sharded and "SHARDING" in op.head:
@@ -115,8 +122,11 @@ class Program:
                 op = Op(op.result, "nn.reshape {0}", op.operands)
             op = dataclasses.replace(op, attributes=[*op.attributes, f"nn.id = {i} : i64"])
             lines.append("  " + op.text(spell(dims) if sharded and dims else ""))
+        lines += [f"  nn.write @{a.name}, %{v.name} : {a.type}" for a, v in self.states]
         names = ", ".join("%" + r.name for r in self.results)
         lines += [f"  return {names} : {', '.join(r.type for r in self.results)}", "}", ""]
+        lines[:0] = [f'nn.state @{a.name} {{parameter = "{a.name}"'
+                     f'{attribute(self.shardings.get(a.name))}}} : {a.type}' for a, _ in self.states]
         if sharded and not self.options:
             mesh = ", ".join(f'"{axis}"={size}' for axis, size in self.mesh.items())
             lines.insert(0, f"dist.mesh @mesh = <[{mesh}]>")
@@ -159,6 +169,7 @@ class Generator:
         while len(self.program.ops) < length:
             self.rng.choices([k for k, _ in kinds], [w for _, w in kinds])[0]()
         self.finish()
+        self.choose_states(random.Random(f"states of {seed}"))
 
     # Values.
 
@@ -616,6 +627,18 @@ class Generator:
         for i, result in enumerate(program.results):
             if rng.random() < density / 2:
                 program.result_shardings[i] = self.sharding(result.shape)
+
+    def choose_states(self, rng):
+        """A third of the programs have states. Numbers of their own leave the other programs as
+        they are."""
+        if rng.random() > 0.35:
+            return
+        made = [op.result for op in self.program.ops]
+        for a in self.program.arguments:
+            fitting = [v for v in [*made, *self.program.arguments]
+                       if v is not a and (v.shape, v.dtype) == (a.shape, a.dtype)]
+            if a.dtype == "f32" and not a.exact and not a.positive and rng.random() < 0.7:
+                self.program.states.append((a, rng.choice(fitting or [a])))
 
     def choose_options(self):
         """The whole pipeline chooses the shardings."""

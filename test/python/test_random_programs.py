@@ -55,11 +55,21 @@ def model_of(program, arrays, sharded):
     return model, [arrays[name] for name in model.inputs]
 
 
+def call(plan, program, inputs):
+    """The results; of a program with states those of two calls, then the states by name."""
+    if not program.states:
+        return plan.run(*inputs)
+    with plan.start() as session:
+        results = [*session.run(*inputs), *session.run(*inputs)]
+        state = session.state()
+        return [*results, *(state[name] for name in sorted(state))]
+
+
 def run(program):
     """The outcome of one program; in this process."""
     arrays = program.data()
     model, inputs = model_of(program, arrays, sharded=False)
-    want = model.parallelize(mesh={"x": 1}).run(*inputs)
+    want = call(model.parallelize(mesh={"x": 1}), program, inputs)
     try:
         model, inputs = model_of(program, arrays, sharded=True)
         # Chunks and asynchronous collectives, wherever there can be any.
@@ -69,7 +79,7 @@ def run(program):
             plan = model.parallelize(data_parallel="none", tensor_parallel="none", overlap="on")
     except Error as error:
         return Outcome("refused" if REFUSED.search(str(error)) else "error", str(error))
-    got = plan.run(*inputs)
+    got = call(plan, program, inputs)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         g, w = g.astype(np.float64), w.astype(np.float64)
         same = (g == w) | (np.isnan(g) & np.isnan(w))
@@ -81,7 +91,7 @@ def run(program):
             place = tuple(int(k) for k in np.argwhere(wrong)[0])
             return Outcome("differs", f"result {i} at {place}: {g[place]}, on one rank {w[place]} "
                                       f"({wrong.sum()} of {wrong.size})")
-    for i, (g, again) in enumerate(zip(got, plan.run(*inputs), strict=True)):
+    for i, (g, again) in enumerate(zip(got, call(plan, program, inputs), strict=True)):
         if g.tobytes() != again.tobytes():
             return Outcome("not reproducible", f"result {i}")
     return Outcome("equal")
@@ -130,7 +140,7 @@ def variants(program):
 
     def drop_unused(p):
         while True:
-            used = {id(o) for op in p.ops for o in op.operands} | {id(r) for r in p.results}
+            used = p.used()
             ops = [op for op in p.ops if id(op.result) in used]
             if len(ops) == len(p.ops):
                 break
@@ -156,6 +166,7 @@ def variants(program):
             for op in p.ops:
                 op.operands = [new if o is old else o for o in op.operands]
             p.results = [new if r is old else r for r in p.results]
+            p.states = [(a, new if v is old else v) for a, v in p.states]
             drop_unused(p)
         return change
 
@@ -166,6 +177,8 @@ def variants(program):
             drop_unused(p)
         return change
 
+    for i in range(len(program.states)):
+        yield changed(lambda p, i=i: (p.states.pop(i), drop_unused(p)))
     if len(program.results) > 1:
         for i in range(len(program.results)):
             yield changed(only_result(i))

@@ -82,3 +82,18 @@ func.func @swap() {
   nn.write @b, %a : tensor<4xf32>
   return
 }
+
+// -----
+
+// A state that keeps its value, next to a layout that comes to it from an op.
+
+// CHECK: nn.state @kept {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>}
+// CHECK-LABEL: func.func @keeps
+dist.mesh @mesh = <["tp"=2]>
+nn.state @kept : tensor<6xf32>
+func.func @keeps(%x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>}) -> (tensor<4x6xf32> {nn.output = "y"}) {
+  %0 = nn.read @kept : tensor<6xf32>
+  %1 = nn.add %x, %0 : (tensor<4x6xf32>, tensor<6xf32>) -> tensor<4x6xf32>
+  nn.write @kept, %0 : tensor<6xf32>
+  return %1 : tensor<4x6xf32>
+}
