@@ -260,6 +260,8 @@ class _Functionalize:
         target = getattr(getattr(_aten, functional, None), node.target._overloadname, None)
         if functional == name or target is None or written != [node.args[0]]:
             raise Uncovered(f"a write by operation aten.{name} is not covered")
+        if functional == "set" or any(value.alias_info for value in target._schema.returns):
+            raise Uncovered(f"operation aten.{name} changes a shape in place: it is not covered")
         args, kwargs = map_arg((node.args, node.kwargs), self.read)
         value = self.call(target, *args, **kwargs)
         if value.meta["val"].dtype != own.dtype:

@@ -17,7 +17,8 @@ def remove_writes(graph: torch.fx.Graph):
     place = {node: i for i, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         function = _function_of(node)
-        if function is None or not _is_fresh(node.args[0]):
+        if function is None or not isinstance(node.args[0], torch.fx.Node) or \
+                not _is_fresh(node.args[0]):
             continue
         written = node.args[0]
         others = [user for user in written.users if user is not node]
