@@ -139,8 +139,13 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[which])) {
     size_t leaf = 0;
     for (int factor : dim)
-      for (size_t j = 0; j < assignment[factor].size(); ++j)
-        assignment[factor][j] = from.sharding.dims[d][leaf++];
+      for (size_t j = 0; j < assignment[factor].size(); ++j) {
+        const AxisList &axes = from.sharding.dims[d][leaf++];
+        // A reshape that cuts other chunks reads the dimension whole.
+        if (!axes.empty() && opFactors.rule.factors[factor].kind != FactorKind::Parallel)
+          return false;
+        assignment[factor][j] = axes;
+      }
   }
   SmallVector<Value, 2> operands;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {

@@ -96,3 +96,19 @@ func.func @main(%dy: tensor<96x24xf32> {nn.input = "dy", dist.sharding = #dist.s
   %dw = nn.matmul %t, %x : (tensor<24x96xf32>, tensor<96x16xf32>) -> tensor<24x16xf32>
   return %dw : tensor<24x16xf32>
 }
+
+// -----
+
+// A reshape that cuts other chunks does not pass a sum on: it reads the dimension whole.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[P:.*]] = nn.linear
+// CHECK: %[[R:.*]] = dist.all_gather
+// CHECK: nn.reshape %[[R]] : (tensor<4x3x2xf32>) -> tensor<3x8xf32>
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @main(%x: tensor<4x3x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {"tp"}]>},
+                %w: tensor<2x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<3x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %y = nn.linear %x, %w : (tensor<4x3x8xf32>, tensor<2x8xf32>) -> tensor<4x3x2xf32>
+  %z = nn.reshape %y : (tensor<4x3x2xf32>) -> tensor<3x8xf32>
+  return %z : tensor<3x8xf32>
+}
