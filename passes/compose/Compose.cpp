@@ -19,6 +19,8 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 
 using namespace meshwright;
@@ -44,6 +46,10 @@ struct StageState {
   std::vector<Value> arguments;
   /// The results in the latest step.
   std::vector<Value> results;
+  /// The values of the stage's states before the next step, by their names in the stage, in the
+  /// order of their first use. Those of `written` are new.
+  llvm::MapVector<mlir::Attribute, Value> states;
+  llvm::SmallDenseSet<mlir::Attribute> written;
 };
 
 class Composer {
@@ -66,7 +72,13 @@ private:
   LogicalResult connectOne(const StageConnection &connection);
   LogicalResult copyMeshes(mlir::ModuleOp module);
   void addArguments(mlir::func::FuncOp main);
+  void copyStates();
   void runStage(StageState &stage, bool isFirstStep);
+  Value readState(StageState &stage, nn::ReadOp read);
+  void writeStates(StageState &stage);
+  mlir::StringAttr prefix(const StageState &stage, llvm::StringRef name) {
+    return builder.getStringAttr(stage.name + "." + name);
+  }
   /// Returns true if an input of the pipeline feeds the argument in the first step.
   bool startsOutside(const StageState &stage, int64_t index, int64_t source) const {
     return stage.inLoop && stages[source].inLoop && source >= index;
@@ -106,7 +118,12 @@ LogicalResult Composer::addStages(std::vector<StageModule> given) {
     StageState state;
     state.name = stage.name;
     state.module = std::move(stage.module);
-    state.main = state.module->lookupSymbol<mlir::func::FuncOp>("main");
+    auto entries = nn::getEntries(*state.module);
+    if (entries.size() > 1)
+      return emitError() << "stage '" << stage.name << "' has " << entries.size()
+                         << " entries, expected one";
+    state.main = entries.empty() ? mlir::func::FuncOp()
+                                 : llvm::dyn_cast<mlir::func::FuncOp>(*entries.front());
     if (!state.main || !state.main.getBody().hasOneBlock())
       return emitError() << "stage '" << stage.name << "' is no function of one block";
     if (state.main->hasAttr(dist::DistDialect::kSpmdAttr))
@@ -206,9 +223,6 @@ void Composer::addArguments(mlir::func::FuncOp main) {
   }
   main.setType(
       builder.getFunctionType(body.getArgumentTypes(), stages.back().main.getResultTypes()));
-  auto prefix = [&](const StageState &stage, mlir::StringAttr name) {
-    return builder.getStringAttr(stage.name + "." + name.str());
-  };
   for (StageState &stage : stages)
     for (auto [i, value] : llvm::enumerate(stage.arguments)) {
       if (!value)
@@ -217,11 +231,11 @@ void Composer::addArguments(mlir::func::FuncOp main) {
       for (mlir::NamedAttribute attr : mlir::function_interface_impl::getArgAttrs(stage.main, i)) {
         mlir::Attribute named = attr.getValue();
         if (attr.getName() == NnDialect::kInputAttr || attr.getName() == NnDialect::kParameterAttr)
-          named = prefix(stage, llvm::cast<mlir::StringAttr>(named));
+          named = prefix(stage, llvm::cast<mlir::StringAttr>(named).getValue());
         if (attr.getName() == NnDialect::kAliasesAttr) {
           llvm::SmallVector<mlir::Attribute> aliases;
           for (auto alias : llvm::cast<mlir::ArrayAttr>(named).getAsRange<mlir::StringAttr>())
-            aliases.push_back(prefix(stage, alias));
+            aliases.push_back(prefix(stage, alias.getValue()));
           named = builder.getArrayAttr(aliases);
         }
         attrs.push_back({attr.getName(), named});
@@ -230,6 +244,41 @@ void Composer::addArguments(mlir::func::FuncOp main) {
     }
   for (unsigned i = 0; i < stages.back().main.getNumResults(); ++i)
     main.setResultAttrs(i, stages.back().main.getResultAttrDict(i));
+}
+
+void Composer::copyStates() {
+  for (StageState &stage : stages)
+    for (auto state : stage.module->getOps<nn::StateOp>()) {
+      auto copy = llvm::cast<nn::StateOp>(builder.clone(*state));
+      copy.setSymNameAttr(prefix(stage, state.getSymName()));
+      if (llvm::StringRef parameter = state.getInitialParameter(); !parameter.empty())
+        copy.setParameterAttr(prefix(stage, parameter));
+    }
+}
+
+/// The value of a state before a step: what the step before it wrote, or what it was before the
+/// call.
+Value Composer::readState(StageState &stage, nn::ReadOp read) {
+  Value &value = stage.states[read.getStateAttr().getAttr()];
+  if (!value) {
+    auto copy = llvm::cast<nn::ReadOp>(builder.clone(*read));
+    copy.setState(prefix(stage, read.getState()).getValue());
+    copy->removeAttr(NnDialect::kIdAttr);
+    copy->setAttr(NnDialect::kStageAttr, builder.getStringAttr(stage.name));
+    value = copy.getResult();
+  }
+  return value;
+}
+
+/// Writes the states that the last step leaves.
+void Composer::writeStates(StageState &stage) {
+  for (auto &[name, value] : stage.states)
+    if (stage.written.contains(name)) {
+      auto write = nn::WriteOp::create(
+          builder, value.getLoc(), prefix(stage, llvm::cast<mlir::StringAttr>(name)).getValue(),
+          value);
+      write->setAttr(NnDialect::kStageAttr, builder.getStringAttr(stage.name));
+    }
 }
 
 void Composer::runStage(StageState &stage, bool isFirstStep) {
@@ -242,11 +291,25 @@ void Composer::runStage(StageState &stage, bool isFirstStep) {
                 fromOutside ? stage.arguments[i] : stages[source].results[result]);
   }
   mlir::Block &body = stage.main.getBody().front();
+  llvm::SmallVector<std::pair<mlir::Attribute, Value>> writes;
   for (mlir::Operation &op : body.without_terminator()) {
+    if (auto read = llvm::dyn_cast<nn::ReadOp>(op)) {
+      mapping.map(read.getResult(), readState(stage, read));
+      continue;
+    }
+    if (auto write = llvm::dyn_cast<nn::WriteOp>(op)) {
+      writes.push_back({write.getStateAttr().getAttr(), mapping.lookup(write.getValue())});
+      continue;
+    }
     mlir::Operation *copy = builder.clone(op, mapping);
     // A pass that needs numbers numbers the composed program.
     copy->removeAttr(NnDialect::kIdAttr);
     copy->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage.name));
+  }
+  // All reads of the step see the values before it.
+  for (auto [name, value] : writes) {
+    stage.states[name] = value;
+    stage.written.insert(name);
   }
   stage.results.clear();
   for (Value result : body.getTerminator()->getOperands())
@@ -272,6 +335,7 @@ FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> Composer::build() {
   builder.setInsertionPointToEnd(module->getBody());
   if (failed(copyMeshes(*module)))
     return failure();
+  copyStates();
   auto main = mlir::func::FuncOp::create(builder, loc, "main", builder.getFunctionType({}, {}));
   builder.setInsertionPointToEnd(main.addEntryBlock());
   addArguments(main);
@@ -288,6 +352,8 @@ FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> Composer::build() {
         runStage(stages[stage], step == 0);
     i = end;
   }
+  for (StageState &stage : stages)
+    writeStates(stage);
   mlir::func::ReturnOp::create(builder, loc, stages.back().results);
   return module;
 }

@@ -16,7 +16,7 @@
 
 namespace meshwright {
 
-/// One model of a composition: a global program with a function `main` of one block.
+/// One model of a composition: a global program with one entry, of one block.
 struct StageModule {
   std::string name;
   mlir::OwningOpRef<mlir::ModuleOp> module;
@@ -35,6 +35,7 @@ struct StageConnection {
 ///   "<stage>.<input>". So does, for the first step, an input that is fed from the
 ///   same or a later stage of the loop.
 /// - Parameters are named "<stage>.<parameter>". All steps of the loop share them.
+/// - States are named "<stage>.<state>". A step of the loop reads what the step before it wrote.
 /// - The results are those of the last stage.
 ///
 /// The stages' modules belong to `context`. Fails after an error diagnostic that

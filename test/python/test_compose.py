@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Several models as one: results beside PyTorch's, names, and refusals."""
 
+import copy
+
 import meshwright as mw
 import pytest
 import torch
@@ -138,3 +140,37 @@ def test_refuses_nothing():
 def test_refuses_what_is_no_model(stages):
     with pytest.raises(mw.InputError, match="models\\['a'\\] is a Encoder: expected a Model"):
         mw.compose({"a": stages[1][0]}, {})
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(16, 16)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.steps += 1
+        return torch.tanh(self.mix(x)) + self.steps
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"dp": 2, "tp": 3}])
+def test_state_of_a_loop(mesh):
+    """Each step of the loop reads what the step before it wrote. Calls go on from each other."""
+    torch.manual_seed(0)
+    first, second = Counting().eval(), Counting().eval()
+    x = torch.randn(2, 7, 16)
+    models = {"first": mw.from_torch(first, (x,)), "second": mw.from_torch(second, (x,))}
+    model = mw.compose(models, {"second.x": "first.0", "first.x": "second.0"},
+                       loop=["first", "second"], steps=3)
+    # PyTorch's own run writes to its buffers, which the model refers to.
+    first, second = copy.deepcopy(first), copy.deepcopy(second)
+    with model.parallelize(mesh=mesh).start() as session, torch.no_grad():
+        for call in (1, 2):
+            want = x
+            for _ in range(3):
+                want = second(first(want))
+            (got,) = session.run(**{"first.x": x})
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+            state = session.state()
+            assert {name: int(value) for name, value in state.items()} == {
+                "first.steps": 3 * call, "second.steps": 3 * call}
