@@ -513,8 +513,10 @@ def test_report(module, x):
         d["outcome"] in ("applied", "declined", "note") for d in report["decisions"]
     )
     sharded = model.parallelize(mesh={"tp": 2}, sequence_parallel="on").report(format="json")
-    kinds = {c["kind"] for c in sharded["collectives"]}
-    assert "reduce_scatter" in kinds and "all_reduce" not in kinds
+    collectives = {c["kind"]: c for c in sharded["collectives"]}
+    assert "reduce_scatter" in collectives
+    # Only the last token, which one rank has, is still summed.
+    assert collectives["all_reduce"]["bytes_per_rank"] == 2 * 16 * 4
     assert sharded["before"] == report["before"]
     with pytest.raises(mw.Error, match="format is 'xml': expected text or json"):
         model.parallelize(mesh={"tp": 2}).report(format="xml")
