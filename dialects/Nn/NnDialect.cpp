@@ -128,9 +128,9 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     return success();
   }
 
-  if (name != kAliasesAttr && name != kParameterOffsetsAttr && name != kMagnitudeAttr)
+  if (name != kAliasesAttr && name != kParameterOffsetsAttr)
     return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.state, nn.aliases, "
-                                "nn.parameter_offsets, nn.magnitude on "
+                                "nn.parameter_offsets on "
                              << where << ", got " << name;
   if (!isParameter)
     return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where
@@ -140,14 +140,6 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     if (!aliases || !llvm::all_of(aliases, llvm::IsaPred<StringAttr>))
       return op->emitOpError() << "expected nn.aliases on " << where
                                << " to be an array of strings, got " << attribute.getValue();
-    return success();
-  }
-  if (name == kMagnitudeAttr) {
-    auto most = dyn_cast<FloatAttr>(attribute.getValue());
-    if (!most || !(most.getValueAsDouble() >= 0))
-      return op->emitOpError() << "expected nn.magnitude on " << where
-                               << " to be a number that is not negative, got "
-                               << attribute.getValue();
     return success();
   }
   auto offsets = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());

@@ -94,7 +94,6 @@ LogicalResult PlacementDerivation::addArguments() {
         getBoundary(func.getArgAttrDict(i), argument.getType(), "argument", i);
     if (failed(layout))
       return failure();
-    describeArgument(*layout, func.getArgAttrDict(i), argument.getType());
     set(argument, intern(*layout));
   }
   return success();
@@ -107,7 +106,7 @@ static bool hasZeroPadding(const Layout &layout, const Layout &promised) {
     for (const LayoutFactor &factor : have.factors) {
       if (!factor.isPadded() && !(factor.uniform && want.isPadded()))
         continue;
-      if ((factor.isPadded() ? factor.padding : layout.data) != Padding::Zero)
+      if (factor.padding != Padding::Zero)
         return false;
       ++numPadded;
     }
