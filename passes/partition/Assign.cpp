@@ -125,9 +125,10 @@ private:
   /// Assignments that are priced at most.
   static constexpr int kMaxPriced = 128;
 
-  void collectChoices(const Assignment &first);
+  void collectChoices();
   void visit(size_t place);
   bool keepsParameters() const;
+  bool isFree(unsigned i, const Assignment &assignment) const;
   std::optional<Cost> getOperandCost(unsigned i, const Assignment &assignment) const;
   std::optional<Cost> getCost(const Assignment &assignment) const;
 
@@ -144,7 +145,8 @@ private:
   std::vector<Place> places;
   /// The operands that are parameters, and their shardings in the first assignment.
   SmallVector<std::pair<unsigned, ValueSharding>, 2> parameters;
-  Assignment current, best;
+  Assignment first, current, best;
+  /// The cost of `best`. Not known before another assignment than the first one is found.
   std::optional<Cost> bestCost;
   AxisList used;
   int numPriced = 0;
@@ -212,9 +214,31 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
   return cost;
 }
 
+/// Returns true if `to` shards each leaf over the axes of `from`, or over more.
+static bool isCutOf(const ValueSharding &to, const ValueSharding &from) {
+  for (auto [have, want] : llvm::zip_equal(from.dims, to.dims))
+    for (auto [own, axes] : llvm::zip_equal(have, want))
+      if (own.size() > axes.size() || !std::equal(own.begin(), own.end(), axes.begin()))
+        return false;
+  return true;
+}
+
+/// Returns true if the op reads the operand without communication.
+bool Partitioner::AssignmentSearch::isFree(unsigned i, const Assignment &assignment) const {
+  Value value = op->getOperand(i);
+  const State &state = partitioner.getState(value);
+  Operation *def = value.getDefiningOp();
+  if (def && def->getNumOperands() == 0)
+    return true;
+  ValueSharding to =
+      partitioner.project(value, opFactors.rule.operands[i], opFactors, assignment);
+  return (!state.isDeferred && isCutOf(to, state.local.sharding)) ||
+         llvm::any_of(state.copies, [&](const auto &copy) { return copy.first == to; });
+}
+
 /// Lists the choices of each leaf. Leaves of parameters come first, then those of results, so
 /// that the axes of these decide early.
-void Partitioner::AssignmentSearch::collectChoices(const Assignment &first) {
+void Partitioner::AssignmentSearch::collectChoices() {
   const FactorRule &rule = opFactors.rule;
   auto add = [&](Value value, const FactorRule::ValueFactors &dims) {
     forEachLeaf(dims, partitioner.getState(value).target, opFactors,
@@ -247,27 +271,23 @@ void Partitioner::AssignmentSearch::collectChoices(const Assignment &first) {
 /// Returns true if each parameter stays where it is, may be cut further, or is read as with the
 /// first assignment.
 bool Partitioner::AssignmentSearch::keepsParameters() const {
-  for (const auto &[i, first] : parameters) {
+  for (const auto &[i, begin] : parameters) {
     Value value = op->getOperand(i);
     ValueSharding to =
         partitioner.project(value, opFactors.rule.operands[i], opFactors, current);
-    if (to == first)
-      continue;
-    for (auto [have, want] : llvm::zip_equal(partitioner.getState(value).local.sharding.dims,
-                                             to.dims))
-      for (auto [own, axes] : llvm::zip_equal(have, want))
-        if (own.size() > axes.size() || !std::equal(own.begin(), own.end(), axes.begin()))
-          return false;
+    if (!(to == begin) && !isCutOf(to, partitioner.getState(value).local.sharding))
+      return false;
   }
   return true;
 }
 
 void Partitioner::AssignmentSearch::visit(size_t place) {
   if (place == places.size()) {
-    if (numPriced == kMaxPriced || !keepsParameters())
+    if (numPriced == kMaxPriced || current == first || !keepsParameters())
       return;
-    ++numPriced;
-    std::optional<Cost> cost = getCost(current);
+    if (numPriced++ == 0)
+      bestCost = getCost(first);
+    std::optional<Cost> cost = bestCost ? getCost(current) : std::nullopt;
     if (cost && *cost < *bestCost) {
       bestCost = cost;
       best = current;
@@ -287,22 +307,18 @@ void Partitioner::AssignmentSearch::visit(size_t place) {
   }
 }
 
-Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment first) {
+Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment given) {
+  first = std::move(given);
   bool moves = false;
-  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    std::optional<Cost> cost = getOperandCost(i, first);
-    if (!cost)
-      return first;
-    moves |= cost->launches > 0;
-  }
-  bestCost = moves ? getCost(first) : std::nullopt;
-  if (!bestCost)
+  for (unsigned i = 0, e = op->getNumOperands(); i < e; ++i)
+    moves |= !isFree(i, first);
+  if (!moves)
     return first;
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
     if (isParameter(operand))
       parameters.push_back(
           {i, partitioner.project(operand, opFactors.rule.operands[i], opFactors, first)});
-  collectChoices(first);
+  collectChoices();
   best = first;
   for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
     current.emplace_back(leaves.size());
