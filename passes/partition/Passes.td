@@ -92,11 +92,11 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     verifier proves it.
 
     Each op computes in the sharding of its result, and its operands are resharded to
-    fit. If an operand of a contraction has to move, the axes over which it computes are
-    those that cost least. A contraction over a sharded factor leaves a partial sum, which
-    is reduced directly to the layout that its user needs: to the layout of a constraint or
-    of the function's result, which may be unreduced over some axes. Partial sums that are added to each other
-    share one reduction. Other terms of the sum (residual, bias) are added once, after the
+    fit. If an operand of a contraction has to move, the contraction computes over the axes
+    that cost least. A contraction over a sharded factor leaves a partial sum, which is
+    reduced directly to the layout that its user needs: to the layout of a constraint or of
+    the function's result, which may be unreduced over some axes. Partial sums that are
+    added to each other share one reduction. Other terms of the sum (residual, bias) are added once, after the
     reduction. A dimension that the axes do not divide is padded at its tail.
 
     Before:

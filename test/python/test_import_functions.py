@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Functions that the importer composes of others, and those that PyTorch takes apart."""
+"""Functions that the importer composes of others, and functions that PyTorch takes apart."""
 import meshwright as mw
 import pytest
 import torch

@@ -98,9 +98,9 @@ class Exported:
     inputs: dict[str, str]
     #: Placeholder name -> key and tensor, for parameters, buffers and constants.
     parameters: dict[str, tuple[str, torch.Tensor]]
-    #: Placeholders of buffers whose values the import may look at, and of those that are values:
-    #: they cannot be trained or loaded.
+    #: Placeholders of buffers whose values the import may look at.
     buffers: set[str]
+    #: Placeholders of buffers that are values: they cannot be trained or loaded.
     values: set[str]
     #: Placeholder name -> other keys of the same tensor.
     aliases: dict[str, list[str]]
