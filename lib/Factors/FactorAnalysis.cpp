@@ -293,6 +293,13 @@ SharedFactorAnalysis::SharedFactorAnalysis(Operation *functionOrModule)
     factors = FactorAnalysis::run(cast<func::FuncOp>(functionOrModule));
 }
 
+const FailureOr<FactorAnalysis> &
+SharedFactorAnalysis::get(AnalysisManager manager, ArrayRef<func::FuncOp> functions) {
+  if (functions.size() == 1)
+    return manager.getChildAnalysis<SharedFactorAnalysis>(functions.front()).factors;
+  return manager.getAnalysis<SharedFactorAnalysis>().factors;
+}
+
 //===----------------------------------------------------------------------===//
 // Orders
 //===----------------------------------------------------------------------===//

@@ -21,6 +21,7 @@
 #include "meshwright/lib/Support/OpSignature.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Pass/AnalysisManager.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -134,6 +135,12 @@ private:
 /// A change of attributes leaves it valid, so passes that only write shardings preserve it.
 struct SharedFactorAnalysis {
   explicit SharedFactorAnalysis(mlir::Operation *functionOrModule);
+
+  /// The factors of all global functions of the module that the manager is of. Those of an only
+  /// function are kept with this function, because policies ask for them there.
+  static const mlir::FailureOr<FactorAnalysis> &get(mlir::AnalysisManager manager,
+                                                    llvm::ArrayRef<mlir::func::FuncOp> functions);
+
   mlir::FailureOr<FactorAnalysis> factors;
 };
 

@@ -63,9 +63,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
     if (failed(mesh))
       return signalPassFailure();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
-    auto &factors = functions.size() == 1
-                        ? getChildAnalysis<SharedFactorAnalysis>(functions.front()).factors
-                        : getAnalysis<SharedFactorAnalysis>().factors;
+    auto &factors = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(factors))
       return signalPassFailure();
     PaddedSizes sizes(factors->getNumClasses());

@@ -126,10 +126,7 @@ struct PropagateShardingsPass
     if (failed(meshOp))
       return signalPassFailure();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
-    // Policies have asked for the factors of the only function.
-    auto &factors = functions.size() == 1
-                        ? getChildAnalysis<SharedFactorAnalysis>(functions.front()).factors
-                        : getAnalysis<SharedFactorAnalysis>().factors;
+    auto &factors = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(factors))
       return signalPassFailure();
     auto shardings = ShardingPropagation::run(functions, *factors, meshOp->getMesh());
