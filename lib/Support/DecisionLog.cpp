@@ -11,18 +11,6 @@
 
 using namespace meshwright;
 
-llvm::StringRef meshwright::stringify(Outcome outcome) {
-  switch (outcome) {
-  case Outcome::Applied:
-    return "applied";
-  case Outcome::Declined:
-    return "declined";
-  case Outcome::Note:
-    return "note";
-  }
-  return "note";
-}
-
 void DecisionLog::add(llvm::StringRef pass, Outcome outcome, mlir::Location location,
                       std::string message, std::vector<std::pair<std::string, double>> numbers,
                       std::vector<Alternative> alternatives, Subject subject) {

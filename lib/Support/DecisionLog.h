@@ -15,6 +15,8 @@
 #ifndef MESHWRIGHT_LIB_SUPPORT_DECISIONLOG_H
 #define MESHWRIGHT_LIB_SUPPORT_DECISIONLOG_H
 
+#include "meshwright/lib/Support/Spellings.h"
+
 #include "mlir/IR/Location.h"
 #include "llvm/ADT/StringRef.h"
 
@@ -27,7 +29,11 @@ namespace meshwright {
 
 enum class Outcome { Applied, Declined, Note };
 
-llvm::StringRef stringify(Outcome outcome);
+template <> struct Spellings<Outcome> {
+  static constexpr Spelling<Outcome> all[] = {{Outcome::Applied, "applied"},
+                                              {Outcome::Declined, "declined"},
+                                              {Outcome::Note, "note"}};
+};
 
 /// The subject of a decision. Reports of plans have decisions on the program. Decisions on
 /// how kernels are formed are shown by remarks only.

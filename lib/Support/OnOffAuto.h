@@ -10,24 +10,16 @@
 
 #include "meshwright/lib/Support/OptionParser.h"
 
-#include "llvm/ADT/StringRef.h"
-
-#include <optional>
-
 namespace meshwright {
 
 /// Says if a rewrite happens wherever it is possible (on), nowhere (off), or where it pays
 /// by the cost model (auto). Options, passes and attributes use these three spellings.
 enum class OnOffAuto { On, Off, Auto };
 
-llvm::StringRef stringify(OnOffAuto mode);
-
-/// Returns nothing for other texts.
-std::optional<OnOffAuto> parseOnOffAuto(llvm::StringRef text);
-
-llvm::LogicalResult parseOptionText(llvm::StringRef text, OnOffAuto &mode,
-                                    OptionErrorHandler error);
-llvm::raw_ostream &operator<<(llvm::raw_ostream &os, OnOffAuto mode);
+template <> struct Spellings<OnOffAuto> {
+  static constexpr Spelling<OnOffAuto> all[] = {
+      {OnOffAuto::On, "on"}, {OnOffAuto::Off, "off"}, {OnOffAuto::Auto, "auto"}};
+};
 
 } // namespace meshwright
 

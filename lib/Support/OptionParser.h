@@ -7,7 +7,8 @@
 //
 // TableGen declares the options of a pass with their C++ types. LLVM reads the text of an
 // option with `llvm::cl::parser<T>`. If T is ours, specialise this parser: derive it from
-// `TextOptionParser<T>`, as OnOffAuto.h does. The namespace of T has two functions:
+// `TextOptionParser<T>`, as OnOffAuto.h does. An enum lists its texts (Spellings.h). For
+// other types the namespace of T has two functions:
 //
 //   LogicalResult parseOptionText(StringRef text, T &value, OptionErrorHandler error);
 //   raw_ostream &operator<<(raw_ostream &, const T &);
@@ -19,6 +20,8 @@
 #ifndef MESHWRIGHT_LIB_SUPPORT_OPTIONPARSER_H
 #define MESHWRIGHT_LIB_SUPPORT_OPTIONPARSER_H
 
+#include "meshwright/lib/Support/Spellings.h"
+
 #include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/LogicalResult.h"
@@ -27,6 +30,16 @@ namespace meshwright {
 
 /// Reports an error with this text, and returns failure.
 using OptionErrorHandler = llvm::function_ref<llvm::LogicalResult(const llvm::Twine &)>;
+
+/// Reads the text of an enum.
+template <typename E, typename = Spelled<E>>
+llvm::LogicalResult parseOptionText(llvm::StringRef text, E &value, OptionErrorHandler error) {
+  std::optional<E> parsed = parseSpelling<E>(text);
+  if (!parsed)
+    return error("'" + text + "': expected " + listSpellings<E>());
+  value = *parsed;
+  return llvm::success();
+}
 
 /// Reads an option's value by `parseOptionText`.
 template <typename T> class TextOptionParser : public llvm::cl::basic_parser<T> {

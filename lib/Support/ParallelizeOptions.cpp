@@ -25,30 +25,6 @@ using llvm::StringRef;
 using llvm::success;
 using llvm::Twine;
 
-static constexpr FoldMode foldModes[] = {FoldMode::Sp,    FoldMode::Ulysses, FoldMode::Ring,
-                                         FoldMode::Replica, FoldMode::Batch, FoldMode::Auto,
-                                         FoldMode::None};
-
-StringRef meshwright::stringify(FoldMode mode) {
-  switch (mode) {
-  case FoldMode::Sp:
-    return "sp";
-  case FoldMode::Ulysses:
-    return "ulysses";
-  case FoldMode::Ring:
-    return "ring";
-  case FoldMode::Replica:
-    return "replica";
-  case FoldMode::Batch:
-    return "batch";
-  case FoldMode::Auto:
-    return "auto";
-  case FoldMode::None:
-    return "none";
-  }
-  return "none";
-}
-
 bool ShardingRule::matches(StringRef name) const {
   llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
   if (!glob) {
@@ -66,13 +42,15 @@ static constexpr OptionDescription descriptions[] = {
     {"mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
      "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
      "dist.mesh where absent"},
-    {"data-parallel", "axis | none", "splits the batch over an axis; 'dp' where the mesh has it"},
-    {"tensor-parallel", "axis | none",
-     "splits linears and attention over an axis; 'tp' where the mesh has it"},
+    {"data-parallel", "axis | none | auto",
+     "splits the batch over an axis; auto: 'dp' where the mesh has it"},
+    {"tensor-parallel", "axis | none | auto",
+     "splits linears and attention over an axis; auto: 'tp' where the mesh has it"},
     {"sequence-parallel", "on | off | auto",
      "shards the residual stream by token along the tensor-parallel axis"},
     {"context-parallel",
-     "auto | \"ulysses=axis | auto ring=axis | auto order=contiguous | zigzag | striped | auto\"",
+     "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
+     "order=contiguous | zigzag | striped | auto\"",
      "shards the sequence over both axes; attention moves heads along one, keys along the other"},
     {"fold", "{stage: sp | ulysses | ring | replica | batch | auto | none, ...}",
      "shards a stage of a composed program over the axes of context-parallel"},
@@ -148,6 +126,33 @@ std::string unquote(StringRef text) {
   return result;
 }
 
+/// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
+FailureOr<ContextParallel> parseContextParallel(StringRef text, OptionErrorHandler error) {
+  ContextParallel context;
+  text = text.trim();
+  if (text == "auto")
+    text = "ulysses=auto ring=auto";
+  SmallVector<StringRef> pairs;
+  llvm::SplitString(text, pairs);
+  for (StringRef pair : pairs) {
+    auto [key, value] = pair.split('=');
+    auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
+    LogicalResult isRead = key == "ulysses" ? parseOptionText(value, context.ulysses, ignore)
+                           : key == "ring"  ? parseOptionText(value, context.ring, ignore)
+                           : key == "order" ? parseOptionText(value, context.order, ignore)
+                                            : failure();
+    if (failed(isRead))
+      return error("context-parallel: cannot read '" + pair +
+                   "': expected ulysses=axis, ring=axis, order=" + listSpellings<SequenceOrder>());
+  }
+  if (!context.isWanted())
+    return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
+  if (context.ulysses.kind == AxisChoice::Named && context.ulysses.name == context.ring.name)
+    return error("context-parallel: ulysses and ring are both '" + context.ulysses.name +
+                 "': expected two axes");
+  return context;
+}
+
 struct Parser {
   OptionErrorHandler error;
   ParallelizeOptions options;
@@ -201,18 +206,9 @@ struct Parser {
     return success();
   }
 
-  LogicalResult parseAxis(StringRef key, StringRef value, AxisChoice &choice) {
-    if (value.empty())
-      return error(key + " is empty: expected the name of an axis or none");
-    if (value == "none")
-      choice = {AxisChoice::None, ""};
-    else
-      choice = {AxisChoice::Named, value.str()};
-    return success();
-  }
-
-  LogicalResult parseMode(StringRef key, StringRef value, OnOffAuto &mode) {
-    return parseOptionText(value, mode,
+  /// Reads a value that is one word.
+  template <typename T> LogicalResult parseWord(StringRef key, StringRef value, T &option) {
+    return parseOptionText(value, option,
                            [&](const Twine &message) { return error(key + " is " + message); });
   }
 
@@ -240,9 +236,8 @@ struct Parser {
       std::string spelling = unquote(mode) == "null" ? "none" : unquote(mode);
       auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
       if (rule.stage.empty() || failed(parseOptionText(spelling, rule.mode, ignore)))
-        return error(
-            "fold: cannot read '" + text.trim() +
-            "': expected a stage and one of sp, ulysses, ring, replica, batch, auto, none");
+        return error("fold: cannot read '" + text.trim() + "': expected a stage and " +
+                     listSpellings<FoldMode>());
       if (llvm::any_of(options.fold, [&](auto &other) { return other.stage == rule.stage; }))
         return error("fold: stage '" + rule.stage + "' is given twice");
       options.fold.push_back(std::move(rule));
@@ -307,11 +302,11 @@ struct Parser {
     if (key == "mesh")
       return parseMesh(value);
     if (key == "data-parallel")
-      return parseAxis(key, value, options.dataParallel);
+      return parseWord(key, value, options.dataParallel);
     if (key == "tensor-parallel")
-      return parseAxis(key, value, options.tensorParallel);
+      return parseWord(key, value, options.tensorParallel);
     if (key == "sequence-parallel")
-      return parseMode(key, value, options.sequenceParallel);
+      return parseWord(key, value, options.sequenceParallel);
     if (key == "context-parallel")
       return parseContext(value);
     if (key == "fold")
@@ -328,7 +323,7 @@ struct Parser {
       return success();
     }
     if (key == "overlap")
-      return parseMode(key, value, options.overlap);
+      return parseWord(key, value, options.overlap);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
     if (key == "target") {
@@ -352,49 +347,6 @@ struct Parser {
 };
 
 } // namespace
-
-FailureOr<ContextParallel> meshwright::parseContextParallel(StringRef text,
-                                                            OptionErrorHandler error) {
-  ContextParallel context;
-  text = text.trim();
-  if (text == "auto")
-    text = "ulysses=auto ring=auto";
-  SmallVector<StringRef> pairs;
-  llvm::SplitString(text, pairs);
-  for (StringRef pair : pairs) {
-    auto [key, value] = pair.split('=');
-    if (key == "ulysses" && !value.empty()) {
-      context.ulysses = value.str();
-    } else if (key == "ring" && !value.empty()) {
-      context.ring = value.str();
-    } else if (std::optional<SequenceOrder> order = parseSequenceOrder(value);
-               key == "order" && order) {
-      context.order = *order;
-    } else {
-      return error("context-parallel: cannot read '" + pair +
-                   "': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or "
-                   "auto");
-    }
-  }
-  if (!context.isWanted())
-    return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
-  if (context.ulysses == context.ring && context.ulysses != "auto")
-    return error("context-parallel: ulysses and ring are both '" + context.ulysses +
-                 "': expected two axes");
-  return context;
-}
-
-std::string ContextParallel::str() const {
-  std::string text;
-  auto add = [&](StringRef key, StringRef value) {
-    if (!value.empty())
-      text += (text.empty() ? "" : " ") + (key + "=" + value).str();
-  };
-  add("ulysses", ulysses);
-  add("ring", ring);
-  add("order", stringify(order));
-  return text;
-}
 
 FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text,
                                                                   OptionErrorHandler error) {
@@ -442,14 +394,14 @@ LogicalResult meshwright::parseOptionText(StringRef text, ShardingRules &shardin
   return success();
 }
 
-LogicalResult meshwright::parseOptionText(StringRef text, FoldMode &mode,
+LogicalResult meshwright::parseOptionText(StringRef text, AxisChoice &choice,
                                           OptionErrorHandler error) {
-  for (FoldMode known : foldModes)
-    if (text == stringify(known)) {
-      mode = known;
-      return success();
-    }
-  return error("'" + text + "': expected sp, ulysses, ring, replica, batch, auto or none");
+  if (text.empty())
+    return error("empty: expected the name of an axis, none or auto");
+  choice = text == "auto"   ? AxisChoice{AxisChoice::Auto, {}}
+           : text == "none" ? AxisChoice{AxisChoice::None, {}}
+                            : AxisChoice{AxisChoice::Named, text.str()};
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -486,8 +438,21 @@ llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ShardingR
   return os << "}";
 }
 
-llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, FoldMode mode) {
-  return os << stringify(mode);
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const AxisChoice &choice) {
+  return os << (choice.kind == AxisChoice::Auto   ? "auto"
+                : choice.kind == AxisChoice::None ? "none"
+                                                  : choice.name);
+}
+
+std::string ContextParallel::str() const {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (ulysses.kind != AxisChoice::None)
+    os << "ulysses=" << ulysses << " ";
+  if (ring.kind != AxisChoice::None)
+    os << "ring=" << ring << " ";
+  os << "order=" << order;
+  return text;
 }
 
 std::string ParallelizeOptions::str() const {
@@ -497,8 +462,8 @@ std::string ParallelizeOptions::str() const {
   if (!mesh.empty())
     os << space << "mesh=" << mesh;
   auto printAxis = [&](StringRef key, const AxisChoice &choice) {
-    if (choice.kind != AxisChoice::Default)
-      os << space << key << "=" << (choice.kind == AxisChoice::None ? "none" : choice.name);
+    if (choice.kind != AxisChoice::Auto)
+      os << space << key << "=" << choice;
   };
   printAxis("data-parallel", dataParallel);
   printAxis("tensor-parallel", tensorParallel);

@@ -69,16 +69,22 @@ struct ShardingRules {
 /// The axis for a purpose, such as data parallelism.
 struct AxisChoice {
   enum Kind {
-    /// The axis of the usual name, if the mesh has one.
-    Default,
+    /// As the compiler decides: `auto`. For data and tensor parallelism this is the axis of
+    /// the usual name, if the mesh has one.
+    Auto,
     /// No axis: `none`.
     None,
     /// The axis `name`, which the mesh must have.
     Named,
-  } kind = Default;
+  } kind = Auto;
   std::string name;
 
-  /// The name of the axis to look for: `name`, or `usual` for Default; empty for None.
+  /// The axis of this name; none if it is empty.
+  static AxisChoice get(llvm::StringRef name) {
+    return {name.empty() ? None : Named, name.str()};
+  }
+
+  /// The name of the axis to look for: `name`, or `usual` for Auto; empty for None.
   llvm::StringRef getName(llvm::StringRef usual) const {
     return kind == None ? llvm::StringRef() : kind == Named ? llvm::StringRef(name) : usual;
   }
@@ -87,11 +93,13 @@ struct AxisChoice {
 /// How ranks compute attention over a sharded sequence: heads move along one axis (Ulysses),
 /// and keys and values travel along the other (ring).
 struct ContextParallel {
-  /// Axes of the mesh, or auto. Both are empty without context parallelism.
-  std::string ulysses, ring;
+  /// Both are none without context parallelism.
+  AxisChoice ulysses{AxisChoice::None, {}}, ring{AxisChoice::None, {}};
   SequenceOrder order = SequenceOrder::Auto;
 
-  bool isWanted() const { return !ulysses.empty() || !ring.empty(); }
+  bool isWanted() const {
+    return ulysses.kind != AxisChoice::None || ring.kind != AxisChoice::None;
+  }
   std::string str() const;
 };
 
@@ -111,7 +119,12 @@ enum class FoldMode {
   None
 };
 
-llvm::StringRef stringify(FoldMode mode);
+template <> struct Spellings<FoldMode> {
+  static constexpr Spelling<FoldMode> all[] = {
+      {FoldMode::Sp, "sp"},           {FoldMode::Ulysses, "ulysses"}, {FoldMode::Ring, "ring"},
+      {FoldMode::Replica, "replica"}, {FoldMode::Batch, "batch"},     {FoldMode::Auto, "auto"},
+      {FoldMode::None, "none"}};
+};
 
 struct FoldRule {
   std::string stage;
@@ -143,10 +156,6 @@ struct ParallelizeOptions {
   std::string str() const;
 };
 
-/// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
-llvm::FailureOr<ContextParallel> parseContextParallel(llvm::StringRef text,
-                                                      OptionErrorHandler error);
-
 /// Reads `key=value` pairs that white space separates. A value may contain white space
 /// within brackets, braces or quotes. An underscore in a key counts as a dash.
 llvm::FailureOr<ParallelizeOptions> parseParallelizeOptions(llvm::StringRef text,
@@ -157,11 +166,11 @@ llvm::LogicalResult parseOptionText(llvm::StringRef text, MeshOption &mesh,
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardings,
                                     OptionErrorHandler error);
-llvm::LogicalResult parseOptionText(llvm::StringRef text, FoldMode &mode,
+llvm::LogicalResult parseOptionText(llvm::StringRef text, AxisChoice &choice,
                                     OptionErrorHandler error);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
-llvm::raw_ostream &operator<<(llvm::raw_ostream &os, FoldMode mode);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const AxisChoice &choice);
 
 /// An option, for help and documents.
 struct OptionDescription {
@@ -183,6 +192,13 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ShardingRules>
     : public meshwright::TextOptionParser<meshwright::ShardingRules> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::AxisChoice>
+    : public meshwright::TextOptionParser<meshwright::AxisChoice> {
 public:
   using TextOptionParser::TextOptionParser;
 };

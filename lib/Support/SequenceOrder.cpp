@@ -10,29 +10,6 @@
 #include "llvm/Support/ErrorHandling.h"
 
 using namespace meshwright;
-using llvm::StringRef;
-
-StringRef meshwright::stringify(SequenceOrder order) {
-  switch (order) {
-  case SequenceOrder::Auto:
-    return "auto";
-  case SequenceOrder::Contiguous:
-    return "contiguous";
-  case SequenceOrder::Zigzag:
-    return "zigzag";
-  case SequenceOrder::Striped:
-    return "striped";
-  }
-  llvm_unreachable("unknown order");
-}
-
-std::optional<SequenceOrder> meshwright::parseSequenceOrder(StringRef text) {
-  for (SequenceOrder order : {SequenceOrder::Auto, SequenceOrder::Contiguous,
-                              SequenceOrder::Zigzag, SequenceOrder::Striped})
-    if (text == stringify(order))
-      return order;
-  return std::nullopt;
-}
 
 std::optional<TokenOrder> meshwright::getTokenOrder(SequenceOrder order) {
   switch (order) {
@@ -58,17 +35,4 @@ SequenceOrder meshwright::getSequenceOrder(TokenOrder order) {
     return SequenceOrder::Striped;
   }
   llvm_unreachable("unknown order");
-}
-
-llvm::LogicalResult meshwright::parseOptionText(StringRef text, SequenceOrder &order,
-                                                OptionErrorHandler error) {
-  std::optional<SequenceOrder> parsed = parseSequenceOrder(text);
-  if (!parsed)
-    return error("'" + text + "': expected contiguous, zigzag, striped or auto");
-  order = *parsed;
-  return llvm::success();
-}
-
-llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, SequenceOrder order) {
-  return os << stringify(order);
 }

@@ -11,8 +11,6 @@
 #include "meshwright/TokenOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
 
-#include "llvm/ADT/StringRef.h"
-
 #include <optional>
 
 namespace meshwright {
@@ -20,18 +18,16 @@ namespace meshwright {
 /// The order that a user asks for. With Auto the mask and the cost model decide.
 enum class SequenceOrder { Auto, Contiguous, Zigzag, Striped };
 
-llvm::StringRef stringify(SequenceOrder order);
-
-/// Returns nothing for other texts.
-std::optional<SequenceOrder> parseSequenceOrder(llvm::StringRef text);
+template <> struct Spellings<SequenceOrder> {
+  static constexpr Spelling<SequenceOrder> all[] = {{SequenceOrder::Contiguous, "contiguous"},
+                                                    {SequenceOrder::Zigzag, "zigzag"},
+                                                    {SequenceOrder::Striped, "striped"},
+                                                    {SequenceOrder::Auto, "auto"}};
+};
 
 /// Returns nothing for Auto.
 std::optional<TokenOrder> getTokenOrder(SequenceOrder order);
 SequenceOrder getSequenceOrder(TokenOrder order);
-
-llvm::LogicalResult parseOptionText(llvm::StringRef text, SequenceOrder &order,
-                                    OptionErrorHandler error);
-llvm::raw_ostream &operator<<(llvm::raw_ostream &os, SequenceOrder order);
 
 } // namespace meshwright
 

@@ -496,12 +496,13 @@ private:
   /// Annotates each stage by the axes of its own mesh. Sequences stay contiguous: another
   /// order would apply to the tokens of all stages.
   LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
-    if (!ring.empty() && order != SequenceOrder::Contiguous && order != SequenceOrder::Auto)
+    StringRef ringName = ring.getName(""), ulyssesName = ulysses.getName("");
+    if (!ringName.empty() && order != SequenceOrder::Contiguous && order != SequenceOrder::Auto)
       return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "
                                       "expected order contiguous or auto, got '"
-                                   << stringify(order) << "'";
-    for (auto [name, purpose] : {std::pair(StringRef(ring), "for ring attention"),
-                                 std::pair(StringRef(ulysses), "for Ulysses attention")})
+                                   << stringify(order.getValue()) << "'";
+    for (auto [name, purpose] : {std::pair(ringName, "for ring attention"),
+                                 std::pair(ulyssesName, "for Ulysses attention")})
       if (!name.empty() && !anyHasAxis(meshOp, name))
         return emitMissingAxis(meshOp, name, purpose);
     for (func::FuncOp func : getGlobalFunctions(module))
@@ -513,7 +514,7 @@ private:
             axes.push_back(*axis);
           return axes;
         };
-        AxisList ringAxes = find(ring), ulyssesAxes = find(ulysses);
+        AxisList ringAxes = find(ringName), ulyssesAxes = find(ulyssesName);
         if (ringAxes.empty() && ulyssesAxes.empty())
           continue;
         FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);

@@ -36,9 +36,9 @@ static constexpr double kLeastSaving = 0.25;
 static constexpr double kLeastSavingOfOrder = 0.1;
 
 FailureOr<std::string> meshwright::getChosenAxis(ModuleOp module, StringRef key,
-                                                 StringRef given) {
-  if (given != "auto")
-    return given.str();
+                                                 const AxisChoice &given) {
+  if (given.kind != AxisChoice::Auto)
+    return given.name;
   if (auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr))
     return chosen.getAs<StringAttr>(key).str();
   return module.emitError() << key << "=auto: expected an axis, or choose-context-parallel before";
@@ -49,10 +49,10 @@ FailureOr<SequenceOrder> meshwright::getChosenOrder(ModuleOp module, SequenceOrd
   if (given != SequenceOrder::Auto || !chosen)
     return given;
   StringRef text = chosen.getAs<StringAttr>("order");
-  if (std::optional<SequenceOrder> order = parseSequenceOrder(text))
+  if (std::optional<SequenceOrder> order = parseSpelling<SequenceOrder>(text))
     return *order;
   return module.emitError() << "unknown order '" << text
-                            << "', expected contiguous, zigzag, striped or auto";
+                            << "', expected " << listSpellings<SequenceOrder>();
 }
 
 namespace {
@@ -239,7 +239,7 @@ struct ChooseContextParallelPass
     if (failed(meshOp))
       return signalPassFailure();
     if (hasStageMeshes(*meshOp)) {
-      if (ulysses != "auto" && ring != "auto")
+      if (!choosesAxes())
         return;
       meshOp->emitOpError()
           << "has a mesh for each stage: expected the axes of context-parallel by "
@@ -248,7 +248,7 @@ struct ChooseContextParallelPass
     }
     if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
-    if (ulysses != "auto" && ring != "auto" && order != SequenceOrder::Auto)
+    if (!choosesAxes() && order != SequenceOrder::Auto)
       return;
     MeshAttr mesh = meshOp->getMesh();
     Chooser chooser(mesh, findAxis(mesh, data), findAxis(mesh, tensor));
@@ -278,9 +278,9 @@ private:
   }
 
   LogicalResult checkAxes(MeshOp meshOp) {
-    for (auto [name, purpose] : {std::pair(StringRef(ring), "for ring attention"),
-                                 std::pair(StringRef(ulysses), "for Ulysses attention")}) {
-      if (name.empty() || name == "auto")
+    for (auto [name, purpose] : {std::pair(ring.getName(""), "for ring attention"),
+                                 std::pair(ulysses.getName(""), "for Ulysses attention")}) {
+      if (name.empty())
         continue;
       if (meshOp.getMesh().getAxisIndex(name) < 0)
         return emitMissingAxis(meshOp, name, purpose);
@@ -292,6 +292,9 @@ private:
     return success();
   }
 
+  bool choosesAxes() const {
+    return ulysses.kind == AxisChoice::Auto || ring.kind == AxisChoice::Auto;
+  }
   void choose(ModuleOp module, Location location, MeshAttr mesh, Chooser &chooser);
   SmallVector<Choice> list(MeshAttr mesh, Chooser &chooser);
 };
@@ -300,13 +303,14 @@ private:
 
 /// The plans that use the most axes.
 SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &chooser) {
-  auto candidates = [&](StringRef given) {
+  auto candidates = [&](const AxisChoice &given) {
     SmallVector<int> axes;
     for (int i = 0, e = mesh.getAxes().size(); i < e; ++i) {
       StringRef name = mesh.getAxes()[i].getName();
       bool isFree = name != StringRef(data) && name != StringRef(tensor) &&
-                    name != StringRef(ulysses) && name != StringRef(ring);
-      if (mesh.getAxes()[i].getSize() > 1 && (given == "auto" ? isFree : name == given))
+                    name != ulysses.getName("") && name != ring.getName("");
+      bool isAuto = given.kind == AxisChoice::Auto;
+      if (mesh.getAxes()[i].getSize() > 1 && (isAuto ? isFree : name == given.getName("")))
         axes.push_back(i);
     }
     axes.push_back(-1);
@@ -352,7 +356,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
   };
   bool isNothing = choices.front().ulysses < 0 && choices.front().ring < 0;
   if (isNothing || chooser.empty()) {
-    if (ulysses == "auto" || ring == "auto")
+    if (choosesAxes())
       log.add("choose-context-parallel", Outcome::Declined, location,
               chooser.empty()
                   ? "context-parallel=auto: there is no self-attention over a sequence"

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_CHOOSECONTEXTPARALLEL_H
 #define MESHWRIGHT_PASSES_ANNOTATE_CHOOSECONTEXTPARALLEL_H
 
-#include "meshwright/lib/Support/SequenceOrder.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
 
 #include "mlir/IR/BuiltinOps.h"
 
@@ -16,11 +16,11 @@
 
 namespace meshwright {
 
-/// Returns the axis under `key` (`ulysses` or `ring`). For `auto`, this is the axis that
-/// `choose-context-parallel` noted on the module (`dist.context_parallel`). Fails if it
-/// noted none.
+/// Returns the name of the axis under `key` (`ulysses` or `ring`); empty for none. For Auto,
+/// this is the axis that `choose-context-parallel` noted on the module
+/// (`dist.context_parallel`). Fails if the module has no such note.
 mlir::FailureOr<std::string> getChosenAxis(mlir::ModuleOp module, llvm::StringRef key,
-                                           llvm::StringRef given);
+                                           const AxisChoice &given);
 /// Returns the order. For Auto, this is the noted one, if there is one. Fails if the noted
 /// order is unknown.
 mlir::FailureOr<SequenceOrder> getChosenOrder(mlir::ModuleOp module, SequenceOrder given);

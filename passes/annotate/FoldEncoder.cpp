@@ -108,9 +108,10 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
                    : mode == FoldMode::Ulysses ? ulyssesAxis.empty()
                                                : false;
   if (isMissing)
-    return meshOp->emitError() << "fold mode '" << stringify(mode) << "' for stage '" << stage
+    return meshOp->emitError() << "fold mode '" << stringify(mode.getValue()) << "' for stage '" << stage
                                << "' needs the axis that context-parallel names: expected one for "
-                               << (both ? StringRef("ulysses or ring") : stringify(mode))
+                               << (both ? StringRef("ulysses or ring")
+                                       : stringify(mode.getValue()))
                                << ", got none";
   for (StringRef name : {StringRef(ringAxis), StringRef(ulyssesAxis)})
     if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
@@ -169,8 +170,8 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
                                "function that prices, got none";
   FoldEncoderPassOptions options;
   options.stage = stage;
-  options.ulysses = ulyssesAxis;
-  options.ring = ringAxis;
+  options.ulysses = AxisChoice::get(ulyssesAxis);
+  options.ring = AxisChoice::get(ringAxis);
   options.data = data;
   options.tensor = tensor;
   options.sequenceParallel = sequenceParallel;

@@ -225,8 +225,10 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
     which `--fold-encoder` reads and `--annotate-context-parallel` reads and removes.
   }];
   let options = [
-    Option<"ulysses", "ulysses", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
-    Option<"ring", "ring", "std::string", "\"auto\"", "mesh axis, auto, or empty for none">,
+    Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, none or auto">,
+    Option<"ring", "ring", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, none or auto">,
     Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
            "contiguous, zigzag, striped or auto">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
@@ -269,10 +271,10 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
     ```
   }];
   let options = [
-    Option<"ulysses", "ulysses", "std::string", "\"\"",
-           "mesh axis that heads move along, or auto: as choose-context-parallel chose">,
-    Option<"ring", "ring", "std::string", "\"\"",
-           "mesh axis that keys and values move along, or auto">,
+    Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
+           "mesh axis that heads move along, none, or auto: as choose-context-parallel chose">,
+    Option<"ring", "ring", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
+           "mesh axis that keys and values move along, none or auto">,
     Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
            "order of the sequence on the ring: contiguous, zigzag, striped or auto">,
     ListOption<"exceptStages", "except", "std::string",
@@ -322,8 +324,10 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
     Option<"stage", "stage", "std::string", "", "a stage of a composed program">,
     Option<"mode", "mode", "::meshwright::FoldMode", "::meshwright::FoldMode::Sp",
            "sp, ulysses, ring, replica, batch, none or auto">,
-    Option<"ulysses", "ulysses", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
-    Option<"ring", "ring", "std::string", "\"\"", "mesh axis, or auto: as chosen before">,
+    Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
+           "mesh axis, none, or auto: as choose-context-parallel chose">,
+    Option<"ring", "ring", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
+           "mesh axis, none or auto">,
     Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
     Option<"tensor", "tensor", "std::string", "\"\"",
            "mesh axis of tensor parallelism, if the mesh has it: mode none">,

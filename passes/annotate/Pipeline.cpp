@@ -22,7 +22,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions 
 
   AnnotateDataParallelPassOptions data;
   data.axis = options.dataParallel.getName("dp").str();
-  data.optional = options.dataParallel.kind == AxisChoice::Default;
+  data.optional = options.dataParallel.kind == AxisChoice::Auto;
   pm.addPass(createAnnotateDataParallelPass(data));
 
   if (options.contextParallel.isWanted())
@@ -63,7 +63,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions 
   if (isTensorParallel) {
     pm.addPass(createSplitFusedLinearsPass());
     tensor.axis = options.tensorParallel.getName("tp").str();
-    tensor.optional = options.tensorParallel.kind == AxisChoice::Default;
+    tensor.optional = options.tensorParallel.kind == AxisChoice::Auto;
     tensor.exceptStages = folded;
     pm.addPass(createAnnotateTensorParallelPass(tensor));
   }

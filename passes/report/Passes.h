@@ -9,11 +9,19 @@
 #define MESHWRIGHT_PASSES_REPORT_PASSES_H
 
 #include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/OptionParser.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 
 #include <functional>
+
+template <>
+class llvm::cl::parser<meshwright::Outcome>
+    : public meshwright::TextOptionParser<meshwright::Outcome> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
 
 namespace meshwright {
 

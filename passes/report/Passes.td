@@ -58,7 +58,7 @@ def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
     Emits one remark for each decision, at its place in the user's source, with the
     pass, the message, and the numbers that the pass compared. Changes nothing.
   }];
-  let options = [ListOption<"outcomes", "outcomes", "std::string",
+  let options = [ListOption<"outcomes", "outcomes", "::meshwright::Outcome",
                             "which: applied, declined, note; all if empty">];
 }
 

@@ -47,7 +47,7 @@ static void addDependences(ScheduleTask &task, Operation *op,
 
 std::optional<OnOffAuto> meshwright::getRequestedOverlap(func::FuncOp func) {
   auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
-  return asked ? parseOnOffAuto(asked) : std::nullopt;
+  return asked ? parseSpelling<OnOffAuto>(asked) : std::nullopt;
 }
 
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {

@@ -15,6 +15,26 @@
 
 namespace meshwright {
 
+/// The number of chunks that `split-collectives` cuts regions into: 0 (as many as pay) or at
+/// least 2.
+struct ChunkCount {
+  int64_t value = 0;
+};
+llvm::LogicalResult parseOptionText(llvm::StringRef text, ChunkCount &count,
+                                    OptionErrorHandler error);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ChunkCount &count);
+
+} // namespace meshwright
+
+template <>
+class llvm::cl::parser<meshwright::ChunkCount>
+    : public meshwright::TextOptionParser<meshwright::ChunkCount> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+namespace meshwright {
+
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/schedule/Passes.h.inc"

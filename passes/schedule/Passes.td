@@ -124,7 +124,8 @@ def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
   let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
                         "on: wherever it can be done; off: nowhere; auto: where it pays by the cost "
                         "model; the function's rt.overlap goes before">,
-                 Option<"chunks", "chunks", "int64_t", /*default=*/"0",
+                 Option<"chunks", "chunks", "::meshwright::ChunkCount",
+                        /*default=*/"::meshwright::ChunkCount()",
                         "how many; 0: as many as take least time">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }

@@ -31,7 +31,8 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
       if (!dist::getSpmdMeshSymbol(func))
         continue;
       if (overlap != OnOffAuto::Auto)
-        func->setAttr(rt::RtDialect::kOverlapAttr, builder.getStringAttr(stringify(overlap)));
+        func->setAttr(rt::RtDialect::kOverlapAttr,
+                      builder.getStringAttr(stringify(overlap.getValue())));
       if (!memoryCeiling)
         continue;
       setCeiling(func, memoryCeiling, countResident(func));

@@ -393,16 +393,23 @@ void Splitter::run() {
 // The pass
 //===----------------------------------------------------------------------===//
 
+} // namespace
+
+llvm::LogicalResult meshwright::parseOptionText(StringRef text, ChunkCount &count,
+                                                OptionErrorHandler error) {
+  if (text.getAsInteger(10, count.value) || count.value < 0 || count.value == 1)
+    return error("'" + text + "': expected 0 (as many as pay) or at least 2");
+  return success();
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ChunkCount &count) {
+  return os << count.value;
+}
+
+namespace {
+
 struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCollectivesPass> {
   using SplitCollectivesPassBase::SplitCollectivesPassBase;
-
-  LogicalResult initialize(MLIRContext *context) override {
-    if (chunks < 0 || chunks == 1)
-      return emitError(UnknownLoc::get(context))
-             << kPass << ": option 'chunks' is " << chunks.getValue()
-             << ", expected 0 (as many as pay) or at least 2";
-    return success();
-  }
 
   void runOnOperation() override;
   /// Derives the placement of the function. Fails without a diagnostic: a program that
@@ -427,8 +434,8 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   whole = simulator.simulate(stretch, region);
   SmallVector<int64_t, 4> best;
   SmallVector<int64_t> counts{2, 3, 4, 6, 8, 12, 16};
-  if (chunks)
-    counts.assign(1, chunks);
+  if (chunks.value)
+    counts.assign(1, chunks.value);
   int worse = 0;
   for (int64_t count : counts) {
     if (!region.cut(count))

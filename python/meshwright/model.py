@@ -58,11 +58,11 @@ class Model:
         mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own. Of a composed
             model also a mesh for each stage, over the same ranks:
             {"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}.
-        data_parallel, tensor_parallel: an axis, or "none"; default "dp" and "tp".
+        data_parallel, tensor_parallel: an axis, "none" or "auto" (default: "dp" and "tp").
         sequence_parallel: "on", "off" or "auto" (default).
         context_parallel: {"ulysses": axis, "ring": axis, "order": "contiguous", "zigzag", "striped"
             or "auto"} or "auto"; shards sequences. Around attention heads move along the one axis
-            and keys along the other; an axis may be "auto".
+            and keys along the other; an axis is a name, "none" or "auto".
         fold: {"encoder": "sp", "ulysses", "ring", "replica", "batch", "auto" or None}; shards a stage
         of a composed model over the axes of context_parallel; "auto" compares time and memory.
         shardings: {"*.q_proj.weight": '[{"tp"}, {}]'}, the first match wins.

@@ -43,7 +43,7 @@ TEST(Register, FoldEncoderWithoutPricesIsAnError) {
   meshwright::FoldEncoderPassOptions options;
   options.stage = "a";
   options.mode = meshwright::FoldMode::Auto;
-  options.ulysses = "sp";
+  options.ulysses = meshwright::AxisChoice::get("sp");
   mlir::PassManager manager(&context);
   manager.addPass(meshwright::createFoldEncoderPass(options));
   EXPECT_TRUE(mlir::failed(manager.run(*module)));

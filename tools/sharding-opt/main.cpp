@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
   cl::opt<std::string> reportFile(
       "report-file", cl::desc("Write a report behind the last pass: JSON if it ends in .json"),
       cl::value_desc("file"));
-  cl::list<std::string> remarks(
+  cl::list<meshwright::Outcome> remarks(
       "remarks", cl::desc("Emit the passes' decisions as remarks: applied, declined, note"),
       cl::value_desc("outcomes"), cl::CommaSeparated);
   if (!cl::ParseCommandLineOptions(argc, argv, help, &llvm::errs()))

@@ -2,7 +2,7 @@
 // RUN: not sharding-opt %s --split-collectives=chunks=1 2>&1 | FileCheck %s --check-prefix=CHUNKS
 
 // WHEN: for the --when option: 'often': expected on, off or auto
-// CHUNKS: split-collectives: option 'chunks' is 1, expected 0 (as many as pay) or at least 2
+// CHUNKS: for the --chunks option: '1': expected 0 (as many as pay) or at least 2
 func.func @main() {
   return
 }
