@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/Pipeline.h"
 
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -40,6 +41,19 @@ void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &op
   buildSchedulePipeline(pm, options);
   if (options.verifyPlacement)
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
+}
+
+FailureOr<ParallelizeOptions> meshwright::readParallelizeOptions(StringRef text,
+                                                                 OptionErrorHandler error) {
+  FailureOr<ParallelizeOptions> options = parseParallelizeOptions(text, error);
+  if (failed(options))
+    return failure();
+  std::string problem;
+  if (!options->device.empty() && !getDevice(options->device, &problem))
+    return error(problem);
+  if (auto target = getKernelTarget(options->target); !target)
+    return error(toString(target.takeError()));
+  return options;
 }
 
 /// Returns a function that plans the memory of a program.
@@ -169,7 +183,7 @@ void meshwright::registerPipelines() {
       "parallelize", "the whole pipeline, from a global program to SPMD IR",
       [](OpPassManager &pm, StringRef text,
          llvm::function_ref<LogicalResult(const llvm::Twine &)> error) -> LogicalResult {
-        auto options = parseParallelizeOptions(text, error);
+        auto options = readParallelizeOptions(text, error);
         if (failed(options))
           return failure();
         buildParallelizePipeline(pm, *options);

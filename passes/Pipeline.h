@@ -20,6 +20,11 @@ namespace meshwright {
 /// adds the requests to the schedule, which depend on the target.
 enum class Phase { Annotated, Propagated, Partitioned, Optimised, Spmd, Rt };
 
+/// Reads the options of `--parallelize`, and checks all that needs no program: beside the syntax,
+/// the names of devices and targets.
+mlir::FailureOr<ParallelizeOptions> readParallelizeOptions(llvm::StringRef text,
+                                                           OptionErrorHandler error);
+
 /// Adds the passes from a global program up to and including a phase.
 /// Functions that are SPMD already are changed by Optimised, Spmd and Rt only.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,

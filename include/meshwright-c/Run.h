@@ -46,6 +46,10 @@ typedef struct mw_port {
   int64_t index_bound;
 } mw_port;
 
+/* Checks options as far as that needs no program: for tools that tell wrong usage from an error.
+ * Null stands for an option that is not given. Returns 0, or 1 after an error. */
+int32_t mw_check_options(const char *parallelize, const char *target, mw_say say, void *user);
+
 /* Reads a program. With `parallelize` (the options of sharding-opt) it is rewritten for the
  * ranks of a mesh. With null it runs as it is: an SPMD program on its ranks, a global one on
  * one rank. Returns null after an error. */

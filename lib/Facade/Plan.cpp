@@ -53,7 +53,7 @@ static std::optional<Traffic> planBefore(const Program::State &program, Parallel
 
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = parseParallelizeOptions(
+  FailureOr<ParallelizeOptions> options = readParallelizeOptions(
       llvm::StringRef(text), [&](const llvm::Twine &message) -> LogicalResult {
         errors.push_back(makeError(message.str()));
         return failure();

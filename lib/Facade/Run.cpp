@@ -8,10 +8,12 @@
 #include "meshwright-c/Run.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Facade/Handles.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Facade/RandomWeights.h"
 #include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/passes/Pipeline.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 
 using namespace meshwright;
@@ -62,6 +64,19 @@ void mw_program::tell(const std::vector<Diagnostic> &diagnostics) const {
 //===----------------------------------------------------------------------===//
 // Opening
 //===----------------------------------------------------------------------===//
+
+int32_t mw_check_options(const char *parallelize, const char *target, mw_say say, void *user) {
+  auto fail = [&](const llvm::Twine &message) -> mlir::LogicalResult {
+    say(user, MW_ERROR, "", message.str().c_str());
+    return mlir::failure();
+  };
+  if (parallelize && failed(readParallelizeOptions(parallelize, fail)))
+    return 1;
+  if (!target)
+    return 0;
+  auto known = getKernelTarget(target);
+  return known ? 0 : int32_t(failed(fail(toString(known.takeError()))));
+}
 
 bool mw_program::open(const char *path, const char *parallelize) {
   Result<Program> program = Program::parseFile(path);

@@ -59,6 +59,56 @@ def test_usage(files):
     assert launch(model, weights, f"--random-inputs={2**64 - 1}").returncode == 0
 
 
+WRONG_OPTIONS = {
+    "mesh=tp=x": "mesh: cannot read 'tp=x': expected name=size",
+    "mesh=tp=2 sequence-parallel=maybe": "sequence-parallel is 'maybe': expected on, off or auto",
+    "mesh=tp=2 nothing=1": "unknown option 'nothing'; supported are mesh",
+    "mesh=tp=2 memory-ceiling=1X": "memory-ceiling is '1X': expected a positive number of bytes",
+    "mesh=tp=2 context-parallel={ring=}": "cannot read 'ring=': expected ulysses=axis, ring=axis, order=contiguous",
+    "mesh=tp=2 fold={a: b}": "cannot read 'a: b': expected a stage and sp, ulysses",
+    "mesh=tp=2 shardings={": "a bracket or quote stays open",
+    "mesh=tp=2 device=none": "unknown device 'none', expected one of h100",
+    "mesh=tp=2 target=none": "unknown target 'none': expected cpu",
+    "mesh=tp=2 target=cpu:none": "target 'cpu:none': unknown processor 'none'",
+}
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("sharding-opt", []), ("sharding-run", ["--random-weights=1", "--random-inputs=1"]),
+    ("sharding-compile", ["--random-weights=1", "-o", "bundle"])])
+def test_wrong_values_of_options(files, name, arguments):
+    """An option that is wrong for every program is wrong usage: two lines, status 2. An error that
+    depends on the program or on files has status 1, and no made-up place."""
+    def run(*more):
+        command = [os.path.join(os.path.dirname(tool()), name), *more]
+        return subprocess.run(command, cwd=files, capture_output=True, text=True)
+
+    def refuse(expected, *more):
+        done = run("m.mlir", *arguments, *more)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 2 and len(lines) == 2, done.stderr
+        assert lines[0].startswith(f"{name}: ") and expected in lines[0] and lines[1] == f"see {name} --help"
+
+    for options, expected in WRONG_OPTIONS.items():
+        refuse(expected, f"--parallelize={options}")
+    if name != "sharding-opt":
+        refuse("unknown target 'none'", "--target=none")
+    else:
+        for option in ("--decompose-all-reduce=when=never", "--split-collectives=chunks=1", "--report-decisions=outcomes=none",
+                       "--annotate-context-parallel=ring="):
+            refuse("expected", option)
+        for option in ("--canonicalize=none=1", "--pass-pipeline=builtin.module(none)", "--pass-pipeline=none"):
+            done = run("m.mlir", option)
+            assert done.returncode == 2 and done.stderr.endswith("see sharding-opt --help\n"), done.stderr
+    if name == "sharding-run":
+        refuse("link 'fast': 'fast' is no part of a link", "--link=fast")
+    wrong = [["m.mlir", *arguments, "--parallelize=mesh=tp=2 data-parallel=none_such"], ["none.mlir", *arguments]]
+    for command in wrong:
+        done = run(*command)
+        assert done.returncode == 1 and "error: " in done.stderr and "<unknown>" not in done.stderr, done.stderr
+        assert ":0:" not in done.stderr
+
+
 def test_two_results_in_one_file(files):
     model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
     (files / "link").symlink_to(files / "old")

@@ -120,15 +120,19 @@ void say(void *, int32_t severity, const char *where, const char *what) {
   std::fprintf(stderr, "%s: %s\n", names[severity], what);
 }
 
+/// Prints an error about the command line.
+int refuse(const char *message) {
+  std::fprintf(stderr, "sharding-compile: error: %s\nsee sharding-compile --help\n", message);
+  return WrongUsage;
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
   Options options;
   std::string error;
-  if (!parseOptions(argc, argv, options, error)) {
-    std::fprintf(stderr, "sharding-compile: error: %s\nsee sharding-compile --help\n", error.c_str());
-    return WrongUsage;
-  }
+  if (!parseOptions(argc, argv, options, error))
+    return refuse(error.c_str());
   if (options.help) {
     std::fputs(usage, stdout);
     if (meshwright::rt::finishOutput(error))
@@ -136,6 +140,11 @@ int main(int argc, char **argv) {
     say(nullptr, MW_ERROR, "", error.c_str());
     return Error;
   }
+  const char *parallelize = options.rewrites ? options.parallelize.c_str() : nullptr;
+  const char *target = options.target.empty() ? nullptr : options.target.c_str();
+  auto refuseOption = [](void *, int32_t, const char *, const char *what) { refuse(what); };
+  if (mw_check_options(parallelize, target, refuseOption, nullptr) != 0)
+    return WrongUsage;
   if (options.quiet)
     meshwright::rt::Progress::hide();
   meshwright::rt::MappedFile::reportLostFiles("sharding-compile");
@@ -143,9 +152,7 @@ int main(int argc, char **argv) {
   std::optional<meshwright::rt::Progress> progress;
   progress.emplace("planning");
   std::unique_ptr<mw_program, decltype(&mw_program_close)> program(
-      mw_program_open(options.model.c_str(),
-                      options.rewrites ? options.parallelize.c_str() : nullptr, say, nullptr),
-      mw_program_close);
+      mw_program_open(options.model.c_str(), parallelize, say, nullptr), mw_program_close);
   if (!program)
     return Error;
   if (int64_t count = mw_program_count(program.get(), MW_PARAMETER);
@@ -164,6 +171,5 @@ int main(int argc, char **argv) {
       mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
     return Error;
   progress.emplace("compiling");
-  const char *target = options.target.empty() ? nullptr : options.target.c_str();
   return mw_program_compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
 }

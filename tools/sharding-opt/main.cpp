@@ -22,6 +22,9 @@
 
 namespace cl = llvm::cl;
 
+/// The exit status.
+enum { kFine = 0, kError = 1, kWrongUsage = 2 };
+
 /// Prints a diagnostic without a line of the source, such as an error about an option:
 /// MLIR's handler would print `<unknown>:0:` or `file:0:0:` before it. Leaves all others
 /// to that handler.
@@ -29,9 +32,6 @@ static mlir::LogicalResult printUnlocated(mlir::Diagnostic &diagnostic) {
   auto file = llvm::dyn_cast<mlir::FileLineColLoc>(diagnostic.getLocation());
   if (file ? file.getLine() != 0 : !llvm::isa<mlir::UnknownLoc>(diagnostic.getLocation()))
     return mlir::failure();
-  // MLIR adds an error without text to the message of an option's own parser.
-  if (diagnostic.str().empty())
-    return mlir::success();
   auto print = [](llvm::StringRef file, mlir::Diagnostic &what) {
     static const char *const names[] = {"note", "warning", "error", "remark"};
     if (!file.empty())
@@ -46,6 +46,32 @@ static mlir::LogicalResult printUnlocated(mlir::Diagnostic &diagnostic) {
           note);
   }
   return mlir::success();
+}
+
+static int refuse(const llvm::Twine &message) {
+  llvm::errs() << "sharding-opt: error: " << message << "\nsee sharding-opt --help\n";
+  return kWrongUsage;
+}
+
+/// Builds the passes of the command line without running them, to find wrong options of
+/// passes and pipelines.
+static int checkPasses(const mlir::MlirOptMainConfig &config,
+                       const mlir::DialectRegistry &registry) {
+  mlir::MLIRContext context(registry, mlir::MLIRContext::Threading::DISABLED);
+  std::string error;
+  mlir::ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &diagnostic) {
+    if (error.empty())
+      error = diagnostic.str();
+  });
+  mlir::PassManager manager(&context);
+  if (succeeded(config.setupPassPipeline(manager)))
+    return kFine;
+  // MLIR adds an empty error to the message of an option's own parser, which is printed already.
+  llvm::StringRef text = llvm::StringRef(error).trim();
+  if (!text.empty())
+    return refuse(text);
+  llvm::errs() << "see sharding-opt --help\n";
+  return kWrongUsage;
 }
 
 int main(int argc, char **argv) {
@@ -70,7 +96,7 @@ int main(int argc, char **argv) {
       "remarks", cl::desc("Emit the passes' decisions as remarks: applied, declined, note"),
       cl::value_desc("outcomes"), cl::CommaSeparated);
   if (!cl::ParseCommandLineOptions(argc, argv, help, &llvm::errs()))
-    return 2;
+    return kWrongUsage;
 
   mlir::MlirOptMainConfig config = mlir::MlirOptMainConfig::createFromCLOptions();
   if (config.shouldShowDialects() || config.shouldListPasses())
@@ -80,10 +106,12 @@ int main(int argc, char **argv) {
   std::string error;
   auto named = [](llvm::StringRef path) { return path == "-" ? "" : path.str(); };
   if (!meshwright::rt::checkDistinct({{"-o", named(output)}, {"--report-file", named(reportFile)}},
-                                     {{"the input", named(input)}}, error)) {
-    llvm::errs() << "sharding-opt: error: " << error << "\nsee sharding-opt --help\n";
-    return 2;
-  }
+                                     {{"the input", named(input)}}, error))
+    return refuse(error);
+  // Tests that verify diagnostics expect errors of options, too.
+  if (!config.shouldVerifyDiagnostics())
+    if (int status = checkPasses(config, registry))
+      return status;
 
   // The report comes after all passes of the command line.
   mlir::MlirOptMainConfig passes = config;
@@ -109,10 +137,10 @@ int main(int argc, char **argv) {
     file = mlir::openOutputFile(output, &error);
   if (!file) {
     llvm::errs() << "sharding-opt: error: " << error << "\n";
-    return 1;
+    return kError;
   }
   if (failed(mlir::MlirOptMain(file->os(), std::move(buffer), registry, config)))
-    return 1;
+    return kError;
   file->keep();
-  return 0;
+  return kFine;
 }

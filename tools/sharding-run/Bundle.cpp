@@ -57,15 +57,15 @@ private:
 
 } // namespace
 
-std::unique_ptr<Model> run::loadBundle(const Options &options) {
+Status run::loadBundle(const Options &options, std::unique_ptr<Model> &model) {
   std::string error;
   std::optional<rt::Progress> progress;
   if (options.verifyWeights)
     progress.emplace("verifying weights");
   auto session = rt::openBundle(options.model, options.backend, options.verifyWeights, error);
   int64_t entry = session ? session->getDescription().findEntry(options.entry, error) : -1;
-  if (entry >= 0)
-    return std::make_unique<Bundle>(options.model, std::move(session), entry);
-  fail(error);
-  return nullptr;
+  if (entry < 0)
+    return fail(error);
+  model = std::make_unique<Bundle>(options.model, std::move(session), entry);
+  return Fine;
 }

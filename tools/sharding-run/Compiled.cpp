@@ -18,6 +18,8 @@ using namespace meshwright::run;
 
 namespace {
 
+void refuseOption(void *, int32_t, const char *, const char *what) { refuse(what); }
+
 /// Prints a diagnostic.
 void say(void *user, int32_t severity, const char *where, const char *what) {
   if (severity != MW_ERROR && !static_cast<const Options *>(user)->speaks)
@@ -31,6 +33,7 @@ void say(void *user, int32_t severity, const char *where, const char *what) {
 
 /// The functions of meshwright-c/Run.h, from the compiler library.
 struct Compiler {
+  decltype(&mw_check_options) checkOptions = nullptr;
   decltype(&mw_program_open) open = nullptr;
   decltype(&mw_program_close) close = nullptr;
   decltype(&mw_program_select) select = nullptr;
@@ -55,7 +58,7 @@ struct Compiler {
         error = std::string("the compiler library has no ") + name;
       return function != nullptr;
     };
-    return find(open, "mw_program_open") && find(close, "mw_program_close") &&
+    return find(checkOptions, "mw_check_options") && find(open, "mw_program_open") && find(close, "mw_program_close") &&
            find(select, "mw_program_select") && find(count, "mw_program_count") &&
            find(port, "mw_program_port") &&
            find(loadWeights, "mw_program_load_weights") &&
@@ -71,37 +74,38 @@ public:
       compiler.close(program);
   }
 
-  bool open(const Options &options) {
+  Status open(const Options &options) {
     std::string error;
-    if (!compiler.load(error)) {
-      fail(error);
-      return false;
-    }
+    if (!compiler.load(error))
+      return fail(error);
     backend = options.backend;
     target = options.target;
     const char *rewriting = options.parallelize ? options.parallelize->c_str() : nullptr;
+    if (compiler.checkOptions(rewriting, target.empty() ? nullptr : target.c_str(), refuseOption,
+                              nullptr) != 0)
+      return WrongUsage;
     {
       rt::Progress progress("planning");
       program =
           compiler.open(options.model.c_str(), rewriting, say, const_cast<Options *>(&options));
     }
     if (!program || compiler.select(program, options.entry.c_str()) != 0)
-      return false;
+      return Error;
     inputs = getPorts(MW_INPUT);
     outputs = getPorts(MW_OUTPUT);
     int64_t numParameters = compiler.count(program, MW_PARAMETER);
     if (!options.weights.empty()) {
       rt::Progress progress("loading weights");
-      return compiler.loadWeights(program, options.weights.c_str()) == 0;
+      return compiler.loadWeights(program, options.weights.c_str()) == 0 ? Fine : Error;
     }
     if (options.randomWeights) {
       rt::Progress progress("drawing weights");
-      return compiler.randomWeights(program, *options.randomWeights) == 0;
+      return compiler.randomWeights(program, *options.randomWeights) == 0 ? Fine : Error;
     }
     if (numParameters > 0)
-      fail("the program has " + std::to_string(numParameters) +
-           " parameters: give --weights or --random-weights");
-    return numParameters == 0;
+      return fail("the program has " + std::to_string(numParameters) +
+                  " parameters: give --weights or --random-weights");
+    return Fine;
   }
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
@@ -158,9 +162,9 @@ private:
 
 } // namespace
 
-std::unique_ptr<Model> run::compileModel(const Options &options) {
-  auto model = std::make_unique<Compiled>();
-  if (!model->open(options))
-    return nullptr;
-  return model;
+Status run::compileModel(const Options &options, std::unique_ptr<Model> &model) {
+  auto compiled = std::make_unique<Compiled>();
+  Status status = compiled->open(options);
+  model = std::move(compiled);
+  return status;
 }

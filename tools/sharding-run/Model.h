@@ -18,6 +18,8 @@ enum Status { Fine = 0, Error = 1, WrongUsage = 2, CheckFailed = 3 };
 
 /// Prints an error. Returns `Error`.
 Status fail(const std::string &message);
+/// Prints an error about the command line. Returns `WrongUsage`.
+Status refuse(const std::string &message);
 
 /// A program with its weights. Functions that fail have printed the reason.
 class Model {
@@ -39,10 +41,10 @@ protected:
   std::vector<rt::ProgramValue> inputs, outputs;
 };
 
-/// Compiles a file of MLIR by the compiler library, which is opened by name. Null after an error.
-std::unique_ptr<Model> compileModel(const Options &options);
-/// Opens a bundle by the runtime alone. Null after an error.
-std::unique_ptr<Model> loadBundle(const Options &options);
+/// Compiles a file of MLIR by the compiler library, which is opened by name.
+Status compileModel(const Options &options, std::unique_ptr<Model> &model);
+/// Opens a bundle by the runtime alone.
+Status loadBundle(const Options &options, std::unique_ptr<Model> &model);
 
 } // namespace meshwright::run
 

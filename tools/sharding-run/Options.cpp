@@ -7,6 +7,7 @@
 
 #include "Options.h"
 
+#include "meshwright/runtime/include/Link.h"
 #include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
@@ -236,6 +237,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "--verify-weights is for bundles: other files of weights have no hashes";
     return false;
   }
+  if (!options.link.empty() && !rt::parseLink(options.link, error))
+    return false;
   if (!options.inputs.empty() && options.randomInputs) {
     error = "--inputs and --random-inputs exclude each other";
     return false;

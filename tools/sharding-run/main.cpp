@@ -29,6 +29,11 @@ Status run::fail(const std::string &message) {
   return Error;
 }
 
+Status run::refuse(const std::string &message) {
+  std::fprintf(stderr, "sharding-run: error: %s\nsee sharding-run --help\n", message.c_str());
+  return WrongUsage;
+}
+
 static Status writeReport(const Options &options, Model &model) {
   const std::string &path = *options.report;
   std::string text;
@@ -67,9 +72,9 @@ static Status checkFiles(const Options &options) {
 }
 
 static Status execute(const Options &options) {
-  std::unique_ptr<Model> model = options.isBundle ? loadBundle(options) : compileModel(options);
-  if (!model)
-    return Error;
+  std::unique_ptr<Model> model;
+  if (Status status = (options.isBundle ? loadBundle : compileModel)(options, model))
+    return status;
   std::string error;
   // Never freed, because a rank that does not return from a failed run may still read them.
   Inputs &inputs = *new Inputs();
@@ -120,10 +125,8 @@ static Status execute(const Options &options) {
 int main(int argc, char **argv) {
   Options options;
   std::string error;
-  if (!parseOptions(argc, argv, options, error)) {
-    std::fprintf(stderr, "sharding-run: error: %s\nsee sharding-run --help\n", error.c_str());
-    return WrongUsage;
-  }
+  if (!parseOptions(argc, argv, options, error))
+    return refuse(error);
   if (options.help) {
     std::fputs(usage, stdout);
     return finish(Fine);

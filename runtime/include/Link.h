@@ -1,0 +1,31 @@
+//===- Link.h - the link that MESHWRIGHT_LINK asks for ----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_INCLUDE_LINK_H
+#define MESHWRIGHT_RUNTIME_INCLUDE_LINK_H
+
+#include <optional>
+#include <string>
+
+namespace meshwright::rt {
+
+/// The rates of a simulated link. Each rank has one link, which transfers the bytes of one
+/// collective at a time.
+struct Link {
+  /// Seconds per step.
+  double latency = 0;
+  /// Bytes per second; 0 for no limit.
+  double bandwidth = 0;
+};
+
+/// Parses "latency=20us,bandwidth=2GB/s"; either part may be absent. Returns nothing, with an
+/// error, if the text is malformed.
+std::optional<Link> parseLink(const std::string &text, std::string &error);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_INCLUDE_LINK_H
