@@ -212,9 +212,9 @@ def test_target(files):
     assert done.returncode == 0, done.stderr
     assert (outputs(files) - here).abs().max() < 1e-5 * here.abs().max()
     done = run(files, "--target=cpu:z80")
-    assert done.returncode == 1 and "unknown processor 'z80'" in done.stderr
+    assert done.returncode == 2 and "unknown processor 'z80'" in done.stderr
     done = run(files, "--target=gpu:sm_90a")
-    assert done.returncode == 1 and "target 'gpu:sm_90a' is not supported yet" in done.stderr
+    assert done.returncode == 2 and "target 'gpu:sm_90a' is not supported yet" in done.stderr
     done = run(files, "--target-cpu=x86-64-v3")
     assert done.returncode == 2 and "--target-cpu is now --target" in done.stderr
 
