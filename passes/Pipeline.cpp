@@ -62,7 +62,9 @@ static PlanMemory getMemoryPlanner() {
 }
 
 void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
-  pm.addPass(createReportCommunicationPass({file.str()}, getMemoryPlanner()));
+  ReportCommunicationPassOptions options;
+  options.file = file.str();
+  pm.addPass(createReportCommunicationPass(options, getMemoryPlanner()));
 }
 
 /// Adds the pass that notes on an SPMD program how to schedule it, if an option says so.
