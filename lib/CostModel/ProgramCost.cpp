@@ -39,14 +39,15 @@ static bool standsAlone(Operation *op) {
          isa<nn::EmbeddingOp>(op);
 }
 
+Value meshwright::skipViews(Value value) {
+  for (Operation *op = value.getDefiningOp(); op && op->hasTrait<dist::View>();
+       op = value.getDefiningOp())
+    value = op->getOperand(0);
+  return value;
+}
+
 ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {
   ProgramCost cost;
-  // A view shares the memory of its operand.
-  auto getSource = [](Value value) {
-    while (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
-      value = reshape.getInput();
-    return value;
-  };
   llvm::DenseSet<Value> inMemory;
   Block &body = function.getFunctionBody().front();
   for (Value argument : body.getArguments())
@@ -55,13 +56,13 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
     bool alone = standsAlone(&op);
     for (Value operand : op.getOperands())
       if (alone)
-        inMemory.insert(getSource(operand));
+        inMemory.insert(skipViews(operand));
     if (alone)
       for (Value result : op.getResults())
         inMemory.insert(result);
   }
   for (Operation &op : body) {
-    if (isa<nn::ReshapeOp>(op) || op.hasTrait<OpTrait::IsTerminator>())
+    if (op.hasTrait<dist::View>() || op.hasTrait<OpTrait::IsTerminator>())
       continue;
     if (std::optional<Cost> collective = model.getCost(&op); collective && collective->launches) {
       cost.communication += collective->time;
@@ -87,7 +88,7 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
       // Such an op reads only as many elements as its result has.
       bool isPart = op.hasTrait<dist::TakesPart>();
       for (Value operand : op.getOperands())
-        if (Value source = getSource(operand); inMemory.contains(source))
+        if (Value source = skipViews(operand); inMemory.contains(source))
           bytes += getTensorBytes(isPart ? op.getResult(0).getType() : source.getType());
     }
     cost.compute += (isKernel ? model.getLaunchTime() : 0) + model.getMemoryTime(bytes);

@@ -19,6 +19,9 @@
 
 namespace meshwright {
 
+/// The value whose memory `value` shares: views move nothing.
+mlir::Value skipViews(mlir::Value value);
+
 /// The arithmetic of a product (the `Product` trait), which may bound its time; 0 for other
 /// ops, whose time is that of their memory traffic.
 double getProductFlops(mlir::Operation *op);

@@ -13,7 +13,7 @@
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
@@ -276,13 +276,6 @@ static std::vector<Report::Warning> getWarnings(FunctionOpInterface function,
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// The value that owns the memory of `value`: reshapes move nothing.
-static Value getBuffer(Value value) {
-  while (auto reshape = value.getDefiningOp<nn::ReshapeOp>())
-    value = reshape.getInput();
-  return value;
-}
-
 /// The local type of a state.
 static Type getLocalType(nn::StateOp state, MeshAttr mesh) {
   RankedTensorType type = state.getMemoryType();
@@ -302,7 +295,7 @@ static int64_t countStaged(FunctionOpInterface function) {
   Operation *terminator = function.getFunctionBody().front().getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     Attribute name = function.getResultAttr(i, nn::NnDialect::kStateAttr);
-    auto argument = dyn_cast<BlockArgument>(getBuffer(value));
+    auto argument = dyn_cast<BlockArgument>(skipViews(value));
     if (!name || !argument)
       continue;
     Attribute from = function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr);
@@ -361,7 +354,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
   for (Operation &op : body)
     op.walk([&](Operation *inner) {
       for (Value operand : inner->getOperands()) {
-        Value buffer = getBuffer(operand);
+        Value buffer = skipViews(operand);
         if (buffer.getDefiningOp() && buffer.getParentBlock() == &body)
           lastUse[buffer] = &op;
       }
@@ -369,16 +362,16 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
   int64_t peak = alive;
   llvm::SmallDenseSet<Value> freed;
   for (Operation &op : body) {
-    if (isa<nn::ReshapeOp>(op) && lastUse.count(getBuffer(op.getResult(0))) == 0 && op.use_empty())
+    if (op.hasTrait<View>() && lastUse.count(skipViews(op.getResult(0))) == 0 && op.use_empty())
       continue;
-    if (!isa<nn::ReshapeOp>(op))
+    if (!op.hasTrait<View>())
       for (Value result : op.getResults())
         alive += getTensorBytes(result.getType());
     peak = std::max(peak, alive);
     visit(&op, alive);
     freed.clear();
     for (Value operand : op.getOperands()) {
-      Value buffer = getBuffer(operand);
+      Value buffer = skipViews(operand);
       auto use = lastUse.find(buffer);
       if (use != lastUse.end() && use->second == &op && freed.insert(buffer).second)
         alive -= getTensorBytes(buffer.getType());
