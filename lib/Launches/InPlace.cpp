@@ -39,7 +39,7 @@ static bool isAtSamePlace(Operation *op, unsigned operand) {
   if (op->hasTrait<dist::View>())
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
-  if (!interface || getDependents(op, operand).size() != 1 || isa<nn::SliceOp>(op) ||
+  if (!interface || getDependents(op, operand).size() != 1 || op->hasTrait<dist::TakesPart>() ||
       cast<RankedTensorType>(op->getOperand(operand).getType()).getShape() !=
           cast<RankedTensorType>(op->getResult(0).getType()).getShape())
     return false;

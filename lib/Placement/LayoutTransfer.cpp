@@ -473,9 +473,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     if (!operand->isBlockwise())
       continue;
-    auto attention = dyn_cast<nn::AttentionOp>(op);
-    bool isBias = attention && attention.getBias() == op->getOperand(i);
-    if (!isBias && (!keepsBlocks(op) || operand->isUnreduced()))
+    if (!isAttentionBias(op, i) && (!keepsBlocks(op) || operand->isUnreduced()))
       return LogicalResult(report(context,
                                   "reads operand " + Twine(i) + ", which has blockwise layout " +
                                       toString(*operand, context.mesh) +

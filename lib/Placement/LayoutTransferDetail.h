@@ -53,6 +53,8 @@ padding::Padding overallState(const dist::Layout &layout);
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
+/// Returns true for the bias of attention, which may be blockwise.
+bool isAttentionBias(mlir::Operation *op, unsigned operand);
 
 /// Follows the op's factor rule. A contraction of equal elements has several candidates.
 MaybeLayouts transferByRule(const TransferContext &context,

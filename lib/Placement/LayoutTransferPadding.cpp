@@ -55,6 +55,11 @@ padding::State RuleTransfer::getCornerState(unsigned i, int factor, const Layout
   return own ? own : second;
 }
 
+bool layout_transfer::isAttentionBias(Operation *op, unsigned operand) {
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  return attention && attention.getBias() == op->getOperand(operand);
+}
+
 bool layout_transfer::keepsBlocks(Operation *op) {
   return op->hasTrait<Elementwise>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }

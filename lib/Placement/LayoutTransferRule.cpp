@@ -194,6 +194,12 @@ static bool isWhole(const RuleFactor &factor) {
   return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable;
 }
 
+/// Returns true if the op adds a bias to the rows of a product.
+static bool hasBias(Operation *op) {
+  auto matrix = dyn_cast<MatrixOpInterface>(op);
+  return matrix && matrix.getBiasOperand();
+}
+
 LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
@@ -225,7 +231,7 @@ LogicalResult RuleTransfer::checkAxes() {
   if (contracted.empty())
     return success();
   contracted = makeSet(contracted, mesh);
-  if (auto linear = dyn_cast<nn::LinearOp>(op); linear && linear.getBias())
+  if (hasBias(op))
     return report(context, "adds its bias on every rank of " + toString(contracted, mesh) +
                                ", over which the product is unreduced");
   return success();
@@ -318,7 +324,7 @@ LogicalResult RuleTransfer::checkUnreduced() {
                   source);
   reduction = operands[source]->reduction;
   if (!llvm::is_contained(rule.linearOperands, source)) {
-    if (auto linear = dyn_cast<nn::LinearOp>(op))
+    if (hasBias(op))
       return report(context,
                     "adds its bias to a product that is unreduced over " + axes + ", on every rank",
                     source);

@@ -26,13 +26,13 @@ static constexpr size_t kMaxCombinations = 256;
 /// dimension that the op reads whole, and blockwise candidates that it does not support.
 Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Candidates candidates = getCandidates(op->getOperand(operand));
-  if (candidates.size() < 2 || isa<nn::ReshapeOp, nn::ReduceOp>(op))
+  // A reshape has no use for its rule: it takes dimensions apart.
+  if (candidates.size() < 2 || isa<nn::ReshapeOp>(op))
     return candidates;
   const FactorRule *known = getRule(op);
   if (!known)
     return candidates;
   const FactorRule &rule = *known;
-  auto attention = dyn_cast<nn::AttentionOp>(op);
   // Keys, whose parts merge, may be sharded around a ring.
   auto isWhole = [&](int factor) {
     const RuleFactor &own = rule.factors[factor];
@@ -40,7 +40,7 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
            !own.isReducedBy(FactorReduction::Merge);
   };
   bool takesBlocks = layout_transfer::keepsBlocks(op) ||
-                     (attention && op->getOperand(operand) == attention.getBias());
+                     layout_transfer::isAttentionBias(op, operand);
   Candidates plausible;
   for (LayoutRef candidate : candidates) {
     bool reads = !takesBlocks && candidate->isBlockwise();

@@ -125,10 +125,9 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (!interface || op->getNumRegions() != 0 || op->getNumResults() == 0)
     return std::nullopt;
-  // Only the activations of a product are sharded by token, never its weights.
-  if (isa<MatrixOpInterface>(op) && operand != 0)
-    return std::nullopt;
-  if (isa<nn::AttentionOp>(op))
+  // Only the activations of a product are sharded by token, never its weights. A product without
+  // a matrix, as attention, mixes tokens.
+  if (isa<MatrixOpInterface>(op) ? operand != 0 : op->hasTrait<Product>())
     return std::nullopt;
   for (ValueRange values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     for (Value value : values) {

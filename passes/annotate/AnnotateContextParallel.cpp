@@ -267,16 +267,17 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
       result = writeSharding(sharding, value, factors, mesh, symbol);
     return success();
   };
-  // Whole ids become tokens in an embedding, whose result is sharded.
+  // Whole ids become tokens where they select rows of a table. The result is sharded.
   std::function<LogicalResult(Value)> placeReaders = [&](Value ids) -> LogicalResult {
     for (Operation *user : ids.getUsers()) {
       ShardingAttr attr;
-      if (isa<nn::EmbeddingOp>(user)) {
+      if (isa<LookupOpInterface>(user) && isa<MatrixOpInterface>(user)) {
         if (failed(place(user->getResult(0), attr)))
           return failure();
         if (attr)
           setShardingAttr(user->getResult(0), attr);
-      } else if (isa<nn::ReshapeOp, nn::CastOp>(user) && failed(placeReaders(user->getResult(0)))) {
+      } else if ((user->hasTrait<View>() || isa<nn::CastOp>(user)) &&
+                 failed(placeReaders(user->getResult(0)))) {
         return failure();
       }
     }

@@ -65,8 +65,8 @@ private:
 };
 
 bool ScatterModes::isReduced(Operation *op) const {
-  // A sum with one number per row is too small to gain.
-  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isa<nn::ReduceOp>(op))
+  // Sums without a matrix, with one number per row, are too small to gain.
+  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || !isa<MatrixOpInterface>(op))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {
@@ -130,7 +130,7 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   for (Operation *user : from.getUsers()) {
     auto other = dyn_cast<nn::LinearOp>(user);
     if (!other) {
-      if (usesAxis(user->getNumResults() ? user->getResult(0) : from) || isa<nn::AttentionOp>(user))
+      if (usesAxis(user->getNumResults() ? user->getResult(0) : from) || isa<LogSumExpOpInterface>(user))
         return false;
       continue;
     }

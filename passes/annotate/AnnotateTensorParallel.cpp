@@ -90,6 +90,8 @@ private:
   const StageFilter &stages;
   std::vector<ClassInfo> classes;
   llvm::DenseMap<int, AxisList> chosen;
+  /// The weight of each product that has one.
+  llvm::DenseMap<Operation *, Value> weights;
   bool rewritten = false;
 };
 
@@ -181,6 +183,8 @@ LogicalResult TensorParallel::collect() {
       if (!fromParameters.contains(operand) || allFromParameters || !product ||
           product.getBiasOperand() == i)
         continue;
+      weights[&op] = operand;
+      auto lookup = dyn_cast<LookupOpInterface>(op);
       bool isNew = counted.insert(operand).second;
       for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
         for (int factor : dim) {
@@ -191,7 +195,7 @@ LogicalResult TensorParallel::collect() {
               info.weightBytes += getTensorBytes(operand.getType());
             if (opFactors.rule.factors[factor].kind == FactorKind::Parallel)
               info.isOutput = true;
-            if (isa<nn::EmbeddingOp>(op) && d == 0)
+            if (lookup && lookup.getTableOperand() == i && lookup.getTableDim() == int64_t(d))
               info.isTableRows = true;
             if (j + 1 < leaves.size() && !llvm::is_contained(info.below, leaves[j + 1]))
               info.below.push_back(leaves[j + 1]);
@@ -289,7 +293,8 @@ void TensorParallel::report() {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   std::string name = StringRef(toString(group, mesh)).drop_front().drop_back().str();
   for (Operation &op : func.getBody().front().without_terminator()) {
-    if (!isa<nn::LinearOp, nn::EmbeddingOp>(op) || !stages.contains(&op))
+    Value weight = weights.lookup(&op);
+    if (!weight)
       continue;
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     const char *role = nullptr;
@@ -299,9 +304,9 @@ void TensorParallel::report() {
         if (!chosen.count(leaf))
           continue;
         bool isContracted = factor.kind == FactorKind::Contracted;
-        role = isa<nn::EmbeddingOp>(op) && isContracted ? "vocabulary-parallel"
-               : isContracted                           ? "row-parallel"
-                                                        : "column-parallel";
+        role = isa<LookupOpInterface>(op) && isContracted ? "vocabulary-parallel"
+               : isContracted                             ? "row-parallel"
+                                                          : "column-parallel";
         features = factor.size;
       }
     if (role) {
@@ -315,7 +320,7 @@ void TensorParallel::report() {
             llvm::formatv("left whole: its features are read whole elsewhere (a norm, a slice) "
                           "or belong to a cheaper choice; a rule on its weight would shard it")
                 .str(),
-            {{"weight_bytes", double(getTensorBytes(op.getOperand(1).getType()))}});
+            {{"weight_bytes", double(getTensorBytes(weight.getType()))}});
   }
 }
 

@@ -149,7 +149,7 @@ void Combiner::joinLaunches() {
           producers.insert(producer);
     });
     auto isUsed = [&](Operation *producer) { return producers.contains(producer); };
-    bool isView = op.hasTrait<View>() || isa<nn::SliceOp>(op);
+    bool isView = op.hasTrait<View>() || (op.hasTrait<Reindexes>() && op.hasTrait<TakesPart>());
     for (size_t i = 0; i < open.size();) {
       Group &group = open[i];
       bool uses = llvm::any_of(group.members, isUsed) || llvm::any_of(group.views, isUsed);

@@ -452,14 +452,15 @@ LogicalResult Partitioner::partition(Operation *op) {
 
   // A bias is added once, not to every partial sum.
   SmallVector<Value, 2> rest;
-  auto linear = dyn_cast<nn::LinearOp>(op);
-  bool splitBias = linear && linear.getBias() && !unreduced.empty();
-  if (splitBias)
-    rest.push_back(linear.getBias());
+  auto matrix = dyn_cast<MatrixOpInterface>(op);
+  std::optional<unsigned> bias =
+      matrix && !unreduced.empty() ? matrix.getBiasOperand() : std::nullopt;
+  if (bias)
+    rest.push_back(op->getOperand(*bias));
 
   SmallVector<Value, 4> operands;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    if (splitBias && i == 2)
+    if (bias == i)
       continue;
     auto value =
         use(operand, project(operand, rule.operands[i], opFactors, assignment), op->getLoc());

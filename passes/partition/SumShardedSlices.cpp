@@ -30,6 +30,14 @@ using Dims = SmallVector<DimShardingAttr>;
 
 RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
+/// The indices of an op that only takes elements of its first operand by index; none for
+/// another op.
+LookupOpInterface getTaking(Operation *op) {
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  bool takes = lookup && op->hasTrait<MovesOnly>() && op->getNumOperands() == 2;
+  return takes && lookup.getTableOperand() == 0 ? lookup : LookupOpInterface();
+}
+
 /// Replaces an op that takes elements of a sharded dimension by their positions.
 /// 1. `findDim` finds the dimension.
 /// 2. `run` compares the bytes of a sum with the bytes of a gather.
@@ -76,6 +84,9 @@ private:
   /// the result's dimensions that count them.
   int64_t dim = -1, picks = 1;
   SmallVector<int64_t> counted;
+  /// The other dimensions of the indices are those of the data: each element has an index of
+  /// its own.
+  bool isPaired = false;
   DimShardingAttr whole;
 };
 
@@ -105,12 +116,17 @@ LogicalResult SliceSum::findDim() {
         dim = d;
     if (dim >= 0)
       counted = {slice.getType().getDimSize(dim)};
-  } else if (auto gather = dyn_cast<nn::GatherOp>(op)) {
-    dim = gather.getDim();
-    counted.assign(typeOf(gather.getIndices()).getShape());
-  } else if (auto take = dyn_cast<nn::TakeAlongOp>(op)) {
-    dim = take.getDim();
-    counted = {take.getType().getDimSize(dim)};
+  } else {
+    LookupOpInterface lookup = getTaking(op);
+    dim = lookup.getTableDim();
+    FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
+    ArrayRef<int64_t> indices = typeOf(op->getOperand(lookup.getIndexOperand())).getShape();
+    for (auto [size, factors] : llvm::zip_equal(indices, rule.operands[lookup.getIndexOperand()])) {
+      if (llvm::is_contained(rule.operands[0], factors))
+        isPaired = true;
+      else
+        counted.push_back(size);
+    }
   }
   picks = std::accumulate(counted.begin(), counted.end(), int64_t(1), std::multiplies<>());
   // Only numbers can be summed.
@@ -139,11 +155,11 @@ Value SliceSum::getPositions() {
   // The indices are the same for all elements of a row: use one of them.
   if (auto broadcast = indices.getDefiningOp<nn::BroadcastOp>();
       broadcast && typeOf(broadcast.getInput()).getRank() == typeOf(indices).getRank() &&
-      isa<nn::TakeAlongOp>(op))
+      isPaired)
     indices = broadcast.getInput();
   SmallVector<int64_t> shape(typeOf(indices).getShape());
   Dims dims = getDims(indices);
-  if (isa<nn::TakeAlongOp>(op)) {
+  if (isPaired) {
     shape.insert(shape.begin() + dim + 1, 1);
     dims.insert(dims.begin() + dim + 1, whole);
   } else {
@@ -281,7 +297,7 @@ struct SumShardedSlicesPass : meshwright::impl::SumShardedSlicesPassBase<SumShar
     for (func::FuncOp func : getGlobalFunctions(module)) {
       SmallVector<Operation *> open;
       func.walk([&](Operation *op) {
-        if (isa<nn::SliceOp, nn::GatherOp, nn::TakeAlongOp>(op))
+        if (isa<nn::SliceOp>(op) || getTaking(op))
           open.push_back(op);
       });
       // A slice of the other dimensions is added to `open`.

@@ -99,7 +99,7 @@ void LaunchWriter::collectUnits() {
   for (Operation &op : llvm::reverse(body.without_terminator())) {
     for (size_t i : llvm::reverse(groupsAt.lookup(&op)))
       add(std::move(groups[i]), /*isKernel=*/true);
-    bool isOwn = rt::isView(&op) || dist::communicates(&op) || isa<nn::ConstantOp>(op);
+    bool isOwn = rt::isView(&op) || dist::communicates(&op) || op.hasTrait<OpTrait::ConstantLike>();
     if (isOwn && !groupsAt.contains(&op) &&
         llvm::any_of(op.getResults(), [&](Value value) { return needed.contains(value); }))
       add({{&op}, llvm::to_vector_of<Value>(op.getResults())}, /*isKernel=*/false);

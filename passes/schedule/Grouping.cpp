@@ -198,7 +198,7 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
 void Grouper::place(Operation *op) {
   bool isView = rt::isView(op);
   if (dist::communicates(op) || op->getNumResults() != 1 ||
-      (isa<nn::ConstantOp>(op) && !isFree(op)))
+      (op->hasTrait<OpTrait::ConstantLike>() && !isFree(op)))
     return;
   bool canJoin = isRowOp(op) && !isa<dist::PadOp>(op);
   // The readers: kernels (`readers`) and other ops (`isRead`).
@@ -223,7 +223,7 @@ void Grouper::place(Operation *op) {
     // A view is between kernels, or in a kernel that also has the op before it.
     Operation *producer = op->getOperand(0).getDefiningOp();
     bool joins = rt::getBuffer(op->getResult(0)).getDefiningOp() && isRowOp(producer) &&
-                 !isFree(producer) && !isa<nn::ConstantOp>(producer);
+                 !isFree(producer) && !producer->hasTrait<OpTrait::ConstantLike>();
     if (joins && !isRead)
       joinAll(op, readers);
     return;

@@ -191,7 +191,7 @@ static LogicalResult checkFormed(func::FuncOp func) {
            << func.getName() << "' has " << func.getBody().getBlocks().size()
            << " blocks, expected one";
   for (Operation &op : func.getBody().front().without_terminator())
-    if (!isa<rt::RtDialect>(op.getDialect()) && !isa<nn::ConstantOp>(op) && !rt::isView(&op))
+    if (!isa<rt::RtDialect>(op.getDialect()) && !op.hasTrait<OpTrait::ConstantLike>() && !rt::isView(&op))
       return op.emitOpError("is not in a launch: expected '--form-kernels' to have run");
   return success();
 }
