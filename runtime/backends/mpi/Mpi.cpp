@@ -6,18 +6,17 @@
 //===----------------------------------------------------------------------===//
 //
 // Each group has a communicator for each stream on which it meets. By default results equal
-// those of `local` bit for bit: ranks send each other the boxes of a collective, all at once,
-// and a rank that needs a sum adds in the order of the ranks. In fast mode MPI's own collectives
-// are used for the kinds that they support.
+// those of `local` bit for bit: ranks send each other the boxes of a collective, all at once
+// (Messages.h), and a rank that needs a sum adds in the order of the ranks. In fast mode MPI's
+// own collectives are used for the kinds that they support.
 //
 //===----------------------------------------------------------------------===//
 
-#include "Moves.h"
+#include "Messages.h"
 #include "Process.h"
 #include "Purpose.h"
 #include "cpu/Reduce.h"
 
-#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"
 #include "meshwright/runtime/include/Memory.h"
@@ -32,53 +31,6 @@ using namespace meshwright::rt;
 using namespace meshwright::rt::mpi;
 
 namespace {
-
-/// The largest message: MPI counts with int, so larger boxes are sent in parts.
-constexpr int64_t kLargestPart = int64_t(1) << 30;
-
-/// A box that is sent to or received from a member of the group.
-struct Message {
-  /// The member's coordinate, which is also its rank in the communicator.
-  int64_t member = 0;
-  int64_t tensor = 0;
-  int64_t bytes = 0;
-  /// Whether the box is contiguous in the tensor. If so, `offset` is its offset in the tensor
-  /// in bytes, else that of its copy in the staging memory.
-  bool isDirect = false;
-  int64_t offset = 0;
-  /// The first index and the extents of the box in the tensor.
-  std::vector<int64_t> place, extents;
-};
-
-/// A rank's messages in a collective. Made at the first call and kept.
-struct Plan {
-  std::vector<int64_t> ranks;
-  /// Coordinates in the order of their ranks, which is the order of reductions.
-  std::vector<int64_t> byRank;
-  int64_t self = 0;
-  MPI_Comm communicator = MPI_COMM_NULL;
-  /// One for each tensor; empty for an all-reduce.
-  std::vector<Arrivals> arrivals;
-  std::vector<Message> sends, receives;
-  /// All-reduce only: the exchange of results, from outputs to outputs.
-  std::vector<Message> resultSends, resultReceives;
-  int64_t stagingBytes = 0;
-  bool isFast = false;
-};
-
-/// Returns true if a box is contiguous. `offset` is set to its first element.
-bool isContiguous(const std::vector<int64_t> &shape, const std::vector<int64_t> &place,
-                  const std::vector<int64_t> &extents, int64_t &offset) {
-  std::vector<int64_t> strides = denseStrides(shape);
-  offset = 0;
-  bool isPartial = false, contiguous = true;
-  for (size_t d = shape.size(); d-- > 0;) {
-    offset += place[d] * strides[d];
-    contiguous &= !isPartial || extents[d] == 1;
-    isPartial |= extents[d] != shape[d];
-  }
-  return contiguous;
-}
 
 class MpiBackend : public Backend, public HostCollectives {
 public:
@@ -106,20 +58,15 @@ public:
   bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
 
 private:
-  Plan &getPlan(const Caller &caller, const mw_rt_collective &what);
-  Message describe(const Plan &plan, const Arrivals &arrivals, const Move &move, bool isSend,
-                   int64_t member, int64_t tensor) const;
-  void addMessage(Plan &plan, std::vector<Message> &list, Message message) const;
-  void planReduction(Plan &plan, const mw_rt_collective &what) const;
-  void planMoves(Plan &plan, const mw_rt_collective &what) const;
-  bool exchange(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+  MessagePlan &getPlan(const Caller &caller, const mw_rt_collective &what);
+  bool exchange(const Caller &caller, const MessagePlan &plan, const mw_rt_collective &what,
                 const std::vector<Message> &sends, const std::vector<Message> &receives,
                 const void *const *inputs, void *const *outputs, char *staging);
-  bool runFast(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
+  bool runFast(const Caller &caller, const MessagePlan &plan, const mw_rt_collective &what,
                const void *const *inputs, void *const *outputs);
-  void reduceShares(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
-                    void *const *outputs, const char *staging) const;
-  void land(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
+  void reduceShares(const MessagePlan &plan, const mw_rt_collective &what,
+                    const void *const *inputs, void *const *outputs, const char *staging) const;
+  void land(const MessagePlan &plan, const mw_rt_collective &what, const void *const *inputs,
             void *const *outputs, const char *staging) const;
   char *getStaging(int64_t stream, int64_t bytes);
   bool finishAll(Requests &requests, double timeout, std::string &error);
@@ -130,7 +77,7 @@ private:
   bool deterministic;
   std::mutex mutex;
   /// Plans by stream and descriptor.
-  std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
+  std::map<std::pair<int64_t, const mw_rt_collective *>, MessagePlan> plans;
   struct Staging {
     Memory memory;
     int64_t bytes = 0;
@@ -232,141 +179,17 @@ bool MpiBackend::broadcast(int64_t from, void *data, int64_t bytes, std::string 
 }
 
 //===----------------------------------------------------------------------===//
-// Plans
-//===----------------------------------------------------------------------===//
-
-/// Describes the message that sends a box of an input or receives a box of an output.
-Message MpiBackend::describe(const Plan &plan, const Arrivals &arrivals, const Move &move,
-                             bool isSend, int64_t member, int64_t tensor) const {
-  const std::vector<int64_t> &shape = isSend ? arrivals.inShape : arrivals.outShape;
-  Message message;
-  message.member = member;
-  message.tensor = tensor;
-  message.bytes = countOf(move.extents) * arrivals.elementSize;
-  message.place = isSend ? move.source : move.destination;
-  message.extents = move.extents;
-  message.isDirect = isContiguous(shape, message.place, message.extents, message.offset);
-  message.offset *= arrivals.elementSize;
-  return message;
-}
-
-/// Adds a message. Gives it a place in the staging memory if its box is not contiguous.
-void MpiBackend::addMessage(Plan &plan, std::vector<Message> &list, Message message) const {
-  if (!message.isDirect) {
-    message.offset = plan.stagingBytes;
-    plan.stagingBytes += (message.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  list.push_back(std::move(message));
-}
-
-/// Plans an all-reduce: each member combines its share of the elements and sends the result to
-/// all.
-void MpiBackend::planReduction(Plan &plan, const mw_rt_collective &what) const {
-  int64_t members = int64_t(plan.ranks.size());
-  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
-    const mw_rt_moved_tensor &moved = what.tensors[tensor];
-    int64_t count = countBefore(moved), size = sizeOf(DType(moved.dtype));
-    auto describeShare = [&](int64_t member, int64_t owner, bool isDirect) {
-      auto [begin, end] = shareOf(count, owner, members);
-      Message message;
-      message.member = member;
-      message.tensor = tensor;
-      message.bytes = (end - begin) * size;
-      message.isDirect = isDirect;
-      message.offset = begin * size;
-      return message;
-    };
-    for (int64_t member = 0; member < members; ++member) {
-      if (member == plan.self)
-        continue;
-      auto add = [&](std::vector<Message> &list, int64_t owner, bool isDirect) {
-        if (Message message = describeShare(member, owner, isDirect); message.bytes > 0)
-          addMessage(plan, list, std::move(message));
-      };
-      add(plan.sends, member, /*isDirect=*/true);
-      add(plan.receives, plan.self, /*isDirect=*/false);
-      add(plan.resultSends, plan.self, /*isDirect=*/true);
-      add(plan.resultReceives, member, /*isDirect=*/true);
-    }
-  }
-}
-
-void MpiBackend::planMoves(Plan &plan, const mw_rt_collective &what) const {
-  for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
-    Arrivals mine = arrivalsOf(what, tensor, process.getRank());
-    for (const Move &move : mine.moves) {
-      if (move.from == plan.self)
-        continue;
-      Message message = describe(plan, mine, move, /*isSend=*/false, move.from, tensor);
-      // Boxes of a reduce-scatter are combined first, so they cannot be received into the
-      // output.
-      message.isDirect &= what.kind != MW_RT_REDUCE_SCATTER;
-      addMessage(plan, plan.receives, std::move(message));
-    }
-    for (int64_t member = 0; member < int64_t(plan.ranks.size()); ++member) {
-      if (member == plan.self)
-        continue;
-      Arrivals theirs = arrivalsOf(what, tensor, plan.ranks[member]);
-      for (const Move &move : theirs.moves)
-        if (move.from == plan.self)
-          addMessage(plan, plan.sends,
-                     describe(plan, theirs, move, /*isSend=*/true, member, tensor));
-    }
-    plan.arrivals.push_back(std::move(mine));
-  }
-}
-
-/// Returns true if MPI has an equal collective. It requires an element type that MPI can add,
-/// contiguous chunks in the order of the members, and no padding.
-static bool canBeFast(const Plan &plan, const mw_rt_collective &what) {
-  int64_t members = int64_t(plan.ranks.size());
-  bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
-  if (!reduces && what.kind != MW_RT_ALL_GATHER)
-    return false;
-  for (int64_t i = 0; i < what.num_tensors; ++i) {
-    const mw_rt_moved_tensor &moved = what.tensors[i];
-    DType type = DType(moved.dtype);
-    // MPI's maximum may lose a NaN, and MPI has no half precision.
-    if (reduces && (what.reduction != MW_RT_SUM || type == DType::BF16 || type == DType::F16 ||
-                    type == DType::I1))
-      return false;
-    if (std::max(countBefore(moved), countAfter(moved)) * sizeOf(type) > kLargestPart)
-      return false;
-    if (what.kind == MW_RT_ALL_REDUCE)
-      continue;
-    for (int64_t d = 0; d < moved.dim; ++d)
-      if (moved.in_shape[d] != 1)
-        return false;
-    if (what.kind == MW_RT_ALL_GATHER
-            ? moved.out_shape[moved.dim] != moved.in_shape[moved.dim] * members
-            : moved.in_shape[moved.dim] != moved.out_shape[moved.dim] * members)
-      return false;
-  }
-  return true;
-}
-
-Plan &MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
-  std::lock_guard<std::mutex> lock(mutex);
-  auto [found, isNew] = plans.try_emplace({caller.stream, &what});
-  Plan &plan = found->second;
-  if (!isNew)
-    return plan;
-  plan.ranks = groupOf(what.group, caller.rank, plan.self);
-  for (size_t i = 0; i < plan.ranks.size(); ++i)
-    plan.byRank.push_back(i);
-  std::sort(plan.byRank.begin(), plan.byRank.end(),
-            [&](int64_t a, int64_t b) { return plan.ranks[a] < plan.ranks[b]; });
-  plan.isFast = !deterministic && canBeFast(plan, what);
-  if (what.kind == MW_RT_ALL_REDUCE)
-    planReduction(plan, what);
-  else
-    planMoves(plan, what);
-  return plan;
-}
-
-//===----------------------------------------------------------------------===//
 // Runs
 //===----------------------------------------------------------------------===//
+
+/// Makes the plan at the first call.
+MessagePlan &MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto [found, isNew] = plans.try_emplace({caller.stream, &what});
+  if (isNew)
+    found->second = planMessages(what, process.getRank(), deterministic);
+  return found->second;
+}
 
 /// Returns memory that belongs to the stream during one collective. Returns null if there is
 /// none.
@@ -389,9 +212,10 @@ static int64_t tagOf(int64_t op) {
 
 /// Sends boxes of `inputs` and receives boxes of `outputs`, through the staging memory if a box
 /// is not contiguous.
-bool MpiBackend::exchange(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
-                          const std::vector<Message> &sends, const std::vector<Message> &receives,
-                          const void *const *inputs, void *const *outputs, char *staging) {
+bool MpiBackend::exchange(const Caller &caller, const MessagePlan &plan,
+                          const mw_rt_collective &what, const std::vector<Message> &sends,
+                          const std::vector<Message> &receives, const void *const *inputs,
+                          void *const *outputs, char *staging) {
   Requests requests;
   int tag = int(tagOf(caller.op));
   auto post = [&](const Message &message, char *data, bool isSend) {
@@ -429,8 +253,9 @@ bool MpiBackend::exchange(const Caller &caller, const Plan &plan, const mw_rt_co
 }
 
 /// Copies boxes to the outputs: those from the staging memory, and the rank's own.
-void MpiBackend::land(const Plan &plan, const mw_rt_collective &what, const void *const *inputs,
-                      void *const *outputs, const char *staging) const {
+void MpiBackend::land(const MessagePlan &plan, const mw_rt_collective &what,
+                      const void *const *inputs, void *const *outputs,
+                      const char *staging) const {
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
     const Arrivals &arrivals = plan.arrivals[tensor];
     for (const Move &move : arrivals.moves)
@@ -449,7 +274,7 @@ void MpiBackend::land(const Plan &plan, const mw_rt_collective &what, const void
 }
 
 /// Combines this rank's share of an all-reduce, or its chunk of a reduce-scatter.
-void MpiBackend::reduceShares(const Plan &plan, const mw_rt_collective &what,
+void MpiBackend::reduceShares(const MessagePlan &plan, const mw_rt_collective &what,
                               const void *const *inputs, void *const *outputs,
                               const char *staging) const {
   int64_t members = int64_t(plan.ranks.size());
@@ -484,8 +309,9 @@ void MpiBackend::reduceShares(const Plan &plan, const mw_rt_collective &what,
 }
 
 /// Runs one non-blocking collective of MPI for each tensor.
-bool MpiBackend::runFast(const Caller &caller, const Plan &plan, const mw_rt_collective &what,
-                         const void *const *inputs, void *const *outputs) {
+bool MpiBackend::runFast(const Caller &caller, const MessagePlan &plan,
+                         const mw_rt_collective &what, const void *const *inputs,
+                         void *const *outputs) {
   auto typeOf = [](DType type) {
     switch (type) {
     case DType::F64:
@@ -532,7 +358,7 @@ bool MpiBackend::runFast(const Caller &caller, const Plan &plan, const mw_rt_col
 bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs) {
   process.notePosition(world);
-  Plan &plan = getPlan(caller, what);
+  MessagePlan &plan = getPlan(caller, what);
   if (plan.communicator == MPI_COMM_NULL) {
     plan.communicator = process.getCommunicator(world, caller, plan.ranks);
     if (plan.communicator == MPI_COMM_NULL)
