@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core, weights
 from .errors import Diagnostic, Error, InputError, unwrap
+from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
 from .plan import Plan
 from .tensors import Dense, as_numpy, dense, is_meta, state_of
@@ -108,7 +109,7 @@ class Model:
     def _flatten(self, entry, args, kwargs) -> list[Dense]:
         """The inputs of an entry among a call's arguments, checked."""
         imported = self._imported.get(entry.name)
-        if imported is None or _names_inputs(entry.inputs, args, kwargs):
+        if imported is None or names_inputs(entry.inputs, args, kwargs):
             return flatten_by_name(entry.inputs, args, kwargs)
         from .importer import ImportFailed
 
@@ -116,67 +117,13 @@ class Model:
             values = imported.flatten(args, kwargs)
         except ImportFailed as error:
             raise InputError(_convert(error.diagnostics)) from None
-        return _check_inputs(entry.inputs, values)
+        return check_inputs(entry.inputs, values)
 
     def __repr__(self):
         return (
             f"<meshwright.Model inputs=[{', '.join(self.inputs)}] "
             f"outputs=[{', '.join(self.outputs)}] parameters={len(self._parameters)}>"
         )
-
-
-def flatten_by_name(ports, args, kwargs) -> list[Dense]:
-    """The inputs among a call's arguments, by position and by name, checked."""
-    return _check_inputs(ports, _by_name(ports, args, kwargs))
-
-
-def _check_inputs(ports, values):
-    tensors, problems = [], []
-    for port, value in zip(ports, values, strict=True):
-        if is_meta(value):
-            problems.append(f"input '{port.name}' is on the meta device")
-            continue
-        try:
-            tensor = dense(value)
-        except (TypeError, ValueError):
-            problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
-            continue
-        except Error as error:
-            problems.append(f"input '{port.name}': {error}")
-            continue
-        expected = Dense(port.dtype, tuple(port.shape), 0, None)
-        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
-            problems.append(f"input '{port.name}' is {tensor}: expected {expected}")
-        tensors.append(tensor)
-    if problems:
-        raise InputError([Diagnostic(problem) for problem in problems])
-    return tensors
-
-
-def _names_inputs(ports, args, kwargs):
-    """Whether a call gives the program's inputs by their names in the program."""
-    return not args and bool(kwargs) and set(kwargs) == {port.name for port in ports}
-
-
-def _by_name(ports, args, kwargs):
-    """Inputs by position, then by name."""
-    names = [port.name for port in ports]
-    problems = []
-    if len(args) > len(names):
-        problems.append(f"{len(args)} positional inputs: expected at most {len(names)}")
-    values = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        if name not in names:
-            if value is not None:
-                problems.append(f"no input is named '{name}': expected {', '.join(names)}")
-        elif name in values:
-            problems.append(f"input '{name}' is given twice")
-        else:
-            values[name] = value
-    problems += [f"input '{name}' is missing" for name in names if name not in values]
-    if problems:
-        raise InputError([Diagnostic(problem) for problem in problems])
-    return [values[name] for name in names]
 
 
 def _convert(diagnostics):

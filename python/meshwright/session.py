@@ -8,6 +8,7 @@ from numbers import Integral, Real
 
 from . import _core
 from .errors import Diagnostic, Error, unwrap
+from .inputs import flatten_by_name
 from .tensors import Dense, dense, empty, is_meta, is_torch
 
 #: Memory that is never freed, because a rank that did not return from a run may read it.
@@ -203,6 +204,4 @@ def _addresses(arrays):
 
 
 def _flatten_by_name(entry, args, kwargs):
-    from .model import flatten_by_name
-
     return flatten_by_name(entry.inputs, args, kwargs)

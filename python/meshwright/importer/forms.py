@@ -11,11 +11,10 @@ queries x keys elements; here it is one of
 An operation on forms is run by PyTorch itself on the tensor or the table. Where a result would be
 neither, `fold` returns None and the operation becomes part of the program.
 """
+import math
 from dataclasses import dataclass
 
 import torch
-
-from .graph import numel
 
 # A folded table may be as large as sequence x head features; where its two largest dimensions
 # both exceed LARGEST_MINOR it may be sequence x sequence, and is computed by the program.
@@ -44,10 +43,10 @@ Form = Dense | Diagonal
 
 
 def affordable(shape) -> bool:
-    if numel(shape) <= SMALL:
+    if math.prod(shape) <= SMALL:
         return True
-    return numel(shape) <= LARGEST and sorted(shape)[-2:][0] <= LARGEST_MINOR if len(shape) > 1 \
-        else numel(shape) <= LARGEST
+    return math.prod(shape) <= LARGEST and sorted(shape)[-2:][0] <= LARGEST_MINOR if len(shape) > 1 \
+        else math.prod(shape) <= LARGEST
 
 
 def compress(tensor: torch.Tensor) -> Dense:

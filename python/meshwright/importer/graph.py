@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from .forms import Dense
+
 DTYPES = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64",
     torch.int64: "i64", torch.int32: "i32", torch.bool: "i1",
@@ -178,7 +180,6 @@ class Builder:
 
     def scalar(self, value, dtype: str) -> Node:
         """A rank-0 constant; its exact value is kept for types that would round it."""
-        from .forms import Dense
         node = self.make("static", [], (), dtype)
         node.form = Dense(torch.tensor(value, dtype=TORCH_DTYPES[dtype]))
         if dtype in FLOATS:

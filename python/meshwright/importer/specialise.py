@@ -30,9 +30,10 @@ def is_symbolic(value) -> bool:
 
 
 def specialise(graph: torch.fx.Graph, constants: dict[str, torch.Tensor]) -> bool:
-    """Puts in what `constants` (by the names of placeholders) decide; whether there was any.
+    """Computes the values that depend on `constants` alone, and the shapes that depend on these.
 
-    Nodes whose value is known get it as `meta["constant"]`.
+    `constants` are tensors by the names of placeholders. A node with a known value gets it as
+    `meta["constant"]`. Returns whether anything has changed.
     """
     if not any(is_symbolic(n.meta.get("val")) for n in graph.nodes):
         return False
@@ -85,7 +86,7 @@ class _Specialise:
             node.meta["val"] = torch.empty(value.shape, dtype=value.dtype)
 
     def _number_masks(self, node):
-        """x[mask], where the mask is known: x[the positions where it is true]."""
+        """Replaces a known mask in x[mask] by the positions at which it is true."""
         indices = []
         for index in node.args[1]:
             if index is None or index.meta["val"].dtype != torch.bool or not self._is_known(index):

@@ -15,9 +15,9 @@ _PIECES = {"split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split",
 
 
 def put_back(call, view, whole, value, piece=None):
-    """The value of `whole`, of which `view` takes `value`.
+    """Returns the new value of `whole` after a write has given its view the value `value`.
 
-    `view` is an operation of the exported graph, `piece` the number of its result where it has
+    `view` is the operation that makes the view, and `piece` the number of its result where it has
     several. `call(target, *args)` makes an operation. Raises Uncovered.
     """
     name = view.target._schema.name.removeprefix("aten::")
