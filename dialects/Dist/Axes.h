@@ -23,8 +23,8 @@ namespace meshwright::dist {
 class AxisRefAttr;
 class MeshAttr;
 
-/// A mesh axis, or the part of one that is `size` of (`pre`, `size`, rest),
-/// major to minor. `axis` is its index in the mesh.
+/// A mesh axis (its index in the mesh), or the middle dimension of the axis, taken apart into
+/// dimensions of sizes (`pre`, `size`, rest), major to minor. A whole axis has `pre` 1.
 struct Axis {
   int axis;
   int64_t pre = 1;
@@ -38,8 +38,8 @@ struct Axis {
     return std::tie(axis, pre, size) < std::tie(other.axis, other.pre, other.size);
   }
   /// Returns true if no layout can use both: they share a part of an axis, or cut it in
-  /// ways that do not fit. Of an axis of size 6, "(1)2" and "(3)2" share no digit, but
-  /// there is no common cut.
+  /// ways that do not fit. Of an axis of size 6, "(1)2" (pre 1, size 2) and "(3)2" share no
+  /// part, but no dimensions of the axis have both among them.
   bool overlaps(const Axis &other) const;
 };
 

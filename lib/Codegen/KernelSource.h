@@ -43,7 +43,7 @@ struct KernelInfo {
   /// For each thread.
   int64_t workspaceBytes = 0;
   int64_t flops = 0;
-  /// Negative: all inputs and outputs once.
+  /// Bytes that the kernel reads and writes. Negative: each input and output once.
   int64_t bytes = -1;
 };
 

@@ -61,8 +61,8 @@ private:
     dist::ReductionKind reduction = dist::ReductionKind::Sum;
   };
 
-  /// The local form of a global value: a value in its target sharding, or a deferred partial
-  /// sum with the values that are to be added after its reduction.
+  /// The local form of a global value (not an `nn.state`): a value in its target sharding, or a
+  /// deferred partial sum with the values that are to be added after its reduction.
   struct State {
     /// The sharding that the program gives the value, and the axes over which it declares
     /// the value a partial sum.

@@ -34,8 +34,8 @@ namespace meshwright::lower {
 /// of work.
 constexpr int64_t kShareBytes = 32 << 10, kShareFlops = 128 << 10;
 
-/// The least items that one thread takes, of a launch with so many items, bytes and
-/// operations.
+/// The least number of items that one thread takes at a time, of a launch with so many items,
+/// bytes and operations.
 int64_t chooseGrain(int64_t items, int64_t bytes, int64_t flops);
 
 /// Writes kernels as functions

@@ -11,7 +11,7 @@
 // - The kernel copies A to the workspace, one block of rows and of k at a time.
 // - It sums a tile of C in registers over a block of k. A tile is as tall and wide as the
 //   registers allow.
-// - Items of the kernel are panels of C, for each block of rows.
+// - An item of the kernel, the unit that threads share, is a panel of C in a block of rows.
 // - The order of the sums depends only on the shape and the processor, not on the items that
 //   a thread computes.
 // - bf16 is stored in pairs along k on all processors. Pairs are also the cheapest to widen.
@@ -65,6 +65,7 @@ struct GemmSpec {
   /// The element type of A, B and the bias: f32 or bf16. Sums are f32.
   mlir::Type type;
   mlir::Type resultType;
+  /// C is m x n, A is m x k, B is k x n.
   int64_t m = 0, n = 0, k = 0;
   bool hasBias = false;
   /// Called once for each element of C.
@@ -119,6 +120,7 @@ struct GemmPlan {
   /// The processor loads and stores parts of vectors of bf16.
   bool masksBf16;
 
+  /// Those of the launch, as in `KernelInfo`.
   int64_t items, workspaceBytes, flops, bytes;
 };
 

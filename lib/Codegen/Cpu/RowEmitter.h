@@ -25,6 +25,14 @@ mlir::Type getRowStorageType(mlir::Type element);
 mlir::Value toRowStorage(Builder &builder, mlir::Value value);
 mlir::Value fromRowStorage(Builder &builder, mlir::Value value, mlir::Type element);
 
+/// Emits the elements of one kernel.
+///
+/// - `startRow` begins a row, and `startColumns` some consecutive columns of it. Elements that
+///   are emitted between `startColumns` and `endColumns` are vectors; all others are scalars of
+///   the row.
+/// - `emit` computes a value at a point, which an `Access` (Access.h) states as an index that
+///   is linear in the row and the column. It emits the ops that lead to the value, too.
+/// - An element is emitted once for each point: later reads find it.
 class RowEmitter {
 public:
   RowEmitter(Builder &builder, const KernelRegion &region) : builder(builder), region(region) {}
@@ -33,8 +41,8 @@ public:
   void setBuffer(mlir::Value value, mlir::Value buffer) { buffers[value] = buffer; }
   mlir::Value getBuffer(mlir::Value value) const { return buffers.lookup(value); }
 
-  /// Makes vectors of this width in f32 have elements of even columns first, if they are widened
-  /// from bf16 and narrowed to it.
+  /// Stores the elements of even columns before those of odd ones in vectors of f32 of this
+  /// width. Vectors of bf16 are widened and narrowed faster so.
   void setEvenFirst(int64_t width) { evenFirstWidth = width; }
   LaneOrder getOrder() const {
     return width && width == evenFirstWidth ? LaneOrder::EvenFirst : LaneOrder::Same;
