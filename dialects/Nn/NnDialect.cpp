@@ -47,7 +47,7 @@ Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, T
 //===----------------------------------------------------------------------===//
 
 /// The name of an input, a parameter or an output: a string that is not empty.
-static LogicalResult verifyName(Operation *op, NamedAttribute attribute, StringRef where) {
+static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const llvm::Twine &where) {
   auto name = dyn_cast<StringAttr>(attribute.getValue());
   if (!name || name.getValue().empty())
     return op->emitOpError() << "expected " << attribute.getName().strref() << " on " << where
@@ -105,22 +105,23 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
 
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
                                                   unsigned argIndex, NamedAttribute attribute) {
-  std::string where = "argument " + std::to_string(argIndex);
   auto function = dyn_cast<FunctionOpInterface>(op);
   if (!function || argIndex >= function.getNumArguments())
     return op->emitOpError() << "expected " << attribute.getName().strref()
-                             << " on an argument of a function, got it on " << where
+                             << " on an argument of a function, got it on argument " << argIndex
                              << " of another operation";
   StringRef name = attribute.getName();
-  bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
-
-  if (name == kInputAttr || name == kParameterAttr || name == kStateAttr) {
-    for (StringRef other : {kInputAttr, kParameterAttr, kStateAttr})
-      if (other != name && function.getArgAttr(argIndex, other))
-        return op->emitOpError() << "expected " << where
+  auto isRole = [](StringRef name) {
+    return name == kInputAttr || name == kParameterAttr || name == kStateAttr;
+  };
+  if (isRole(name)) {
+    // Every argument has a role, so the text for errors is not written before there is one.
+    for (NamedAttribute other : function.getArgAttrDict(argIndex))
+      if (StringRef second = other.getName(); second != name && isRole(second))
+        return op->emitOpError() << "expected argument " << argIndex
                                  << " to be an input, a parameter or a state, got both "
-                                 << std::min(name, other) << " and " << std::max(name, other);
-    if (failed(verifyName(op, attribute, where)))
+                                 << std::min(name, second) << " and " << std::max(name, second);
+    if (failed(verifyName(op, attribute, "argument " + llvm::Twine(argIndex))))
       return failure();
     if (name == kStateAttr)
       return verifyBoundState(function, argIndex, /*isResult=*/false,
@@ -128,6 +129,8 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     return success();
   }
 
+  std::string where = "argument " + std::to_string(argIndex);
+  bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
   if (name != kAliasesAttr && name != kParameterOffsetsAttr)
     return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.state, nn.aliases, "
                                 "nn.parameter_offsets on "

@@ -224,13 +224,13 @@ FactorAnalysis::addFunction(func::FuncOp func, Classes &classes,
     if (failed(addValue(arg, classes)))
       return failure();
   for (Operation &op : block.without_terminator()) {
-    if (op.hasTrait<dist::NamesMemory>())
-      return op.emitOpError() << "names a state: expected '--bind-state' to have run";
     for (Value result : op.getResults())
       if (failed(addValue(result, classes)))
         return failure();
     const FactorRule *&rule = rulesByOp[&op];
     if (!rule) {
+      if (op.hasTrait<dist::NamesMemory>())
+        return op.emitOpError() << "names a state: expected '--bind-state' to have run";
       if (auto constrain = dyn_cast<ConstrainOp>(op))
         rules.push_back(getConstrainRule(constrain));
       else if (auto iface = dyn_cast<ShardingRuleOpInterface>(op))

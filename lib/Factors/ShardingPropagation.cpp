@@ -124,8 +124,7 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (!own.empty() || (state.annotated && !state.open[place.dim]))
         continue;
       if (!contracted)
-        contracted = op->hasTrait<OpTrait::IsTerminator>() ? AxisList()
-                                                           : getContractedAxes(op, factors);
+        contracted = isa<func::ReturnOp>(op) ? AxisList() : getContractedAxes(op, factors);
       const AxisList &axes = source->getAxes();
       // The op leaves a partial sum over these axes. The layout of its reduced result does
       // not determine the layouts of its operands.
@@ -222,7 +221,7 @@ void ShardingPropagation::visitNeighbours(const Place &place,
                                           llvm::function_ref<void(Operation *)> visit) const {
   // A return without groups writes no state, or one that keeps its value.
   auto visitUser = [&](Operation *user) {
-    if (!user->hasTrait<OpTrait::IsTerminator>() || groups.contains(user))
+    if (!isa<func::ReturnOp>(user) || groups.contains(user))
       visit(user);
   };
   auto visitValue = [&](Value value) {
@@ -279,7 +278,7 @@ void ShardingPropagation::propagate(ArrayRef<func::FuncOp> functions,
   auto forEach = [&](llvm::function_ref<void(Operation *)> visit) {
     for (func::FuncOp func : functions)
       for (Operation &op : func.front())
-        if (!op.hasTrait<OpTrait::IsTerminator>() || groups.contains(&op))
+        if (!isa<func::ReturnOp>(op) || groups.contains(&op))
           visit(&op);
   };
   for (int round = 0; round < NumRounds; ++round) {

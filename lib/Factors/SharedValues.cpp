@@ -50,6 +50,10 @@ static LogicalResult checkTypes(const SharedValue &value) {
 
 FailureOr<std::vector<SharedValue>>
 meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
+  // A single function without state shares nothing, as most programs.
+  if (functions.size() == 1 &&
+      functions.front()->getParentOfType<ModuleOp>().getOps<nn::StateOp>().empty())
+    return std::vector<SharedValue>();
   // Keyed by the name and, for a part of a stored tensor, by its place there.
   llvm::MapVector<std::pair<Attribute, Attribute>, SharedValue> states, parameters;
   for (func::FuncOp func : functions) {

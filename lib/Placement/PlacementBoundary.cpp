@@ -66,8 +66,7 @@ std::string PlacementDerivation::spellExactly(const Layout &layout) const {
 
 FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Type type,
                                                    StringRef what, unsigned i) {
-  std::string where = describe(attributes, what, i);
-  auto emit = [&] { return func.emitOpError() << where << ": "; };
+  auto emit = [&] { return func.emitOpError() << describe(attributes, what, i) << ": "; };
   auto local = dyn_cast<RankedTensorType>(type);
   if (!local || !local.hasStaticShape())
     return LogicalResult(emit() << "expected a tensor of static shape, got " << type);
@@ -82,7 +81,7 @@ FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Ty
   if (failed(layout))
     return failure();
   if (auto state = attributes.getAs<StringAttr>(nn::NnDialect::kStateAttr))
-    if (failed(checkState(state, *layout, where)))
+    if (failed(checkState(state, *layout, describe(attributes, what, i))))
       return failure();
   return layout;
 }

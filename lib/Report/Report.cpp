@@ -225,14 +225,20 @@ static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &
 }
 
 SmallVector<MeshAxisAttr> meshwright::getIdleAxes(FunctionOpInterface function) {
-  // Collectives and slices name the axes of all layouts that no signature states.
-  llvm::StringSet<> used;
-  function->walk([&](Operation *op) {
-    op->getAttrDictionary().walk([&](AxisRefAttr axis) { used.insert(axis.getName()); });
+  SmallVector<MeshAxisAttr> idle = llvm::filter_to_vector(
+      getSpmdMesh(function).getAxes(), [](MeshAxisAttr axis) { return axis.getSize() > 1; });
+  // Collectives and slices name the axes of all layouts that no signature states. The
+  // signature comes first: it uses all axes of most programs.
+  AttrTypeWalker walker;
+  walker.addWalk([&](AxisRefAttr used) {
+    llvm::erase_if(idle, [&](MeshAxisAttr axis) { return axis.getName() == used.getName(); });
+    return idle.empty() ? WalkResult::interrupt() : WalkResult::advance();
   });
-  return llvm::filter_to_vector(getSpmdMesh(function).getAxes(), [&](MeshAxisAttr axis) {
-    return axis.getSize() > 1 && !used.contains(axis.getName());
+  function->walk<WalkOrder::PreOrder>([&](Operation *op) {
+    return idle.empty() ? WalkResult::interrupt()
+                        : walker.walk<WalkOrder::PreOrder>(op->getAttrDictionary());
   });
+  return idle;
 }
 
 std::string meshwright::describeIdleAxis(MeshAxisAttr axis) {

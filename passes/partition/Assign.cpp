@@ -114,6 +114,9 @@ Partitioner::Assignment Partitioner::assignInOrder(Operation *op) {
 /// - A factor takes the axes that an operand or a result gives it, or the first ones of them.
 /// - A parameter moves no further than with the assignment to begin with.
 /// - Ties go to the assignment to begin with, then to the one found first.
+///
+/// In most ops parameters and values that agree leave one assignment. The search then prices
+/// nothing.
 class Partitioner::AssignmentSearch {
 public:
   AssignmentSearch(Partitioner &partitioner, Operation *op)
@@ -125,9 +128,30 @@ private:
   /// Assignments that are priced at most.
   static constexpr int kMaxPriced = 128;
 
+  /// A leaf of a factor, and the axes that it may take.
+  struct Place {
+    int factor;
+    size_t leaf;
+    SmallVector<ArrayRef<Axis>, 3> choices;
+    /// Whether all values shard the leaf over the axes of the first assignment.
+    bool isAgreed = true;
+  };
+
+  /// An operand that is a parameter.
+  struct Parameter {
+    unsigned operand;
+    /// The sharding that the op reads with the first assignment. None if that is a cut of the
+    /// sharding that the parameter has.
+    std::optional<ValueSharding> moved;
+  };
+
   void collectChoices();
+  void addChoices(Value value, const FactorRule::ValueFactors &dims);
+  void keepParameters();
+  bool leavesChoice();
   void visit(size_t place);
   bool keepsParameters() const;
+  bool isCut(unsigned i, const Assignment &assignment) const;
   bool isFree(unsigned i, const Assignment &assignment) const;
   std::optional<Cost> getOperandCost(unsigned i, const Assignment &assignment) const;
   std::optional<Cost> getCost(const Assignment &assignment) const;
@@ -136,15 +160,8 @@ private:
   Operation *op;
   const FactorAnalysis::OpFactors &opFactors;
 
-  /// A leaf of a factor, and the axes that it may take.
-  struct Place {
-    int factor;
-    size_t leaf;
-    SmallVector<AxisList, 4> choices;
-  };
-  std::vector<Place> places;
-  /// The operands that are parameters, and their shardings in the first assignment.
-  SmallVector<std::pair<unsigned, ValueSharding>, 2> parameters;
+  SmallVector<Place, 6> places;
+  SmallVector<Parameter, 2> parameters;
   Assignment first, current, best;
   /// The cost of `best`. Not known before another assignment than the first one is found.
   std::optional<Cost> bestCost;
@@ -214,12 +231,24 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
   return cost;
 }
 
-/// Returns true if `to` shards each leaf over the axes of `from`, or over more.
-static bool isCutOf(const ValueSharding &to, const ValueSharding &from) {
-  for (auto [have, want] : llvm::zip_equal(from.dims, to.dims))
-    for (auto [own, axes] : llvm::zip_equal(have, want))
-      if (own.size() > axes.size() || !std::equal(own.begin(), own.end(), axes.begin()))
+/// Returns true if `axes` are those of `from`, or more.
+static bool isCutOf(ArrayRef<Axis> axes, ArrayRef<Axis> from) {
+  return axes.take_front(from.size()) == from;
+}
+
+/// Returns true if the op reads each rank's part of an operand, or a part of that part.
+bool Partitioner::AssignmentSearch::isCut(unsigned i, const Assignment &assignment) const {
+  const ValueSharding &from = partitioner.getState(op->getOperand(i)).local.sharding;
+  for (auto [dim, have] : llvm::zip_equal(opFactors.rule.operands[i], from.dims)) {
+    size_t next = 0;
+    for (int factor : dim)
+      for (size_t leaf = 0; leaf < assignment[factor].size() && next < have.size(); ++leaf)
+        if (!isCutOf(assignment[factor][leaf], have[next++]))
+          return false;
+    for (const AxisList &axes : llvm::drop_begin(have, next))
+      if (!axes.empty())
         return false;
+  }
   return true;
 }
 
@@ -228,57 +257,120 @@ bool Partitioner::AssignmentSearch::isFree(unsigned i, const Assignment &assignm
   Value value = op->getOperand(i);
   const State &state = partitioner.getState(value);
   Operation *def = value.getDefiningOp();
-  if (def && def->getNumOperands() == 0)
+  if ((def && def->getNumOperands() == 0) || (!state.isDeferred && isCut(i, assignment)))
     return true;
+  if (state.copies.empty())
+    return false;
   ValueSharding to =
       partitioner.project(value, opFactors.rule.operands[i], opFactors, assignment);
-  return (!state.isDeferred && isCutOf(to, state.local.sharding)) ||
-         llvm::any_of(state.copies, [&](const auto &copy) { return copy.first == to; });
+  return llvm::any_of(state.copies, [&](const auto &copy) { return copy.first == to; });
+}
+
+/// Adds the axes of a value, and each beginning of them, to the choices of its leaves.
+void Partitioner::AssignmentSearch::addChoices(Value value,
+                                               const FactorRule::ValueFactors &dims) {
+  forEachLeaf(dims, partitioner.getState(value).target, opFactors,
+              [&](int factor, size_t leaf, const AxisList &axes) {
+                FactorKind kind = opFactors.rule.factors[factor].kind;
+                if (kind != FactorKind::Parallel && kind != FactorKind::Contracted)
+                  return;
+                auto place = llvm::find_if(places, [&](const Place &p) {
+                  return p.factor == factor && p.leaf == leaf;
+                });
+                if (place == places.end()) {
+                  places.push_back({factor, leaf, {first[factor][leaf]}});
+                  place = std::prev(places.end());
+                }
+                place->isAgreed &= axes == first[factor][leaf];
+                for (size_t length = axes.size() + 1; length-- > 0;) {
+                  ArrayRef<Axis> prefix = ArrayRef(axes).take_front(length);
+                  if (!llvm::is_contained(place->choices, prefix))
+                    place->choices.push_back(prefix);
+                }
+              });
 }
 
 /// Lists the choices of each leaf. Leaves of parameters come first, then those of results, so
 /// that the axes of these decide early.
 void Partitioner::AssignmentSearch::collectChoices() {
   const FactorRule &rule = opFactors.rule;
-  auto add = [&](Value value, const FactorRule::ValueFactors &dims) {
-    forEachLeaf(dims, partitioner.getState(value).target, opFactors,
-                [&](int factor, size_t leaf, const AxisList &axes) {
-                  FactorKind kind = rule.factors[factor].kind;
-                  if (kind != FactorKind::Parallel && kind != FactorKind::Contracted)
-                    return;
-                  auto place = llvm::find_if(places, [&](const Place &p) {
-                    return p.factor == factor && p.leaf == leaf;
-                  });
-                  if (place == places.end()) {
-                    places.push_back({factor, leaf, {first[factor][leaf]}});
-                    place = std::prev(places.end());
-                  }
-                  for (size_t length = axes.size() + 1; length-- > 0;) {
-                    AxisList prefix(axes.begin(), axes.begin() + length);
-                    if (!llvm::is_contained(place->choices, prefix))
-                      place->choices.push_back(std::move(prefix));
-                  }
-                });
-  };
-  for (const auto &[i, sharding] : parameters)
-    add(op->getOperand(i), rule.operands[i]);
+  for (const Parameter &parameter : parameters)
+    addChoices(op->getOperand(parameter.operand), rule.operands[parameter.operand]);
   for (auto [value, dims] : llvm::zip_equal(op->getResults(), rule.results))
-    add(value, dims);
-  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    add(operand, rule.operands[i]);
+    addChoices(value, dims);
+  for (auto [value, dims] : llvm::zip_equal(op->getOperands(), rule.operands))
+    addChoices(value, dims);
+  keepParameters();
+}
+
+/// Removes choices that would move a parameter which the first assignment does not move.
+void Partitioner::AssignmentSearch::keepParameters() {
+  for (const Parameter &parameter : parameters) {
+    if (parameter.moved)
+      continue;
+    Value value = op->getOperand(parameter.operand);
+    forEachLeaf(opFactors.rule.operands[parameter.operand],
+                partitioner.getState(value).local.sharding, opFactors,
+                [&](int factor, size_t leaf, const AxisList &axes) {
+                  for (Place &place : places)
+                    if (place.factor == factor && place.leaf == leaf)
+                      llvm::erase_if(place.choices, [&, from = ArrayRef(axes)](
+                                                        ArrayRef<Axis> choice) {
+                        return !isCutOf(choice, from);
+                      });
+                });
+  }
+}
+
+/// Removes choices that no cheaper assignment has. Returns true if another assignment than the
+/// first one remains.
+/// - A leaf with one choice takes its axes from all others.
+/// - A leaf that all values shard alike keeps its axes, unless another leaf may take them: to
+///   drop them would move every value further.
+bool Partitioner::AssignmentSearch::leavesChoice() {
+  auto isContested = [&](const Place &place, ArrayRef<Axis> axes) {
+    return llvm::any_of(places, [&](const Place &other) {
+      return &other != &place && llvm::any_of(other.choices, [&](ArrayRef<Axis> choice) {
+        return anyOverlap(choice, axes);
+      });
+    });
+  };
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (Place &place : places) {
+      ArrayRef<Axis> own = place.choices.front();
+      if (place.choices.size() > 1) {
+        if (!place.isAgreed || isContested(place, own))
+          continue;
+        place.choices.truncate(1);
+        changed = true;
+      }
+      if (own.empty())
+        continue;
+      for (Place &other : places) {
+        size_t before = other.choices.size();
+        if (&other != &place)
+          llvm::erase_if(other.choices,
+                         [&](ArrayRef<Axis> choice) { return anyOverlap(choice, own); });
+        changed |= other.choices.size() != before;
+      }
+    }
+  }
+  return llvm::any_of(places, [](const Place &place) { return place.choices.size() > 1; });
 }
 
 /// Returns true if each parameter stays where it is, may be cut further, or is read as with the
 /// first assignment.
 bool Partitioner::AssignmentSearch::keepsParameters() const {
-  for (const auto &[i, begin] : parameters) {
-    Value value = op->getOperand(i);
-    ValueSharding to =
-        partitioner.project(value, opFactors.rule.operands[i], opFactors, current);
-    if (!(to == begin) && !isCutOf(to, partitioner.getState(value).local.sharding))
-      return false;
-  }
-  return true;
+  return llvm::all_of(parameters, [&](const Parameter &parameter) {
+    if (isCut(parameter.operand, current))
+      return true;
+    Value value = op->getOperand(parameter.operand);
+    return parameter.moved &&
+           partitioner.project(value, opFactors.rule.operands[parameter.operand], opFactors,
+                               current) == *parameter.moved;
+  });
 }
 
 void Partitioner::AssignmentSearch::visit(size_t place) {
@@ -295,12 +387,12 @@ void Partitioner::AssignmentSearch::visit(size_t place) {
     return;
   }
   const Place &own = places[place];
-  for (const AxisList &axes : own.choices) {
+  for (ArrayRef<Axis> axes : own.choices) {
     if (anyOverlap(used, axes))
       continue;
     size_t before = used.size();
     used.append(axes.begin(), axes.end());
-    current[own.factor][own.leaf] = axes;
+    current[own.factor][own.leaf].assign(axes.begin(), axes.end());
     visit(place + 1);
     used.truncate(before);
     current[own.factor][own.leaf].clear();
@@ -314,11 +406,17 @@ Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment given) {
     moves |= !isFree(i, first);
   if (!moves)
     return first;
-  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (isParameter(operand))
-      parameters.push_back(
-          {i, partitioner.project(operand, opFactors.rule.operands[i], opFactors, first)});
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!isParameter(operand))
+      continue;
+    parameters.push_back({unsigned(i), std::nullopt});
+    if (!isCut(i, first))
+      parameters.back().moved =
+          partitioner.project(operand, opFactors.rule.operands[i], opFactors, first);
+  }
   collectChoices();
+  if (!leavesChoice())
+    return first;
   best = first;
   for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
     current.emplace_back(leaves.size());
