@@ -32,7 +32,7 @@ public:
   void reserve(size_t count) { nodes.reserve(count); }
   /// Appends the leaves that a node is made of.
   void expand(int node, Leaves &leaves);
-  void unify(ArrayRef<int> a, ArrayRef<int> b);
+  bool unify(ArrayRef<int> a, ArrayRef<int> b);
 
 private:
   struct Node {
@@ -68,8 +68,9 @@ void FactorAnalysis::Classes::expand(int node, Leaves &leaves) {
 }
 
 /// Ties two products of factors, from the minor side. Cuts a factor where the other side has
-/// a boundary. Stops where sizes do not divide; the rest stays untied.
-void FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
+/// a boundary. Stops where sizes do not divide; the rest stays untied. Returns true if there is
+/// none.
+bool FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
   Leaves left, right;
   for (int node : a)
     expand(node, left);
@@ -102,9 +103,10 @@ void FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
       left.push_back(x);
       right.push_back(y);
     } else {
-      return;
+      return false;
     }
   }
+  return left.empty() && right.empty();
 }
 
 LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
@@ -149,7 +151,8 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Classes &class
       tied.clear();
       for (int factor : dim)
         tied.push_back(ids[factor]);
-      classes.unify(leaves, tied);
+      if (!classes.unify(leaves, tied))
+        untied.insert(op);
     }
   };
   for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands))
@@ -272,6 +275,7 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) 
     if (failed(analysis.addFunction(func, classes, rulesByOp)))
       return failure();
   analysis.numberLeaves(classes);
+  analysis.separateUntied();
   for (func::FuncOp func : functions) {
     Block &block = func.getBody().front();
     for (BlockArgument arg : block.getArguments())

@@ -23,6 +23,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/AnalysisManager.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringMap.h"
 
 #include <deque>
@@ -49,7 +50,8 @@ struct ValueSharding {
 
 /// Classes of tied factors, called leaves. Small integers identify them.
 /// - Each dimension of each value, and each factor of each op's rule, is a list of leaves.
-/// - Tied dimensions have the same leaves. Sizes that do not divide leave a rest untied.
+/// - Tied dimensions have the same leaves. Sizes that do not divide leave a rest untied, which
+///   the op reads and writes whole.
 /// - All places of a parameter or a state have the same leaves, in all functions.
 /// - Leaves are numbered densely, in the order in which the program mentions them.
 ///
@@ -61,7 +63,8 @@ public:
   using Leaves = FactorLeaves;
 
   struct OpFactors {
-    /// Shared by all ops of the same signature.
+    /// Shared by all ops of the same signature, unless a dimension of a value cuts its factors
+    /// in another way than the op does (see UntiedFactors.cpp).
     const dist::FactorRule &rule;
     /// The leaves of each factor of the rule.
     mlir::SmallVector<Leaves, 8> leaves;
@@ -117,6 +120,8 @@ private:
                                                  OpSignature> &rulesByOp);
   void addOp(mlir::Operation *op, const dist::FactorRule &rule, Classes &classes);
   void numberLeaves(Classes &classes);
+  class Separation;
+  void separateUntied();
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
   std::vector<SharedValue> shared;
@@ -127,6 +132,8 @@ private:
   std::vector<OpFactors> opFactors;
   /// Indices in `opFactors`.
   llvm::DenseMap<mlir::Operation *, unsigned> ops;
+  /// Ops for which some dimension of a value is not tied to all of its factors.
+  llvm::SetVector<mlir::Operation *> untied;
   llvm::SmallDenseMap<int, Order> orders;
   std::unique_ptr<Memo> memo;
 };

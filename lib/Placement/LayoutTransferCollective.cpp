@@ -53,7 +53,38 @@ static void popAxes(AxisList &list, AxisList &axes) {
   }
 }
 
-/// The dimension without `axes`, its minor-most ones: chunks concatenated.
+/// The index of the first factor that has several local elements, or of the last one. Chunks
+/// of it and of factors above it concatenate.
+static int getOutermost(const DimLayout &dim) {
+  int first =
+      llvm::find_if(dim.factors, [](const LayoutFactor &f) { return f.getLocalSize() > 1; }) -
+      dim.factors.begin();
+  return std::min<int>(first, dim.factors.size() - 1);
+}
+
+/// The dimension with the axes behind the last one of `axes` on a factor of their own: without
+/// x, 8{x, y} is the product of 4 and 2{y}. Unchanged if there is no such factor.
+static DimLayout cutBehind(DimLayout dim, ArrayRef<Axis> axes, MeshAttr mesh) {
+  int64_t end = axes.back().pre * axes.back().size;
+  for (int i = getOutermost(dim); i >= 0; --i) {
+    LayoutFactor &factor = dim.factors[i], upper, lower;
+    auto found = llvm::find_if(factor.axes, [&](const Axis &axis) {
+      return axis.axis == axes.back().axis && axis.pre < end && axis.pre * axis.size % end == 0;
+    });
+    if (factor.uniform || found == factor.axes.end())
+      continue;
+    int64_t behind = found->pre * found->size / end *
+                     getNumShards(ArrayRef<Axis>(std::next(found), factor.axes.end()));
+    if (splitFactor(factor, behind * factor.getLocalSize(), mesh, upper, lower)) {
+      factor = lower;
+      dim.factors.insert(dim.factors.begin() + i, upper);
+    }
+    return dim;
+  }
+  return dim;
+}
+
+/// The dimension without `axes`, the minor-most ones of factors: chunks concatenated.
 static bool loseAxes(DimLayout &dim, AxisList axes) {
   // Chunks out of place do not concatenate.
   if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
@@ -64,11 +95,7 @@ static bool loseAxes(DimLayout &dim, AxisList axes) {
     dim = uniform;
     return true;
   }
-  int last =
-      llvm::find_if(dim.factors, [](const LayoutFactor &f) { return f.getLocalSize() > 1; }) -
-      dim.factors.begin();
-  last = std::min<int>(last, dim.factors.size() - 1);
-  for (int i = last; i >= 0 && !axes.empty(); --i) {
+  for (int i = getOutermost(dim); i >= 0 && !axes.empty(); --i) {
     if (dim.factors[i].uniform) {
       if (llvm::any_of(ArrayRef<LayoutFactor>(dim.factors).take_front(i),
                        [&](const LayoutFactor &f) { return anyOverlap(f.axes, axes); }))
@@ -77,8 +104,11 @@ static bool loseAxes(DimLayout &dim, AxisList axes) {
       dim.factors[i].size = dim.factors[i].padded *= getNumShards(axes);
       return true;
     }
-    popAxes(dim.factors[i].axes, axes);
-    if (!dim.factors[i].axes.empty())
+    AxisList &own = dim.factors[i].axes, before = own;
+    popAxes(own, axes);
+    // Factors that keep all of their axes have one local element, so chunks of those above
+    // them concatenate.
+    if (!own.empty() && own != before)
       break;
   }
   return axes.empty();
@@ -212,7 +242,8 @@ LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKi
 
 LogicalResult CollectiveTransfer::lose(Layout &layout, unsigned i, int64_t dim) {
   DimLayout result = layout.dims[dim];
-  if (!loseAxes(result, axes)) {
+  if (!loseAxes(result, axes) &&
+      !loseAxes(result = cutBehind(layout.dims[dim], axes, mesh), axes)) {
     AxisList own = layout.dims[dim].getAxes();
     if (!anyOverlap(own, axes))
       return report(context,

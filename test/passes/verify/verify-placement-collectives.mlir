@@ -157,3 +157,20 @@ func.func @redistribute_equal_elements()
   %1 = dist.redistribute %0 from [#dist.sharding<@mesh, [{}, {"y", "x"}]>] to [#dist.sharding<@mesh, [{}, {"x"}]>] : (tensor<1x1xf32>) -> tensor<1x3xf32>
   return %1 : tensor<1x3xf32>
 }
+
+// -----
+
+// A gather over axes that are not the minor-most ones leaves rows of every stride, as a product
+// of factors. Rows 2 and 6 are together here.
+// CHECK-LABEL: func.func @gather_major_axes
+dist.mesh @mesh = <["x"=4, "y"=2]>
+func.func @gather_major_axes(%b: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"y", "x"}]>, dist.global = tensor<8xf32>})
+    -> (tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(2, 4{"x"})]>, dist.global = tensor<8xf32>},
+        tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(4{"y", "x":(1)2}, 2)]>, dist.global = tensor<8xf32>},
+        tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"y"}, 2, 2{"x":(2)2})]>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %b axes ["y"] dims [0] : (tensor<1xf32>) -> tensor<2xf32>
+  %1 = dist.all_gather %b axes ["x":(2)2] dims [0] : (tensor<1xf32>) -> tensor<2xf32>
+  %2 = dist.all_gather %b axes ["x":(1)2] dims [0] : (tensor<1xf32>) -> tensor<2xf32>
+  return %0, %1, %2 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>
+}

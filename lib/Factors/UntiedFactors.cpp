@@ -1,0 +1,155 @@
+//===- UntiedFactors.cpp - ops that cannot keep factors -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A dimension of a value may be cut into factors in another way than an op cuts it: a reshape
+// to 4 x 39 reads a dimension that is the product of 13 and 12. From the minor side the two may
+// still agree. The rest is read and written whole.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+/// Writes a rule of its own for an op. In it the leaves of each dimension are those of its
+/// factors, in order:
+/// - Leaves on which a dimension and its factors agree, from the minor side, stay as they are.
+/// - Other leaves of the dimension are factors that the op reads whole, and that no other
+///   dimension has.
+/// - Other leaves of the factors are read whole in all dimensions. Such a factor becomes one
+///   factor a leaf.
+class FactorAnalysis::Separation {
+public:
+  Separation(const FactorAnalysis &analysis, Operation *op)
+      : analysis(analysis), op(op), rule(analysis.getFactors(op).rule),
+        leaves(analysis.getFactors(op).leaves), refined(rule) {}
+
+  void run();
+  FactorRule takeRule() { return std::move(refined); }
+  SmallVector<Leaves, 8> takeLeaves() { return std::move(refinedLeaves); }
+
+private:
+  /// A leaf of a factor of the op's rule.
+  struct Part {
+    int factor;
+    size_t leaf;
+  };
+  using Visit = function_ref<void(ArrayRef<int> own, const FactorRule::DimFactors &dim,
+                                  FactorRule::DimFactors &target)>;
+
+  void forEachDim(Visit visit);
+  SmallVector<Part, 4> list(const FactorRule::DimFactors &dim) const;
+  size_t countTied(ArrayRef<Part> parts, ArrayRef<int> own) const;
+  int add(RuleFactor factor, Leaves own);
+
+  const FactorAnalysis &analysis;
+  Operation *op;
+  const FactorRule &rule;
+  const SmallVector<Leaves, 8> &leaves;
+  FactorRule refined;
+  SmallVector<Leaves, 8> refinedLeaves;
+};
+
+/// Visits the dimensions that have factors: the leaves of the value, the factors of the rule,
+/// and those of the new rule.
+void FactorAnalysis::Separation::forEachDim(Visit visit) {
+  auto visitAll = [&](auto values, const auto &from, auto &to) {
+    for (auto [value, dims, targets] : llvm::zip_equal(values, from, to))
+      for (auto [own, dim, target] : llvm::zip(analysis.getLeaves(value), dims, targets))
+        if (!dim.empty())
+          visit(own, dim, target);
+  };
+  visitAll(op->getOperands().take_front(rule.operands.size()), rule.operands, refined.operands);
+  visitAll(op->getResults(), rule.results, refined.results);
+}
+
+auto FactorAnalysis::Separation::list(const FactorRule::DimFactors &dim) const
+    -> SmallVector<Part, 4> {
+  SmallVector<Part, 4> parts;
+  for (int factor : dim)
+    for (size_t leaf = 0; leaf < leaves[factor].size(); ++leaf)
+      parts.push_back({factor, leaf});
+  return parts;
+}
+
+/// The number of leaves on which a dimension and its factors agree, from the minor side.
+size_t FactorAnalysis::Separation::countTied(ArrayRef<Part> parts, ArrayRef<int> own) const {
+  size_t count = 0;
+  while (!parts.empty() && !own.empty() && leaves[parts.back().factor][parts.back().leaf] == own.back()) {
+    parts = parts.drop_back();
+    own = own.drop_back();
+    ++count;
+  }
+  return count;
+}
+
+int FactorAnalysis::Separation::add(RuleFactor factor, Leaves own) {
+  factor.size = 1;
+  for (int leaf : own)
+    factor.size *= analysis.getSize(leaf);
+  refined.factors.push_back(std::move(factor));
+  refinedLeaves.push_back(std::move(own));
+  return refined.factors.size() - 1;
+}
+
+void FactorAnalysis::Separation::run() {
+  std::vector<SmallVector<bool>> isTied;
+  for (const Leaves &own : leaves)
+    isTied.emplace_back(own.size(), true);
+  forEachDim([&](ArrayRef<int> own, const FactorRule::DimFactors &dim, FactorRule::DimFactors &) {
+    SmallVector<Part, 4> parts = list(dim);
+    for (Part part : ArrayRef(parts).drop_back(countTied(parts, own)))
+      isTied[part.factor][part.leaf] = false;
+  });
+
+  // The numbers of the factors that a factor becomes: one, or one a leaf.
+  std::vector<SmallVector<int>> numbers(leaves.size());
+  refined.factors.clear();
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!llvm::is_contained(isTied[i], false)) {
+      numbers[i].push_back(add(rule.factors[i], leaves[i]));
+      continue;
+    }
+    for (auto [leaf, tied] : llvm::zip_equal(leaves[i], isTied[i])) {
+      RuleFactor factor = rule.factors[i];
+      if (!tied)
+        factor.kind = FactorKind::Special;
+      numbers[i].push_back(add(std::move(factor), {leaf}));
+    }
+  }
+  forEachDim([&](ArrayRef<int> own, const FactorRule::DimFactors &dim,
+                 FactorRule::DimFactors &target) {
+    SmallVector<Part, 4> parts = list(dim);
+    size_t tied = countTied(parts, own);
+    target.clear();
+    if (tied == parts.size() && tied == own.size()) {
+      for (int factor : dim)
+        target.append(numbers[factor]);
+      return;
+    }
+    for (int leaf : own.drop_back(tied))
+      target.push_back(add({FactorKind::Special, 0, {}}, {leaf}));
+    for (Part part : ArrayRef(parts).take_back(tied)) {
+      ArrayRef<int> own = numbers[part.factor];
+      int number = own[own.size() == 1 ? 0 : part.leaf];
+      if (!llvm::is_contained(target, number))
+        target.push_back(number);
+    }
+  });
+}
+
+void FactorAnalysis::separateUntied() {
+  for (Operation *op : untied) {
+    Separation separation(*this, op);
+    separation.run();
+    rules.push_back(separation.takeRule());
+    ops[op] = opFactors.size();
+    opFactors.push_back({rules.back(), separation.takeLeaves()});
+  }
+}
