@@ -69,6 +69,12 @@ public:
   Type getWide(Type element) {
     return element.isF64() || element.isF32() ? element : Type(builder.getF32Type());
   }
+  /// The indices themselves, by a lookup that fails where one is not in [0, size).
+  Value lookUpIndex(Value indices, int64_t size) {
+    auto table = RankedTensorType::get({size}, elementOf(indices));
+    return GatherOp::create(builder, loc, typeOf(indices), IotaOp::create(builder, loc, table, 0),
+                            indices, 0);
+  }
   OpBuilder &getBuilder() { return builder; }
   Location getLoc() { return loc; }
 
@@ -171,11 +177,17 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
   SmallVector<int64_t> column(logits.getRank() - dim, 1), row(logits.getShape());
   column.front() = classes;
   row[dim] = 1;
+  Value zero = w.number(0, wide), given = w.reshape(getLabels(), row), isIgnored;
+  Value checked = getLabels();
+  if (std::optional<int64_t> ignored = getIgnoreIndex()) {
+    isIgnored = w.compare(CompareKind::Eq, given, w.number(double(*ignored), index));
+    checked = w.select(w.compare(CompareKind::Eq, checked, w.number(double(*ignored), index)),
+                       w.number(0, index), checked);
+  }
+  Value label = w.reshape(w.lookUpIndex(checked, classes), row);
   Value number = IotaOp::create(builder, getLoc(), RankedTensorType::get(column, index), 0);
-  Value label = w.reshape(getLabels(), row);
 
   Exponentials powers(w, z, dim);
-  Value zero = w.number(0, wide);
   Value isLabel = w.compare(CompareKind::Eq, number, label);
   Value picked = w.reduce(ReduceKind::Sum, w.select(isLabel, z, zero), {dim});
   Value normaliser = w.binary<AddOp>(w.unary<LogOp>(powers.sum), powers.top);
@@ -190,14 +202,8 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
     loss = w.binary<SubOp>(normaliser, picked);
   }
 
-  // A label that is no class has no loss that could pass for one.
-  Value isClass = w.binary<AndOp>(
-      w.compare(CompareKind::Ge, label, w.number(0, index)),
-      w.compare(CompareKind::Lt, label, w.number(double(classes), index)));
-  loss = w.select(isClass, loss, w.number(std::numeric_limits<double>::quiet_NaN(), wide));
-  if (std::optional<int64_t> ignored = getIgnoreIndex())
-    loss = w.select(w.compare(CompareKind::Eq, label, w.number(double(*ignored), index)), zero,
-                    loss);
+  if (isIgnored)
+    loss = w.select(isIgnored, zero, loss);
   RankedTensorType type = getType();
   return w.cast(w.reshape(loss, type.getShape()), type.getElementType());
 }

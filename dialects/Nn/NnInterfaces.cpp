@@ -63,5 +63,9 @@ unsigned IndexCopyOp::getTableOperand() { return 0; }
 unsigned IndexCopyOp::getIndexOperand() { return 1; }
 int64_t IndexCopyOp::getTableDim() { return getDim(); }
 
+unsigned CrossEntropyOp::getTableOperand() { return 0; }
+unsigned CrossEntropyOp::getIndexOperand() { return 1; }
+int64_t CrossEntropyOp::getTableDim() { return getDim(); }
+
 Value AttentionOp::getLogSumExp() { return getLse(); }
 Value MergeAttentionOp::getLogSumExp() { return getLse(); }

@@ -369,15 +369,15 @@ def Nn_SoftmaxOp
 
 def Nn_CrossEntropyOp
     : Nn_Op<"cross_entropy",
-            [Dist_Combines, DeclareOpInterfaceMethods<Dist_ExpandOpInterface, ["needsExpansion"]>],
+            [Dist_Combines, DeclareOpInterfaceMethods<Dist_LookupOpInterface>,
+             DeclareOpInterfaceMethods<Dist_ExpandOpInterface, ["needsExpansion"]>],
             ["getFactorRule", "getPaddingNeed"]> {
   let summary = "the loss of each label under the softmax of its logits";
   let description = [{
     `dim` is the dimension of the classes. The labels, and the result, have the other
     dimensions of the logits. The loss of label y is logsumexp(z) - z[y]. With
     `label_smoothing` s it is logsumexp(z) - (1 - s) z[y] - s mean(z). It is zero where the
-    label is `ignore_index`, and NaN where the label is no class. Computed in f32 (f64 for
-    f64).
+    label is `ignore_index`. Other labels must be classes. Computed in f32 (f64 for f64).
 
     ```mlir
     %l = nn.cross_entropy %z, %y dim 2 {ignore_index = -100 : i64, label_smoothing = 1.000000e-01 : f64} : (tensor<2x7x32xf32>, tensor<2x7xi64>) -> tensor<2x7xf32>

@@ -11,6 +11,7 @@
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/passes/partition/Passes.h"
 
+#include "mlir/IR/Matchers.h"
 #include "llvm/Support/FormatVariadic.h"
 
 #include <numeric>
@@ -55,6 +56,7 @@ public:
 
 private:
   LogicalResult findDim();
+  Value checkIndices(Value indices);
   Value getPositions();
   Value cutOthers(SmallVectorImpl<Operation *> &rest);
   bool overlaps(DimShardingAttr dim) const;
@@ -134,6 +136,21 @@ LogicalResult SliceSum::findDim() {
                  !typeOf(data).getElementType().isInteger(1));
 }
 
+/// The indices by a lookup in a table of all positions: it fails where an index is out of range,
+/// which a comparison would take for an element of zero.
+Value SliceSum::checkIndices(Value indices) {
+  int64_t size = typeOf(data).getDimSize(dim);
+  DenseIntElementsAttr known;
+  if (matchPattern(indices, m_Constant(&known)) &&
+      llvm::all_of(known.getValues<APInt>(),
+                   [&](const APInt &value) { return !value.isNegative() && value.slt(size); }))
+    return indices;
+  auto table = RankedTensorType::get({size}, typeOf(indices).getElementType());
+  Value positions = create<nn::IotaOp>(Dims{whole}, table, builder.getI64IntegerAttr(0));
+  return create<nn::GatherOp>(getDims(indices), indices.getType(), positions, indices,
+                              builder.getI64IntegerAttr(0));
+}
+
 /// The wanted positions. They broadcast against a tensor in which the whole dimension follows
 /// the dimensions in `counted`.
 Value SliceSum::getPositions() {
@@ -157,6 +174,7 @@ Value SliceSum::getPositions() {
       broadcast && typeOf(broadcast.getInput()).getRank() == typeOf(indices).getRank() &&
       isPaired)
     indices = broadcast.getInput();
+  indices = checkIndices(indices);
   SmallVector<int64_t> shape(typeOf(indices).getShape());
   Dims dims = getDims(indices);
   if (isPaired) {

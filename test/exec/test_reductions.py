@@ -84,21 +84,42 @@ def test_bf16():
     assert abs(float(got) - net.float()(args[0].float(), args[1]).item()) < 2e-2
 
 
-@pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 2}], ids=str)
-def test_label_that_is_no_class(mesh):
-    """It has no loss that could pass for one."""
-    net = Head(lambda z, y: flat(z, y, reduction="none")).eval()
-    args = torch.randn(1, 5, 16), torch.tensor([[0, 37, -1, -100, 36]])
-    model = mw.from_torch(net, (args[0], torch.zeros(1, 5, dtype=torch.long)))
-    got = model.parallelize(mesh=mesh).run(*args)[0]
-    assert torch.isnan(got).tolist() == [False, True, True, False, False]
-    assert got[3] == 0
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 3}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize("how", ["cross_entropy", "nll", "picked"])
+@pytest.mark.parametrize("label", [37, -1, 2 ** 40])
+def test_label_that_is_no_class(label, how, mesh):
+    losses = {"cross_entropy": flat, "nll": CASES["nll"][1],
+              "picked": lambda z, y: z.gather(-1, y[..., None])}
+    net = Head(losses[how]).eval()
+    y = torch.full((2, 5), 36)
+    plan = plan_of(net, (torch.randn(2, 5, 16), y), mesh)
+    plan.run(torch.randn(2, 5, 16), y)
+    y[1, 2] = label
+    with pytest.raises(mw.Error, match=f"index {label} at position . is out of range, expected 0 "
+                                       "to 36"):
+        plan.run(torch.randn(2, 5, 16), y)
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"weight": WEIGHTS, "label_smoothing": 0.1}, "class weights and label smoothing"),
-])
-def test_refused(options, message):
-    net = Head(lambda z, y: flat(z, y, **options)).eval()
-    with pytest.raises(mw.Error, match=message):
-        mw.from_torch(net, (torch.randn(1, 5, 16), torch.zeros(1, 5, dtype=torch.long)))
+def test_ignored_label_is_no_class():
+    net = Head(lambda z, y: flat(z, y, ignore_index=50, reduction="none")).eval()
+    args = torch.randn(1, 5, 16), torch.tensor([[0, 50, 1, 50, 36]])
+    got, = plan_of(net, args, {"tp": 2}).run(*args)
+    np.testing.assert_allclose(got, net(*args).detach(), rtol=2e-5)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("labels", ["classes", "probabilities"])
+def test_weights_of_classes(labels, smoothing, reduction):
+    def loss(z, y):
+        z = z.transpose(1, 2)
+        if labels == "probabilities":
+            return F.cross_entropy(z, (z.detach() * 3).softmax(1), WEIGHTS, reduction=reduction,
+                                   label_smoothing=smoothing)
+        return F.cross_entropy(z, some(y, 5), WEIGHTS, ignore_index=5, reduction=reduction,
+                               label_smoothing=smoothing)
+
+    net = Head(loss).eval()
+    args = torch.randn(3, 5, 16), torch.randint(0, 37, (3, 5))
+    got, = plan_of(net, args, {"tp": 3}).run(*args)
+    np.testing.assert_allclose(got, net(*args).detach(), rtol=2e-5, atol=2e-6)

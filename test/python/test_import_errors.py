@@ -110,25 +110,31 @@ def test_training_mode():
     assert import_module(module, (torch.ones(2),)).outputs == ["output"] and module.training
 
 
-class Pools(nn.Module):
-    def __init__(self, pool):
+class Call(nn.Module):
+    def __init__(self, function):
         super().__init__()
-        self.pool = pool
+        self.function = function
 
     def forward(self, x):
-        return self.pool(x)
+        return self.function(x)
 
 
-@pytest.mark.parametrize("said, pool", [
-    ("divisor_override 3", lambda x: nn.functional.avg_pool2d(x, 2, divisor_override=3)),
-    ("dilation", lambda x: nn.functional.max_pool2d(x, 2, dilation=2)),
-    ("dilation", lambda x: nn.functional.max_pool1d(x[0], 2, 2, dilation=2)),
-    ("incomplete windows", lambda x: nn.functional.max_pool2d(x, 2, ceil_mode=True)),
-    ("stride", lambda x: nn.functional.avg_pool1d(x[0], 2, 1)),
-])
-def test_pooling(said, pool):
-    with pytest.raises(ImportFailed, match=f"{said}.* not covered"):
-        import_module(Pools(pool), (torch.ones(1, 2, 5, 5),))
+@pytest.mark.parametrize("said, function", [
+    ("a convolution whose kernel .* has more than 256 elements",
+     lambda x: nn.functional.conv2d(x, torch.ones(1, 2, 20, 20))),
+    ("a view by strides of elements that its operand has not",
+     lambda x: x[:, 1:].as_strided((3,), (1,), 0)),
+    ("operation aten.argsort.stable.* it needs aten.sort.stable",
+     lambda x: torch.argsort(x, stable=True)),
+    ("operation aten.special_erfcx.default", torch.special.erfcx),
+    ("a power 0.5 of complex numbers", lambda x: torch.complex(x, x) ** 0.5),
+    ("operation aten.sgn.default on complex numbers", lambda x: torch.complex(x, x).sgn().real),
+    ("operation aten.rand.default", lambda x: x + torch.rand(22)),
+], ids=str)
+def test_functions(said, function):
+    with pytest.raises(ImportFailed, match=said) as failed:
+        import_module(Call(function), (torch.ones(1, 2, 22, 22),))
+    assert all(d.file == __file__ and d.line for d in failed.value.diagnostics)
 
 
 class Reads(nn.Module):

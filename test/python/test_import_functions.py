@@ -64,7 +64,26 @@ def test_bits():
     i, j = torch.arange(-7, 9), torch.arange(16).flip(0)
     check([torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor, lambda i, j: ~i,
            lambda i, j: i << 3, lambda i, j: (i >> 1) & 5, lambda i, j: i.int() | 8,
-           torch.logical_and, lambda i, j: torch.logical_not(i)], i, j, rtol=0)
+           torch.logical_and, lambda i, j: torch.logical_not(i), lambda i, j: i & 1,
+           lambda i, j: (i & -1) | 0, lambda i, j: i @ j, lambda i, j: i[:6].prod(),
+           lambda i, j: i << j, lambda i, j: i >> j, lambda i, j: 3 << j, lambda i, j: i ** 9,
+           lambda i, j: i ** j, lambda i, j: 2 ** j, lambda i, j: i ** 0], i, j, rtol=0)
+
+
+def test_shifts_beyond_the_type():
+    i, j = torch.tensor([1, 3, -1, 5, 7, -9]), torch.tensor([63, 62, 64, -1, 70, 61])
+    check([lambda i, j: i << j, lambda i, j: i >> j, lambda i, j: i.int() << (j % 32).int()], i, j,
+          rtol=0)
+    check([lambda i, j: i ** j], torch.tensor([2, -1, 3, 0, 1, -7]),
+          torch.tensor([40, -7, 39, 0, -3, -1]), rtol=0)
+
+
+def test_signs_and_rounding():
+    x = torch.tensor([-2.5, -1.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 0.49999997, 1e10, torch.inf,
+                      torch.nan, -3.7])
+    check([torch.round, torch.signbit, lambda x: torch.copysign(torch.ones(13), x),
+           lambda x: torch.fmax(x, x.flip(0)), lambda x: torch.fmin(x, x.flip(0)),
+           lambda x: x.round(decimals=1)], x)
 
 
 def test_aliases():
@@ -75,7 +94,18 @@ def test_aliases():
                x[0], y[:, 0], indexing="ij")), torch.inner, lambda x, y: F.glu(x),
            lambda x, y: torch.tensordot(x, y, ([1], [1])), lambda x, y: torch.aminmax(x)[0],
            lambda x, y: F.softshrink(x), lambda x, y: torch.std_mean(x, 1)[1],
-           lambda x, y: F.prelu(x, y[0, :1]), lambda x, y: torch.dist(x, y)], x, y)
+           lambda x, y: F.prelu(x, y[0, :1]), lambda x, y: torch.dist(x, y),
+           lambda x, y: torch.isclose(x, y), lambda x, y: F.margin_ranking_loss(x, y, x.sign()),
+           lambda x, y: torch.vander(x[0]), lambda x, y: torch.cdist(x, y, p=1.0),
+           lambda x, y: x.norm(p=3), lambda x, y: torch.linalg.vector_norm(x, 0, dim=1),
+           lambda x, y: torch.einsum("ii,ij->ij", x[:, :3], y), lambda x, y: x.prod(1),
+           lambda x, y: x.cumprod(1), lambda x, y: torch.cummax(x, 1)[1],
+           lambda x, y: torch.cummin(x, 0)[0], lambda x, y: F.bilinear(
+               x, y, x[:2].new_ones(2, 4, 4)),
+           lambda x, y: x.unfold(1, 2, 2), lambda x, y: x.t().as_strided((3, 2), (2, 3), 1),
+           lambda x, y: x.masked_scatter(x > 0, y), lambda x, y: x.masked_scatter(
+               (x[:, :1] > 0).expand_as(x), y), lambda x, y: x.slice_scatter(y[:, :2], 1, 0, 3, 2),
+           lambda x, y: torch.addbmm(x[0], x[None].mT, y[None])], x, y)
 
 
 def test_types_are_promoted():
@@ -90,6 +120,52 @@ def test_fourier(mesh):
            lambda x: fft.fft(fft.fft(x, dim=-1), dim=1).real, lambda x: fft.rfft(x, norm="ortho").abs(),
            lambda x: fft.irfft(fft.rfft(x), n=5), lambda x: fft.irfft2(fft.rfft2(x) * 2, s=(6, 5)),
            lambda x: fft.ifft(x + 0j, dim=1).imag], x, mesh=mesh)
+
+
+def test_complex_numbers():
+    real, fft, x, y = torch.view_as_real, torch.fft, randn(2, 4, 6), randn(2, 4, 6, seed=1)
+    z = lambda f: lambda x, y: real(f(torch.complex(x, y), torch.complex(y, x)))
+
+    def filtered(x, y):
+        kept = fft.rfft(x, dim=1)
+        result = torch.zeros_like(kept)
+        result[:, :2] = kept[:, :2] * 2
+        return fft.irfft(result, n=4, dim=1)
+
+    check([z(lambda a, b: a / b), z(lambda a, b: a @ b.mT), z(lambda a, b: torch.sub(a, b, alpha=2)),
+           z(lambda a, b: torch.cat([a, b.sum(1, keepdim=True)], 1)), z(lambda a, b: a ** -2),
+           z(lambda a, b: torch.stack(a.unbind(1)) * 1j + 2), z(lambda a, b: 3 / b - a.log()),
+           z(lambda a, b: torch.where(a.real > 0, a, 0)), z(lambda a, b: torch.roll(-a, 1, 2)),
+           z(lambda a, b: torch.einsum("bij,bkj->bik", a, b)), z(lambda a, b: a * torch.exp(
+               1j * torch.arange(6.0))), lambda x, y: fft.fftshift(fft.fft2(x)).imag, filtered,
+           lambda x, y: fft.fft(x).angle().cos(), lambda x, y: x * fft.fftfreq(6)], x, y)
+
+
+def test_resampling():
+    def by(**options):
+        return lambda x: F.interpolate(x, **options)
+
+    check([by(scale_factor=2), by(size=(4, 9)), by(size=(4, 9), mode="nearest-exact"),
+           by(size=(12, 10), mode="bilinear"), by(scale_factor=1.7, mode="bilinear"),
+           by(size=(5, 14), mode="bicubic", align_corners=True),
+           by(size=(5, 14), mode="bilinear", antialias=True),
+           lambda x: F.interpolate(x[:, :, 0], size=20, mode="linear"),
+           lambda x: F.adaptive_avg_pool2d(x, (4, 3)), lambda x: F.avg_pool2d(x, 3, 2, 1),
+           lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+           lambda x: F.avg_pool2d(x, 2, divisor_override=3), lambda x: F.max_pool2d(x, 3, 2, 1),
+           lambda x: F.max_pool2d(x, 3, 1, dilation=2), lambda x: F.pad(x[0], (2, 1), mode="circular"),
+           lambda x: F.pad(x, (2, 1, 0, 3), mode="reflect"), lambda x: F.pad(x[0], (1, 2),
+                                                                             mode="replicate"),
+           lambda x: F.local_response_norm(x, 3)], randn(2, 6, 9, 7))
+
+
+@pytest.mark.parametrize("options", [
+    {"stride": 2}, {"stride": 3, "padding": 2, "output_padding": 1, "dilation": 2},
+    {"groups": 3, "stride": (1, 2)}, {"groups": 6}], ids=str)
+def test_transposed_convolution(options):
+    w, b, x = randn(6, 2, 2, 3), randn(2 * options.get("groups", 1), seed=1), randn(2, 6, 5, 4)
+    check([lambda x, w, b: F.conv_transpose2d(x, w, b, **options),
+           lambda x, w, b: F.conv_transpose2d(x[0], w, **options)], x, w, b)
 
 
 @pytest.mark.parametrize("groups, out", [(2, 6), (3, 3), (6, 12)])
@@ -127,7 +203,11 @@ class Constants(nn.Module):
         y = x[:, index]
         joined = torch.cat([x, y], 1)
         padded = F.pad(joined, (0, 0, 0, 2 * x.shape[1] - joined.shape[1]))
-        return y.sum(1), padded.split_with_sizes((4, 4), 1)[1], x * self.n.item(), x[self.mask]
+        often = x.repeat_interleave(self.mask[0].long() * 2, 1), x.repeat_interleave(self.n, 2)
+        picked = x.masked_select(self.mask[:, :, None].expand(1, 4, 6))
+        best = x[:, torch.tensor([1.0, 4, 3, 2]).topk(2)[1]]
+        return (y.sum(1), padded.split_with_sizes((4, 4), 1)[1], x * self.n.item(), x[self.mask],
+                *often, picked, best)
 
 
 def test_shapes_from_constants():
@@ -163,5 +243,3 @@ def test_positions_out_of_range():
             plan.run(x, y, torch.tensor([0, 6]))
     with pytest.raises(ImportFailed, match="index 6 is out of range"):
         import_module(Call(lambda x, y: x.index_copy(0, torch.tensor([0, 6]), y)), (x, y))
-    with pytest.raises(ImportFailed, match="a shift by a tensor"):
-        import_module(Call(lambda i: i << i), (torch.arange(3),))

@@ -18,10 +18,13 @@ from . import (  # noqa: F401 (they register handlers)
     ops_elementwise,
     ops_layers,
     ops_loss,
+    ops_numbers,
     ops_reduce,
+    ops_resize,
     ops_scatter,
     ops_shape,
     ops_trigonometric,
+    ops_windows,
 )
 from .convert import Convert, covers, has_handler
 from .emit import emit

@@ -15,7 +15,8 @@ from . import forms
 from .errors import Diagnostic, ImportFailed, Uncovered
 from .export import Exported
 from .forms import Dense, Diagonal
-from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node, Write
+from .functionalize import written_arguments
+from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node, Write, numel
 from .locations import Locations
 from .specialise import is_symbolic
 
@@ -53,7 +54,7 @@ def has_handler(target, is_complex: bool = False) -> bool:
     base = name.split(".")[0]
     if is_complex:
         from . import ops_complex
-        return base in ops_complex.OPERATIONS
+        return ops_complex.covers(base)
     return target is operator.getitem or name in HANDLERS or base in HANDLERS or \
         name in _IGNORED | FACTORIES | _LIKE
 
@@ -207,6 +208,8 @@ class Convert:
             self.undetermined[node] = self.undetermined[sources[0]] if sources else node
             return None
         self._check_determined(node)
+        if written_arguments(node):
+            raise Uncovered(f"a write by operation {_display(target)} is not covered")
         if target is operator.getitem:
             source = self.values[node.args[0]]
             return None if source is None else source[node.args[1]]
@@ -236,11 +239,12 @@ class Convert:
                 result.thunk = self._thunk(target, args, kwargs)
         return result
 
-    @staticmethod
-    def _handler(target, name):
+    def _handler(self, target, name):
         handler = HANDLERS.get(name) or HANDLERS.get(name.split(".")[0])
         if handler is None:
-            raise Uncovered(f"operation {_display(target)} is not covered")
+            needs = self.fx.meta.get("needs")
+            raise Uncovered(f"operation {_display(target)} is not covered" +
+                            (f": it needs {needs}" if needs else ""))
         return handler
 
     def _thunk(self, target, args, kwargs):
@@ -262,12 +266,14 @@ class Convert:
     # Folding.
 
     def _fold(self, node, target, name, args, kwargs):
-        if "val" not in node.meta or not isinstance(node.meta["val"], torch.Tensor):
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            return self._fold_several(node.meta["val"], target, args, kwargs)
+        if not isinstance(node.meta.get("val"), torch.Tensor):
             return None
         nodes = [a for a in _leaves(args, kwargs) if isinstance(a, Node)]
         if name.startswith("to.") and nodes[0].dtype == element_type(node.meta["val"].dtype):
             return nodes[0]
-        if name in FACTORIES:
+        if name in FACTORIES or not nodes and _is_function(target):
             form = self._factory(target, name, args, kwargs)
         elif name in _LIKE:
             # The operand gives only its shape and type.
@@ -297,6 +303,17 @@ class Convert:
         result.recipe = lambda: self._unfolded(node, target, name, args, kwargs, loc, position)
         return result
 
+    def _fold_several(self, values, target, args, kwargs):
+        """The results of an operation on small values."""
+        nodes = [a for a in _leaves(args, kwargs) if isinstance(a, Node)]
+        if not nodes or not all(isinstance(n.form, Dense) and n.form.tensor.device.type == "cpu" and
+                                numel(n.shape) <= forms.SMALL for n in nodes):
+            return None
+        own = lambda a: a.form.tensor.expand(a.shape) if isinstance(a, Node) else a
+        results = target(*_map(args, own), **_map(kwargs, own))
+        return [self.build.static(forms.compress(r), v.shape, element_type(v.dtype))
+                for r, v in zip(results, values)]
+
     def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Node | None:
         """The operation itself, for a value that is better computed by the program."""
         self.fx, self.build.loc, self.build.position = node, loc, position
@@ -315,7 +332,9 @@ class Convert:
             fill = {"zeros": 0, "ones": 1, "empty": 0}.get(base)
             fill = args[1] if fill is None else fill
             return Dense(torch.full((1,) * len(shape), fill, dtype=self.fx.meta["val"].dtype))
-        value = target(*args, **kwargs, device="cpu")
+        if any(a.name == "device" for a in target._schema.arguments):
+            kwargs["device"] = "cpu"
+        value = target(*args, **kwargs)
         return forms.compress(value) if value.numel() <= 1 << 22 else Dense(value)
 
     def _fold_select(self, name, args):
@@ -393,6 +412,14 @@ _RESHAPES = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten
              "view_copy", "_reshape_alias"}
 _POINTWISE = {"_to_copy", "to", "type_as", "__and__", "__or__", "__xor__", "where", "masked_fill",
               "rsub", "square", "clip", "clamp"}
+#: PyTorch's parts of operations that are operations themselves; with other names, or the same.
+_PRIMS = {"convert_element_type": "_to_copy"} | {n: n for n in (
+    "abs", "acos", "add", "amax", "amin", "asin", "atan", "atan2", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "ceil", "cos", "cosh", "eq", "erf", "erfc", "exp", "exp2",
+    "expm1", "floor", "fmax", "fmin", "fmod", "ge", "gt", "le", "log", "log10", "log1p", "log2",
+    "lt", "maximum", "minimum", "mul", "ne", "neg", "pow", "prod", "reciprocal", "remainder",
+    "round", "rsqrt", "sign", "signbit", "sin", "sinh", "sqrt", "sub", "sum", "tan", "tanh",
+    "trunc", "where")}
 FACTORIES = {
     "arange.default", "arange.start", "arange.start_step", "zeros.default", "ones.default",
     "full.default", "empty.memory_format", "linspace.default", "scalar_tensor.default",
@@ -411,7 +438,17 @@ def element_type(dtype: torch.dtype) -> str:
 def operation_name(target) -> str:
     """add.Tensor for torch.ops.aten.add.Tensor."""
     name = str(target)
+    if name.startswith("prims."):
+        base = name.split(".")[1]
+        return f"{_PRIMS.get(base, base)}.default" if base in _PRIMS else name
     return name.removeprefix("aten.")
+
+
+def _is_function(target) -> bool:
+    """Whether the result depends on the arguments alone."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and not schema.is_mutable and \
+        torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _display(target) -> str:

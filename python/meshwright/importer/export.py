@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .decompose import take_apart
 from .errors import Diagnostic, ImportFailed
 from .functionalize import functionalize, written_placeholders, writes_to_arguments
 from .locations import Locations, is_model_file
-from .regions import inline_regions, take_apart
+from .regions import inline_regions
 from .specialise import specialise
 from .writes import remove_writes
 

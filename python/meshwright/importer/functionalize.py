@@ -50,6 +50,16 @@ def functionalize(program, kinds) -> dict[str, torch.fx.Node]:
     return {key: write for key, (_, write) in writes.items()}
 
 
+def functional_graph(graph: torch.fx.Graph) -> bool:
+    """Rewrites the writes to values of a graph without names; whether all writes are covered."""
+    if not any(written_arguments(node) for node in graph.nodes):
+        return True
+    rewrite = _Functionalize(graph, {})
+    rewrite.run()
+    graph.eliminate_dead_code()
+    return not rewrite.errors
+
+
 def written_arguments(node) -> list[torch.fx.Node]:
     """The operands that an operation writes to."""
     schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Complex numbers, as pairs of real ones: some models write rotary embeddings with them."""
+"""Complex numbers, as pairs of real ones: rotary embeddings and Fourier transforms have them."""
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,9 @@ from .convert import HANDLERS, Convert
 from .errors import Uncovered
 from .forms import Dense
 from .graph import TORCH_DTYPES, Node
+from .ops_layers import product
 from .ops_shape import select_index
+from .ops_trigonometric import atan2
 
 
 @dataclass
@@ -25,50 +27,187 @@ def constant(c: Convert, tensor: torch.Tensor) -> Complex:
     return Complex(*(c.build.static(Dense(p.contiguous()), tensor.shape, dtype) for p in parts))
 
 
-_VIEWS = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten",
-          "permute", "transpose", "t", "mT", "expand", "slice", "select", "clone", "contiguous",
-          "alias", "detach", "lift_fresh_copy", "index_select", "index", "narrow", "movedim"}
-
-OPERATIONS = _VIEWS | {"view_as_complex", "view_as_real", "polar", "complex", "real", "imag", "conj",
-                       "_conj", "conj_physical", "_conj_physical", "_to_copy", "to", "add", "sub",
-                       "mul", "abs", "_fft_c2c", "_fft_r2c", "_fft_c2r"}
+#: Operations on each part alone, and which of their arguments are complex (or real) values.
+_PARTWISE = dict.fromkeys(
+    ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "permute",
+     "transpose", "t", "mT", "numpy_T", "expand", "expand_as", "broadcast_to", "slice", "select",
+     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "index_select",
+     "index", "gather", "narrow", "movedim", "roll", "flip", "repeat", "repeat_interleave", "tile",
+     "split", "split_with_sizes", "chunk", "tensor_split", "unbind", "cat", "concat", "stack",
+     "triu", "tril", "diagonal", "sum", "mean", "cumsum", "neg", "zeros_like", "new_zeros",
+     "unfold", "diff", "as_strided"), (0,))
+_PARTWISE |= {"where": (1, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1), "copy": (0, 1),
+              "fill": (1,), "masked_fill": (0, 2), "constant_pad_nd": (0, 2), "index_put": (0, 2),
+              "index_copy": (0, 3), "index_add": (0, 3)}
 
 
 def convert(c: Convert, name: str, args, kwargs):
     base = name.split(".")[0]
-    if base in _VIEWS:
-        handler = HANDLERS.get(name) or HANDLERS[base]
-        return Complex(*(handler(c, p, *args[1:], **kwargs) for p in (args[0].real, args[0].imag)))
-    build = c.build
-    if base == "view_as_complex":
-        return Complex(*(select_index(c, args[0], -1, i) for i in (0, 1)))
-    if base == "view_as_real":
-        z = args[0]
-        return build.concat([build.reshape(p, (*p.shape, 1)) for p in (z.real, z.imag)],
-                            z.real.rank)
-    if base == "polar":
-        size, angle = args
-        return Complex(build.binary("mul", size, build.unary("cos", angle)),
-                       build.binary("mul", size, build.unary("sin", angle)))
-    if base == "complex":
-        return Complex(*args)
-    if base in ("real", "imag"):
-        return getattr(args[0], base)
-    if base in ("conj", "_conj", "conj_physical", "_conj_physical"):
-        return Complex(args[0].real, build.unary("neg", args[0].imag))
-    if base in ("_to_copy", "to"):
-        if isinstance(args[0], Complex):
-            return Complex(*(build.cast(p, c.dtype) for p in (args[0].real, args[0].imag)))
-        return Complex(build.cast(args[0], c.dtype),
-                       build.broadcast(build.scalar(0, c.dtype), args[0].shape))
-    if base == "abs":
-        squares = [build.binary("mul", p, p) for p in (args[0].real, args[0].imag)]
-        return build.unary("sqrt", build.binary("add", *squares))
-    if base.startswith("_fft"):
-        return _fourier(c, base, *args)
-    if base in ("add", "sub", "mul"):
-        return _arithmetic(c, base, *args[:2])
-    raise Uncovered(f"operation aten.{name} on complex numbers is not covered")
+    if base in _PARTWISE:
+        return _by_parts(c, name, args, kwargs)
+    if base not in _OPERATIONS:
+        needs = c.fx.meta.get("needs")
+        raise Uncovered(f"operation aten.{name} on complex numbers is not covered" +
+                        (f": it needs {needs}" if needs else ""))
+    return _OPERATIONS[base](c, *args, **kwargs)
+
+
+def covers(base: str) -> bool:
+    return base in _PARTWISE or base in _OPERATIONS
+
+
+def _by_parts(c: Convert, name: str, args, kwargs):
+    handler = HANDLERS.get(name) or HANDLERS[name.split(".")[0]]
+    values = _PARTWISE[name.split(".")[0]]
+
+    def part(x, attribute):
+        if isinstance(x, (list, tuple)):
+            return [part(y, attribute) for y in x]
+        if isinstance(x, (Complex, complex)):
+            return getattr(x, attribute)
+        if attribute == "real" or x is None:
+            return x
+        return c.build.broadcast(c.build.scalar(0, x.dtype), x.shape) if isinstance(x, Node) else 0
+
+    def run(attribute):
+        own = [part(a, attribute) if i in values else a for i, a in enumerate(args)]
+        result = handler(c, *own, **kwargs)
+        return _shaped(c, result) if isinstance(result, Node) else result
+
+    real, imag = run("real"), run("imag")
+    return Complex(real, imag) if isinstance(real, Node) else \
+        [Complex(*parts) for parts in zip(real, imag)]
+
+
+def _shaped(c: Convert, x: Node) -> Node:
+    return c.build.broadcast(c.build.cast(x, c.dtype), c.shape)
+
+
+def _operand(c: Convert, x) -> Complex:
+    """A tensor or a number as a complex one, in the result's type."""
+    if not isinstance(x, (Complex, complex)):
+        x = Complex(x, 0.0)
+    return Complex(c.operand(x.real, c.dtype), c.operand(x.imag, c.dtype))
+
+
+def _is_real(x) -> bool:
+    return not isinstance(x, (Complex, complex))
+
+
+def _sum(c: Convert, a, b, *, alpha=1, op="add"):
+    if alpha != 1:
+        b = _product(c, b, alpha)
+    a, b = _operand(c, a), _operand(c, b)
+    return Complex(*(_shaped(c, c.build.binary(op, *parts))
+                     for parts in ((a.real, b.real), (a.imag, b.imag))))
+
+
+def _multiply(c: Convert, combine, a, b):
+    """By four real products; by two, where one factor is real."""
+    if _is_real(a) or _is_real(b):
+        real, z = (a, b) if _is_real(a) else (b, a)
+        real, z = c.operand(real, c.dtype), _operand(c, z)
+        ordered = (lambda p: (real, p)) if _is_real(a) else (lambda p: (p, real))
+        return Complex(combine(*ordered(z.real)), combine(*ordered(z.imag)))
+    a, b = _operand(c, a), _operand(c, b)
+    return Complex(
+        c.build.binary("sub", combine(a.real, b.real), combine(a.imag, b.imag)),
+        c.build.binary("add", combine(a.real, b.imag), combine(a.imag, b.real)))
+
+
+def _product(c: Convert, a, b):
+    z = _multiply(c, lambda x, y: c.build.binary("mul", x, y), a, b)
+    shape = c.shape
+    return Complex(*(c.build.broadcast(p, shape) for p in (z.real, z.imag)))
+
+
+def _matmul(c: Convert, a, b):
+    z = _multiply(c, lambda x, y: product(c, x, y), a, b)
+    return Complex(_shaped(c, z.real), _shaped(c, z.imag))
+
+
+def _quotient(c: Convert, a, b, **options):
+    if options.get("rounding_mode") is not None:
+        raise Uncovered("a rounded division of complex numbers is not covered")
+    if _is_real(b):
+        z, b = _operand(c, a), c.operand(b, c.dtype)
+        return Complex(*(_shaped(c, c.build.binary("div", p, b)) for p in (z.real, z.imag)))
+    b, binary = _operand(c, b), c.build.binary
+    # Both parts over the larger one: the square neither overflows nor vanishes.
+    size = binary("maximum", *(c.build.unary("abs", p) for p in (b.real, b.imag)))
+    small = Complex(binary("div", b.real, size), binary("div", b.imag, size))
+    square = binary("add", *(binary("mul", p, p) for p in (small.real, small.imag)))
+    below = binary("mul", square, size)
+    inverse = Complex(binary("div", small.real, below),
+                      c.build.unary("neg", binary("div", small.imag, below)))
+    return _product(c, a, inverse)
+
+
+def _power(c: Convert, z, exponent):
+    if not isinstance(exponent, (int, float)) or exponent != int(exponent) or \
+            not 1 <= abs(exponent) <= 8:
+        raise Uncovered(f"a power {exponent} of complex numbers is not covered; expected an "
+                        "integer from -8 to 8 other than 0")
+    result = z
+    for _ in range(int(abs(exponent)) - 1):
+        result = _product(c, result, z)
+    return result if exponent > 0 else _quotient(c, 1.0, result)
+
+
+def _polar(c: Convert, size, angle):
+    return Complex(c.build.binary("mul", size, c.build.unary("cos", angle)),
+                   c.build.binary("mul", size, c.build.unary("sin", angle)))
+
+
+def _view_as_real(c: Convert, z):
+    return c.build.concat([c.build.reshape(p, (*p.shape, 1)) for p in (z.real, z.imag)],
+                          z.real.rank)
+
+
+def _to_copy(c: Convert, x, *args, **kwargs):
+    wanted = c.fx.meta["val"].dtype
+    if not wanted.is_complex:
+        return c.build.cast(x.real, c.dtype)
+    z = _operand(c, x)
+    return Complex(z.real, c.build.broadcast(z.imag, z.real.shape))
+
+
+def _size(c: Convert, z):
+    squares = [c.build.binary("mul", p, p) for p in (z.real, z.imag)]
+    return c.build.unary("sqrt", c.build.binary("add", *squares))
+
+
+def _logarithm(c: Convert, z):
+    return Complex(c.build.unary("log", _size(c, z)), _angle(c, z))
+
+
+def _angle(c: Convert, z):
+    return c.build.cast(atan2(c, z.imag, z.real), c.dtype)
+
+
+def _make(c: Convert, *args, **kwargs):
+    value = c.fx.target(*args, **{k: v for k, v in kwargs.items() if k != "device"}, device="cpu")
+    return constant(c, value)
+
+
+_OPERATIONS = {
+    "add": _sum, "sub": lambda c, a, b, alpha=1: _sum(c, a, b, alpha=alpha, op="sub"),
+    "rsub": lambda c, a, b, alpha=1: _sum(c, b, a, alpha=alpha, op="sub"),
+    "mul": _product, "div": _quotient, "pow": _power, "matmul": _matmul, "mm": _matmul,
+    "bmm": _matmul, "mv": _matmul, "dot": _matmul, "square": lambda c, z: _product(c, z, z),
+    "reciprocal": lambda c, z: _quotient(c, 1.0, z), "polar": _polar,
+    "exp": lambda c, z: _polar(c, c.build.unary("exp", z.real), z.imag), "log": _logarithm,
+    "abs": _size, "angle": _angle, "complex": lambda c, x, y: Complex(x, y),
+    "real": lambda c, z: z.real, "imag": lambda c, z: z.imag, "view_as_real": _view_as_real,
+    "view_as_complex": lambda c, x: Complex(*(select_index(c, x, -1, i) for i in (0, 1))),
+    "_to_copy": _to_copy, "to": _to_copy, "scalar_tensor": _make, "full": _make,
+    "zeros": _make, "ones": _make,
+}
+for _name in ("conj", "_conj", "conj_physical", "_conj_physical"):
+    _OPERATIONS[_name] = lambda c, z: Complex(z.real, c.build.unary("neg", z.imag))
+_OPERATIONS["resolve_conj"] = _OPERATIONS["resolve_neg"] = lambda c, z: z
+for _name in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
+    _OPERATIONS[_name] = lambda c, x, *rest, _name=_name: _fourier(c, _name, x, *rest)
 
 
 def _fourier(c: Convert, base: str, x, dims, normalization, last):
@@ -121,23 +260,3 @@ def _transform(c: Convert, x: Complex, dim: int, size: int, forward: bool, half:
     result = combine("sub", product(x.real, cos), product(x.imag, sin))
     return Complex(result, None if real else
                    combine("add", product(x.real, sin), product(x.imag, cos)))
-
-
-def _arithmetic(c: Convert, op: str, a, b):
-    build, dtype = c.build, c.dtype
-    if op == "mul" and not all(isinstance(x, (Complex, complex)) for x in (a, b)):
-        z, factor = (a, b) if isinstance(a, Complex) else (b, a)
-        factor = c.operand(factor, dtype)
-        return Complex(build.binary("mul", z.real, factor), build.binary("mul", z.imag, factor))
-
-    def parts(x):
-        if not isinstance(x, (Complex, complex)):
-            x = Complex(x, 0.0)
-        return Complex(*(build.broadcast(c.operand(p, dtype), c.shape) for p in (x.real, x.imag)))
-
-    a, b = parts(a), parts(b)
-    if op != "mul":
-        return Complex(build.binary(op, a.real, b.real), build.binary(op, a.imag, b.imag))
-    mul = lambda x, y: build.binary("mul", x, y)
-    return Complex(build.binary("sub", mul(a.real, b.real), mul(a.imag, b.imag)),
-                   build.binary("add", mul(a.real, b.imag), mul(a.imag, b.real)))

@@ -186,34 +186,6 @@ def relu6(c, x):
     return binary(c, "minimum", relu(c, x), 6)
 
 
-@aten("pow")
-def power(c, base, exponent):
-    if not isinstance(exponent, Node) and isinstance(base, Node):
-        x = c.operand(base, c.dtype)
-        if exponent == 0.5:
-            return c.build.unary("sqrt", x)
-        if exponent == -0.5:
-            return c.build.unary("rsqrt", x)
-        if exponent == -1:
-            return c.build.unary("reciprocal", x)
-        if exponent == int(exponent) and 1 <= exponent <= 8:
-            return _integer_power(c, x, int(exponent))
-    if c.dtype not in FLOATS:
-        raise Uncovered(f"pow on {c.dtype} with exponent {exponent} is not covered")
-    return binary(c, "pow", base, exponent)
-
-
-def _integer_power(c, x, exponent):
-    result, square = None, x
-    while True:
-        if exponent & 1:
-            result = square if result is None else c.build.binary("mul", result, square)
-        exponent >>= 1
-        if not exponent:
-            return result
-        square = c.build.binary("mul", square, square)
-
-
 @aten("square")
 def square(c, x):
     return c.build.binary("mul", x, x)
@@ -368,16 +340,6 @@ def logical_not(c, x):
     if c.dtype == "i1":
         return c.build.unary("not", c.operand(x, "i1"))
     return c.build.binary("sub", c.build.scalar(-1, x.dtype), x)
-
-
-@aten("bitwise_left_shift", "__lshift__", "bitwise_right_shift", "__rshift__")
-def shift(c, x, bits):
-    """By powers of two; PyTorch's right shift keeps the sign, as a division downward does."""
-    if isinstance(bits, Node) or not isinstance(x, Node) or not 0 <= bits < 31:
-        raise Uncovered(f"a shift by {'a tensor' if isinstance(bits, Node) else bits} is not "
-                        "covered; expected a number from 0 to 30")
-    is_left = "left" in c.fx.target.__name__ or "lshift" in c.fx.target.__name__
-    return binary(c, "mul" if is_left else "div", x, 1 << bits)
 
 
 @aten("where")

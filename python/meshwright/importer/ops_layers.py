@@ -8,9 +8,10 @@ import torch
 
 from .convert import Convert, aten
 from .errors import Uncovered
-from .graph import TORCH_DTYPES, Node, numel
+from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import binary, binary_scalar, wide
-from .ops_reduce import root_of_squares, variance
+from .ops_reduce import norm_of, root_of_squares, variance
+from .ops_shape import diagonal_of
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 
@@ -43,6 +44,8 @@ def product(c: Convert, a: Node, b: Node) -> Node:
     """torch.matmul."""
     if a.rank == 1 and b.rank == 1:
         return c.build.reduce("sum", c.build.binary("mul", a, b), [0], False)
+    if a.dtype not in FLOATS and a.rank > 1 and b.rank > 1:
+        return _integer_product(c, a, b)
     if b.rank == 1:
         column = product(c, a, c.build.reshape(b, (b.shape[0], 1)))
         return c.build.reshape(column, column.shape[:-1])
@@ -57,6 +60,13 @@ def product(c: Convert, a: Node, b: Node) -> Node:
     if a.shape[-1] == 1:  # an outer product
         return c.build.binary("mul", a, b)
     return c.build.matmul(a, b)
+
+
+def _integer_product(c, a, b):
+    rows = c.build.reshape(a, (*a.shape, 1))
+    columns = c.build.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+    products = c.build.binary("mul", rows, columns)
+    return c.build.reduce("sum", products, [products.rank - 2], False)
 
 
 @aten("matmul", "mm", "bmm", "mv", "dot")
@@ -79,9 +89,9 @@ def addmm(c, bias, a, b, *, beta=1, alpha=1):
 
 @aten("baddbmm", "addbmm")
 def baddbmm(c, bias, a, b, *, beta=1, alpha=1):
-    if c.fx.target.__name__.startswith("addbmm"):
-        raise Uncovered("addbmm is not covered")
     result = product(c, a, b)
+    if c.fx.target.__name__.startswith("addbmm"):
+        result = c.build.reduce("sum", result, [0], False)
     if alpha != 1:
         result = binary(c, "mul", result, alpha)
     if beta == 0:
@@ -123,8 +133,12 @@ def _labels(equation: str, operands):
 
 
 def _diagonal_free(c, x, labels):
-    if len(set(labels)) != len(labels):
-        raise Uncovered("einsum with a repeated index in one operand is not covered")
+    for label in set(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            x = diagonal_of(c, x, 0, first, second)
+            labels = [l for d, l in enumerate(labels) if d not in (first, second)] + [label]
     return x, labels
 
 
@@ -259,10 +273,10 @@ def rms_norm(c, x, shape, weight=None, eps=None):
 def group_norm(c, x, groups, weight=None, bias=None, eps=1e-5, *rest):
     flat = c.build.reshape(x, (x.shape[0], groups, numel(x.shape[1:]) // groups))
     result = c.build.reshape(layer_norm_node(c, flat, None, None, eps), x.shape)
-    return _per_channel(c, result, weight, bias)
+    return per_channel(c, result, weight, bias)
 
 
-def _per_channel(c, x, weight, bias):
+def per_channel(c, x, weight, bias):
     shape = (x.shape[1],) + (1,) * (x.rank - 2)
     if weight is not None:
         x = c.build.binary("mul", x, c.build.reshape(weight, shape))
@@ -281,7 +295,7 @@ def batch_norm(c, x, weight, bias, mean, variance, *rest):
     shape = (x.shape[1],) + (1,) * (x.rank - 2)
     centre = c.build.binary("sub", x, c.build.reshape(mean, shape))
     result = c.build.binary("mul", centre, c.build.reshape(scale, shape))
-    result = _per_channel(c, result, weight, bias)
+    result = per_channel(c, result, weight, bias)
     return [result, None, None] if native else result
 
 
@@ -291,7 +305,7 @@ def _batch_statistics(c, x, weight, bias, eps):
     mean, spread = c.build.reduce("mean", y, dims, True), variance(c, y, dims, 0, True)
     result = c.build.binary("mul", c.build.binary("sub", y, mean), _inverse_root(c, spread, eps))
     weight, bias = (None if p is None else wide(c, p) for p in (weight, bias))
-    result = c.build.cast(_per_channel(c, result, weight, bias), x.dtype)
+    result = c.build.cast(per_channel(c, result, weight, bias), x.dtype)
     return result, *(c.build.reshape(v, (x.shape[1],)) for v in (mean, spread))
 
 
@@ -308,106 +322,6 @@ def batch_norm_in_training(c, x, weight, bias, mean, variance, training, momentu
     return [result, own, _inverse_root(c, spread, eps), *running]
 
 
-# Convolutions: patches and a linear layer.
-
-@aten("conv1d", "conv2d", "conv3d", "convolution")
-def convolution(c, x, weight, bias=None, stride=1, padding=0, dilation=1, *rest):
-    spatial = weight.rank - 2
-    if c.fx.target.__name__.startswith("convolution"):
-        transposed, _, groups = rest
-        if transposed:
-            raise Uncovered("transposed convolution is not covered")
-    else:
-        groups = rest[0] if rest else 1
-    unbatched = x.rank == spatial + 1
-    if unbatched:
-        x = c.build.reshape(x, (1, *x.shape))
-    every = lambda v: [v] * spatial if isinstance(v, int) else \
-        list(v) * spatial if len(v) == 1 else list(v)
-    kernel, stride, dilation = list(weight.shape[2:]), every(stride), every(dilation)
-    if isinstance(padding, str):
-        total = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation)]
-        pads = [(t // 2, t - t // 2) for t in total]
-    else:
-        pads = [(p, p) for p in every(padding)]
-    x = _zero_padded(c, x, pads)
-    sizes = [(n - d * (k - 1) - 1) // s + 1
-             for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation)]
-    channels, out = x.shape[1], weight.shape[0]
-    if groups == channels and weight.shape[1] == 1 and groups == out and groups > 1:
-        result = _depthwise(c, x, weight, sizes, stride, dilation)
-        result = _per_channel(c, result, None, bias)
-    else:
-        patches = _patches(c, x, kernel, stride, dilation, sizes)
-        if groups == 1:
-            flat = c.build.reshape(weight, (out, channels * numel(kernel)))
-            result = c.build.linear(patches, flat, bias)
-        else:
-            result = _grouped(c, patches, weight, bias, groups)
-        result = c.build.transpose(result, [0, spatial + 1, *range(1, spatial + 1)])
-    return c.build.reshape(result, result.shape[1:]) if unbatched else result
-
-
-def _grouped(c, patches, weight, bias, groups):
-    """Of each group of channels a product of its own."""
-    *lead, features = patches.shape
-    out, tokens = weight.shape[0], numel(lead)
-    rows = c.build.reshape(patches, (tokens, groups, features // groups))
-    weight = c.build.reshape(weight, (groups, out // groups, features // groups))
-    result = c.build.matmul(c.build.transpose(rows, [1, 0, 2]), weight, transpose_rhs=True)
-    result = c.build.reshape(c.build.transpose(result, [1, 0, 2]), (*lead, out))
-    return result if bias is None else c.build.binary("add", result, bias)
-
-
-def _zero_padded(c, x, pads):
-    for dim, (before, after) in enumerate(pads, 2):
-        parts = []
-        for count in (before, after):
-            shape = x.shape[:dim] + (count,) + x.shape[dim + 1:]
-            parts.append(c.build.broadcast(c.build.scalar(0, x.dtype), shape) if count else None)
-        x = c.build.concat([p for p in (parts[0], x, parts[1]) if p is not None], dim)
-    return x
-
-
-def _window(c, x, offsets, sizes, stride, dilation):
-    """The elements that one position of the kernel meets."""
-    starts = [0, 0] + [o * d for o, d in zip(offsets, dilation)]
-    limits = [*x.shape[:2]] + [s + (n - 1) * t + 1 for s, n, t in zip(starts[2:], sizes, stride)]
-    return c.build.slice(x, starts, limits, [1, 1, *stride])
-
-
-def _patches(c, x, kernel, stride, dilation, sizes):
-    """[batch, positions..., channels * kernel elements]"""
-    batch, channels, spatial = x.shape[0], x.shape[1], len(kernel)
-    if kernel == stride and all(d == 1 for d in dilation):
-        limits = [batch, channels] + [n * k for n, k in zip(sizes, kernel)]
-        x = c.build.slice(x, [0] * x.rank, limits)
-        x = c.build.reshape(x, [batch, channels] + [v for p in zip(sizes, kernel) for v in p])
-        x = c.build.transpose(x, [0, *range(2, 2 + 2 * spatial, 2), 1,
-                                  *range(3, 3 + 2 * spatial, 2)])
-    else:
-        if numel(kernel) > 256:
-            raise Uncovered(f"a convolution whose kernel {kernel} has more than 256 elements and "
-                            f"differs from its stride {stride} is not covered")
-        windows = [_window(c, x, o, sizes, stride, dilation)
-                   for o in itertools.product(*map(range, kernel))]
-        windows = [c.build.reshape(w, (*w.shape, 1)) for w in windows]
-        x = c.build.concat(windows, 2 + spatial)
-        x = c.build.transpose(x, [0, *range(2, 2 + spatial), 1, 2 + spatial])
-    return c.build.reshape(x, (batch, *sizes, channels * numel(kernel)))
-
-
-def _depthwise(c, x, weight, sizes, stride, dilation):
-    result, kernel = None, weight.shape[2:]
-    for offsets in itertools.product(*map(range, kernel)):
-        taps = c.build.slice(weight, [0, 0, *offsets],
-                             [*weight.shape[:2], *(o + 1 for o in offsets)])
-        taps = c.build.reshape(taps, (weight.shape[0],) + (1,) * len(kernel))
-        term = c.build.binary("mul", _window(c, x, offsets, sizes, stride, dilation), taps)
-        result = term if result is None else c.build.binary("add", result, term)
-    return result
-
-
 # Attention. Masks are understood later, when the graph around is clean (lift_attention.py).
 
 @aten("scaled_dot_product_attention")
@@ -421,66 +335,17 @@ def attention(c, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, e
                         causal=bool(causal), scale=float(scale), soft_cap=None)
 
 
-# Pooling.
-
-@aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
-def adaptive_average(c, x, size):
-    spatial = len(size)
-    old = x.shape[x.rank - spatial:]
-    if any(n % m for n, m in zip(old, size)):
-        raise Uncovered(f"adaptive pooling from {list(old)} to {list(size)} is not covered: the "
-                        "new size does not divide the old one")
-    return _pooled(c, x, "mean", [n // m for n, m in zip(old, size)])
+@aten("bilinear")
+def bilinear(c, x, y, weight, bias=None):
+    result = einsum(c, "...i,oij,...j->...o", [x, weight, y])
+    return result if bias is None else c.build.binary("add", result, bias)
 
 
-@aten("avg_pool1d", "avg_pool2d")
-def average_pool(c, x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True,
-                 divisor_override=None):
-    if divisor_override is not None:
-        raise Uncovered(f"average pooling with divisor_override {divisor_override} is not covered; "
-                        "expected none")
-    return _pool(c, x, kernel, stride, padding)
-
-
-@aten("max_pool1d", "max_pool2d")
-def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
-    if any(d != 1 for d in ([dilation] if isinstance(dilation, int) else dilation)):
-        raise Uncovered(f"pooling with dilation {dilation} is not covered; expected 1")
-    return _pool(c, x, kernel, stride, padding)
-
-
-def _pool(c, x, kernel, stride, padding):
-    kind = "max" if c.fx.target.__name__.startswith("max") else "mean"
-    spatial = int(c.fx.target.__name__[len("avg_pool")])
-    every = lambda v: [v] * spatial if isinstance(v, int) else \
-        list(v) * spatial if len(v) == 1 else list(v)
-    kernel, padding = every(kernel), every(padding)
-    stride = every(stride) if isinstance(stride, int) or len(stride) else kernel
-    if stride != kernel or any(padding):
-        raise Uncovered(f"pooling by {kernel} with stride {stride} and padding {padding} is not "
-                        "covered; expected windows that do not overlap")
-    whole = [n // k * k for n, k in zip(x.shape[x.rank - spatial:], kernel)]
-    if [n // k for n, k in zip(whole, kernel)] != list(c.shape[x.rank - spatial:]):
-        raise Uncovered("pooling of incomplete windows is not covered")
-    x = c.build.slice(x, [0] * x.rank, [*x.shape[:x.rank - spatial], *whole])
-    return _pooled(c, x, kind, kernel)
-
-
-def _pooled(c, x, kind, kernel):
-    lead = x.rank - len(kernel)
-    shape = [*x.shape[:lead]]
-    for size, k in zip(x.shape[lead:], kernel):
-        shape += [size // k, k]
-    windows = c.build.reshape(x, shape)
-    return c.build.reduce(kind, windows, range(lead + 1, len(shape), 2), False)
-
-
-@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d",
-      "upsample_linear1d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
-def upsample(c, x, *args):
-    if c.shape != x.shape:
-        raise Uncovered(f"interpolation from {list(x.shape)} to {list(c.shape)} is not covered")
-    return x
+@aten("_cdist_forward")
+def distances(c, a, b, order, mode=None):
+    a = c.build.reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
+    b = c.build.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
+    return norm_of(c, wide(c, c.build.binary("sub", a, b)), order, [-1], False)
 
 
 @aten("_weight_norm")

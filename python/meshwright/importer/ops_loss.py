@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that compare scores of classes with labels."""
 from .convert import aten
-from .errors import Uncovered
 from .graph import FLOATS, Node
 from .ops_elementwise import wide
 from .ops_reduce import log_softmax
@@ -44,26 +43,43 @@ def cross_entropy_loss(c, x, labels, weight=None, reduction=_MEAN, ignored=-100,
     x, dim = wide(c, c.operand(x)), 0 if x.rank == 1 else 1
     if labels.dtype in FLOATS:
         return _against_probabilities(c, x, labels, dim, weight, reduction, smoothing)
-    if weight is not None and smoothing:
-        raise Uncovered("cross entropy with class weights and label smoothing is not covered; "
-                        "expected one of them")
+    is_weighted = weight is not None
     loss = c.build.make("cross_entropy", [x, labels], labels.shape, x.dtype, dim=dim,
-                        ignore_index=ignored, label_smoothing=smoothing or None)
-    weights = _weights(c, labels, _counted(c, labels, ignored), weight, x.dtype)
-    if weight is not None:
+                        ignore_index=ignored,
+                        label_smoothing=None if is_weighted else smoothing or None)
+    counted = _counted(c, labels, ignored)
+    weights = _weights(c, labels, counted, weight, x.dtype)
+    if is_weighted:
         loss = c.build.binary("mul", loss, weights)
+        if smoothing:
+            loss = _smoothed(c, x, dim, loss, counted, weight, smoothing)
     return _combine(c, loss, weights, reduction)
 
 
+def _smoothed(c, x, dim, loss, counted, weight, smoothing):
+    """Part of the loss is the weighted mean of the losses of all classes."""
+    others = c.build.binary("mul", log_softmax(c, x, dim), _of_classes(c, x, dim, weight))
+    others = c.build.unary("neg", c.build.reduce("sum", others, [dim], False))
+    others = c.build.select(counted, others, c.build.scalar(0, x.dtype))
+    share = lambda y, part: c.build.binary("mul", y, c.build.scalar(part, x.dtype))
+    return c.build.binary("add", share(loss, 1 - smoothing),
+                          share(others, smoothing / x.shape[dim]))
+
+
+def _of_classes(c, x, dim, weight):
+    """The weights of the classes, along their dimension."""
+    own = [n if d == dim else 1 for d, n in enumerate(x.shape)]
+    return c.build.reshape(c.build.cast(weight, x.dtype), own)
+
+
 def _against_probabilities(c, x, targets, dim, weight, reduction, smoothing):
-    if weight is not None:
-        raise Uncovered("cross entropy of probabilities with class weights is not covered; "
-                        "expected no weights")
     targets = c.build.cast(targets, x.dtype)
     if smoothing:
         targets = c.build.binary(
             "add", c.build.binary("mul", targets, c.build.scalar(1 - smoothing, x.dtype)),
             c.build.scalar(smoothing / x.shape[dim], x.dtype))
+    if weight is not None:
+        targets = c.build.binary("mul", targets, _of_classes(c, x, dim, weight))
     products = c.build.binary("mul", log_softmax(c, x, dim), targets)
     loss = c.build.unary("neg", c.build.reduce("sum", products, [dim], False))
     return _combine(c, loss, None, reduction)

@@ -3,9 +3,11 @@
 """ATen operations that combine the elements of dimensions: sums, extremes, norms, softmax."""
 import math
 
+import torch
+
 from .convert import aten
 from .errors import Uncovered
-from .graph import FLOATS, Node, numel
+from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import isinf, isnan, wide
 
 
@@ -117,13 +119,83 @@ def root_of_squares(c, x, dims, keep) -> Node:
 def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
     x = c.operand(x, c.dtype if dtype is None else None)
     dims = _dims(c, x, dims)
-    if order == 2 or order is None:
-        return root_of_squares(c, x, dims, bool(keep))
+    return norm_of(c, x, 2 if order is None else order, dims, bool(keep))
+
+
+def norm_of(c, x, order, dims, keep) -> Node:
+    """The sum of the powers of sizes, to the inverse power; largest, smallest and count too."""
+    dims = _dims(c, x, dims)
+    if order == 2:
+        return root_of_squares(c, x, dims, keep)
+    if order == 0:
+        other = c.build.compare("ne", x, c.build.scalar(0, x.dtype))
+        return c.build.reduce("sum", c.build.cast(other, x.dtype), dims, keep)
+    size = c.build.unary("abs", x)
     if order == 1:
-        return c.build.reduce("sum", c.build.unary("abs", x), dims, bool(keep))
-    if order in (math.inf, float("inf")):
-        return c.build.reduce("max", c.build.unary("abs", x), dims, bool(keep))
-    raise Uncovered(f"a vector norm of order {order} is not covered; expected 1, 2 or infinity")
+        return c.build.reduce("sum", size, dims, keep)
+    if order in (math.inf, -math.inf):
+        return c.build.reduce("max" if order > 0 else "min", size, dims, keep)
+    size = wide(c, size)
+    power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
+    return power(c.build.reduce("sum", power(size, order), dims, keep), 1 / order)
+
+
+@aten("prod")
+def prod(c, x, dim=None, keep=False, *, dtype=None):
+    """By halves."""
+    x = c.operand(x, c.dtype)
+    for d in sorted(_dims(c, x, dim), reverse=True):
+        rest = []
+        while x.shape[d] > 1:
+            size = x.shape[d]
+            if size % 2:
+                rest.append(c.build.slice_dim(x, d, size - 1, size))
+            halves = (c.build.slice_dim(x, d, i * (size // 2), (i + 1) * (size // 2))
+                      for i in (0, 1))
+            x = c.build.binary("mul", *halves)
+        for part in rest:
+            x = c.build.binary("mul", x, part)
+        if not x.shape[d]:
+            x = c.build.broadcast(c.build.scalar(1, x.dtype),
+                                  x.shape[:d] + (1,) + x.shape[d + 1:])
+    return c.build.reshape(x, c.shape)
+
+
+def _scan(c, x, dim, op, neutral):
+    """Each element combined with those before it, in steps of 1, 2, 4, ..."""
+    step, size = 1, x.shape[dim]
+    while step < size:
+        first = c.build.broadcast(c.build.scalar(neutral, x.dtype),
+                                  x.shape[:dim] + (step,) + x.shape[dim + 1:])
+        moved = c.build.concat([first, c.build.slice_dim(x, dim, 0, size - step)], dim)
+        x, step = c.build.binary(op, x, moved), 2 * step
+    return x
+
+
+@aten("cumprod")
+def cumprod(c, x, dim, *, dtype=None):
+    x = c.operand(x, c.dtype)
+    return _scan(c, x, dim % x.rank, "mul", 1) if x.rank else x
+
+
+@aten("cummax", "cummin")
+def cummax(c, x, dim):
+    """The extremes so far, and the last positions of theirs."""
+    if x.rank == 0 or x.dtype == "i1":
+        raise Uncovered(f"{c.fx.target.__name__} of {x.dtype} {list(x.shape)} is not covered")
+    kind, dim = c.fx.target.__name__[3:6], dim % x.rank
+    limits = (torch.finfo if x.dtype in FLOATS else torch.iinfo)(TORCH_DTYPES[x.dtype])
+    end = limits.min if kind == "max" else limits.max
+    if x.dtype in FLOATS:
+        end = -math.inf if kind == "max" else math.inf
+    values = _scan(c, x, dim, "maximum" if kind == "max" else "minimum", end)
+    steps = c.build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(x.shape)], "i64",
+                         dim=dim)
+    hit = c.build.compare("eq", x, values)
+    if x.dtype in FLOATS:  # NaN stays, and equals nothing
+        hit = c.build.binary("or", hit, isnan(c, x))
+    places = c.build.select(hit, steps, c.build.scalar(0, "i64"))
+    return [values, _scan(c, places, dim, "maximum", 0)]
 
 
 @aten("cumsum")

@@ -1,6 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that replace elements by index: writes to caches, and functions like them."""
+import torch
+
 from .convert import Convert, aten
 from .errors import Uncovered
 from .forms import Dense, written_out
@@ -115,6 +117,42 @@ def _masked(c, x, dim, mask, values, accumulate):
     if accumulate:
         value = c.build.binary("add", x, value)
     return c.build.select(mask, c.build.broadcast(value, x.shape), x)
+
+
+@aten("masked_scatter")
+def masked_scatter(c, x, mask, source):
+    """At the n-th true element the n-th element of `source`; by rows, where rows have one mask."""
+    shape, count = x.shape, 1
+    mask = c.build.broadcast(mask, shape)
+    narrow = mask.operands[0] if mask.op == "broadcast" else mask
+    if x.rank and narrow.shape[-1:] == (1,):
+        count = shape[-1]
+        mask = c.build.broadcast(narrow, (*shape[:-1], 1))
+    flat = c.build.reshape(mask, (numel(mask.shape),))
+    if numel(source.shape) % count or not numel(source.shape):
+        raise Uncovered(f"a source of {numel(source.shape)} elements for rows of {count} is not "
+                        "covered")
+    rows = c.build.reshape(c.build.cast(source, x.dtype), (numel(source.shape) // count, count))
+    place = c.build.unary("cumsum", c.build.cast(flat, "i64"), dim=0)
+    place = c.build.binary("sub", place, c.build.scalar(1, "i64"))
+    place = c.build.binary("maximum", place, c.build.scalar(0, "i64"))
+    taken = c.build.reshape(c.build.gather(rows, place, 0), shape)
+    return c.build.select(mask, taken, x)
+
+
+@aten("diagonal_scatter")
+def diagonal_scatter(c, x, source, offset=0, dim1=0, dim2=1):
+    dim1, dim2 = dim1 % x.rank, dim2 % x.rank
+    order = [d for d in range(x.rank) if d not in (dim1, dim2)] + [dim1, dim2]
+    moved = c.build.transpose(x, order)
+    rows, columns = moved.shape[-2:]
+    flat = c.build.reshape(moved, (*moved.shape[:-2], rows * columns))
+    at = max(offset, 0) + max(-offset, 0) * columns + \
+        torch.arange(source.shape[-1]) * (columns + 1)
+    result = place(c, flat, flat.rank - 1, c.build.static(Dense(at), at.shape, "i64"),
+                   c.build.cast(source, x.dtype))
+    return c.build.transpose(c.build.reshape(result, moved.shape),
+                             [order.index(d) for d in range(x.rank)])
 
 
 @aten("zero")

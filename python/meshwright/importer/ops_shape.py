@@ -167,26 +167,6 @@ def roll(c, x, shifts, dims=()):
     return x
 
 
-@aten("constant_pad_nd", "pad")
-def pad(c, x, padding, *args, value=0):
-    mode = "constant"
-    if args and isinstance(args[0], str):
-        mode, args = args[0], args[1:]
-    value = args[0] if args else value
-    if mode != "constant":
-        raise Uncovered(f"padding by {mode} is not covered; expected constant")
-    for i in range(len(padding) // 2):
-        dim, before, after = x.rank - 1 - i, padding[2 * i], padding[2 * i + 1]
-        x = c.build.slice_dim(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
-        parts = []
-        for count in (before, after):
-            shape = x.shape[:dim] + (max(0, count),) + x.shape[dim + 1:]
-            fill = c.build.broadcast(c.build.scalar(value or 0, x.dtype), shape)
-            parts.append(fill if count > 0 else None)
-        x = c.build.concat([p for p in (parts[0], x, parts[1]) if p is not None], dim)
-    return x
-
-
 @aten("diff")
 def diff(c, x, n=1, dim=-1, prepend=None, append=None):
     dim = dim % x.rank
@@ -207,21 +187,9 @@ def slice_scatter(c, x, source, dim=0, start=None, end=None, step=1):
         parts = [c.build.slice_dim(x, dim, 0, start), source,
                  c.build.slice_dim(x, dim, end, x.shape[dim])]
         return c.build.concat([p for p in parts if p.shape[dim]], dim)
-    return _interleave(c, x, source, dim, start, end, step)
-
-
-def _interleave(c, x, source, dim, start, end, step):
-    """Writes every `step`-th element: views the dimension as (groups, step)."""
-    size = x.shape[dim]
-    if size % step or end < size - step + start + 1 or start >= step:
-        raise Uncovered("a strided slice_scatter that does not cover its dimension is not covered")
-    grouped = x.shape[:dim] + (size // step, step) + x.shape[dim + 1:]
-    source = c.build.reshape(source, source.shape[:dim + 1] + (1,) + source.shape[dim + 1:])
-    x = c.build.reshape(x, grouped)
-    parts = [c.build.slice_dim(x, dim + 1, 0, start), source,
-             c.build.slice_dim(x, dim + 1, start + 1, step)]
-    joined = c.build.concat([p for p in parts if p.shape[dim + 1]], dim + 1)
-    return c.build.reshape(joined, c.shape)
+    rows = torch.arange(start, max(start, end), step)
+    return c.build.make("index_copy", [x, c.build.static(Dense(rows), rows.shape, "i64"), source],
+                        x.shape, x.dtype, dim=dim)
 
 
 @aten("select_scatter")
@@ -233,12 +201,12 @@ def select_scatter(c, x, source, dim, index):
     return c.build.concat([p for p in parts if p.shape[dim]], dim)
 
 
-@aten("copy", "copy_")
+@aten("copy")
 def copy(c, x, source, non_blocking=False):
     return c.build.cast(source, x.dtype)
 
 
-@aten("fill", "fill_")
+@aten("fill")
 def fill(c, x, value):
     return c.build.broadcast(c.operand(value, x.dtype), x.shape)
 
@@ -281,15 +249,19 @@ def triangle(c, x, offset=0):
 
 @aten("diagonal")
 def main_diagonal(c, x, offset=0, dim1=0, dim2=1):
-    dim1, dim2 = dim1 % x.rank, dim2 % x.rank
+    return diagonal_of(c, x, offset, dim1 % x.rank, dim2 % x.rank)
+
+
+def diagonal_of(c, x: Node, offset: int, dim1: int, dim2: int) -> Node:
+    """x[i, i + offset] along two dimensions, as the last dimension."""
     rest = [d for d in range(x.rank) if d not in (dim1, dim2)]
     x = c.build.transpose(x, rest + [dim1, dim2])
     rows, columns = x.shape[-2:]
-    count = c.shape[-1]
+    count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     start = offset if offset >= 0 else -offset * columns
     flat = c.build.reshape(x, x.shape[:-2] + (rows * columns,))
-    return c.build.slice_dim(flat, flat.rank - 1, start, start + (count - 1) * (columns + 1) + 1,
-                             columns + 1)
+    limit = start + (count - 1) * (columns + 1) + 1 if count else start
+    return c.build.slice_dim(flat, flat.rank - 1, start, limit, columns + 1)
 
 
 # By index.

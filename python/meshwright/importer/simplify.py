@@ -289,7 +289,7 @@ class _Simplify:
 
     @staticmethod
     def _without_neutral(node: Node):
-        """x + 0, x * 1, x and true, x or false; a choice that is known."""
+        """x + 0, x * 1, x and all bits, x or no bit; a choice that is known."""
         def known(x):
             while x.op == "broadcast":
                 x = x.operands[0]
@@ -301,7 +301,8 @@ class _Simplify:
             if condition is not None:
                 chosen = node.operands[1 if condition else 2]
                 return chosen if chosen.shape == node.shape else None
-        neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "and": True, "or": False}.get(node.op)
+        bits = True if node.dtype == "i1" else -1
+        neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "and": bits, "or": 0}.get(node.op)
         if neutral is None:
             return None
         # -0.0 + 0.0 is 0.0: of the zeros only one leaves every number as it is.

@@ -13,6 +13,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx.node import map_arg
 
+_aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ASSERTIONS = {"_assert_scalar", "_assert_async", "sym_constrain_range_for_size",
                "sym_constrain_range"}
@@ -59,8 +60,13 @@ class _Specialise:
             if node.op != "call_function":
                 continue
             symbolic = is_symbolic(node.meta.get("val"))
-            if symbolic and node.target is torch.ops.aten.index.Tensor:
+            if symbolic and node.target is _aten.masked_select.default and \
+                    node.args[0].meta["val"].shape == node.args[1].meta["val"].shape:
+                node.target, node.args = _aten.index.Tensor, (node.args[0], [node.args[1]])
+            if symbolic and node.target is _aten.index.Tensor:
                 self._number_masks(node)
+            elif symbolic and node.target is _aten.repeat_interleave.self_Tensor:
+                self._number_repeats(node)
             if _base(node) in _ASSERTIONS and not node.all_input_nodes:
                 self.graph.erase_node(node)
             elif symbolic and self._is_known(node):
@@ -94,9 +100,26 @@ class _Specialise:
                 continue
             for positions in torch.nonzero(self.known[index], as_tuple=True):
                 with self.graph.inserting_before(node):
-                    indices.append(self.graph.call_function(torch.ops.aten.clone.default, (index,)))
+                    indices.append(self.graph.call_function(_aten.clone.default, (index,)))
                 self._set(indices[-1], positions)
         node.args = (node.args[0], indices)
+
+    def _number_repeats(self, node):
+        """Each row as often as a number, which is known, says: rows by index."""
+        x, repeats, dim, *_ = *node.args, *([None] * (3 - len(node.args)))
+        dim = node.kwargs.get("dim", dim)
+        if not self._is_known(repeats):
+            return
+        with self.graph.inserting_before(node):
+            if dim is None:
+                dim, flat = 0, self.graph.call_function(_aten.flatten.using_ints, (x,))
+                with self.mode:
+                    flat.meta["val"] = x.meta["val"].flatten()
+                x = flat
+            rows = x.meta["val"].shape[dim]
+            index = self.graph.call_function(_aten.clone.default, (repeats,))
+        self._set(index, torch.repeat_interleave(self.known[repeats].expand(rows)))
+        node.target, node.args, node.kwargs = _aten.index_select.default, (x, dim, index), {}
 
     def _infer(self, node) -> bool:
         values = [n.meta.get("val") for n in node.all_input_nodes]

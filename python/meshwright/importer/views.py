@@ -43,6 +43,8 @@ def put_back(call, view, whole, value, piece=None):
         return call(_aten.slice_scatter.default, whole, value, *rest)
     if name == "select":
         return call(_aten.select_scatter.default, whole, value, *rest)
+    if name == "diagonal":
+        return call(_aten.diagonal_scatter.default, whole, value, *rest)
     if name == "narrow":
         dim, start, length = rest
         start %= before.shape[dim]

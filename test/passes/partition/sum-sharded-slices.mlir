@@ -57,7 +57,10 @@ func.func @strided(%x: tensor<2x12x8xf32> {nn.input = "x", dist.sharding = #dist
 // An index for each sequence of the batch: compared once a token, not once a feature.
 // CHECK-LABEL: @each(
 // CHECK-SAME: %[[X:.*]]: tensor<4x12x8xbf16> {{.*}}, %[[N:.*]]: tensor<4x1x1xi64>
-// CHECK: %[[P:.*]] = nn.reshape %[[N]] {{.*}} : (tensor<4x1x1xi64>) -> tensor<4x1x1x1xi64>
+// The lookup fails where an index is out of range.
+// CHECK: %[[T:.*]] = nn.iota dim 0 {dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<12xi64>
+// CHECK: %[[G:.*]] = nn.gather %[[T]], %[[N]] dim 0 {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>}
+// CHECK: %[[P:.*]] = nn.reshape %[[G]] {{.*}} : (tensor<4x1x1xi64>) -> tensor<4x1x1x1xi64>
 // CHECK: nn.compare eq %{{.*}}, %[[P]] {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {"ring"}, {}]>} : (tensor<12x1xi64>, tensor<4x1x1x1xi64>) -> tensor<4x1x12x1xi1>
 // CHECK: nn.reduce sum %{{.*}} dims [2] {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>} : (tensor<4x1x12x8xbf16>) -> tensor<4x1x8xbf16>
 // SPMD-LABEL: @each(

@@ -1,0 +1,73 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Takes operations without a handler apart by PyTorch's own decompositions."""
+import torch
+from torch._decomp import decomposition_table
+from torch._guards import detect_fake_mode
+from torch.utils import _pytree as pytree
+
+from .functionalize import functional_graph
+from .regions import replace
+
+
+def take_apart(graph: torch.fx.Graph, has_handler):
+    """Puts what PyTorch composes an operation of in its place, where it has no handler."""
+    values = [n.meta.get("val") for n in graph.nodes if n.op == "placeholder"]
+    mode, table = detect_fake_mode(values), None
+    for node in list(graph.nodes):
+        if node.op == "call_function" and hasattr(node.target, "_schema") and \
+                not has_handler(node.target, _is_complex(node)):
+            table = table or {op: function for op, function in decomposition_table.items()
+                              if not has_handler(op)}
+            inner, operands = _decomposed(node, mode, table, has_handler)
+            if inner is not None:
+                replace(graph, node, inner, operands)
+
+
+def _is_complex(node) -> bool:
+    values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    return any(isinstance(v, torch.Tensor) and v.dtype.is_complex for v in values)
+
+
+def _decomposed(node, mode, table, has_handler):
+    """(graph, operands) of the parts of an operation; (None, None) if PyTorch has none."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    flat, spec = pytree.tree_flatten((node.args, node.kwargs))
+    operands = [a for a in flat if isinstance(a, torch.fx.Node)]
+
+    def run(*tensors):
+        rest = iter(tensors)
+        args, kwargs = pytree.tree_unflatten(
+            [next(rest) if isinstance(a, torch.fx.Node) else a for a in flat], spec)
+        return node.target(*args, **kwargs)
+
+    try:
+        with mode:
+            inner = make_fx(run, decomposition_table=table)(*[n.meta["val"] for n in operands])
+    except Exception:  # PyTorch raises exceptions of any type: the node stays, and is reported
+        return None, None
+    inner = inner.graph
+    calls = [n for n in inner.nodes if n.op == "call_function"]
+    if any(n.target is node.target for n in calls) or \
+            any(n.op == "get_attr" for n in inner.nodes) or not functional_graph(inner):
+        return None, None
+    uncovered = _uncovered(inner, has_handler)
+    if uncovered:
+        node.meta["needs"] = uncovered[0]
+        return None, None
+    calls = [n for n in inner.nodes if n.op == "call_function"]
+    for call in calls:
+        call.meta.update({k: node.meta[k] for k in ("stack_trace", "nn_module_stack")
+                          if k in node.meta})
+    return inner, operands
+
+
+def _uncovered(graph, has_handler) -> list[str]:
+    """The operations that depend on an operand and cannot be read; others can be computed."""
+    dependent, found = set(), []
+    for node in graph.nodes:
+        if node.op == "placeholder" or not dependent.isdisjoint(node.all_input_nodes):
+            dependent.add(node)
+            if node.op == "call_function" and not has_handler(node.target, _is_complex(node)):
+                found.append(str(node.target))
+    return found
