@@ -366,7 +366,7 @@ def test_check_fails(module, x):
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.message.startswith("output '")
     assert "first in program order, the result of nn." in diagnostic.message
-    assert diagnostic.file.endswith("test_api.py") and diagnostic.line > 0
+    assert diagnostic.file.endswith("mlp.py") and diagnostic.line > 0
     assert set(error.value.differences) == set(model.outputs)
 
 
