@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/AxisSyntax.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
 #include "mlir/IR/Builders.h"
@@ -159,8 +160,7 @@ int MeshAttr::getAxisIndex(StringRef name) const {
 // Sharding
 //===----------------------------------------------------------------------===//
 
-/// axis-ref ::= string (`:` `(` integer `)` integer)?
-static FailureOr<AxisRefAttr> parseAxisRef(AsmParser &parser) {
+FailureOr<AxisRefAttr> dist::parseAxisRef(AsmParser &parser) {
   std::string name;
   int64_t pre = 1, size = 0;
   if (parser.parseString(&name))
@@ -176,7 +176,7 @@ static FailureOr<AxisRefAttr> parseAxisRef(AsmParser &parser) {
   return AxisRefAttr::get(parser.getContext(), name, pre, size);
 }
 
-static void printAxisRef(AsmPrinter &printer, AxisRefAttr axis) {
+void dist::printAxisRef(AsmPrinter &printer, AxisRefAttr axis) {
   printer << '"' << axis.getName() << '"';
   if (axis.getSubSize() != 0)
     printer << ":(" << axis.getPreSize() << ')' << axis.getSubSize();

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/AxisSyntax.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
 #include "mlir/IR/Builders.h"
@@ -23,19 +24,10 @@ using namespace meshwright::dist;
 static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
   SmallVector<Attribute> refs;
   auto parseOne = [&]() -> ParseResult {
-    std::string name;
-    int64_t pre = 1, size = 0;
-    if (parser.parseString(&name))
+    FailureOr<AxisRefAttr> axis = parseAxisRef(parser);
+    if (failed(axis))
       return failure();
-    if (succeeded(parser.parseOptionalColon())) {
-      SMLoc loc = parser.getCurrentLocation();
-      if (parser.parseLParen() || parser.parseInteger(pre) || parser.parseRParen() ||
-          parser.parseInteger(size))
-        return failure();
-      if (pre < 1 || size < 1)
-        return parser.emitError(loc, "part of axis \"") << name << "\": expected positive sizes";
-    }
-    refs.push_back(AxisRefAttr::get(parser.getContext(), name, pre, size));
+    refs.push_back(*axis);
     return success();
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseOne))
@@ -46,11 +38,8 @@ static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
 
 static void printAxes(OpAsmPrinter &printer, Operation *, ArrayAttr axes) {
   printer << '[';
-  llvm::interleaveComma(axes.getAsRange<AxisRefAttr>(), printer, [&](AxisRefAttr axis) {
-    printer << '"' << axis.getName() << '"';
-    if (axis.getSubSize() != 0)
-      printer << ":(" << axis.getPreSize() << ')' << axis.getSubSize();
-  });
+  llvm::interleaveComma(axes.getAsRange<AxisRefAttr>(), printer,
+                        [&](AxisRefAttr axis) { printAxisRef(printer, axis); });
   printer << ']';
 }
 
