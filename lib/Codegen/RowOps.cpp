@@ -17,13 +17,6 @@ static ArrayRef<int64_t> shapeOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getShape();
 }
 
-static int64_t product(ArrayRef<int64_t> sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes)
-    result *= size;
-  return result;
-}
-
 KernelRegion KernelRegion::of(rt::KernelOp launch) {
   KernelRegion region;
   for (Operation &op : launch.getOps())
@@ -61,7 +54,9 @@ static int64_t getReducedDims(Operation *op) {
   ArrayRef<int64_t> shape = shapeOf(op->getOperand(0));
   int64_t rank = shape.size();
   if (auto softmax = dyn_cast<nn::SoftmaxOp>(op))
-    return product(shape.drop_front(softmax.getDim() + 1)) == 1 ? rank - softmax.getDim() : 0;
+    return ShapedType::getNumElements(shape.drop_front(softmax.getDim() + 1)) == 1
+               ? rank - softmax.getDim()
+               : 0;
   auto reduce = dyn_cast<nn::ReduceOp>(op);
   if (!reduce)
     return 0;
@@ -88,7 +83,7 @@ int64_t getRowColumns(Operation *op) {
       columns *= shapeOf(reduce.getInput())[dim];
     return columns;
   }
-  return product(shapeOf(op->getOperand(0)).take_back(getReducedDims(op)));
+  return ShapedType::getNumElements(shapeOf(op->getOperand(0)).take_back(getReducedDims(op)));
 }
 
 bool isRowOp(Operation *op) {

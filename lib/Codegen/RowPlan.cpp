@@ -22,13 +22,6 @@ static ArrayRef<int64_t> shapeOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getShape();
 }
 
-static int64_t product(ArrayRef<int64_t> sizes) {
-  int64_t result = 1;
-  for (int64_t size : sizes)
-    result *= size;
-  return result;
-}
-
 //===----------------------------------------------------------------------===//
 // Reads
 //===----------------------------------------------------------------------===//
@@ -425,9 +418,9 @@ static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<in
   }
   RowPiece piece;
   piece.space = *space;
-  int64_t rows = product(piece.space.rows);
+  int64_t rows = ShapedType::getNumElements(piece.space.rows);
   for (auto [i, output] : llvm::enumerate(region.outputs)) {
-    int64_t count = product(shapeOf(output));
+    int64_t count = ShapedType::getNumElements(shapeOf(output));
     bool perRow = count == rows;
     if (!perRow && count != rows * columns) {
       reason = "outputs have different shapes";
@@ -447,7 +440,7 @@ static LogicalResult makeParts(const KernelRegion &region, const KernelTarget &t
   ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
   // Adds a part of the result, which begins at `starts`.
   auto add = [&](Value value, ArrayRef<int64_t> sizes, ArrayRef<int64_t> starts) {
-    if (product(sizes) == 0)
+    if (ShapedType::getNumElements(sizes) == 0)
       return success();
     RowPiece piece;
     piece.space = *splitShape(sizes, sizes.empty() ? 1 : sizes.back());
@@ -506,7 +499,7 @@ RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target) {
     if (isRowReduction(op))
       columns = std::max(columns, getRowColumns(op));
   }
-  if (llvm::any_of(region.outputs, [](Value v) { return product(shapeOf(v)) == 0; })) {
+  if (llvm::any_of(region.outputs, [](Value v) { return llvm::is_contained(shapeOf(v), 0); })) {
     result.plan.emplace();
     return result;
   }
@@ -514,10 +507,11 @@ RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target) {
   // shape is that of the largest outputs.
   int64_t most = 0;
   for (Value output : region.outputs)
-    most = std::max(most, product(shapeOf(output)));
+    most = std::max(most, ShapedType::getNumElements(shapeOf(output)));
   SmallVector<ArrayRef<int64_t>> shapes;
   for (Value output : region.outputs)
-    if (product(shapeOf(output)) == most && !llvm::is_contained(shapes, shapeOf(output)))
+    if (ShapedType::getNumElements(shapeOf(output)) == most &&
+        !llvm::is_contained(shapes, shapeOf(output)))
       shapes.push_back(shapeOf(output));
   for (ArrayRef<int64_t> shape : shapes) {
     SmallVector<int64_t, 3> choices;

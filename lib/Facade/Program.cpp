@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Facade/State.h"
+#include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/compose/Compose.h"
 #include "meshwright/passes/compose/Join.h"
@@ -49,22 +49,7 @@ std::string_view meshwright::toString(ElementType type) {
   return "";
 }
 
-size_t meshwright::getByteWidth(ElementType type) {
-  switch (type) {
-  case ElementType::F64:
-  case ElementType::I64:
-    return 8;
-  case ElementType::F32:
-  case ElementType::I32:
-    return 4;
-  case ElementType::BF16:
-  case ElementType::F16:
-    return 2;
-  case ElementType::I1:
-    return 1;
-  }
-  return 0;
-}
+size_t meshwright::getByteWidth(ElementType type) { return rt::sizeOf(getRuntimeType(type)); }
 
 static std::optional<ElementType> getElementType(mlir::Type type) {
   if (type.isF32())

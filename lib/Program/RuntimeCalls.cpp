@@ -59,13 +59,6 @@ static ArrayRef<int64_t> shapeOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getShape();
 }
 
-static int64_t product(ArrayRef<int64_t> sizes) {
-  int64_t count = 1;
-  for (int64_t size : sizes)
-    count *= size;
-  return count;
-}
-
 static int64_t codeOfOptional(Value value) { return value ? codeOf(value) : 0; }
 
 /// Appends an array of fixed length.
@@ -91,7 +84,7 @@ static Step getLinear(nn::LinearOp op) {
   Step step(op, "mw_rt_run_gemm");
   step.inputs = {op.getInput(), op.getWeight(), op.getBias()};
   step.descriptor = {codeOf(op.getInput()),
-                     product(input.drop_back()),
+                     ShapedType::getNumElements(input.drop_back()),
                      weight[inOut ? 1 : 0],
                      input.back(),
                      0,
@@ -147,7 +140,7 @@ static Step getEmbedding(nn::EmbeddingOp op) {
                      1,
                      table[0],
                      table[1],
-                     product(shapeOf(op.getIds())),
+                     ShapedType::getNumElements(shapeOf(op.getIds())),
                      nn::getTableRows(op).value_or(std::numeric_limits<int64_t>::max()),
                      op.getOffset() != nullptr,
                      codeOfOptional(op.getOffset())};
@@ -161,10 +154,10 @@ static Step getGather(nn::GatherOp op) {
   step.inputs = {op.getData(), op.getIndices(), Value()};
   step.descriptor = {codeOf(op.getData()),
                      codeOf(op.getIndices()),
-                     product(data.take_front(dim)),
+                     ShapedType::getNumElements(data.take_front(dim)),
                      data[dim],
-                     product(data.drop_front(dim + 1)),
-                     product(shapeOf(op.getIndices())),
+                     ShapedType::getNumElements(data.drop_front(dim + 1)),
+                     ShapedType::getNumElements(shapeOf(op.getIndices())),
                      data[dim],
                      0,
                      0};
@@ -178,9 +171,9 @@ static Step getTakeAlong(nn::TakeAlongOp op) {
   step.inputs = {op.getData(), op.getIndices()};
   step.descriptor = {codeOf(op.getData()),
                      codeOf(op.getIndices()),
-                     product(data.take_front(dim)),
+                     ShapedType::getNumElements(data.take_front(dim)),
                      data[dim],
-                     product(data.drop_front(dim + 1)),
+                     ShapedType::getNumElements(data.drop_front(dim + 1)),
                      shapeOf(op.getIndices())[dim]};
   return step;
 }
@@ -192,9 +185,9 @@ static Step getIndexCopy(nn::IndexCopyOp op) {
   step.inputs = {op.getData(), op.getIndices(), op.getSource()};
   step.descriptor = {codeOf(op.getData()),
                      codeOf(op.getIndices()),
-                     product(data.take_front(dim)),
+                     ShapedType::getNumElements(data.take_front(dim)),
                      data[dim],
-                     product(data.drop_front(dim + 1)),
+                     ShapedType::getNumElements(data.drop_front(dim + 1)),
                      shapeOf(op.getIndices()).front()};
   return step;
 }
@@ -406,8 +399,9 @@ static FailureOr<Step> getMask(dist::MaskPaddingOp op) {
   step.descriptor = {codeOf(op.getInput())};
   if (failed(appendAxes(op, step.descriptor, dist::getAxes(op.getAxes(), *mesh), *mesh)))
     return failure();
-  step.descriptor.append({product(shape.take_front(dim)), shape[dim],
-                          product(shape.drop_front(dim + 1)), int64_t(op.getSize()),
+  step.descriptor.append({ShapedType::getNumElements(shape.take_front(dim)), shape[dim],
+                          ShapedType::getNumElements(shape.drop_front(dim + 1)),
+                          int64_t(op.getSize()),
                           llvm::bit_cast<int64_t>(op.getValue().convertToDouble())});
   return step;
 }
@@ -442,10 +436,10 @@ static FailureOr<Step> getReorder(dist::ReorderOp op) {
   Step step(op, "mw_rt_run_reorder");
   step.inputs = {op.getInput()};
   step.descriptor = {codeOf(op.getInput()),
-                     product(shape.take_front(dim)),
+                     ShapedType::getNumElements(shape.take_front(dim)),
                      from.size,
                      shape[dim],
-                     product(shape.drop_front(dim + 1)),
+                     ShapedType::getNumElements(shape.drop_front(dim + 1)),
                      int64_t(from.order),
                      from.orderRanks,
                      int64_t(to.order),
