@@ -35,8 +35,7 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
 /// Returns true if the op reads and writes memory, because nothing is fused into it.
 static bool standsAlone(Operation *op) {
   return op->hasTrait<OpTrait::IsTerminator>() || dist::communicates(op) ||
-         op->hasTrait<dist::Product>() ||
-         isa<nn::EmbeddingOp>(op);
+         op->hasTrait<dist::Product>() || isa<dist::MatrixOpInterface>(op);
 }
 
 Value meshwright::skipViews(Value value) {
@@ -81,8 +80,8 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
         bytes += getTensorBytes(result.getType());
         isKernel = true;
       }
-    if (isa<nn::EmbeddingOp>(op)) {
-      // An embedding reads as many bytes as it writes: the rows that it looks up.
+    if (isa<dist::MatrixOpInterface>(op)) {
+      // Products are counted above. A lookup of rows reads as many bytes as it writes.
       bytes *= 2;
     } else {
       // Such an op reads only as many elements as its result has.
