@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Takes operations without a handler apart by PyTorch's own decompositions."""
+"""Replaces operations without a handler by those that PyTorch composes them of."""
 import torch
 from torch._decomp import decomposition_table
 from torch._guards import detect_fake_mode
@@ -11,7 +11,11 @@ from .regions import replace
 
 
 def take_apart(graph: torch.fx.Graph, has_handler):
-    """Puts what PyTorch composes an operation of in its place, where it has no handler."""
+    """Replaces each operation without a handler by the operations that PyTorch composes it of.
+
+    `has_handler(operation, is_complex)` states whether the importer converts an operation itself.
+    An operation without a decomposition stays, and is reported later.
+    """
     values = [n.meta.get("val") for n in graph.nodes if n.op == "placeholder"]
     mode, table = detect_fake_mode(values), None
     for node in list(graph.nodes):
@@ -30,7 +34,8 @@ def _is_complex(node) -> bool:
 
 
 def _decomposed(node, mode, table, has_handler):
-    """(graph, operands) of the parts of an operation; (None, None) if PyTorch has none."""
+    """Returns the graph of an operation's parts, and its operands: the graph's arguments. Returns
+    (None, None) if PyTorch has no decomposition."""
     from torch.fx.experimental.proxy_tensor import make_fx
     flat, spec = pytree.tree_flatten((node.args, node.kwargs))
     operands = [a for a in flat if isinstance(a, torch.fx.Node)]

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Puts the operations of other graphs in the place of an operation."""
+"""Replaces an operation of a graph by the operations of another graph."""
 import operator
 
 import torch
@@ -9,7 +9,7 @@ _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
 
 def inline_regions(module: torch.fx.GraphModule):
-    """Puts the operations of a region (of torch.no_grad(), say) beside the others."""
+    """Replaces each region, such as that of torch.no_grad(), by its operations."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or getattr(node.target, "__name__", "") not in _WRAPPERS:
@@ -25,7 +25,7 @@ def inline_regions(module: torch.fx.GraphModule):
 
 
 def replace(graph, node, inner, operands):
-    """The operations of `inner`, whose arguments are `operands`, for a node."""
+    """Replaces `node` by the operations of `inner`, whose placeholders become `operands`."""
     placeholders = [n for n in inner.nodes if n.op == "placeholder"]
     copies = dict(zip(placeholders, operands, strict=True))
     with graph.inserting_before(node):
