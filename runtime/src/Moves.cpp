@@ -72,18 +72,9 @@ static void moveAllToAll(const mw_rt_moved_tensor &moved, int64_t members, int64
 /// are the ranks that hold the same elements.
 template <typename Predicate>
 static std::vector<int64_t> replicasOf(const mw_rt_axes &group, int64_t rank, Predicate isReplica) {
-  int64_t first = rank;
-  for (int64_t i = 0; i < group.count; ++i)
-    first -= rank / group.axes[i].stride % group.axes[i].size * group.axes[i].stride;
-  std::vector<int64_t> ranks{first}, replicas;
-  for (int64_t i = 0; i < group.count; ++i) {
-    std::vector<int64_t> next;
-    for (int64_t base : ranks)
-      for (int64_t j = 0; j < group.axes[i].size; ++j)
-        next.push_back(base + j * group.axes[i].stride);
-    ranks = std::move(next);
-  }
-  for (int64_t other : ranks)
+  int64_t self = 0;
+  std::vector<int64_t> replicas;
+  for (int64_t other : groupOf(group, rank, self))
     if (isReplica(other))
       replicas.push_back(other - rank);
   return replicas;
