@@ -188,7 +188,11 @@ def test_rows_by_index():
            put(lambda i: [i // 3, None, i // 2], lambda y: y[0, :, :1].expand(2, 6)),
            put(lambda i: [None, i], lambda y: y, accumulate=True),
            put(lambda i: [None, torch.tensor([2, 3])], lambda y: y),
-           lambda x, y, i: torch.where(x > 0, x, 0).masked_fill(x > 1, 1)], x, y, i)
+           lambda x, y, i: torch.where(x > 0, x, 0).masked_fill(x > 1, 1),
+           lambda x, y, i: x.index_fill(1, i - 6, 2.0), lambda x, y, i: F.one_hot(i, 7),
+           lambda x, y, i: x.scatter(1, i[None, :, None].expand(1, 2, 3), y),
+           lambda x, y, i: x.scatter(0, i[None, :, None] // 5, 3.0),
+           lambda x, y, i: x.scatter_add(2, i[None, :, None].expand(2, 2, 3) // 2, y)], x, y, i)
 
 
 class Constants(nn.Module):
@@ -237,9 +241,12 @@ def test_shapes_from_values():
 
 def test_positions_out_of_range():
     x, y = randn(6, 4), randn(2, 4, seed=1)
-    for function in (lambda x, y, i: x.index_copy(0, i, y), lambda x, y, i: x.index_add(0, i, y)):
-        plan = mw.from_torch(Call(function), (x, y, torch.tensor([0, 1]))).parallelize(mesh={"tp": 1})
-        with pytest.raises(mw.Error, match="index 6 at position 1 is out of range"):
-            plan.run(x, y, torch.tensor([0, 6]))
+    for function in (lambda x, y, i: x.index_copy(0, i, y), lambda x, y, i: x.index_add(0, i, y),
+                     lambda x, y, i: F.one_hot(i, 6), lambda x, y, i: x.scatter(0, i[:, None], y)):
+        model = mw.from_torch(Call(function), (x, y, torch.tensor([0, 1])))
+        plan = model.parallelize(mesh={"tp": 1})
+        for wrong in (6, -1):
+            with pytest.raises(mw.Error, match=f"index {wrong} at position 1 is out of range"):
+                plan.run(x, y, torch.tensor([0, wrong]))
     with pytest.raises(ImportFailed, match="index 6 is out of range"):
         import_module(Call(lambda x, y: x.index_copy(0, torch.tensor([0, 6]), y)), (x, y))

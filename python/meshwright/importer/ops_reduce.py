@@ -67,6 +67,11 @@ def any_all(c, x, dims=None, keep=False):
     return _extreme(c, "max" if name == "any" else "min", c.operand(x, "i1"), dims, keep)
 
 
+@aten("_is_all_true", "_is_any_true")
+def is_all_true(c, x):
+    return _extreme(c, "max" if "any" in c.fx.target.__name__ else "min", x, None, False)
+
+
 def variance(c, x, dims, correction, keep) -> Node:
     """Squares leave the range of f16 long before their root does: the result is wide."""
     x, dims = wide(c, x), _dims(c, x, dims)

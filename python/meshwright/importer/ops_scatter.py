@@ -42,17 +42,11 @@ def _add_at(c: Convert, x: Node, dim: int, index: Node, source: Node) -> Node:
     return c.build.binary("add", x, c.build.reduce("sum", rows, [dim + 1], False))
 
 
-def _vector(c, x: Node, dim: int, index: Node):
-    """The tensor with at least one dimension, the dimension, and the index as a vector."""
-    if not x.rank:
-        x = c.build.reshape(x, (1,))
-    index = wrapped(c, c.build.reshape(index, (numel(index.shape),)), x.shape[dim % x.rank])
-    return x, dim % x.rank, index
-
-
 def _by_rows(c, x, dim, index, source, combine):
     shape = x.shape
-    x, dim, index = _vector(c, x, dim, index)
+    if not x.rank:
+        x = c.build.reshape(x, (1,))
+    dim, index = dim % x.rank, c.build.reshape(index, (numel(index.shape),))
     rows = x.shape[:dim] + index.shape + x.shape[dim + 1:]
     source = c.build.cast(source, x.dtype)
     source = c.build.reshape(source, rows) if numel(source.shape) == numel(rows) else \
@@ -67,6 +61,9 @@ def index_copy(c, x, dim, index, source):
 
 @aten("index_fill")
 def index_fill(c, x, dim, index, value):
+    """The one of these operations that takes negative indices."""
+    if x.rank:
+        index = wrapped(c, index, x.shape[dim])
     return _by_rows(c, x, dim, index, c.operand(value, x.dtype), place)
 
 
@@ -77,9 +74,24 @@ def index_add(c, x, dim, index, source, *, alpha=1):
     return _by_rows(c, x, dim, index, source, _add_at)
 
 
+def _without_known_masks(c, indices) -> list[Node | None]:
+    """The positions where a mask is true, one index for each of its dimensions, if it is known."""
+    result = []
+    for index in indices:
+        mask = written_out(index.form, index.shape) if index is not None and \
+            index.dtype == "i1" and index.form is not None else None
+        if mask is None or mask.device.type == "meta":
+            result.append(index)
+        else:
+            result += [c.build.static(Dense(at), at.shape, "i64")
+                       for at in torch.nonzero(mask, as_tuple=True)]
+    return result
+
+
 @aten("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(c, x, indices, values, accumulate=False, unsafe=False):
-    indices = list(indices) + [None] * (x.rank - len(indices))
+    indices = _without_known_masks(c, indices)
+    indices += [None] * (x.rank - len(indices))
     indexed = [d for d, i in enumerate(indices) if i is not None]
     values = c.build.cast(values, x.dtype)
     if len(indexed) == 1 and indices[indexed[0]].dtype == "i1":
@@ -117,6 +129,18 @@ def _masked(c, x, dim, mask, values, accumulate):
     if accumulate:
         value = c.build.binary("add", x, value)
     return c.build.select(mask, c.build.broadcast(value, x.shape), x)
+
+
+@aten("one_hot")
+def one_hot(c, index, classes=-1):
+    """A comparison with all classes; the lookup fails for an index that is none."""
+    if known_values(index) is None:
+        table = c.build.make("iota", [], (classes,), "i64", dim=0)
+        index = c.build.gather(table, index, 0)
+    check_range(index, classes)
+    column = c.build.reshape(index, (*index.shape, 1))
+    steps = c.build.make("iota", [], (1,) * index.rank + (classes,), "i64", dim=index.rank)
+    return c.build.compare("eq", column, steps)
 
 
 @aten("masked_scatter")
@@ -165,9 +189,25 @@ def scatter(c, x, dim, index, source):
     """Compares every position with every index: for dimensions that are small."""
     shape, dim = x.shape, dim % max(x.rank, 1)
     x, index = (c.build.reshape(y, y.shape or (1,)) for y in (x, index))
-    if any(d != dim and n != m for d, (n, m) in enumerate(zip(x.shape, index.shape))):
-        raise Uncovered(f"a scatter at indices {list(index.shape)} of {list(x.shape)} is not "
-                        "covered; expected equal sizes in the other dimensions")
+    reach = [n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, index.shape))]
+    if not numel(index.shape):
+        return c.build.reshape(x, shape)
+    part = c.build.slice(x, [0] * x.rank, reach)
+    return c.build.reshape(_over(c, x, _scattered(c, part, dim, index, source)), shape)
+
+
+def _over(c, whole, part):
+    """`whole` with `part` at its beginning in each dimension."""
+    own = part.shape
+    for d in reversed(range(whole.rank)):
+        if own[d] != whole.shape[d]:
+            starts = [own[d] if i == d else 0 for i in range(whole.rank)]
+            limits = [*own[:d], *whole.shape[d:]]
+            part = c.build.concat([part, c.build.slice(whole, starts, limits)], d)
+    return part
+
+
+def _scattered(c, x, dim, index, source):
     check_range(index, x.shape[dim])
     source = c.operand(source, x.dtype)
     if source.rank:
@@ -182,13 +222,11 @@ def scatter(c, x, dim, index, source):
     hit = c.build.compare("eq", steps(size, dim), apart(c.build.cast(index, "i64")))
     if c.fx.target.__name__.startswith("scatter_add"):
         rows = c.build.select(hit, apart(source), c.build.scalar(0, x.dtype))
-        result = c.build.binary("add", x, c.build.reduce("sum", rows, [dim + 1], False))
-        return c.build.reshape(result, shape)
+        return c.build.binary("add", x, c.build.reduce("sum", rows, [dim + 1], False))
     last = c.build.select(hit, steps(count, dim + 1), c.build.scalar(-1, "i64"))
     last = c.build.reduce("max", last, [dim + 1], False)
     zero_index = c.build.scalar(0, "i64")
     if source.rank:
         at = c.build.binary("maximum", last, zero_index)
         source = c.build.make("take_along", [source, at], at.shape, x.dtype, dim=dim)
-    result = c.build.select(c.build.compare("ge", last, zero_index), source, x)
-    return c.build.reshape(result, shape)
+    return c.build.select(c.build.compare("ge", last, zero_index), source, x)
