@@ -39,25 +39,15 @@ def Dist_ShardingRuleOpInterface : OpInterface<"ShardingRuleOpInterface"> {
 def Dist_PaddingOpInterface : OpInterface<"PaddingOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{
-    How an op maps the padding of its operands to that of its results, and the state
-    that it needs padding to have where it reads it. `padding::Operands` has the states of the operands at the indices of one
-    region of padding of the results.
+    How an op maps the states of its operands to that of its results, and the state that it
+    needs padding to have where it reads it. `padding::Operands` has the states of the
+    operands in one region: their true elements, the tail of one factor, or corners where
+    tails of two factors meet.
   }];
   let methods = [
-    InterfaceMethod<"The state of the tail of a dimension of the results.",
+    InterfaceMethod<"A bound on the elements of the results in the region.",
                     "::meshwright::padding::Padding", "getResultPadding",
                     (ins "const ::meshwright::padding::Operands &":$in)>,
-    InterfaceMethod<"A bound on the corners of the results, where tails of several "
-                    "dimensions meet.",
-                    "::meshwright::padding::Padding", "getCornerPadding",
-                    (ins "const ::meshwright::padding::Operands &":$in), /*methodBody=*/"",
-                    /*defaultImplementation=*/[{
-      if constexpr (ConcreteOp::template hasTrait<::meshwright::dist::Elementwise>() ||
-                    ConcreteOp::template hasTrait<::meshwright::dist::Reindexes>())
-        return $_op.getResultPadding(in);
-      else
-        return ::meshwright::padding::getFiniteCorner($_op, in);
-    }]>,
     InterfaceMethod<"The state that the op needs padding to have in dimensions that it contracts "
                     "or reads whole; none if any will do, or if more than the state decides.",
                     "std::optional<::meshwright::padding::Need>", "getPaddingNeed", (ins),

@@ -27,7 +27,8 @@ struct LayoutFactor {
   int64_t size = 1;
   int64_t padded = 1;
   AxisList axes;
-  /// Has no meaning if size == padded.
+  /// The content of the tail beside true elements of the other factors. Has no meaning if
+  /// size == padded.
   Padding padding = Padding::Zero;
   /// The value does not depend on this factor (a splat or a broadcast). It has every
   /// layout with a local size of `padded`. `axes` is empty.
@@ -106,9 +107,10 @@ struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
   AxisList unreduced; // sorted
   ReductionKind reduction = ReductionKind::Sum;
-  /// The content where the paddings of two factors meet. A factor's own `padding` is the
-  /// content of its tail beside true rows of the other factors.
+  /// The content where the paddings of two factors meet.
   Padding corner = Padding::Zero;
+  /// The content of the true elements.
+  Padding data = Padding::Arbitrary;
   /// For results of attention over a part of the keys, and their log-sum-exps.
   KeyCover keys;
   /// For keys and values between the steps of a ring.

@@ -9,105 +9,204 @@
 
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/TypeUtilities.h"
+#include "llvm/ADT/APFloat.h"
+#include "llvm/ADT/Hashing.h"
 
+#include <algorithm>
 #include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::padding;
 
-bool padding::isFinite(State state) {
-  return !state || *state == Padding::Finite || isNonNegative(state);
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool padding::isZero(const Padding &state) {
+  return state.lower == 0 && state.upper == 0 && !state.mayBeNaN;
 }
 
-bool padding::isNonNegative(State state) {
-  return state &&
-         (*state == Padding::Zero || *state == Padding::Positive || *state == Padding::NonNegative);
+bool padding::isFinite(const Padding &state) {
+  return std::isfinite(state.lower) && std::isfinite(state.upper) && !state.mayBeNaN;
 }
 
-bool padding::isMaskable(State state) { return !state || *state != Padding::Arbitrary; }
-
-Padding padding::meet(State a, State b) {
-  Padding x = a.value_or(Padding::Finite), y = b.value_or(Padding::Finite);
-  if (x == y)
-    return x;
-  if (isNonNegative(x) && isNonNegative(y))
-    return Padding::NonNegative;
-  if (isFinite(x) && isFinite(y))
-    return Padding::Finite;
-  return isMaskable(x) && isMaskable(y) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
+bool padding::isMaskable(const Padding &state) {
+  return !state.mayBeNaN && state.upper < kInfinity;
 }
 
-Padding padding::add(State a, State b) {
-  if (a == Padding::Zero || b == Padding::Zero)
-    return (a == Padding::Zero ? b : a).value_or(Padding::Finite);
-  if (isNonNegative(a) && isNonNegative(b))
-    return a == Padding::Positive || b == Padding::Positive ? Padding::Positive
-                                                            : Padding::NonNegative;
-  if (isFinite(a) && isFinite(b))
-    return Padding::Finite;
-  if (!isMaskable(a) || !isMaskable(b))
-    return Padding::Arbitrary;
-  return a == Padding::NegInf || b == Padding::NegInf ? Padding::NegInf : Padding::FiniteOrNegInf;
+Padding padding::getUnconditional(const Padding &state) {
+  return state.cause ? Padding::Arbitrary : state;
 }
 
-Padding padding::multiply(State a, State b) {
-  if (!isFinite(a) || !isFinite(b))
-    return Padding::Arbitrary;
-  if (a == Padding::Zero || b == Padding::Zero)
-    return Padding::Zero;
-  if (!isNonNegative(a) || !isNonNegative(b))
-    return Padding::Finite;
-  return a == b ? *a : Padding::NonNegative;
+bool padding::isConditionRising(const Padding &state) { return state.cause && !(state.cause & 1); }
+
+/// The same state of a result that may be minus infinity, too, where the condition fails.
+static Padding withAnySign(Padding state) {
+  if (state.cause)
+    state.cause |= 1;
+  return state;
 }
 
-Padding padding::maximum(State a, State b) {
-  if (a == b && a)
-    return *a;
-  if (!isMaskable(a) || !isMaskable(b))
-    return Padding::Arbitrary;
-  if (a == Padding::NegInf)
-    return b.value_or(Padding::Finite);
-  if (b == Padding::NegInf)
-    return a.value_or(Padding::Finite);
-  if (a == Padding::Positive || b == Padding::Positive)
-    return Padding::Positive;
-  if (isNonNegative(a) || isNonNegative(b))
-    return Padding::NonNegative;
-  return isFinite(a) || isFinite(b) ? Padding::Finite : Padding::FiniteOrNegInf;
+uint32_t padding::joinCauses(uint32_t a, uint32_t b) {
+  if (a == b || !a || !b)
+    return a ? a : b;
+  return uint32_t(size_t(llvm::hash_combine(std::min(a, b), std::max(a, b)))) | 1;
+}
+
+Padding padding::meet(const Padding &a, const Padding &b) {
+  return {std::min(a.lower, b.lower), std::max(a.upper, b.upper), a.mayBeNaN || b.mayBeNaN,
+          joinCauses(a.cause, b.cause)};
 }
 
 Padding padding::ofConstant(double value) {
-  if (value == 0)
-    return Padding::Zero;
-  if (std::isfinite(value))
-    return value > 0 ? Padding::Positive : Padding::Finite;
-  return std::isinf(value) && value < 0 ? Padding::NegInf : Padding::Arbitrary;
+  return std::isnan(value) ? Padding::Arbitrary : Padding{value, value};
 }
 
-llvm::StringRef padding::toString(Padding padding) {
-  switch (padding) {
-  case Padding::Zero:
-    return "zero";
-  case Padding::NegInf:
-    return "minus infinity";
-  case Padding::Finite:
-    return "finite";
-  case Padding::Positive:
-    return "positive";
-  case Padding::NonNegative:
-    return "not negative";
-  case Padding::FiniteOrNegInf:
-    return "finite or minus infinity";
-  case Padding::Arbitrary:
+double padding::getLargest(Type type) {
+  APFloat largest = APFloat::getLargest(cast<FloatType>(type).getFloatSemantics());
+  return largest.convertToDouble();
+}
+
+Padding padding::finiteOf(Type type) {
+  if (!isa<FloatType>(type))
+    return ofType(type);
+  return {-getLargest(type), getLargest(type)};
+}
+
+Padding padding::ofType(Type type) {
+  if (isa<FloatType>(type))
+    return Padding::Arbitrary;
+  if (type.isInteger(1))
+    return {0, 1};
+  double half = std::ldexp(1.0, type.isIndex() ? 63 : type.getIntOrFloatBitWidth() - 1);
+  return {-half, half};
+}
+
+llvm::StringRef padding::toString(const Padding &state) {
+  if (state.mayBeNaN || state.upper == kInfinity)
     return "arbitrary";
-  }
-  llvm_unreachable("unknown padding");
+  if (isZero(state))
+    return "zero";
+  if (state.upper == -kInfinity)
+    return "minus infinity";
+  if (state.lower == -kInfinity)
+    return "finite or minus infinity";
+  return state.lower > 0 ? "positive" : state.lower == 0 ? "not negative" : "finite";
 }
 
-Padding padding::getFiniteCorner(Operation *op, const Operands &in) {
-  for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (isa<FloatType>(getElementTypeOrSelf(operand.getType())) && !isFinite(in.getOverall(i)))
-      return Padding::Arbitrary;
-  return Padding::Finite;
+//===----------------------------------------------------------------------===//
+// Arithmetic
+//===----------------------------------------------------------------------===//
+
+/// Rounds a bound away from the interval: down with `direction` -1, up with 1.
+static double roundBound(double bound, int direction, FloatType type) {
+  if (bound == 0 || std::isinf(bound))
+    return bound;
+  double largest = getLargest(type);
+  double smallest =
+      APFloat::getSmallestNormalized(type.getFloatSemantics()).convertToDouble();
+  // A result near zero may become zero.
+  if (std::fabs(bound) < smallest)
+    return (bound > 0) == (direction > 0) ? std::copysign(smallest, bound) : 0;
+  if (std::fabs(bound) <= largest) {
+    APFloat number(bound);
+    bool losesInfo = false;
+    number.convert(type.getFloatSemantics(), APFloat::rmNearestTiesToEven, &losesInfo);
+    // More than the error of any type, and of an approximation.
+    if (losesInfo)
+      bound += direction * std::fabs(bound) / 64;
+  }
+  if (std::fabs(bound) <= largest)
+    return bound;
+  if ((bound > 0) == (direction > 0))
+    return std::copysign(kInfinity, bound);
+  return std::copysign(largest, bound);
+}
+
+Padding padding::round(Padding exact, Type type) {
+  auto number = dyn_cast<FloatType>(type);
+  if (!number) {
+    Padding all = ofType(type);
+    bool wraps = exact.mayBeNaN || !(exact.lower >= all.lower && exact.upper <= all.upper);
+    return wraps ? all : Padding{exact.lower, exact.upper};
+  }
+  exact.lower = roundBound(exact.lower, -1, number);
+  exact.upper = roundBound(exact.upper, 1, number);
+  return exact;
+}
+
+static bool containsZero(const Padding &a) { return a.lower <= 0 && a.upper >= 0; }
+static bool mayBeInfinite(const Padding &a) {
+  return a.lower == -kInfinity || a.upper == kInfinity;
+}
+
+Padding padding::add(const Padding &a, const Padding &b, Type type) {
+  Padding result = meet(a, b);
+  result.mayBeNaN |= (a.lower == -kInfinity && b.upper == kInfinity) ||
+                     (a.upper == kInfinity && b.lower == -kInfinity);
+  auto bound = [](double x, double y, double opposite) {
+    return std::isnan(x + y) ? opposite : x + y;
+  };
+  result.lower = bound(a.lower, b.lower, -kInfinity);
+  result.upper = bound(a.upper, b.upper, kInfinity);
+  return round(result, type);
+}
+
+Padding padding::negate(const Padding &a) {
+  return withAnySign({-a.upper, -a.lower, a.mayBeNaN, a.cause});
+}
+
+/// The hull of a function that is monotone in each of two arguments.
+static void setHull(Padding &result, const Padding &a, const Padding &b,
+                    llvm::function_ref<double(double, double)> map) {
+  result.lower = kInfinity;
+  result.upper = -kInfinity;
+  for (double x : {a.lower, a.upper})
+    for (double y : {b.lower, b.upper}) {
+      result.lower = std::min(result.lower, map(x, y));
+      result.upper = std::max(result.upper, map(x, y));
+    }
+}
+
+Padding padding::multiply(const Padding &a, const Padding &b, Type type) {
+  Padding result = withAnySign(meet(a, b));
+  result.mayBeNaN |=
+      (containsZero(a) && mayBeInfinite(b)) || (containsZero(b) && mayBeInfinite(a));
+  setHull(result, a, b, [](double x, double y) { return x == 0 || y == 0 ? 0.0 : x * y; });
+  return round(result, type);
+}
+
+Padding padding::divide(const Padding &a, const Padding &b, Type type) {
+  Padding result = withAnySign(meet(a, b));
+  if (containsZero(b)) {
+    result.mayBeNaN |= containsZero(a) || (mayBeInfinite(a) && mayBeInfinite(b));
+    result.lower = -kInfinity;
+    result.upper = kInfinity;
+    return result;
+  }
+  result.mayBeNaN |= mayBeInfinite(a) && mayBeInfinite(b);
+  setHull(result, a, b, [](double x, double y) {
+    return x == 0 || std::isinf(y) ? 0.0 : x / y;
+  });
+  // An infinite quotient of an infinite divisor is NaN, which the hull leaves out.
+  if (mayBeInfinite(a) && mayBeInfinite(b))
+    return Padding::Arbitrary;
+  return round(result, type);
+}
+
+Padding padding::sum(const Padding &a, int64_t count, Type type) {
+  Padding result = a;
+  result.lower = std::min(a.lower * count, a.lower);
+  result.upper = std::max(a.upper * count, a.upper);
+  result.mayBeNaN |= a.lower == -kInfinity && a.upper == kInfinity;
+  result = round(result, type);
+  // Parts of the sum may overflow both ways.
+  result.mayBeNaN |= result.lower == -kInfinity && result.upper == kInfinity;
+  return result;
+}
+
+Padding padding::mapRising(const Padding &a, llvm::function_ref<double(double)> map, Type type) {
+  Padding result = a;
+  result.lower = map(a.lower);
+  result.upper = map(a.upper);
+  return round(result, type);
 }

@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An abstract evaluation over the elements that padding may hold. PaddingOpInterface
-// states with each op how it maps the padding of its operands to that of its results.
+// An abstract evaluation over the elements that a region of a value may hold: its true
+// elements, or padding. PaddingOpInterface states with each op how it maps the states of
+// its operands to that of its results.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,92 +16,137 @@
 
 #include "mlir/IR/Operation.h"
 
+#include <limits>
 #include <optional>
 
 namespace meshwright::dist {
 
-/// A bound on the elements of a region of padding.
-enum class Padding {
-  /// Zeros.
-  Zero,
-  /// Minus infinity: softmax and max ignore it.
-  NegInf,
-  /// Something finite.
-  Finite,
-  /// Something finite and greater than zero: a divisor.
-  Positive,
-  /// Something finite and at least zero: a divisor with an epsilon.
-  NonNegative,
-  /// Finite or minus infinity, as an additive mask leaves it.
-  FiniteOrNegInf,
+/// A bound on the elements of a region: an interval, and whether an element may be NaN. An
+/// infinite bound means that elements may be infinite.
+///
+/// A state of the tail of a factor may be *conditional*: `cause` names an event, such as
+/// "row i of %x is not finite". Two things hold for a conditional state:
+/// - An element of the tail that is outside the interval implies the event.
+/// - The event implies that each true element along the factor, at the same indices of the
+///   other factors, is not finite.
+/// A sum over the factor may therefore read the tail as if it were in the interval: where
+/// it is not, the true sum is not finite either.
+struct Padding {
+  double lower = 0, upper = 0;
+  bool mayBeNaN = false;
+  /// A hash of the event; zero for a state that always holds. It is even if the event
+  /// implies that each of these true elements is plus infinity or NaN.
+  uint32_t cause = 0;
+
+  bool operator==(const Padding &other) const {
+    return lower == other.lower && upper == other.upper && mayBeNaN == other.mayBeNaN &&
+           cause == other.cause;
+  }
+  bool operator!=(const Padding &other) const { return !(*this == other); }
+
+  static const Padding Zero;
+  /// Softmax and max ignore it.
+  static const Padding NegInf;
+  /// Finite, of unknown size.
+  static const Padding Finite;
   /// Anything, NaN included.
-  Arbitrary,
+  static const Padding Arbitrary;
 };
+
+inline constexpr Padding Padding::Zero{0, 0};
+inline constexpr Padding Padding::NegInf{-std::numeric_limits<double>::infinity(),
+                                         -std::numeric_limits<double>::infinity()};
+inline constexpr Padding Padding::Finite{-std::numeric_limits<double>::max(),
+                                         std::numeric_limits<double>::max()};
+inline constexpr Padding Padding::Arbitrary{-std::numeric_limits<double>::infinity(),
+                                            std::numeric_limits<double>::infinity(), true};
 
 } // namespace meshwright::dist
 
 namespace meshwright::padding {
 
 using dist::Padding;
-/// `std::nullopt` is true data: finite, and valid for any op of the program.
-using State = std::optional<Padding>;
 
-/// Zero or finite or true data.
-bool isFinite(State state);
-bool isNonNegative(State state);
+bool isZero(const Padding &state);
+/// Neither infinite nor NaN.
+bool isFinite(const Padding &state);
 /// Not NaN and not plus infinity.
-bool isMaskable(State state);
+bool isMaskable(const Padding &state);
+/// The state without a condition: arbitrary if it has one.
+Padding getUnconditional(const Padding &state);
+/// Whether the state has a condition that implies plus infinity or NaN.
+bool isConditionRising(const Padding &state);
+/// The event that either of two events happened.
+uint32_t joinCauses(uint32_t a, uint32_t b);
 /// The bound on elements that satisfy either bound.
-Padding meet(State a, State b);
-/// The bound on sums and on products of elements.
-Padding add(State a, State b);
-Padding multiply(State a, State b);
-/// The bound on maxima of elements.
-Padding maximum(State a, State b);
+Padding meet(const Padding &a, const Padding &b);
 /// The state of a constant's elements.
 Padding ofConstant(double value);
+/// The states of all elements of a type, and of its finite elements.
+Padding ofType(mlir::Type type);
+Padding finiteOf(mlir::Type type);
+/// The largest finite number of a float type.
+double getLargest(mlir::Type type);
+/// The bound on exact results after they are rounded to an element type. Beyond the largest
+/// number of a float type is infinity, and below its smallest is zero. Integers wrap.
+Padding round(Padding exact, mlir::Type type);
 /// The name of a state in messages.
-llvm::StringRef toString(Padding padding);
+llvm::StringRef toString(const Padding &state);
 
-/// The padding of an op's operands that a region of padding of its results depends on:
-/// the tail of one dimension, or a corner where tails of several dimensions meet.
+// Arithmetic, rounded to an element type.
+Padding add(const Padding &a, const Padding &b, mlir::Type type);
+Padding negate(const Padding &a);
+Padding multiply(const Padding &a, const Padding &b, mlir::Type type);
+/// Division by zero gives infinity or NaN.
+Padding divide(const Padding &a, const Padding &b, mlir::Type type);
+/// Sums of `count` elements.
+Padding sum(const Padding &a, int64_t count, mlir::Type type);
+/// Of a function that never falls on the interval. `map` gets infinite bounds, too.
+Padding mapRising(const Padding &a, llvm::function_ref<double(double)> map, mlir::Type type);
+
+/// The states of an op's operands in a region: their true elements, the tail of one
+/// factor, or corners where tails of two factors meet.
 class Operands {
 public:
-  explicit Operands(llvm::ArrayRef<State> states) : states(states) {}
+  Operands(llvm::ArrayRef<Padding> states, llvm::ArrayRef<Padding> conditional)
+      : states(states), conditional(conditional) {}
   virtual ~Operands() = default;
 
-  /// The state of an operand at the indices of the region.
-  State operator[](unsigned operand) const { return states[operand]; }
-  llvm::ArrayRef<State> getStates() const { return states; }
+  /// The state of an operand in the region, without a condition.
+  Padding operator[](unsigned operand) const { return states[operand]; }
+  llvm::ArrayRef<Padding> getStates() const { return states; }
+  /// The state of an operand in the region, which may be conditional. Only for an op whose
+  /// result is not finite wherever this operand is not.
+  const Padding &getConditional(unsigned operand) const { return conditional[operand]; }
 
-  /// The element of an operand that is a splat constant.
-  virtual std::optional<double> getSplat(unsigned operand) const = 0;
+  /// In the tail of a factor: a hash of the event that `what` is true of an operand there.
+  /// Zero in other regions. `getSharedEvent` is also zero for an operand that differs along
+  /// the factor.
+  virtual uint32_t getEvent(unsigned operand, llvm::StringRef what) const = 0;
+  virtual uint32_t getSharedEvent(unsigned operand, llvm::StringRef what) const = 0;
   /// The state of all elements of an operand, padding and data.
-  virtual State getOverall(unsigned operand) const = 0;
-
+  virtual Padding getOverall(unsigned operand) const = 0;
   /// Whether the region is padding of an operand, rather than of another one's dimensions.
   virtual bool isPaddingOf(unsigned operand) const = 0;
   /// Whether the region is padding along a dimension of the first result.
   virtual bool isAlongResult(unsigned dim) const = 0;
+  /// The number of elements of an operand that one element of the result contracts or reads.
+  virtual int64_t getReadCount() const = 0;
   /// Visits each corner where the region meets padding that the op contracts or reads
   /// whole. The visitor gets the state of an operand there by its number.
   virtual void visitReadCorners(
-      llvm::function_ref<void(llvm::function_ref<State(unsigned)>)> visit) const = 0;
+      llvm::function_ref<void(llvm::function_ref<Padding(unsigned)>)> visit) const = 0;
 
 private:
-  llvm::ArrayRef<State> states;
+  llvm::ArrayRef<Padding> states, conditional;
 };
 
 /// A state that an op requires of the padding of a dimension that it contracts or reads
 /// whole; none if it must not read padding at all. `text` ends the message of the error.
 struct Need {
-  State state;
+  std::optional<Padding> state;
   llvm::StringLiteral text;
 };
-
-/// The bound on a corner of the result of an op whose result is finite if all of its
-/// operands of float type are.
-Padding getFiniteCorner(mlir::Operation *op, const Operands &in);
 
 } // namespace meshwright::padding
 

@@ -131,9 +131,9 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
 
   std::string where = "argument " + std::to_string(argIndex);
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
-  if (name != kAliasesAttr && name != kParameterOffsetsAttr)
+  if (name != kAliasesAttr && name != kParameterOffsetsAttr && name != kMagnitudeAttr)
     return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.state, nn.aliases, "
-                                "nn.parameter_offsets on "
+                                "nn.parameter_offsets, nn.magnitude on "
                              << where << ", got " << name;
   if (!isParameter)
     return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where
@@ -143,6 +143,14 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     if (!aliases || !llvm::all_of(aliases, llvm::IsaPred<StringAttr>))
       return op->emitOpError() << "expected nn.aliases on " << where
                                << " to be an array of strings, got " << attribute.getValue();
+    return success();
+  }
+  if (name == kMagnitudeAttr) {
+    auto most = dyn_cast<FloatAttr>(attribute.getValue());
+    if (!most || !(most.getValueAsDouble() >= 0))
+      return op->emitOpError() << "expected nn.magnitude on " << where
+                               << " to be a number that is not negative, got "
+                               << attribute.getValue();
     return success();
   }
   auto offsets = dyn_cast<DenseI64ArrayAttr>(attribute.getValue());

@@ -33,6 +33,10 @@ def Nn_Dialect : Dialect {
     /// On a parameter that is a part of a stored tensor: for each dimension of
     /// that tensor the first index (array<i64>); the sizes are the type's.
     static constexpr llvm::StringLiteral kParameterOffsetsAttr = "nn.parameter_offsets";
+    /// On a parameter of float type: no entry is larger (f64). Infinity for a parameter with
+    /// an entry that is not finite. Without it, `kParameterMagnitude`.
+    static constexpr llvm::StringLiteral kMagnitudeAttr = "nn.magnitude";
+    static constexpr double kParameterMagnitude = 1024;
     /// On a result of the entry: the output's name.
     static constexpr llvm::StringLiteral kOutputAttr = "nn.output";
     /// On an argument or a result of the entry: the state whose value before the call

@@ -221,16 +221,18 @@ LogicalResult AttentionOp::verify() {
     if (failed(verifyShape(*this, "lse", lse, {query[0], query[1], query[2]})))
       return failure();
     Type element = getElementTypeOrSelf(getQuery().getType());
-    Type expected = element.isF64() ? element : Float32Type::get(getContext());
-    if (Type got = getElementTypeOrSelf(lse.getType()); got != expected)
-      return emitOpError() << "expected lse of element type " << expected << ", got " << got;
+    Type got = getElementTypeOrSelf(lse.getType());
+    if (!got.isF64() && (element.isF64() || !got.isF32()))
+      return emitOpError() << "expected lse of element type " << (element.isF64() ? "" : "f32 or ")
+                           << "f64, got " << got;
   }
   return verifyAttentionAttributes(*this);
 }
 
 /// Checks that
 ///  - both parts and the result have one type with four dimensions;
-///  - each log-sum-exp has their shape without the last dimension, in f32 (f64 for f64).
+///  - each log-sum-exp has their shape without the last dimension, all in f32 or all in f64
+///    (f64 for f64).
 LogicalResult MergeAttentionOp::verify() {
   if (failed(verifyRank(*this, "first", getFirst(), 4)))
     return failure();
@@ -243,7 +245,10 @@ LogicalResult MergeAttentionOp::verify() {
   const std::pair<StringRef, Value> lses[] = {
       {"first_lse", getFirstLse()}, {"second_lse", getSecondLse()}, {"lse", getLse()}};
   Type element = getElementTypeOrSelf(getFirst().getType());
-  Type expected = element.isF64() ? element : Float32Type::get(getContext());
+  bool isWide = element.isF64() || getElementTypeOrSelf(getLse().getType()).isF64();
+  Type expected = Float32Type::get(getContext());
+  if (isWide)
+    expected = Float64Type::get(getContext());
   for (auto [name, value] : lses) {
     if (failed(verifyShape(*this, name, value, out.drop_back())))
       return failure();

@@ -359,7 +359,7 @@ def Nn_CumsumOp
 def Nn_SoftmaxOp
     : Nn_Op<"softmax", [Dist_Combines, AllTypesMatch<["input", "result"]>,
               DeclareOpInterfaceMethods<Dist_ExpandOpInterface>],
-            ["getFactorRule", "getCornerPadding", "getPaddingNeed"]> {
+            ["getFactorRule", "getPaddingNeed"]> {
   let summary = "softmax along a dimension, computed in f32; a row of -inf alone gives zeros";
   let arguments = (ins Nn_FloatTensor:$input, I64Attr:$dim);
   let results = (outs Nn_FloatTensor:$result);
@@ -477,7 +477,7 @@ def Nn_LayerNormOp
 
 def Nn_RotaryOp
     : Nn_Op<"rotary", [Dist_Combines, Dist_CountsElements],
-            ["getFactorRule", "mayBroadcast", "getCornerPadding", "getPaddingNeed"]> {
+            ["getFactorRule", "mayBroadcast", "getPaddingNeed"]> {
   let summary = "rotary position embedding on the first r of the last dimension's features";
   let description = [{
     cos and sin end in r features and otherwise broadcast against x, as NumPy's
@@ -499,7 +499,7 @@ def Nn_RotaryOp
 def Nn_AttentionOp
     : Nn_Op<"attention", [Dist_Combines, Dist_Product, AttrSizedOperandSegments,
               DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
-            ["getFactorRule", "mayBroadcast", "getCornerPadding", "getFlops"]> {
+            ["getFactorRule", "mayBroadcast", "getFlops"]> {
   let summary = "softmax(scale * q k^T + mask) v";
   let description = [{
     q is [batch, q_heads, q_len, d], k [batch, kv_heads, kv_len, d], v [batch,
@@ -523,9 +523,11 @@ def Nn_AttentionOp
     sees no key gives zeros. Computed in f32.
 
     The optional second result is the log-sum-exp: the logarithm of the sum of
-    exp(score) over the keys that a query sees [batch, q_heads, q_len], in f32 (f64
+    exp(score) over the keys that a query sees [batch, q_heads, q_len], in f32 or f64 (f64
     for f64). It is -inf for a query that sees no key. `nn.merge_attention` joins
-    attention over parts of the keys by it.
+    attention over parts of the keys by it. In f64, the log-sum-exp of f32 scores with a
+    maximum of 2^30 or more stands for that maximum by a smaller number, so that it still
+    tells the number of keys. A mask of the least finite number makes such scores.
 
     ```mlir
     %o = nn.attention %q, %k, %v key_padding %m scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x7xi1>) -> tensor<1x4x7x16xf32>
@@ -545,7 +547,7 @@ def Nn_AttentionOp
 def Nn_MergeAttentionOp
     : Nn_Op<"merge_attention", [Dist_Combines,
               DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
-            ["getFactorRule", "getCornerPadding"]> {
+            ["getFactorRule"]> {
   let summary = "joins attention over two parts of the keys";
   let description = [{
     The operands are two results of `nn.attention` [batch, heads, q_len, dv], over keys

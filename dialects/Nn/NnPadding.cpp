@@ -5,8 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Implements PaddingOpInterface. Integers are always finite, so their padding is zero or
-// finite, and arbitrary only where a division by it could trap.
+// Implements PaddingOpInterface: interval arithmetic, rounded to the type of the result.
+//
+// An op reads an operand by `in.getConditional` if its result is not finite wherever the
+// operand is not: infinity plus, minus or times anything is infinity or NaN. It reads other
+// operands by `in[i]`. The exponential of minus infinity, for example, is zero.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,220 +22,339 @@ using namespace meshwright;
 using namespace meshwright::nn;
 using namespace meshwright::padding;
 
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+static Type typeOf(Operation *op) { return getElementTypeOrSelf(op->getResult(0).getType()); }
+static bool isFloat(Operation *op) { return isa<FloatType>(typeOf(op)); }
+
+/// The type that sums are computed in.
+static Type getSumType(Type type) {
+  return isa<FloatType>(type) && !type.isF64() ? Float32Type::get(type.getContext()) : type;
+}
+
+static double getMagnitude(const Padding &state) {
+  return std::max(std::fabs(state.lower), std::fabs(state.upper));
+}
+
+/// -magnitude .. magnitude.
+static Padding around(double magnitude, Type type) { return round({-magnitude, magnitude}, type); }
+
+/// Elements within an interval unless the operand is NaN, or infinite with
+/// `needsFinite`.
+static Padding within(const Padding &operand, Padding bound, bool needsFinite = false) {
+  bound.mayBeNaN |= operand.mayBeNaN || (needsFinite && !isFinite(operand));
+  return bound;
+}
+
 //===----------------------------------------------------------------------===//
 // Elementwise
 //===----------------------------------------------------------------------===//
 
-static bool isFloat(Operation *op) {
-  return isa<FloatType>(getElementTypeOrSelf(op->getResult(0).getType()));
-}
-
-static bool isZero(State state) { return state == Padding::Zero; }
-
-static Padding finiteIf(State state, Padding result) {
-  return isFinite(state) ? result : Padding::Arbitrary;
-}
-
-/// Of an odd function: f(0) = 0.
-static Padding keepZero(State state) {
-  return finiteIf(state, isZero(state) ? Padding::Zero : Padding::Finite);
-}
-
-static Padding ofInteger(bool isZero) { return isZero ? Padding::Zero : Padding::Finite; }
-
-/// A division of integers by zero traps.
-static Padding ofIntegerDivision(const Operands &in) {
-  std::optional<double> divisor = in.getSplat(1);
-  bool isSafe = divisor ? *divisor != 0 : !in[1];
-  return isSafe ? Padding::Finite : Padding::Arbitrary;
-}
-
 Padding NegOp::getResultPadding(const Operands &in) {
-  return isFloat(*this) ? keepZero(in[0]) : ofInteger(isZero(in[0]));
+  return round(negate(in.getConditional(0)), typeOf(*this));
 }
 
 Padding AbsOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofInteger(isZero(in[0]));
-  return isNonNegative(in[0]) ? *in[0] : finiteIf(in[0], Padding::NonNegative);
+  Padding state = in.getConditional(0), result = state;
+  result.lower = state.lower > 0 ? state.lower : state.upper < 0 ? -state.upper : 0;
+  result.upper = getMagnitude(state);
+  return round(result, typeOf(*this));
 }
 
 Padding ExpOp::getResultPadding(const Operands &in) {
-  // The exponential of something finite may overflow.
-  return isZero(in[0])              ? Padding::Positive
-         : in[0] == Padding::NegInf ? Padding::Zero
-         : !in[0]                   ? Padding::Finite
-                                    : Padding::Arbitrary;
+  const Padding &state = in.getConditional(0);
+  return mapRising(isConditionRising(state) ? state : in[0], [](double x) { return std::exp(x); },
+                   typeOf(*this));
+}
+
+/// Of a function of numbers that are not negative; others give NaN.
+static Padding mapNonNegative(const Padding &state, llvm::function_ref<double(double)> map,
+                              Type type) {
+  Padding result =
+      mapRising(state, [&](double x) { return map(std::max(x, 0.0)); }, type);
+  result.mayBeNaN |= state.lower < 0;
+  return result;
 }
 
 Padding LogOp::getResultPadding(const Operands &in) {
-  return !in[0] || in[0] == Padding::Positive ? Padding::Finite : Padding::Arbitrary;
+  return mapNonNegative(in.getConditional(0), [](double x) { return std::log(x); }, typeOf(*this));
 }
 
 Padding SqrtOp::getResultPadding(const Operands &in) {
-  return isNonNegative(in[0]) ? *in[0] : !in[0] ? Padding::Finite : Padding::Arbitrary;
+  return mapNonNegative(in.getConditional(0), [](double x) { return std::sqrt(x); },
+                        typeOf(*this));
 }
 
-static Padding invert(State state) {
-  return state == Padding::Positive ? *state : !state ? Padding::Finite : Padding::Arbitrary;
+Padding RsqrtOp::getResultPadding(const Operands &in) {
+  Padding root =
+      mapNonNegative(in[0], [](double x) { return std::sqrt(x); }, typeOf(*this));
+  return divide({1, 1}, root, typeOf(*this));
 }
-Padding RsqrtOp::getResultPadding(const Operands &in) { return invert(in[0]); }
-Padding ReciprocalOp::getResultPadding(const Operands &in) { return invert(in[0]); }
 
-Padding SinOp::getResultPadding(const Operands &in) { return keepZero(in[0]); }
-Padding CosOp::getResultPadding(const Operands &in) { return finiteIf(in[0], Padding::Finite); }
-
-/// Of a function into a bounded range, which masked elements do not leave either.
-static Padding bound(State state) {
-  return isFinite(state)     ? keepZero(state)
-         : isMaskable(state) ? Padding::Finite
-                             : Padding::Arbitrary;
+Padding ReciprocalOp::getResultPadding(const Operands &in) {
+  return divide({1, 1}, in[0], typeOf(*this));
 }
-Padding TanhOp::getResultPadding(const Operands &in) { return bound(in[0]); }
-Padding ErfOp::getResultPadding(const Operands &in) { return bound(in[0]); }
+
+Padding SinOp::getResultPadding(const Operands &in) {
+  return isZero(in[0]) ? Padding::Zero
+                       : within(in[0], around(1, typeOf(*this)), /*needsFinite=*/true);
+}
+
+Padding CosOp::getResultPadding(const Operands &in) {
+  return within(in[0], around(1, typeOf(*this)), /*needsFinite=*/true);
+}
+
+Padding TanhOp::getResultPadding(const Operands &in) {
+  return mapRising(in[0], [](double x) { return std::tanh(x); }, typeOf(*this));
+}
+
+Padding ErfOp::getResultPadding(const Operands &in) {
+  return mapRising(in[0], [](double x) { return std::erf(x); }, typeOf(*this));
+}
 
 Padding SigmoidOp::getResultPadding(const Operands &in) {
-  return in[0] == Padding::NegInf ? Padding::Zero
-         : isMaskable(in[0])      ? Padding::NonNegative
-                                  : Padding::Arbitrary;
+  return mapRising(in[0], [](double x) { return 1 / (1 + std::exp(-x)); }, typeOf(*this));
 }
 
 Padding FloorOp::getResultPadding(const Operands &in) {
-  return in[0] == Padding::Positive ? Padding::NonNegative : meet(in[0], in[0]);
+  return mapRising(in.getConditional(0), [](double x) { return std::floor(x); }, typeOf(*this));
 }
 
-Padding NotOp::getResultPadding(const Operands &) { return Padding::Finite; }
-Padding ReluOp::getResultPadding(const Operands &in) { return maximum(in[0], Padding::Zero); }
-Padding SiluOp::getResultPadding(const Operands &in) { return keepZero(in[0]); }
-Padding GeluOp::getResultPadding(const Operands &in) { return keepZero(in[0]); }
+Padding NotOp::getResultPadding(const Operands &in) { return {1 - in[0].upper, 1 - in[0].lower}; }
+
+Padding ReluOp::getResultPadding(const Operands &in) {
+  return mapRising(in[0], [](double x) { return std::max(x, 0.0); }, typeOf(*this));
+}
+
+/// x times a number between 0 and 1 that falls with x faster than 1 / x, so that the product
+/// is above `least`. It is computed as a product, so minus infinity gives NaN.
+static Padding gate(const Padding &state, double least, Type type) {
+  if (isZero(state))
+    return state;
+  Padding result = state;
+  result.lower = state.lower < 0 ? least : 0;
+  result.upper = std::max(state.upper, 0.0);
+  result.mayBeNaN |= state.lower == -kInfinity;
+  return round(result, type);
+}
+Padding SiluOp::getResultPadding(const Operands &in) {
+  return gate(in.getConditional(0), -0.3, typeOf(*this));
+}
+Padding GeluOp::getResultPadding(const Operands &in) {
+  return gate(in.getConditional(0), -0.2, typeOf(*this));
+}
 
 Padding AddOp::getResultPadding(const Operands &in) {
-  return isFloat(*this) ? add(in[0], in[1]) : ofInteger(isZero(in[0]) && isZero(in[1]));
+  return add(in.getConditional(0), in.getConditional(1), typeOf(*this));
 }
 
 Padding SubOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofInteger(isZero(in[0]) && isZero(in[1]));
-  return isFinite(in[1]) ? add(in[0], in[1]) : Padding::Arbitrary;
+  // Minus infinity less a maximum of the row is minus infinity, unless the maximum is minus
+  // infinity or NaN. Then each true difference is plus infinity or NaN.
+  if (uint32_t event = in.getSharedEvent(1, "lowest"); in[0] == Padding::NegInf && event)
+    return {in[0].lower, in[0].upper, false, (event & ~1u) | 2};
+  return add(in.getConditional(0), negate(in.getConditional(1)), typeOf(*this));
 }
 
 Padding MulOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofInteger(isZero(in[0]) || isZero(in[1]));
-  Padding product = multiply(in[0], in[1]);
-  bool isSquare = getLhs() == getRhs();
-  return isSquare && product == Padding::Finite ? Padding::NonNegative : product;
+  Padding product = multiply(in.getConditional(0), in.getConditional(1), typeOf(*this));
+  if (getLhs() == getRhs() && isFloat(*this))
+    product.lower = std::max(product.lower, 0.0);
+  return product;
 }
 
 Padding DivOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofIntegerDivision(in);
-  // True data and nonzero constants divide safely, padding may be zero.
-  std::optional<double> divisor = in.getSplat(1);
-  bool isSafe =
-      divisor ? *divisor != 0 && std::isfinite(*divisor) : !in[1] || in[1] == Padding::Positive;
-  return isSafe ? multiply(in[0], in[1]) : Padding::Arbitrary;
+  Type type = typeOf(*this);
+  if (!isFloat(*this)) {
+    // A division by zero gives zero.
+    double most = getMagnitude(in[0]);
+    return round({-most, most}, type);
+  }
+  Padding lhs = in.getConditional(0), rhs = in[1];
+  Padding quotient = divide(lhs, rhs, type);
+  // Zero divided by a value is NaN only where the value is zero or NaN. If it is the same
+  // beside the padding, each true quotient is infinite or NaN there.
+  if (uint32_t event = in.getSharedEvent(1, "divisor");
+      isZero(lhs) && !isZero(quotient) && event)
+    return {0, 0, false, joinCauses(lhs.cause, event)};
+  return quotient;
 }
 
 Padding RemOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofIntegerDivision(in);
-  return !in[0] && !in[1] ? Padding::Finite : Padding::Arbitrary;
+  Padding bound = around(getMagnitude(in[1]), typeOf(*this));
+  if (isZero(in[0]))
+    bound = Padding::Zero;
+  bool isNumber = isFinite(in[0]) && !in[1].mayBeNaN && (in[1].lower > 0 || in[1].upper < 0);
+  bound.mayBeNaN = isFloat(*this) && !isNumber;
+  return bound;
+}
+
+/// x to a positive integer power.
+static Padding raise(const Padding &base, double exponent, Type type) {
+  auto power = [&](double x) { return std::pow(x, exponent); };
+  if (std::fmod(exponent, 2) == 1 || base.lower >= 0)
+    return mapRising(base, power, type);
+  Padding result = base;
+  result.lower = base.upper < 0 ? power(base.upper) : 0;
+  result.upper = power(getMagnitude(base));
+  return round(result, type);
 }
 
 Padding PowOp::getResultPadding(const Operands &in) {
-  std::optional<double> exponent = in.getSplat(1);
-  if (!exponent || !std::isfinite(*exponent) || !isFinite(in[0]))
+  Type type = typeOf(*this);
+  Padding exponent = in[1];
+  bool isKnown = exponent.lower == exponent.upper && isFinite(exponent);
+  if (isKnown && exponent.lower == 0)
+    return {1, 1};
+  if (isKnown) {
+    double power = std::fabs(exponent.lower);
+    Padding base = exponent.lower > 0 ? in.getConditional(0) : in[0];
+    Padding result =
+        std::floor(power) == power
+            ? raise(base, power, type)
+            : mapNonNegative(base, [&](double x) { return std::pow(x, power); }, type);
+    return exponent.lower > 0 ? result : divide({1, 1}, result, type);
+  }
+  if (!isFinite(in[0]) || !isFinite(exponent) || !(in[0].lower > 0))
     return Padding::Arbitrary;
-  if (in[0] == Padding::Positive)
-    return Padding::Positive;
-  if (*exponent <= 0)
-    return Padding::Arbitrary;
-  if (isNonNegative(in[0]))
-    return *in[0];
-  if (std::floor(*exponent) != *exponent)
-    return Padding::Arbitrary;
-  return std::fmod(*exponent, 2) == 0 ? Padding::NonNegative : Padding::Finite;
+  Padding logarithm = mapRising(in[0], [](double x) { return std::log(x); }, type);
+  return mapRising(multiply(logarithm, exponent, type), [](double x) { return std::exp(x); },
+                   type);
 }
 
-Padding MaximumOp::getResultPadding(const Operands &in) {
-  return isFloat(*this) ? maximum(in[0], in[1]) : ofInteger(isZero(in[0]) && isZero(in[1]));
+static Padding maximum(const Padding &a, const Padding &b) {
+  return {std::max(a.lower, b.lower), std::max(a.upper, b.upper), a.mayBeNaN || b.mayBeNaN};
 }
+
+Padding MaximumOp::getResultPadding(const Operands &in) { return maximum(in[0], in[1]); }
 
 Padding MinimumOp::getResultPadding(const Operands &in) {
-  if (!isFloat(*this))
-    return ofInteger(isZero(in[0]) && isZero(in[1]));
-  if (!isMaskable(in[0]) || !isMaskable(in[1]))
-    return Padding::Arbitrary;
-  return in[0] == Padding::NegInf || in[1] == Padding::NegInf ? Padding::NegInf
-                                                              : meet(in[0], in[1]);
+  return negate(maximum(negate(in[0]), negate(in[1])));
 }
 
 Padding AndOp::getResultPadding(const Operands &in) {
-  return ofInteger(isZero(in[0]) || isZero(in[1]));
+  return {std::min(in[0].lower, in[1].lower), std::min(in[0].upper, in[1].upper)};
 }
-Padding OrOp::getResultPadding(const Operands &in) {
-  return ofInteger(isZero(in[0]) && isZero(in[1]));
-}
+Padding OrOp::getResultPadding(const Operands &in) { return maximum(in[0], in[1]); }
 Padding XorOp::getResultPadding(const Operands &in) {
-  return ofInteger(isZero(in[0]) && isZero(in[1]));
+  bool isKnown = in[0].lower == in[0].upper && in[1].lower == in[1].upper;
+  if (!isKnown)
+    return {0, 1};
+  return ofConstant(in[0].lower != in[1].lower ? 1 : 0);
 }
 
-Padding CompareOp::getResultPadding(const Operands &) { return Padding::Finite; }
+/// Whether x < y, or x <= y with `orEqual`: {1, 1} if always, {0, 0} if never.
+static Padding isBelow(const Padding &x, const Padding &y, bool orEqual) {
+  bool always = orEqual ? x.upper <= y.lower : x.upper < y.lower;
+  bool never = orEqual ? x.lower > y.upper : x.lower >= y.upper;
+  // A comparison with NaN is false.
+  if (always && !x.mayBeNaN && !y.mayBeNaN)
+    return {1, 1};
+  return never ? Padding::Zero : Padding{0, 1};
+}
+
+Padding CompareOp::getResultPadding(const Operands &in) {
+  switch (getKind()) {
+  case CompareKind::Lt:
+    return isBelow(in[0], in[1], false);
+  case CompareKind::Le:
+    return isBelow(in[0], in[1], true);
+  case CompareKind::Gt:
+    return isBelow(in[1], in[0], false);
+  case CompareKind::Ge:
+    return isBelow(in[1], in[0], true);
+  case CompareKind::Eq:
+  case CompareKind::Ne:
+    break;
+  }
+  bool isEq = getKind() == CompareKind::Eq;
+  bool mayBeNaN = in[0].mayBeNaN || in[1].mayBeNaN;
+  if (in[0].upper < in[1].lower || in[1].upper < in[0].lower)
+    return ofConstant(isEq ? 0 : 1);
+  bool isSame = in[0].lower == in[0].upper && in[0] == in[1];
+  return isSame && !mayBeNaN ? ofConstant(isEq ? 1 : 0) : Padding{0, 1};
+}
 
 Padding SelectOp::getResultPadding(const Operands &in) {
-  // A condition that is false selects the last operand.
-  if (!isFloat(*this))
-    return ofInteger(isZero(in[2]) && (isZero(in[0]) || isZero(in[1])));
-  return isZero(in[0]) ? meet(in[2], in[2]) : meet(in[1], in[2]);
+  if (in[0].lower == 1)
+    return in[1];
+  return in[0].upper == 0 ? in[2] : meet(in[1], in[2]);
 }
 
 Padding CastOp::getResultPadding(const Operands &in) {
-  return isFloat(*this) ? meet(in[0], in[0]) : ofInteger(isZero(in[0]));
+  Type type = typeOf(*this);
+  if (isFloat(*this))
+    return round(in.getConditional(0), type);
+  Padding state = in[0];
+  if (type.isInteger(1)) {
+    bool isNonzero = state.lower > 0 || state.upper < 0;
+    return isNonzero ? Padding{1, 1} : isZero(state) ? Padding::Zero : Padding{0, 1};
+  }
+  // A float is rounded toward zero.
+  return round({std::trunc(state.lower), std::trunc(state.upper), state.mayBeNaN}, type);
 }
 
 //===----------------------------------------------------------------------===//
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
+/// The bound on the elements of a constant.
+static Padding boundElements(DenseElementsAttr elements) {
+  Padding state{kInfinity, -kInfinity};
+  if (auto numbers = dyn_cast<DenseFPElementsAttr>(elements)) {
+    for (const APFloat &number : numbers) {
+      if (number.isNaN())
+        return Padding::Arbitrary;
+      APFloat wide = number;
+      bool losesInfo;
+      wide.convert(APFloat::IEEEdouble(), APFloat::rmNearestTiesToEven, &losesInfo);
+      state = meet(state, ofConstant(wide.convertToDouble()));
+    }
+    return state;
+  }
+  bool isTruth = elements.getElementType().isInteger(1);
+  for (const APInt &number : elements.getValues<APInt>())
+    state = meet(state, ofConstant(isTruth ? number.getZExtValue()
+                                           : double(number.getSExtValue())));
+  return state;
+}
+
 Padding ConstantOp::getResultPadding(const Operands &) {
-  auto elements = dyn_cast<DenseFPElementsAttr>(getValue());
-  if (!elements || !elements.isSplat())
-    return Padding::Finite;
-  return ofConstant(elements.getSplatValue<APFloat>().convertToDouble());
+  auto elements = dyn_cast<DenseElementsAttr>(getValue());
+  return elements ? boundElements(elements) : ofType(typeOf(*this));
 }
 
-Padding IotaOp::getResultPadding(const Operands &) { return Padding::Finite; }
-
-/// Of ops that take elements of their first operand.
-static Padding keepFirst(Operation *op, State state) {
-  return isFloat(op) ? meet(state, state) : ofInteger(isZero(state));
+Padding IotaOp::getResultPadding(const Operands &) {
+  return round({0, double(getType().getDimSize(getDim()) - 1)}, typeOf(*this));
 }
-Padding ReshapeOp::getResultPadding(const Operands &in) { return meet(in[0], in[0]); }
-Padding TransposeOp::getResultPadding(const Operands &in) { return meet(in[0], in[0]); }
-Padding SliceOp::getResultPadding(const Operands &in) { return meet(in[0], in[0]); }
-Padding BroadcastOp::getResultPadding(const Operands &in) { return keepFirst(*this, in[0]); }
+
+Padding ReshapeOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+Padding TransposeOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+Padding SliceOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+Padding BroadcastOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 
 Padding ConcatOp::getResultPadding(const Operands &in) {
-  State state = in[0];
-  for (State other : in.getStates())
+  Padding state = in[0];
+  for (const Padding &other : in.getStates())
     state = meet(state, other);
-  return *state;
+  return state;
 }
 
 /// Of ops that read operand `table` by index: any of its elements may stand where the
 /// indices are padding.
 static Padding lookUp(const Operands &in, unsigned table) {
-  if (in.isPaddingOf(table))
-    return meet(in[table], in[table]);
-  return meet(Padding::Finite, in.getOverall(table));
+  return in.isPaddingOf(table) ? in[table] : in.getOverall(table);
 }
 Padding GatherOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
 Padding TakeAlongOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
-Padding EmbeddingOp::getResultPadding(const Operands &in) { return lookUp(in, 1); }
+Padding EmbeddingOp::getResultPadding(const Operands &in) {
+  // An id outside the rows of a rank gives zeros.
+  Padding state = lookUp(in, 1);
+  return getOffset() ? meet(state, Padding::Zero) : state;
+}
 
 Padding IndexCopyOp::getResultPadding(const Operands &in) {
-  return isFloat(*this) ? meet(in[0], in[2]) : ofInteger(isZero(in[0]) && isZero(in[2]));
+  return meet(in[0], in[2]);
 }
 
 //===----------------------------------------------------------------------===//
@@ -240,18 +362,31 @@ Padding IndexCopyOp::getResultPadding(const Operands &in) {
 //===----------------------------------------------------------------------===//
 
 /// The state of all elements of the first operand that one of the result depends on.
-static Padding ofRow(const Operands &in) {
-  Padding state = meet(in[0], in[0]);
+static Padding ofRow(const Operands &in, Padding state) {
   in.visitReadCorners(
-      [&](llvm::function_ref<State(unsigned)> corner) { state = meet(state, corner(0)); });
+      [&](llvm::function_ref<Padding(unsigned)> corner) { state = meet(state, corner(0)); });
   return state;
 }
 
 Padding ReduceOp::getResultPadding(const Operands &in) {
-  // A maximum ignores masked elements.
-  Padding state = ofRow(in);
-  bool isMasked = getKind() == ReduceKind::Max && isMaskable(state);
-  return isMasked && isFinite(in[0]) ? meet(in[0], in[0]) : state;
+  Type type = typeOf(*this);
+  switch (getKind()) {
+  case ReduceKind::Sum:
+    return round(sum(ofRow(in, in.getConditional(0)), in.getReadCount(), getSumType(type)), type);
+  case ReduceKind::Mean: {
+    Padding row = ofRow(in, in.getConditional(0));
+    Padding total = sum(row, in.getReadCount(), getSumType(type));
+    return isFinite(total) ? row : total;
+  }
+  case ReduceKind::Max: {
+    // At least one element is true. Elements of padding are minus infinity.
+    Padding row = ofRow(in, in[0]);
+    return {in[0].lower, row.upper, row.mayBeNaN};
+  }
+  case ReduceKind::Min:
+    return ofRow(in, in[0]);
+  }
+  llvm_unreachable("unknown reduction");
 }
 
 std::optional<Need> ReduceOp::getPaddingNeed() {
@@ -269,20 +404,25 @@ std::optional<Need> ReduceOp::getPaddingNeed() {
 }
 
 Padding CumsumOp::getResultPadding(const Operands &in) {
-  return in.isAlongResult(getDim()) ? add(in[0], Padding::Finite) : ofRow(in);
+  Type type = typeOf(*this);
+  Padding row = in.isAlongResult(getDim()) ? in.getOverall(0) : ofRow(in, in.getConditional(0));
+  return round(sum(row, in.getReadCount(), getSumType(type)), type);
 }
 
 Padding SoftmaxOp::getResultPadding(const Operands &in) {
-  if (in.isAlongResult(getDim()))
-    return Padding::Zero;
-  Padding state = ofRow(in);
-  return state == Padding::NegInf ? Padding::Zero
-         : isMaskable(state)      ? Padding::Finite
-                                  : Padding::Arbitrary;
-}
-
-Padding SoftmaxOp::getCornerPadding(const Operands &in) {
-  return isMaskable(in.getOverall(0)) ? Padding::Finite : Padding::Arbitrary;
+  // Elements between 0 and 1. A row of minus infinity gives zeros.
+  bool isTail = in.isAlongResult(getDim());
+  Padding row = isTail ? in.getOverall(0) : ofRow(in, in[0]);
+  Padding result = round({0, 1}, typeOf(*this));
+  if (in[0] == Padding::NegInf && (isTail || row.upper == -kInfinity))
+    result = Padding::Zero;
+  if (isMaskable(row))
+    return result;
+  // A row with infinity or NaN is NaN, in padding too.
+  if (uint32_t event = isTail && isZero(result) ? in.getEvent(0, "softmax") : 0)
+    return {0, 0, false, event};
+  result.mayBeNaN = true;
+  return result;
 }
 
 std::optional<Need> SoftmaxOp::getPaddingNeed() {
@@ -290,7 +430,7 @@ std::optional<Need> SoftmaxOp::getPaddingNeed() {
 }
 
 Padding CrossEntropyOp::getResultPadding(const Operands &in) {
-  return isFinite(ofRow(in)) ? Padding::Finite : Padding::Arbitrary;
+  return isFinite(ofRow(in, in[0])) ? finiteOf(typeOf(*this)) : Padding::Arbitrary;
 }
 
 std::optional<Need> CrossEntropyOp::getPaddingNeed() {
@@ -302,75 +442,124 @@ std::optional<Need> CrossEntropyOp::getPaddingNeed() {
 //===----------------------------------------------------------------------===//
 
 /// A sum of products, tail and corners.
-static Padding sumProducts(const Operands &in) {
-  Padding state = multiply(in[0], in[1]);
-  in.visitReadCorners([&](llvm::function_ref<State(unsigned)> corner) {
-    state = add(state, multiply(corner(0), corner(1)));
+static Padding sumProducts(Operation *op, const Operands &in) {
+  Type type = typeOf(op), wide = getSumType(type);
+  Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
+  in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
+    product = meet(product, multiply(corner(0), corner(1), wide));
   });
-  return state;
+  return round(sum(product, in.getReadCount(), wide), type);
 }
 
-Padding MatmulOp::getResultPadding(const Operands &in) { return sumProducts(in); }
+Padding MatmulOp::getResultPadding(const Operands &in) { return sumProducts(*this, in); }
 
 Padding LinearOp::getResultPadding(const Operands &in) {
-  Padding state = sumProducts(in);
-  return getBias() ? add(state, in[2]) : state;
+  Padding state = sumProducts(*this, in);
+  return getBias() ? add(state, in.getConditional(2), typeOf(*this)) : state;
 }
 
-/// Rows of x / sqrt(... + eps), and of a bias that may be added.
-static Padding normalize(State input, const APFloat &eps, bool shifts) {
-  if (!isFinite(input) || !(eps.convertToDouble() > 0))
+/// Rows divided by their root mean square: no element is larger than the root of their
+/// number. An overflow of the squares gives zeros.
+static Padding normalize(const Operands &in, const APFloat &eps, Type type) {
+  double least = std::ldexp(1.0, -126);
+  if (!isFinite(in[0]) || !(eps.convertToDouble() > least))
     return Padding::Arbitrary;
-  return isZero(input) && !shifts ? Padding::Zero : Padding::Finite;
+  return isZero(in[0]) ? Padding::Zero : around(std::sqrt(double(in.getReadCount())), type);
 }
 
 static constexpr llvm::StringLiteral kCountsInNorm = "and would count it in the norm";
 
 Padding RmsNormOp::getResultPadding(const Operands &in) {
-  return normalize(in[0], getEps(), /*shifts=*/false);
+  Type type = typeOf(*this), wide = getSumType(type);
+  Padding state = normalize(in, getEps(), wide);
+  if (getWeight())
+    state = multiply(state, getUnitOffset() ? add(in[1], {1, 1}, wide) : in[1], wide);
+  return round(state, type);
 }
 std::optional<Need> RmsNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 
 Padding LayerNormOp::getResultPadding(const Operands &in) {
-  return normalize(in[0], getEps(), /*shifts=*/bool(getBias()));
+  Type type = typeOf(*this), wide = getSumType(type);
+  // The mean overflows where its sum does.
+  if (!isFinite(sum(around(2 * getMagnitude(in[0]), wide), in.getReadCount(), wide)))
+    return Padding::Arbitrary;
+  Padding state = normalize(in, getEps(), wide);
+  unsigned next = 1;
+  if (getWeight())
+    state = multiply(state, in[next++], wide);
+  if (getBias())
+    state = add(state, in[next], wide);
+  return round(state, type);
 }
 std::optional<Need> LayerNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 
 Padding RotaryOp::getResultPadding(const Operands &in) {
-  return add(multiply(in[0], in[1]), multiply(in[0], in[2]));
+  Type type = typeOf(*this), wide = getSumType(type);
+  Padding x = in.getConditional(0);
+  // Features behind the rotated ones stay as they are.
+  Padding rotated = add(multiply(x, in.getConditional(1), wide),
+                        multiply(meet(x, negate(x)), in.getConditional(2), wide), wide);
+  return round(meet(rotated, x), type);
 }
-Padding RotaryOp::getCornerPadding(const Operands &in) { return getResultPadding(in); }
 std::optional<Need> RotaryOp::getPaddingNeed() {
   return Need{std::nullopt, "and would rotate it with the features"};
 }
 
+/// A mean of values. Its rounding is small against them.
+static Padding average(const Padding &values, Type type) {
+  Padding result = values;
+  double largest = getLargest(type);
+  result.lower = std::max(std::min(values.lower * 2, values.lower), -largest);
+  result.upper = std::min(std::max(values.upper * 2, values.upper), largest);
+  return round(result, type);
+}
+
+/// Attention is a mean of values if its scores are finite. For conditional operands:
+/// - A query that is not finite has scores that are not, for each key. The softmax of such
+///   a row is NaN.
+/// - A value that is not finite counts with a weight of zero, too: zero times infinity is
+///   NaN.
+/// - A key that is not finite may have a score of minus infinity, which hides it. Its value
+///   is not finite for the same reason, if both have the same condition. Keys that heads of
+///   a group share give each true head of the group scores that are not finite.
+/// Masks hide some keys from some queries, so none of this holds in padding of the queries.
 Padding AttentionOp::getResultPadding(const Operands &in) {
-  State bias = getBias() ? in[getKeyPadding() ? 4 : 3] : State();
-  if (!isFinite(in[0]) || !isFinite(in[1]) || !isFinite(in[2]) || !isMaskable(bias))
-    return Padding::Arbitrary;
-  return isZero(in[2]) ? Padding::Zero : Padding::Finite;
-}
-
-Padding AttentionOp::getCornerPadding(const Operands &in) {
-  // Masks and positions do not enter the result, and a bias only hides.
-  for (auto [i, operand] : llvm::enumerate(getOperands())) {
-    State state = in.getOverall(i);
-    if (operand == getBias() ? !isMaskable(state)
-                             : isa<FloatType>(getElementTypeOrSelf(operand.getType())) &&
-                                   !isFinite(state))
-      return Padding::Arbitrary;
+  Type type = typeOf(*this), wide = getSumType(type);
+  Padding query = in.getConditional(0), key = in.getConditional(1), value = in.getConditional(2);
+  if (in.isAlongResult(2)) {
+    query = in[0];
+    key = in[1];
+    value = in[2];
   }
-  return Padding::Finite;
-}
-
-Padding MergeAttentionOp::getResultPadding(const Operands &in) {
-  if (!isFinite(in[0]) || !isFinite(in[2]) || !isMaskable(in[1]) || !isMaskable(in[3]))
+  if (in.isPaddingOf(1) && key.cause && key.cause != value.cause)
+    key = Padding::Arbitrary;
+  int64_t features = getQuery().getType().getShape().back();
+  double scale = getScale().convertToDouble();
+  Padding scores = sum(multiply(query, key, wide), features, wide);
+  scores = multiply(scores, ofConstant(scale), wide);
+  uint32_t cause = scores.cause;
+  bool areNumbers = isFinite(scores);
+  if (getBias()) {
+    Padding bias = in[getKeyPadding() ? 4 : 3];
+    areNumbers &= isMaskable(bias) && isMaskable(add(scores, bias, wide));
+  }
+  if (!areNumbers || !isFinite(value))
     return Padding::Arbitrary;
-  return isZero(in[0]) && isZero(in[2]) ? Padding::Zero : Padding::Finite;
+  // A query that sees no key gives zeros.
+  Padding result = meet(value, Padding::Zero);
+  result.cause = joinCauses(cause, value.cause);
+  return average(result, type);
 }
 
-Padding MergeAttentionOp::getCornerPadding(const Operands &in) {
-  bool isFiniteThere = isFinite(in.getOverall(0)) && isFinite(in.getOverall(2)) &&
-                       isMaskable(in.getOverall(1)) && isMaskable(in.getOverall(3));
-  return isFiniteThere ? Padding::Finite : Padding::Arbitrary;
+/// A part that is not finite counts with a weight of zero, too. A log-sum-exp has the
+/// condition of its part.
+Padding MergeAttentionOp::getResultPadding(const Operands &in) {
+  Padding result{0, 0};
+  for (unsigned part : {0, 2}) {
+    Padding out = in.getConditional(part), lse = in.getConditional(part + 1);
+    if (!isFinite(out) || !isMaskable(lse) || (lse.cause && lse.cause != out.cause))
+      return Padding::Arbitrary;
+    result = meet(result, out);
+  }
+  return average(result, typeOf(*this));
 }

@@ -26,11 +26,10 @@ LogicalResult layout_transfer::report(const TransferContext &context, const Twin
   return diagnostic;
 }
 
-LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform, Padding content) {
+LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform) {
   LayoutFactor factor;
   factor.size = factor.padded = size;
   factor.uniform = uniform;
-  factor.padding = content;
   return factor;
 }
 
@@ -65,12 +64,12 @@ int layout_transfer::countPadded(const Layout &layout) {
 }
 
 Padding layout_transfer::overallState(const Layout &layout) {
-  Padding state = Padding::Finite;
+  Padding state = layout.data;
   int padded = 0;
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded()) {
-        state = padding::meet(state, factor.padding);
+        state = padding::meet(state, padding::getUnconditional(factor.padding));
         ++padded;
       }
   return padded > 1 ? padding::meet(state, layout.corner) : state;
@@ -282,22 +281,55 @@ bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr
   return true;
 }
 
+void meshwright::describeArgument(Layout &layout, DictionaryAttr attributes, Type type) {
+  type = getElementTypeOrSelf(type);
+  bool isParameter = attributes && attributes.get(nn::NnDialect::kParameterAttr);
+  layout.data = padding::ofType(type);
+  if (isParameter && isa<FloatType>(type)) {
+    auto stated = attributes.getAs<FloatAttr>(nn::NnDialect::kMagnitudeAttr);
+    double most = stated ? stated.getValueAsDouble() : nn::NnDialect::kParameterMagnitude;
+    if (std::isfinite(most))
+      layout.data = {-std::min(most, padding::getLargest(type)),
+                     std::min(most, padding::getLargest(type))};
+  }
+  layout.corner = Padding::Zero;
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      factor.padding = layout.corner;
+}
+
 //===----------------------------------------------------------------------===//
 // Ops without a rule of factors
 //===----------------------------------------------------------------------===//
+
+namespace {
+/// Of an op without operands.
+class NoOperands : public padding::Operands {
+public:
+  NoOperands() : Operands({}, {}) {}
+  uint32_t getEvent(unsigned, StringRef) const override { return 0; }
+  uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
+  Padding getOverall(unsigned) const override { return Padding::Arbitrary; }
+  bool isPaddingOf(unsigned) const override { return false; }
+  bool isAlongResult(unsigned) const override { return false; }
+  int64_t getReadCount() const override { return 1; }
+  void visitReadCorners(
+      llvm::function_ref<void(llvm::function_ref<Padding(unsigned)>)>) const override {}
+};
+} // namespace
 
 /// A splat is uniform along all dimensions. Other constants are replicated.
 static MaybeLayouts transferConstant(nn::ConstantOp op) {
   ArrayRef<int64_t> shape = op.getResult().getType().getShape();
   ResultLayouts layouts;
-  std::optional<double> splat = padding::getSplat(op.getResult());
-  if (!splat) {
+  if (padding::getSplat(op.getResult())) {
+    Layout &layout = layouts.emplace_back();
+    for (int64_t size : shape)
+      layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
+  } else {
     layouts.push_back(Layout::getReplicated(shape));
-    return layouts;
   }
-  Layout &layout = layouts.emplace_back();
-  for (int64_t size : shape)
-    layout.dims.emplace_back(makeFactor(size, /*uniform=*/true, padding::ofConstant(*splat)));
+  layouts[0].data = op.getResultPadding(NoOperands());
   return layouts;
 }
 
@@ -305,6 +337,7 @@ static MaybeLayouts transferIota(nn::IotaOp op) {
   ResultLayouts layouts(1);
   for (auto [d, size] : llvm::enumerate(op.getResult().getType().getShape()))
     layouts[0].dims.emplace_back(makeFactor(size, /*uniform=*/d != op.getDim()));
+  layouts[0].data = op.getResultPadding(NoOperands());
   return layouts;
 }
 
@@ -365,7 +398,7 @@ static MaybeLayouts transferSlice(const TransferContext &context) {
                                       ", of which only " + Twine(size) + " are true",
                                   0));
     bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
-    dim = DimLayout(makeFactor(to[d], uniform, dim.factors.front().padding));
+    dim = DimLayout(makeFactor(to[d], uniform));
   }
   canonicalize(layout, context.mesh);
   return ResultLayouts{std::move(layout)};
@@ -402,10 +435,12 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
           context, "would leave padding between its operands in dimension " + Twine(dim), i - 1));
     for (const LayoutFactor &factor : operand->dims[dim].factors)
       if (factor.isPadded())
-        content = factor.padding;
+        content = padding::getUnconditional(factor.padding);
     size += operand->dims[dim].getGlobalSize();
     padded += operand->dims[dim].getLocalSize();
-    layout.corner = padding::meet(layout.corner, operand->corner);
+    layout.data = padding::meet(layout.data, operand->data);
+    Padding corner = countPadded(*operand) > 1 ? operand->corner : overallState(*operand);
+    layout.corner = i == 0 ? corner : padding::meet(layout.corner, corner);
     for (unsigned d = 0; d < layout.dims.size(); ++d) {
       if (d == dim || i == 0)
         continue;
@@ -419,16 +454,27 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
                        " and " + toString(*context.operands[0], context.mesh),
                    i));
       // The padding has a state that holds for both.
-      for (LayoutFactor &piece : pieces)
+      for (LayoutFactor &piece : pieces) {
+        if (!piece.isPadded())
+          continue;
+        int found = 0;
         for (ArrayRef<LayoutFactor> list :
              {ArrayRef<LayoutFactor>(layout.dims[d].factors), ArrayRef<LayoutFactor>(own)})
           for (const LayoutFactor &factor : list)
-            if ((piece.isPadded() || piece.uniform) && (factor.isPadded() || factor.uniform))
+            if (factor.isPadded() && factor.sameShardingAs(piece)) {
               piece.padding = padding::meet(piece.padding, factor.padding);
+              ++found;
+            }
+        // A uniform operand has its data there.
+        if (found < 2)
+          piece.padding =
+              padding::meet(piece.padding, padding::meet(layout.data, overallState(*operand)));
+      }
       layout.dims[d].factors = std::move(pieces);
     }
   }
-  LayoutFactor joined = makeFactor(size, false, content);
+  LayoutFactor joined = makeFactor(size);
+  joined.padding = content;
   joined.padded = padded;
   layout.dims[dim] = DimLayout(joined);
   canonicalize(layout, context.mesh);

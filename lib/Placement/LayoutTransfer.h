@@ -32,6 +32,8 @@ struct TransferContext {
   /// Attaches a note to an error: where operand `i` got the property that the op refuses.
   /// May be null.
   mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr;
+  /// False for a program without padding. The states of elements are then not derived.
+  bool tracksPadding = true;
 };
 
 /// Returns the canonical layouts of the op's results. Fails with an error in the terms of
@@ -53,6 +55,12 @@ mlir::FailureOr<ResultLayouts>
 transfer(mlir::Operation *op, mlir::ArrayRef<dist::Layout> operands, dist::MeshAttr mesh,
          mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
+
+/// Sets what is known of the elements of an argument with these attributes. Padding is zero.
+/// A parameter is finite, and no
+/// entry is larger than `nn.magnitude` (kParameterMagnitude where there is none). Inputs and
+/// state may hold anything.
+void describeArgument(dist::Layout &layout, mlir::DictionaryAttr attributes, mlir::Type type);
 
 /// Returns true if a value in `layout` also has the layout `expected`: the same sharding and
 /// the same unreduced axes. A uniform factor has every layout.

@@ -90,8 +90,7 @@ static bool loseAxes(DimLayout &dim, AxisList axes) {
   if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
     return false;
   if (isUniform(dim)) {
-    DimLayout uniform(
-        makeFactor(dim.getLocalSize() * getNumShards(axes), true, dim.factors.front().padding));
+    DimLayout uniform(makeFactor(dim.getLocalSize() * getNumShards(axes), true));
     dim = uniform;
     return true;
   }
@@ -120,7 +119,7 @@ static bool gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded)
   int64_t shards = getNumShards(axes);
   padded = chunk * shards > dim.getLocalSize();
   if (isUniform(dim) && !padded) {
-    dim = DimLayout(makeFactor(chunk, true, dim.factors.front().padding));
+    dim = DimLayout(makeFactor(chunk, true));
     return true;
   }
   if (padded) {
@@ -357,7 +356,7 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded())
-        state = padding::meet(state, factor.padding);
+        state = padding::meet(state, padding::getUnconditional(factor.padding));
   state = padding::meet(state, layout.corner);
   for (DimLayout &dim : to->dims)
     for (LayoutFactor &factor : dim.factors)
@@ -366,7 +365,8 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
   // Equal rows stay equal. Their number need not be the true size of the dimension.
   for (auto [d, dim] : llvm::enumerate(to->dims))
     if (isUniform(layout.dims[d]) && !from->dims[d].isPadded() && !dim.isPadded())
-      dim = DimLayout(makeFactor(dim.getLocalSize(), /*uniform=*/true, state));
+      dim = DimLayout(makeFactor(dim.getLocalSize(), /*uniform=*/true));
+  to->data = layout.data;
   layout = std::move(*to);
   return success();
 }
@@ -414,10 +414,6 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   if (!factor.isPadded())
     return success();
   Padding state = padding::ofConstant(value);
-  Type element = op.getInput().getType().getElementType();
-  // A maximum of integers ignores the least one, as that of floats ignores minus infinity.
-  if (element.isIntOrIndex() && state != Padding::Zero)
-    state = value == getNeutral(ReductionKind::Max, element) ? Padding::NegInf : Padding::Finite;
   factor.padding = state;
   layout.corner = others > 1 ? padding::meet(layout.corner, state) : state;
   return success();
@@ -524,7 +520,8 @@ static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
   LayoutFactor factor = getFactor(op.getFactor(), mesh);
   int64_t chunks = getNumShards(factor.axes);
   factor.shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
-  factor.padding = Padding::Finite;
+  factor.padding = padding::ofConstant(-1);
+  layouts[0].data = {0, double(factor.size - 1)};
   layouts[0].dims.emplace_back(std::move(factor));
   canonicalize(layouts[0], mesh);
   return layouts;

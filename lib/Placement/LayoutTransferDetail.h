@@ -30,8 +30,7 @@ bool mergePieces(Pieces &a, mlir::ArrayRef<dist::LayoutFactor> b, dist::MeshAttr
                  bool broadcasts = false);
 
 /// An unsharded, unpadded factor.
-dist::LayoutFactor makeFactor(int64_t size, bool uniform = false,
-                              dist::Padding content = dist::Padding::Finite);
+dist::LayoutFactor makeFactor(int64_t size, bool uniform = false);
 
 /// Joins the factors of a dimension into one if only the major factor is sharded, padded or
 /// ordered. Lists of uniform factors stay as they are.

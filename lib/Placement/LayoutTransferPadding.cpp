@@ -14,6 +14,7 @@ using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 using padding::isFinite;
 using padding::isMaskable;
+using padding::isZero;
 
 static bool usesFactor(const FactorRule::DimFactors &factors, int factor) {
   return llvm::is_contained(factors, factor);
@@ -24,35 +25,86 @@ bool RuleTransfer::hasFactor(unsigned i, int factor) const {
                       [&](const auto &factors) { return usesFactor(factors, factor); });
 }
 
-padding::State RuleTransfer::getState(unsigned i, int factor, const LayoutFactor &piece) const {
-  if (std::optional<double> splat = padding::getSplat(op->getOperand(i)))
-    return padding::ofConstant(*splat);
-  State state;
+SmallVector<RuleTransfer::Tail, 4> RuleTransfer::getTails(bool ofResults) const {
+  SmallVector<Tail, 4> tails;
+  auto addFactor = [&](int factor) {
+    for (const LayoutFactor &piece : pieces[factor])
+      if (piece.isPadded())
+        tails.push_back({factor, &piece});
+  };
+  if (ofResults) {
+    for (const FactorRule::DimFactors &dim : rule.results.front())
+      llvm::for_each(dim, addFactor);
+    return tails;
+  }
+  for (int f = 0, e = rule.factors.size(); f < e; ++f)
+    if (rule.factors[f].kind != FactorKind::Parallel && owners[f] >= 0)
+      addFactor(f);
+  return tails;
+}
+
+std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail &tail) const {
+  std::optional<State> state;
   for (auto [d, factors] : llvm::enumerate(rule.operands[i])) {
-    if (!usesFactor(factors, factor))
+    if (!usesFactor(factors, tail.factor))
       continue;
-    State others;
+    std::optional<State> others;
     for (const LayoutFactor &own : operands[i]->dims[d].factors) {
-      if (own.uniform || (own.isPadded() && own.sameShardingAs(piece)))
+      if (!own.isPadded())
+        continue;
+      if (own.sameShardingAs(*tail.piece))
         return own.padding;
-      if (own.isPadded())
-        others = others ? padding::meet(others, own.padding) : own.padding;
+      State content = padding::getUnconditional(own.padding);
+      others = others ? padding::meet(*others, content) : content;
     }
-    // Cut otherwise than in the other operands: the worst that it may be.
+    // Cut otherwise than in the other operands: anything that it may be.
     if (others)
-      state = others;
+      state = padding::meet(*others, operands[i]->data);
   }
   return state;
 }
 
-padding::State RuleTransfer::getCornerState(unsigned i, int factor, const LayoutFactor &piece,
-                                            int other, const LayoutFactor &otherPiece) const {
-  if (std::optional<double> splat = padding::getSplat(op->getOperand(i)))
-    return padding::ofConstant(*splat);
-  State own = getState(i, factor, piece), second = getState(i, other, otherPiece);
-  if (own && second)
+/// Equal for two values that equal ops compute from equal values. Kernels compute a value
+/// again instead of reading it.
+static llvm::hash_code getValueNumber(Value value, int depth = 6) {
+  value = rt::getSource(value);
+  Operation *op = value.getDefiningOp();
+  if (!op || depth == 0 || op->getNumRegions() != 0 || op->getNumResults() != 1 ||
+      !isa<PaddingOpInterface>(op))
+    return llvm::hash_value(value.getAsOpaquePointer());
+  return OperationEquivalence::computeHash(
+      op, [&](Value operand) { return getValueNumber(operand, depth - 1); },
+      OperationEquivalence::ignoreHashValue,
+      OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs);
+}
+
+uint32_t RuleTransfer::getEvent(unsigned i, StringRef what) const {
+  return uint32_t(size_t(llvm::hash_combine(getValueNumber(op->getOperand(i)), what))) | 1;
+}
+
+RuleTransfer::State RuleTransfer::getState(unsigned i, const Tail &tail) const {
+  if (std::optional<State> state = getTail(i, tail))
+    return *state;
+  // The operand is the same in the tail and beside it. Where it is not finite in the tail,
+  // it is not finite beside it either.
+  State state = operands[i]->data;
+  auto type = dyn_cast<FloatType>(getElementTypeOrSelf(op->getOperand(i).getType()));
+  if (isFinite(state) || !type)
+    return state;
+  double largest = padding::getLargest(type);
+  State bound{std::max(state.lower, -largest), std::min(state.upper, largest), false,
+              getEvent(i, "")};
+  if (bound.lower > bound.upper)
+    std::tie(bound.lower, bound.upper) = std::pair(-largest, largest);
+  return bound;
+}
+
+RuleTransfer::State RuleTransfer::getCorner(unsigned i, const Tail &tail,
+                                            const Tail &other) const {
+  std::optional<State> first = getTail(i, tail), second = getTail(i, other);
+  if (first && second)
     return operands[i]->corner;
-  return own ? own : second;
+  return second ? padding::getUnconditional(*second) : getState(i, tail);
 }
 
 bool layout_transfer::isAttentionBias(Operation *op, unsigned operand) {
@@ -68,24 +120,27 @@ bool layout_transfer::keepsBlocks(Operation *op) {
 // Reads of padding
 //===----------------------------------------------------------------------===//
 
-LogicalResult RuleTransfer::readsPadding(int factor, const LayoutFactor &piece, State state,
-                                         StringRef need) {
+LogicalResult RuleTransfer::readsPadding(const Tail &tail, State state, StringRef need) {
+  const LayoutFactor &piece = *tail.piece;
   return report(context,
                 "reads the padding behind the " + Twine(piece.size) + " true of " +
-                    Twine(piece.padded) + " rows, which is " +
-                    padding::toString(state.value_or(Padding::Finite)) + ", " + need,
-                owners[factor]);
+                    Twine(piece.padded) + " rows, which is " + padding::toString(state) + ", " +
+                    need,
+                owners[tail.factor]);
 }
 
-/// Padding that is summed over: zero on one side, finite on the other.
+/// Padding that is summed over: zero on one side, finite on the other. Either may be
+/// conditional: the true part of the sum is not finite where the condition does not hold.
 LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs) {
   for (const LayoutFactor &piece : pieces[factor]) {
     if (!piece.isPadded())
       continue;
-    State a = getState(lhs, factor, piece), b = getState(rhs, factor, piece);
-    if (padding::multiply(a, b) != Padding::Zero)
-      return readsPadding(factor, piece, a == Padding::Zero ? b : a,
-                          "expected zero on one side of the product and finite on the other");
+    Tail tail{factor, &piece};
+    State a = getState(lhs, tail), b = getState(rhs, tail);
+    if ((isZero(a) && isFinite(b)) || (isZero(b) && isFinite(a)))
+      continue;
+    return readsPadding(tail, isZero(a) ? b : a,
+                        "expected zero on one side of the product and finite on the other");
   }
   return success();
 }
@@ -116,15 +171,16 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
   for (const LayoutFactor &piece : pieces[keys]) {
     if (!piece.isPadded())
       continue;
+    Tail tail{keys, &piece};
     std::optional<int64_t> length = attention.getKvLength();
     if (length && pieces[keys].size() == 1 && *length <= piece.size)
       continue;
     // No query sees a key of negative position, nor a key where a mask is false.
     bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||
-                    (attention.getKeyPadding() && getState(3, keys, piece) == Padding::Zero);
+                    (attention.getKeyPadding() && isZero(getState(3, tail)));
     // Its value has weight zero, and zero times NaN is NaN.
-    if (State values = getState(2, keys, piece); isHidden && !isFinite(values))
-      return readsPadding(keys, piece, values, "as values: expected it to be finite");
+    if (State values = padding::getUnconditional(getState(2, tail)); isHidden && !isFinite(values))
+      return readsPadding(tail, values, "as values: expected it to be finite");
     if (isHidden)
       continue;
     if (length)
@@ -132,24 +188,24 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
                     "has kv_length " + Twine(*length) + ", but only " + Twine(piece.size) +
                         " of the keys are true: padding counts as keys",
                     1);
-    return readsPadding(keys, piece, getState(1, keys, piece),
-                        "as keys: expected kv_length to mask it");
+    return readsPadding(tail, getState(1, tail), "as keys: expected kv_length to mask it");
   }
   return checkProduct(rule.operands[1][3].front(), 0, 1);
 }
 
 LogicalResult RuleTransfer::checkReadPadding() {
   if (std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed())
-    for (int f = 0, e = rule.factors.size(); f < e; ++f) {
-      if (rule.factors[f].kind == FactorKind::Parallel || owners[f] < 0)
-        continue;
-      for (const LayoutFactor &piece : pieces[f]) {
-        if (!piece.isPadded())
-          continue;
-        State state = getState(owners[f], f, piece);
-        if (!need->state || state != need->state)
-          return readsPadding(f, piece, state, need->text);
-      }
+    for (const Tail &tail : getTails(/*ofResults=*/false)) {
+      State state = getState(owners[tail.factor], tail);
+      // Zeros may be conditional, since only sums need them. A maximum of integers ignores
+      // the least one, as that of floats ignores minus infinity.
+      Type type = getElementTypeOrSelf(op->getOperand(owners[tail.factor]).getType());
+      bool isLeast = need->state == Padding::NegInf && !isa<FloatType>(type) &&
+                     state.upper <= padding::ofType(type).lower;
+      bool holds =
+          need->state == Padding::Zero ? isZero(state) : state == need->state || isLeast;
+      if (!holds)
+        return readsPadding(tail, state, need->text);
     }
   if (op->hasTrait<Product>() && isa<MatrixOpInterface>(op)) {
     for (auto [f, factor] : llvm::enumerate(rule.factors))
@@ -162,105 +218,101 @@ LogicalResult RuleTransfer::checkReadPadding() {
 }
 
 //===----------------------------------------------------------------------===//
-// Padding of results
+// States of results
 //===----------------------------------------------------------------------===//
 
-/// The operands of the op at the tail of a piece of a factor.
-class RuleTransfer::TailOperands : public padding::Operands {
+/// The operands of the op in the region of some tails (see `evaluate`).
+class RuleTransfer::RegionOperands : public padding::Operands {
 public:
-  TailOperands(const RuleTransfer &transfer, int factor, const LayoutFactor &piece,
-               ArrayRef<State> states)
-      : Operands(states), transfer(transfer), factor(factor), piece(piece) {}
+  RegionOperands(const RuleTransfer &transfer, ArrayRef<Tail> tails, ArrayRef<State> states,
+                 ArrayRef<State> conditional)
+      : Operands(states, conditional), transfer(transfer), tails(tails) {}
 
-  std::optional<double> getSplat(unsigned operand) const override {
-    return padding::getSplat(transfer.op->getOperand(operand));
+  uint32_t getEvent(unsigned operand, StringRef what) const override {
+    return tails.size() == 1 ? transfer.getEvent(operand, what) : 0;
+  }
+  uint32_t getSharedEvent(unsigned operand, StringRef what) const override {
+    return isPaddingOf(operand) ? 0 : getEvent(operand, what);
   }
   State getOverall(unsigned operand) const override {
     return overallState(*transfer.operands[operand]);
   }
-  bool isPaddingOf(unsigned operand) const override { return transfer.hasFactor(operand, factor); }
+  bool isPaddingOf(unsigned operand) const override {
+    return llvm::any_of(tails, [&](const Tail &t) { return transfer.getTail(operand, t); });
+  }
   bool isAlongResult(unsigned dim) const override {
-    return usesFactor(transfer.rule.results[0][dim], factor);
+    return llvm::any_of(tails, [&](const Tail &t) {
+      return usesFactor(transfer.rule.results[0][dim], t.factor);
+    });
+  }
+  int64_t getReadCount() const override {
+    int64_t count = 1;
+    for (auto [f, factor] : llvm::enumerate(transfer.rule.factors))
+      if (factor.kind != FactorKind::Parallel && transfer.owners[f] >= 0)
+        for (const LayoutFactor &piece : transfer.pieces[f])
+          count *= piece.padded;
+    return count;
   }
   void visitReadCorners(
       llvm::function_ref<void(llvm::function_ref<State(unsigned)>)> visit) const override {
-    for (auto [f, other] : llvm::enumerate(transfer.rule.factors)) {
-      int number = f;
-      if (other.kind == FactorKind::Parallel || transfer.owners[f] < 0 || number == factor)
+    for (const Tail &read : transfer.getTails(/*ofResults=*/false)) {
+      if (llvm::any_of(tails, [&](const Tail &t) { return t.factor == read.factor; }))
         continue;
-      for (const LayoutFactor &otherPiece : transfer.pieces[f])
-        if (otherPiece.isPadded())
-          visit([&](unsigned operand) {
-            return transfer.getCornerState(operand, factor, piece, number, otherPiece);
-          });
+      visit([&](unsigned operand) {
+        if (tails.size() > 1)
+          return getOverall(operand);
+        return tails.empty() ? padding::getUnconditional(transfer.getState(operand, read))
+                             : transfer.getCorner(operand, tails.front(), read);
+      });
     }
   }
 
 private:
   const RuleTransfer &transfer;
-  int factor;
-  const LayoutFactor &piece;
+  ArrayRef<Tail> tails;
 };
 
-Padding RuleTransfer::evaluate(int factor, const LayoutFactor &piece) const {
-  SmallVector<State, 4> in;
-  for (unsigned i = 0; i < operands.size(); ++i)
-    in.push_back(getState(i, factor, piece));
-  return cast<PaddingOpInterface>(op).getResultPadding(TailOperands(*this, factor, piece, in));
-}
-
-/// The operands of the op at the corners of its results.
-class RuleTransfer::CornerOperands : public padding::Operands {
-public:
-  CornerOperands(const RuleTransfer &transfer, ArrayRef<State> states)
-      : Operands(states), transfer(transfer) {}
-
-  std::optional<double> getSplat(unsigned operand) const override {
-    return padding::getSplat(transfer.op->getOperand(operand));
-  }
-  State getOverall(unsigned operand) const override {
-    return overallState(*transfer.operands[operand]);
-  }
-  bool isPaddingOf(unsigned) const override { return true; }
-  bool isAlongResult(unsigned) const override { return true; }
-  void visitReadCorners(
-      llvm::function_ref<void(llvm::function_ref<State(unsigned)>)>) const override {}
-
-private:
-  const RuleTransfer &transfer;
-};
-
-Padding RuleTransfer::evaluateCorner() const {
-  int padded = 0;
-  for (const auto &dims : rule.results.front())
-    for (int factor : dims)
-      padded += llvm::count_if(pieces[factor], [](const LayoutFactor &f) { return f.isPadded(); });
-  if (padded < 2)
-    return Padding::Zero;
-  SmallVector<State, 4> in;
+RuleTransfer::State RuleTransfer::evaluate(ArrayRef<Tail> tails) const {
+  SmallVector<State, 4> states, conditional;
   for (auto [i, layout] : llvm::enumerate(operands)) {
-    if (std::optional<double> splat = padding::getSplat(op->getOperand(i)))
-      in.push_back(padding::ofConstant(*splat));
-    else
-      in.push_back(countPadded(*layout) >= padded ? layout->corner : overallState(*layout));
+    if (tails.empty()) {
+      states.push_back(layout->data);
+    } else if (tails.size() == 1) {
+      std::optional<State> own = getTail(i, tails[0]);
+      states.push_back(own ? padding::getUnconditional(*own) : layout->data);
+      conditional.push_back(getState(i, tails[0]));
+    } else {
+      std::optional<State> first = getTail(i, tails[0]), second = getTail(i, tails[1]);
+      bool hasOthers = countPadded(*layout) > int(bool(first)) + int(bool(second));
+      if (first && second)
+        states.push_back(layout->corner);
+      else if (hasOthers)
+        states.push_back(overallState(*layout));
+      else
+        states.push_back(padding::getUnconditional(first ? *first : second.value_or(layout->data)));
+    }
   }
-  return cast<PaddingOpInterface>(op).getCornerPadding(CornerOperands(*this, in));
+  return cast<PaddingOpInterface>(op).getResultPadding(
+      RegionOperands(*this, tails, states, conditional.empty() ? states : conditional));
 }
 
 LogicalResult RuleTransfer::derivePadding() {
-  bool relevant = false;
-  for (const Pieces &list : pieces)
-    for (const LayoutFactor &piece : list)
-      relevant |= piece.isPadded() || piece.uniform;
-  if (!relevant)
+  if (!context.tracksPadding)
     return success();
   if (failed(checkReadPadding()))
     return failure();
-  corner = evaluateCorner();
+  data = evaluate({});
+  SmallVector<Tail, 4> tails = getTails(/*ofResults=*/true);
+  for (auto [i, tail] : llvm::enumerate(tails))
+    for (const Tail &other : ArrayRef(tails).drop_front(i + 1)) {
+      State here = evaluate({tail, other});
+      bool isFirst = i == 0 && other.piece == tails[1].piece;
+      corner = isFirst ? here : padding::meet(corner, here);
+    }
   for (const FactorRule::DimFactors &dim : rule.results.front())
     for (int factor : dim)
       for (LayoutFactor &piece : pieces[factor])
-        if (piece.isPadded() || piece.uniform)
-          piece.padding = evaluate(factor, piece);
+        if (piece.isPadded())
+          piece.padding = evaluate(Tail{factor, &piece});
   return success();
 }

@@ -82,8 +82,7 @@ void Reshape::joinWhole() {
       continue;
     }
     LayoutFactor &upper = joined.back().factor;
-    upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform,
-                       padding::meet(upper.padding, piece.factor.padding));
+    upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform);
   }
   pieces = std::move(joined);
 }
@@ -267,6 +266,7 @@ Layout Reshape::build() const {
   layout.unreduced = input.unreduced;
   layout.reduction = input.reduction;
   layout.corner = input.corner;
+  layout.data = input.data;
   canonicalize(layout, mesh);
   return layout;
 }
@@ -321,8 +321,8 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
     // A uniform value is uniform in every shape.
     Layout &layout = candidates.emplace_back();
     for (int64_t size : op.getResult().getType().getShape())
-      layout.dims.emplace_back(
-          makeFactor(size, /*uniform=*/true, input.dims[0].factors[0].padding));
+      layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
+    layout.data = input.data;
     layout.unreduced = input.unreduced;
     layout.reduction = input.reduction;
   } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))

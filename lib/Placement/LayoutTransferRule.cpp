@@ -74,8 +74,7 @@ LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout 
     // A single element of a dimension of size 1 is not uniform.
     bool any = llvm::any_of(layout.factors, [](const LayoutFactor &f) { return f.uniform; });
     for (int factor : factors) {
-      LayoutFactor piece =
-          makeFactor(rule.factors[factor].size, any, layout.factors.front().padding);
+      LayoutFactor piece = makeFactor(rule.factors[factor].size, any);
       if (failed(unify(factor, piece, operand, dim)))
         return failure();
     }
@@ -443,14 +442,19 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     layout.unreduced = all;
     layout.reduction = reduction;
     layout.corner = corner;
+    layout.data = data;
     layout.keys = keys;
     // A log-sum-exp is minus infinity where a query sees no key.
     auto part = dyn_cast<LogSumExpOpInterface>(op);
     if (part && op->getResult(layouts.size() - 1) == part.getLogSumExp()) {
       auto ofLse = [](Padding result) {
-        return padding::isFinite(result) ? Padding::FiniteOrNegInf : Padding::Arbitrary;
+        Padding bound = padding::isFinite(result) ? Padding::Finite : Padding::Arbitrary;
+        bound.lower = Padding::NegInf.lower;
+        bound.cause = result.cause;
+        return bound;
       };
       layout.corner = ofLse(layout.corner);
+      layout.data = ofLse(layout.data);
       for (DimLayout &dim : layout.dims)
         for (LayoutFactor &factor : dim.factors)
           factor.padding = ofLse(factor.padding);

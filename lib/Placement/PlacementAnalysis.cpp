@@ -18,13 +18,12 @@ using namespace meshwright::dist;
 namespace {
 
 bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
-  bool contentCounts = a.isPadded() || a.uniform;
   return a.sameShardingAs(b) && a.uniform == b.uniform &&
-         (!contentCounts || a.padding == b.padding);
+         (!a.isPadded() || a.padding == b.padding);
 }
 
 bool sameLayout(const Layout &a, const Layout &b) {
-  return a.corner == b.corner && a.unreduced == b.unreduced && a.reduction == b.reduction &&
+  return a.corner == b.corner && a.data == b.data && a.unreduced == b.unreduced && a.reduction == b.reduction &&
          a.keys == b.keys && a.missing == b.missing &&
          llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
            return llvm::equal(x.factors, y.factors, sameFactor);
@@ -56,13 +55,32 @@ const FactorRule *PlacementDerivation::getRule(Operation *op) {
 /// Whether a transfer through the op depends on its signature and the layouts of its
 /// operands alone. It depends on more where it looks at the ops that define operands:
 /// - constants, of which it reads the value,
-/// - positions, indices and offsets, which are integers.
+/// - positions, indices and offsets, which are integers,
+/// - one value as both factors of a square.
 static bool dependsOnLayoutsOnly(Operation *op) {
-  return op->getNumRegions() == 0 && llvm::all_of(op->getOperands(), [](Value operand) {
+  bool isSquare = op->getNumOperands() == 2 && op->getOperand(0) == op->getOperand(1);
+  return op->getNumRegions() == 0 && !isSquare && llvm::all_of(op->getOperands(), [](Value operand) {
            auto type = dyn_cast<RankedTensorType>(operand.getType());
            return type && isa<FloatType>(type.getElementType()) &&
                   !rt::getSource(operand).getDefiningOp<nn::ConstantOp>();
          });
+}
+
+static void visitCauses(const Layout &layout, llvm::function_ref<void(uint32_t)> visit) {
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.isPadded() && factor.padding.cause)
+        visit(factor.padding.cause);
+}
+
+/// Whether padding of a result has a condition that padding of no operand has.
+static bool hasNewCause(const Layout &result, ArrayRef<LayoutRef> operands) {
+  llvm::SmallDenseSet<uint32_t, 4> known;
+  for (LayoutRef operand : operands)
+    visitCauses(*operand, [&](uint32_t cause) { known.insert(cause); });
+  bool isNew = false;
+  visitCauses(result, [&](uint32_t cause) { isNew |= !known.contains(cause); });
+  return isNew;
 }
 
 /// Transfers layouts through the op, or recalls what an equal op gave for the same ones.
@@ -78,13 +96,14 @@ PlacementDerivation::transferOnce(Operation *op, ArrayRef<LayoutRef> operands,
         if (known == operands)
           return outcome;
   SmallVector<Layout, 1> alternatives;
-  FailureOr<ResultLayouts> results = transfer({op, operands, mesh, emitError, note}, &alternatives);
+  FailureOr<ResultLayouts> results =
+      transfer({op, operands, mesh, emitError, note, tracksPadding}, &alternatives);
   if (failed(results))
     return failure();
   Outcome outcome;
   for (const Layout &layout : *results) {
-    // Parts of attention name the values that they are parts of.
-    isShared &= !layout.keys.isPart();
+    // Parts of attention and conditions of padding name values.
+    isShared &= !layout.keys.isPart() && !hasNewCause(layout, operands);
     outcome.results.push_back(intern(layout));
   }
   for (const Layout &layout : alternatives)
@@ -215,11 +234,12 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
     }
     for (DimLayout &dim : joined.dims)
       for (LayoutFactor &factor : dim.factors) {
-        factor.padding = Padding::Arbitrary;
+        factor.padding = padding::ofType(getElementTypeOrSelf(op.getResult(i).getType()));
         if (factor.uniform)
           factor.uniform = false;
       }
-    joined.corner = Padding::Arbitrary;
+    joined.data = joined.corner =
+        padding::ofType(getElementTypeOrSelf(op.getResult(i).getType()));
     set(op.getResult(i), intern(joined));
     for (auto [yield, candidate] :
          {std::pair(op.thenYield(), first), std::pair(op.elseYield(), second)}) {
@@ -321,9 +341,55 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
   return success();
 }
 
+/// Whether a value of the function may be padded: an argument or a result is, or an op adds
+/// padding.
+bool PlacementDerivation::mayPad() {
+  auto isPadded = [&](DictionaryAttr attributes, Type type) {
+    auto sharding = attributes.getAs<ShardingAttr>(DistDialect::kShardingAttr);
+    auto global = attributes.getAs<TypeAttr>(DistDialect::kGlobalAttr);
+    auto local = dyn_cast<RankedTensorType>(type);
+    if (!sharding || !global || !local)
+      return true;
+    int64_t shards = 1;
+    for (DimShardingAttr dim : sharding.getDims())
+      for (FactorShardingAttr factor : dim.getFactors())
+        for (AxisRefAttr axis : factor.getAxes())
+          shards *= getAxis(axis, mesh).size;
+    auto whole = dyn_cast<RankedTensorType>(global.getValue());
+    return !whole || local.getNumElements() * shards != whole.getNumElements();
+  };
+  for (unsigned i = 0; i < func.getNumArguments(); ++i)
+    if (isPadded(func.getArgAttrDict(i), func.getArgumentTypes()[i]))
+      return true;
+  for (unsigned i = 0; i < func.getNumResults(); ++i)
+    if (isPadded(func.getResultAttrDict(i), func.getResultTypes()[i]))
+      return true;
+  auto addsPadding = [&](Operation *op) {
+    if (isa<PadOp, MaskPaddingOp, PositionsOp, ReorderOp, RedistributeOp>(op))
+      return true;
+    auto collective = dyn_cast<CollectiveOpInterface>(op);
+    if (!collective || !collective.padsChunks())
+      return false;
+    int64_t shards = getNumShards(dist::getAxes(collective.getAxes(), mesh));
+    for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
+      std::optional<int64_t> dim = collective.getGainedDim(i);
+      auto from = cast<RankedTensorType>(operand.getType());
+      auto to = cast<RankedTensorType>(result.getType());
+      if (dim && to.getDimSize(*dim) * shards != from.getDimSize(*dim))
+        return true;
+    }
+    return false;
+  };
+  return func.walk([&](Operation *op) {
+               return addsPadding(op) ? WalkResult::interrupt() : WalkResult::advance();
+             })
+      .wasInterrupted();
+}
+
 LogicalResult PlacementDerivation::run() {
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "expected a body of one block";
+  tracksPadding = mayPad();
   analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
   if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
     return failure();

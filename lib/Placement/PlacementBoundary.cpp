@@ -93,6 +93,7 @@ LogicalResult PlacementDerivation::addArguments() {
         getBoundary(func.getArgAttrDict(i), argument.getType(), "argument", i);
     if (failed(layout))
       return failure();
+    describeArgument(*layout, func.getArgAttrDict(i), argument.getType());
     set(argument, intern(*layout));
   }
   return success();
@@ -105,7 +106,7 @@ static bool hasZeroPadding(const Layout &layout, const Layout &promised) {
     for (const LayoutFactor &factor : have.factors) {
       if (!factor.isPadded() && !(factor.uniform && want.isPadded()))
         continue;
-      if (factor.padding != Padding::Zero)
+      if ((factor.isPadded() ? factor.padding : layout.data) != Padding::Zero)
         return false;
       ++numPadded;
     }

@@ -51,6 +51,7 @@ private:
   mlir::LogicalResult checkState(mlir::StringAttr name, const dist::Layout &layout,
                                  llvm::StringRef where);
   std::string spellExactly(const dist::Layout &layout) const;
+  bool mayPad();
   mlir::LogicalResult addArguments();
   mlir::LogicalResult visitBlock(mlir::Block &block);
   mlir::LogicalResult visit(mlir::Operation *op);
@@ -80,6 +81,8 @@ private:
   mlir::func::FuncOp func;
   PlacementAnalysis &analysis;
   dist::MeshAttr mesh;
+  /// Whether the states of elements matter.
+  bool tracksPadding = true;
   llvm::DenseMap<size_t, mlir::SmallVector<LayoutRef, 1>> interned;
   /// The transfers so far: for each signature, the layouts of operands and the outcome.
   llvm::DenseMap<mlir::Operation *,

@@ -36,7 +36,12 @@ public:
   MaybeLayouts run(mlir::SmallVectorImpl<dist::Layout> *alternatives);
 
 private:
-  using State = padding::State;
+  using State = padding::Padding;
+  /// A padded piece of a factor of the rule.
+  struct Tail {
+    int factor;
+    const dist::LayoutFactor *piece;
+  };
 
   mlir::LogicalResult collect();
   mlir::LogicalResult unify(int factor, mlir::ArrayRef<dist::LayoutFactor> list, unsigned operand,
@@ -72,20 +77,24 @@ private:
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
   bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);
-  mlir::LogicalResult readsPadding(int factor, const dist::LayoutFactor &piece, State state,
-                                   llvm::StringRef need);
-  /// The state of operand `i` in the tail of `piece` of `factor`.
-  State getState(unsigned i, int factor, const dist::LayoutFactor &piece) const;
+  mlir::LogicalResult readsPadding(const Tail &tail, State state, llvm::StringRef need);
+  /// The tails of factors that results have, or of factors that the op contracts or reads
+  /// whole.
+  llvm::SmallVector<Tail, 4> getTails(bool ofResults) const;
   bool hasFactor(unsigned i, int factor) const;
-  /// The state of operand `i` where the tail of `piece` of `factor` meets the padding of a
-  /// factor that the op contracts or reads whole.
-  State getCornerState(unsigned i, int factor, const dist::LayoutFactor &piece, int other,
-                       const dist::LayoutFactor &otherPiece) const;
-  padding::Padding evaluate(int factor, const dist::LayoutFactor &piece) const;
-  /// A bound on the corners of the results.
-  padding::Padding evaluateCorner() const;
-  class TailOperands;
-  class CornerOperands;
+  /// The state of operand `i` in a tail; none if the tail is no padding of it.
+  std::optional<State> getTail(unsigned i, const Tail &tail) const;
+  /// The state of operand `i` in a tail, which may be conditional.
+  State getState(unsigned i, const Tail &tail) const;
+  /// The state of operand `i` where two tails meet. It may be conditional on account of the
+  /// first.
+  State getCorner(unsigned i, const Tail &tail, const Tail &other) const;
+  /// A hash of the event that `what` is true of operand `i`.
+  uint32_t getEvent(unsigned i, llvm::StringRef what) const;
+  /// The bound on the elements of the results in a region: true elements without tails, a
+  /// tail, or the corners of two tails.
+  State evaluate(llvm::ArrayRef<Tail> tails) const;
+  class RegionOperands;
 
   const TransferContext &context;
   mlir::Operation *op;
@@ -101,7 +110,7 @@ private:
   /// unreduced.
   dist::AxisList contracted, unreduced;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
-  padding::Padding corner = padding::Padding::Zero;
+  State corner = State::Zero, data = State::Arbitrary;
   /// The keys that attention or merged attention covers, if it lacks some.
   dist::KeyCover keys;
 };

@@ -78,11 +78,10 @@ const Layout *Partitioner::derive(Value local) {
   Block *block = builder.getInsertionBlock();
   if (derived.empty())
     for (auto [arg, argType] : llvm::zip_equal(block->getArguments(), func.getArgumentTypes())) {
-      const Local &own = getState(func.getArgument(arg.getArgNumber())).local;
-      Layout layout = getLayout(func.getArgument(arg.getArgNumber()), own.sharding);
-      for (DimLayout &dim : layout.dims)
-        for (LayoutFactor &factor : dim.factors)
-          factor.padding = Padding::Zero;
+      unsigned i = arg.getArgNumber();
+      const Local &own = getState(func.getArgument(i)).local;
+      Layout layout = getLayout(func.getArgument(i), own.sharding);
+      describeArgument(layout, func.getArgAttrDict(i), arg.getType());
       derived[arg].push_back(std::move(layout));
     }
   // Derive the ops that were written since the last call, in order.
@@ -97,6 +96,36 @@ const Layout *Partitioner::derive(Value local) {
   return it == derived.end() ? nullptr : &it->second.front();
 }
 
+/// A truth value for each of the rank's elements of a factor: false in padding.
+Value Partitioner::getTruth(const LayoutFactor &factor, Location loc) {
+  for (auto &[known, truth] : truths)
+    if (known.sameShardingAs(factor))
+      return truth;
+  auto type = RankedTensorType::get({factor.getLocalSize()}, builder.getI64Type());
+  Value positions = PositionsOp::create(builder, loc, type, getFactorAttr(factor, mesh),
+                                        builder.getI64IntegerAttr(factor.shift));
+  Value zero = nn::ConstantOp::create(
+      builder, loc,
+      DenseElementsAttr::get(RankedTensorType::get({}, builder.getI64Type()), int64_t(0)));
+  Value truth =
+      nn::CompareOp::create(builder, loc, type.clone(builder.getI1Type()), nn::CompareKind::Ge,
+                            positions, zero);
+  truths.push_back({factor, truth});
+  return truth;
+}
+
+/// The neutral element of a reduction, as a scalar.
+static Value makeNeutral(OpBuilder &builder, Location loc, Type element, ReductionKind reduction) {
+  double number = getNeutral(reduction, element);
+  TypedAttr attr = isa<FloatType>(element)
+                       ? TypedAttr(builder.getFloatAttr(element, number))
+                       : TypedAttr(builder.getIntegerAttr(element, int64_t(number)));
+  return nn::ConstantOp::create(
+      builder, loc, DenseElementsAttr::get(RankedTensorType::get({}, element), Attribute(attr)));
+}
+
+/// Overwrites the padding of a dimension: a selection by the positions of its elements, which
+/// becomes part of the kernel that computes the value.
 Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc,
                         ReductionKind reduction) {
   auto type = cast<RankedTensorType>(local.getType());
@@ -110,12 +139,22 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
   auto split = RankedTensorType::get(shape, type.getElementType());
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, split, value);
-  for (auto [i, factor] : llvm::enumerate(factors.factors))
-    if (factor.isPadded())
-      value = MaskPaddingOp::create(
-          builder, loc, value.getType(), value,
-          getAxesAttr(builder.getContext(), factor.axes, mesh), builder.getI64IntegerAttr(dim + i),
-          builder.getI64IntegerAttr(factor.size), builder.getF64FloatAttr(getNeutral(reduction, type.getElementType())));
+  for (auto [i, factor] : llvm::enumerate(factors.factors)) {
+    if (!factor.isPadded())
+      continue;
+    // One element for each row of the factor, which broadcasts along the dimensions behind.
+    SmallVector<int64_t> along(shape.size() - dim - i, 1);
+    along[0] = factor.getLocalSize();
+    Value isTrue = getTruth(factor, loc);
+    if (along.size() > 1)
+      isTrue = nn::ReshapeOp::create(
+          builder, loc, RankedTensorType::get(along, builder.getI1Type()), isTrue);
+    if (type.getElementType().isInteger(1) && reduction == ReductionKind::Sum)
+      value = nn::AndOp::create(builder, loc, split, isTrue, value);
+    else
+      value = nn::SelectOp::create(builder, loc, split, isTrue, value,
+                                   makeNeutral(builder, loc, type.getElementType(), reduction));
+  }
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, type, value);
   return value;
@@ -154,8 +193,11 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         reads[i].dims.push_back(d);
         for (const LayoutFactor &f : layout->dims[d].factors)
           if (f.isPadded()) {
-            reads[i].isZero &= f.padding == Padding::Zero;
+            // Either may be conditional (see RuleTransfer::checkProduct).
+            reads[i].isZero &= padding::isZero(f.padding);
             reads[i].isFinite &= padding::isFinite(f.padding);
+          } else if (f.uniform) {
+            reads[i].isZero &= padding::isZero(layout->data);
           }
       }
   auto maskOperand = [&](size_t i) {
@@ -188,8 +230,10 @@ LogicalResult Partitioner::maskMaximum(Operation *op, MutableArrayRef<Value> ope
     const Layout *layout = derive(operands[0]);
     if (!layout)
       return failure();
-    bool isSeen = llvm::any_of(layout->dims[d].factors, [](const LayoutFactor &factor) {
-      return factor.isPadded() && factor.padding != Padding::NegInf;
+    double least = getNeutral(ReductionKind::Max, getElementTypeOrSelf(operands[0].getType()));
+    bool isSeen = llvm::any_of(layout->dims[d].factors, [&](const LayoutFactor &factor) {
+      Padding content = padding::getUnconditional(factor.padding);
+      return factor.isPadded() && (content.mayBeNaN || content.upper > least);
     });
     if (isSeen)
       operands[0] = mask(operands[0], Layout(*layout), d, op->getLoc(), ReductionKind::Max);
@@ -241,7 +285,7 @@ LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> ope
     if (dim == int(layout->dims.size()))
       return success();
     bool mayBeOut = llvm::any_of(layout->dims[dim].factors, [](const LayoutFactor &factor) {
-      return factor.isPadded() && factor.padding != Padding::Zero;
+      return factor.isPadded() && !padding::isZero(factor.padding);
     });
     if (mayBeOut)
       operands[index] = mask(operands[index], Layout(*layout), dim, op->getLoc());
@@ -257,9 +301,10 @@ FailureOr<Value> Partitioner::maskState(Value local, const Layout &layout, Locat
       return failure();
     // Elements of a splat are padding wherever the state has padding.
     bool isZero = own->corner == Padding::Zero &&
-                  llvm::all_of(own->dims[dim].factors, [](const LayoutFactor &factor) {
-                    return (!factor.isPadded() && !factor.uniform) ||
-                           factor.padding == Padding::Zero;
+                  llvm::all_of(own->dims[dim].factors, [&](const LayoutFactor &factor) {
+                    if (factor.uniform)
+                      return own->data == Padding::Zero;
+                    return !factor.isPadded() || factor.padding == Padding::Zero;
                   });
     if (!isZero)
       local = mask(local, layout, dim, loc);

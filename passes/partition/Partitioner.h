@@ -145,6 +145,7 @@ private:
   /// Zeroes the padding of the new value of a state, which the next call reads.
   mlir::FailureOr<mlir::Value> maskState(mlir::Value local, const dist::Layout &layout,
                                          mlir::Location loc);
+  mlir::Value getTruth(const dist::LayoutFactor &factor, mlir::Location loc);
   /// Overwrites the padding of a dimension by the neutral element of a reduction.
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc,
                    dist::ReductionKind reduction = dist::ReductionKind::Sum);
@@ -193,6 +194,8 @@ private:
     dist::AxisList unreduced;
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
+  /// The results of `getTruth`.
+  std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
   /// The padded size of each leaf where it is sharded.
   mlir::SmallVector<int64_t> padded;
   /// Whether any of them is padded. If none is, layouts of local values are not derived.

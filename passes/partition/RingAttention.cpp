@@ -181,9 +181,15 @@ static std::pair<Value, Value> writeSteps(OpBuilder &builder, nn::AttentionOp op
                                           const RanksOfSteps &holding) {
   Location loc = op.getLoc();
   Type element = type.getElementType();
-  auto lseType = RankedTensorType::get(type.getShape().drop_back(),
-                                       element.isF64() ? element : builder.getF32Type());
+  // A bias may hide keys by a huge number. The log-sum-exp has to tell the number of keys
+  // beside it.
+  bool isWide = element.isF64() || operands.bias;
+  auto lseType = RankedTensorType::get(
+      type.getShape().drop_back(),
+      isWide ? Type(builder.getF64Type()) : Type(builder.getF32Type()));
   llvm::SmallBitVector needed = getNeededSteps(needing);
+  if (op.getLse())
+    lseType = lseType.clone(getElementTypeOrSelf(op.getLse().getType()));
   bool merges = needed.count() > 1 || op.getLse();
   int64_t shift = 0;
   Value out, lse;
@@ -236,7 +242,7 @@ FailureOr<Value> Partitioner::maskValues(Value value, Location loc) {
   if (!layout)
     return failure();
   auto isNumber = [](const LayoutFactor &f) {
-    return !f.isPadded() || padding::isFinite(f.padding);
+    return !f.isPadded() || padding::isFinite(padding::getUnconditional(f.padding));
   };
   if (llvm::all_of(layout->dims[2].factors, isNumber))
     return value;

@@ -1103,7 +1103,7 @@ func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: ten
 // -----
 
 func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>) {
-  // expected-error@+1 {{'nn.attention' op expected lse of element type 'f32', got 'f16'}}
+  // expected-error@+1 {{'nn.attention' op expected lse of element type f32 or f64, got 'f16'}}
   %0:2 = nn.attention %q, %k, %v scale 1.0 : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x4x7xf16>)
   return
 }
@@ -1127,7 +1127,7 @@ func.func @both(%x: tensor<2xf32> {nn.input = "x", nn.parameter = "y"}) { return
 
 // -----
 
-// expected-error@+1 {{expected one of nn.input, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets on argument 0, got nn.imput}}
+// expected-error@+1 {{expected one of nn.input, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
 func.func @unknown(%x: tensor<2xf32> {nn.imput = "x"}) { return }
 
 // -----
@@ -1139,6 +1139,11 @@ func.func @aliases(%x: tensor<2xf32> {nn.input = "x", nn.aliases = ["y"]}) { ret
 
 // expected-error@+1 {{expected nn.aliases on argument 0 to be an array of strings, got "y"}}
 func.func @aliases(%x: tensor<2xf32> {nn.parameter = "x", nn.aliases = "y"}) { return }
+
+// -----
+
+// expected-error@+1 {{expected nn.magnitude on argument 0 to be a number that is not negative, got "large"}}
+func.func @magnitude(%x: tensor<2xf32> {nn.parameter = "x", nn.magnitude = "large"}) { return }
 
 // -----
 

@@ -218,6 +218,41 @@ void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &
   });
 }
 
+/// Returns true if a condition is false in padding: a comparison of positions.
+bool isMask(Value condition) {
+  while (auto reshape = condition.getDefiningOp<nn::ReshapeOp>())
+    condition = reshape.getInput();
+  auto compare = condition.getDefiningOp<nn::CompareOp>();
+  return compare && compare.getLhs().getDefiningOp<PositionsOp>();
+}
+
+/// Padding that is not finite where a sum reads it: unmasked, or one over zero.
+void readInfinity(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  func.walk([&](nn::SelectOp op) {
+    if (isMask(op.getCondition()))
+      faults.push_back({"padding left unmasked", op.getLoc(), [op]() mutable {
+                          op.replaceAllUsesWith(op.getLhs());
+                          op.erase();
+                        }});
+  });
+  auto invert = [&](Operation *op, int64_t dim) {
+    Value operand = op->getOperand(0);
+    if (!isFloatTensor(operand) || !analysis.getLayout(operand).dims[dim].isPadded())
+      return;
+    faults.push_back({"infinity in padding", op->getLoc(), [op, operand] {
+                        OpBuilder builder(op);
+                        op->setOperand(0, nn::ReciprocalOp::create(builder, op->getLoc(),
+                                                                   operand.getType(), operand));
+                      }});
+  };
+  func.walk([&](nn::LinearOp op) { invert(op, op.getInput().getType().getRank() - 1); });
+  func.walk([&](nn::ReduceOp op) {
+    if (op.getKind() == nn::ReduceKind::Sum)
+      for (int64_t dim : op.getDims())
+        invert(op, dim);
+  });
+}
+
 void readPadding(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](MaskPaddingOp op) {
     if (analysis.getLayout(op.getResult()).dims[op.getDim()].isPadded())
@@ -614,6 +649,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"wrong-kind", wrongKind},         {"wrong-axis", wrongAxis},
       {"early-residual", earlyResidual}, {"nonlinear", nonlinear},
       {"whole-of-shard", wholeOfShard},  {"read-padding", readPadding},
+      {"read-infinity", readInfinity},
       {"rank-dependent", rankDependent}, {"shuffle-chunks", shuffleChunks},
       {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
       {"substitute", substitute},        {"break-ring", breakRing},

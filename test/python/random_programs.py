@@ -164,7 +164,7 @@ class Generator:
             (self.concat, 2), (self.broadcast, 1), (self.gather, 1), (self.take_along, 0.7),
             (self.attention, 1.5), (self.attention_block, 1), (self.rotary, 0.7), (self.cast, 1),
             (self.select, 1.5), (self.cumsum, 0.5), (self.generated, 1), (self.mlp, 1.5),
-            (self.branches, 0.7), (self.constrain, 0.7),
+            (self.branches, 0.7), (self.constrain, 0.7), (self.infinite, 1.5),
         ]
         while len(self.program.ops) < length:
             self.rng.choices([k for k, _ in kinds], [w for _, w in kinds])[0]()
@@ -247,6 +247,37 @@ class Generator:
             kind = self.rng.choice(["mul", "add", "sub"])
             y = self.op(f"nn.{kind} {{0}}, {{1}}", [other, y], x.shape)
         return y
+
+    def infinite(self):
+        """Ops on infinity whose results are finite, except where a zero is in place of a true
+        number, as in padding."""
+        x, unary = self.pick(), lambda kind, y: self.op(f"nn.{kind} {{0}}", [y], y.shape,
+                                                        types="result")
+        part = lambda: self.argument([self.rng.choice([1, n]) for n in x.shape], positive=True)
+        two = lambda kind, a, b: self.op(f"nn.{kind} {{0}}, {{1}}", [a, b],
+                                         self.joined(a.shape, b.shape))
+        kind = self.rng.choice(["mask", "logarithm", "quotient", "overflow", "softmax"])
+        if kind in ("mask", "softmax"):
+            seen = self.argument([self.rng.choice([1, n]) for n in x.shape], "i1")
+            lowest = self.splat([], self.rng.choice(["0xFF800000", "-3.4028235e38"]))
+            y = self.op("nn.select {0}, {1}, {2}", [seen, unary("tanh", x), lowest], x.shape, "f32")
+            y = two("mul", y, part())
+            if kind == "softmax":
+                dim = self.rng.randrange(len(x.shape)) if x.shape else None
+                return None if dim is None else self.op(f"nn.softmax {{0}} dim {dim}", [y], x.shape,
+                                                        types="result")
+            return unary(self.rng.choice(["exp", "sigmoid", "tanh", "relu"]), y)
+        if kind == "logarithm":
+            return unary("exp", two("mul", unary("log", unary("relu", x)), part()))
+        if kind == "quotient":
+            wide = self.argument(x.shape, positive=True)
+            gate = unary("relu", self.argument([self.rng.choice([1, n]) for n in x.shape]))
+            return unary("tanh", two("div", wide, gate))
+        scale = self.splat([], self.rng.choice(["-300.0", "300.0"]))
+        power = unary("exp", two("mul", part(), scale))
+        power = two("mul", power, part())
+        one = self.splat([], "1.0")
+        return two("div", unary("tanh", x), two("add", power, one))
 
     def binary(self, x=None):
         x = x or self.pick()

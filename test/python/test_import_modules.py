@@ -102,8 +102,16 @@ class Padded(nn.Module):
 def test_key_padding(name):
     mask = torch.arange(9)[None] < torch.tensor([[9], [4]])
     imported = same(built(Padded, PADDINGS[name]), (random(2, 9, 48), mask))
-    assert "key_padding" in imported.mlir and " bias %" not in imported.mlir.split("nn.attention")[
-        1].split("scale")[0]
+    operands = imported.mlir.split("nn.attention")[1].split("scale")[0]
+    # A number that hides keys gives a query that sees none of them the mean of all values.
+    is_finite = name in ("additive", "fill")
+    assert ("key_padding" in operands, " bias %" in operands) == (not is_finite, is_finite)
+
+
+@pytest.mark.parametrize("name", ["additive", "fill"])
+def test_rows_hidden_by_a_number(name):
+    mask = torch.arange(9)[None] < torch.tensor([[0], [4]])
+    same(built(Padded, PADDINGS[name]), (random(2, 9, 48), mask))
 
 
 class Grouped(nn.Module):

@@ -386,6 +386,14 @@ void AttentionBlocks::emitResult() {
 }
 
 void AttentionBlocks::emitLogSumExp() {
+  if (hasWideLogSumExp()) {
+    Value start = add(mul(unit, plan.rows), firstRow);
+    loop(getIndex(0), numRows, 1, [&](Value i) {
+      Value wide = getWideLogSumExp(loadScalar(sums.buffer, i), loadScalar(maxima.buffer, i));
+      memref::StoreOp::create(b, wide, lse, add(start, i));
+    });
+    return;
+  }
   loop(getIndex(0), mul(numPanels, width), plan.lanes, [&](Value i) {
     store(getLogSumExp(load(sums.buffer, i), load(maxima.buffer, i)), maxima.buffer, i);
   });
@@ -403,7 +411,9 @@ void AttentionBlocks::emitNothing() {
   };
   fill(result, plan.valueFeatures, emitConstant(b, plan.element, 0));
   if (lse)
-    fill(lse, 1, getScalar(-std::numeric_limits<double>::infinity()));
+    fill(lse, 1,
+         emitConstant(b, cast<MemRefType>(lse.getType()).getElementType(),
+                      -std::numeric_limits<double>::infinity()));
 }
 
 void AttentionBlocks::emitRows(Value first, Value last) {

@@ -154,6 +154,12 @@ protected:
   Value invert(Value sum);
   /// log(sum) + maximum, as the log-sum-exp result has it.
   Value getLogSumExp(Value sum, Value maximum);
+  /// Whether the log-sum-exp is in f64 and the scores are not.
+  bool hasWideLogSumExp();
+  /// The same of two scalars, in f64. A huge maximum, as a mask of the least finite number
+  /// has, would absorb the logarithm: it is replaced by a smaller number. Distinct maxima
+  /// stay so far apart that parts with the lesser one have no weight.
+  Value getWideLogSumExp(Value sum, Value maximum);
 
   /// The type in which positions are compared: 64 bits if they are operands.
   Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }

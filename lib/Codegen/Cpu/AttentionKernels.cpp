@@ -547,4 +547,29 @@ Value AttentionEmitter::getLogSumExp(Value sum, Value maximum) {
   return arith::AddFOp::create(b, math::LogOp::create(b, sum), natural);
 }
 
+bool AttentionEmitter::hasWideLogSumExp() {
+  return op.getLse() && getElementTypeOrSelf(op.getLse().getType()) != plan.compute;
+}
+
+Value AttentionEmitter::getWideLogSumExp(Value sum, Value maximum) {
+  Type wide = b.getF64Type(), word = b.getI32Type();
+  auto constant = [&](Type type, double value) { return emitConstant(b, type, value); };
+  // Numbers of f32 from 2^30 on are at least 64 apart. There the place of the maximum among
+  // these numbers stands for it, times 32.
+  constexpr double kFirst = 1 << 30;
+  Value magnitude = math::AbsFOp::create(b, maximum);
+  Value first = constant(word, llvm::bit_cast<int32_t>(float(kFirst)));
+  Value place = arith::SubIOp::create(b, arith::BitcastOp::create(b, word, magnitude), first);
+  place = arith::MulFOp::create(b, arith::SIToFPOp::create(b, wide, place), constant(wide, 32));
+  place = arith::AddFOp::create(b, place, constant(wide, kFirst));
+  place = math::CopySignOp::create(b, place, arith::ExtFOp::create(b, wide, maximum));
+  Value isLarge = arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, magnitude,
+                                        constant(maximum.getType(), kFirst));
+  Value exact = arith::MulFOp::create(b, arith::ExtFOp::create(b, wide, maximum),
+                                      constant(wide, 1 / getUnit()));
+  Value natural = arith::SelectOp::create(b, isLarge, place, exact);
+  Value logarithm = math::LogOp::create(b, arith::ExtFOp::create(b, wide, sum));
+  return arith::AddFOp::create(b, logarithm, natural);
+}
+
 } // namespace meshwright::lower

@@ -349,9 +349,14 @@ void AttentionRows::emitResult() {
       emitChunk(getIndex(whole), rest);
     if (!lse)
       return;
-    Value maximum = splat(loadScalar(maxima.buffer, row));
-    memref::StoreOp::create(b, vector::ExtractOp::create(b, getLogSumExp(sum, maximum), 0), lse,
-                            add(mul(unit, plan.rows), row));
+    Value logarithm;
+    if (hasWideLogSumExp()) {
+      logarithm = getWideLogSumExp(loadScalar(sums.buffer, row), loadScalar(maxima.buffer, row));
+    } else {
+      Value maximum = splat(loadScalar(maxima.buffer, row));
+      logarithm = vector::ExtractOp::create(b, getLogSumExp(sum, maximum), 0);
+    }
+    memref::StoreOp::create(b, logarithm, lse, add(mul(unit, plan.rows), row));
   });
 }
 

@@ -47,6 +47,22 @@ def elements(value, dtype: str) -> str:
     return nested(value.tolist() if isinstance(value, torch.Tensor) else value)
 
 
+# The bound on parameters that state none (NnDialect::kParameterMagnitude).
+_MAGNITUDE = 1024
+
+
+def magnitude(tensor: torch.Tensor) -> str | None:
+    """A bound on a parameter's entries, where it is above the usual one: a power of two, or
+    infinity if one of them is not finite."""
+    if tensor.device.type == "meta" or not tensor.is_floating_point() or not tensor.numel():
+        return None
+    most = max(abs(float(bound)) for bound in torch.aminmax(tensor.detach()))
+    if most <= _MAGNITUDE:
+        return None
+    return float_text(2.0 ** math.ceil(math.log2(most))) if math.isfinite(most) else \
+        "0x7FF0000000000000"
+
+
 class Emitter:
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -74,6 +90,9 @@ class Emitter:
                 if node.attrs["aliases"]:
                     names = ", ".join(map(quoted, node.attrs["aliases"]))
                     attributes = f"nn.aliases = [{names}], {attributes}"
+                most = magnitude(node.attrs["tensor"])
+                if most is not None:
+                    attributes = f"nn.magnitude = {most} : f64, {attributes}"
             arguments.append(f"{self.names[id(node)]}: {tensor_type(node)} {{{attributes}}}")
         identity = 0
         # Reads stand first: they yield the values before the call.

@@ -7,8 +7,10 @@ Attention that is not recognised stays matmul and softmax, which compute the sam
 import math
 from dataclasses import dataclass
 
+import torch
+
 from .forms import Dense, Diagonal
-from .graph import Builder, Graph, Node, numel
+from .graph import TORCH_DTYPES, Builder, Graph, Node, numel
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
 
@@ -227,6 +229,7 @@ def _from_softmax(build: Builder, node: Node, uses) -> Node | None:
             reader.additive(mask, term)
         elif kind in ("seen", "hidden"):
             reader.boolean(mask, term, kind == "seen")
+    mask.settle()
     if not all(reader.keeps(widen(term), mask) for kind, term in terms if kind == "kept"):
         return None
     q, scale = _unscaled(q, scores.factor)
@@ -287,14 +290,25 @@ def _read_scores(build: Builder, node: Node):
             if cap is not None or factor <= 0:
                 return None
             if reader.invisible(b) and a.shape == node.shape:
-                terms.append(("seen", condition))
+                terms.append(_filled(build, condition, "seen", b))
                 node = a
                 continue
             if reader.invisible(a) and b.shape == node.shape:
-                terms.append(("hidden", condition))
+                terms.append(_filled(build, condition, "hidden", a))
                 node = b
                 continue
         return None
+
+
+def _filled(build: Builder, condition: Node, kind: str, value: Node):
+    """The term of a mask for scores that are replaced by a number."""
+    if not math.isfinite(constant_of(value)):
+        return kind, condition
+    # The least finite number absorbs the score that it is added to.
+    zero = build.scalar(0.0, value.dtype)
+    least = build.scalar(torch.finfo(TORCH_DTYPES[value.dtype]).min, value.dtype)
+    shown = (zero, least) if kind == "seen" else (least, zero)
+    return "bias", build.select(condition, *shown)
 
 
 def _times(build: Builder, x: Node, factor: float) -> Node:

@@ -5,6 +5,9 @@
 Boolean masks are taken apart at their conjunctions, additive ones at their sums. Each term is an
 interval of key - query (causal masks and windows), a row of keys per batch entry (padding), or
 neither, and then it stays a bias.
+
+A mask that hides keys by a finite number stays a bias if it depends on an input: softmax gives a
+query that it hides every key from the mean of all values, and a structure would give zeros.
 """
 import math
 from dataclasses import dataclass, field
@@ -30,6 +33,23 @@ class Mask:
     #: Booleans of other shapes: they become a bias.
     others: list[Node] = field(default_factory=list)
     bias: list[Node] = field(default_factory=list)
+    #: Additive terms that hide keys by a finite number, and what each of them says.
+    finite: list[tuple[Node, "Mask"]] = field(default_factory=list)
+
+    def settle(self):
+        """Makes the finite terms structure, or a bias where a query may see no key."""
+        terms, self.finite = self.finite, []
+        if any(part.depends_on_inputs() for _, part in terms):
+            self.bias += [node for node, _ in terms]
+            return
+        for _, part in terms:
+            part.settle()
+            self.interval(part.low, part.high)
+            self.bias += part.bias
+
+    def depends_on_inputs(self) -> bool:
+        return bool(self.keys or self.others) or \
+            any(part.depends_on_inputs() for _, part in self.finite)
 
     def interval(self, low: float, high: float):
         self.low, self.high = max(self.low, low), min(self.high, high)
@@ -130,7 +150,7 @@ class MaskReader:
 
     def additive(self, mask: Mask, node: Node):
         value = self._known(node)
-        if value is not None and self._known_bias(mask, value):
+        if value is not None and self._known_bias(mask, node, value):
             return
         if node.op in ("broadcast", "cast") and \
                 (node.op == "broadcast" or node.operands[0].dtype in FLOATS):
@@ -141,22 +161,29 @@ class MaskReader:
             return
         if node.op == "select":
             condition, a, b = node.operands
-            if self.invisible(b):
-                self.boolean(mask, condition, True)
-                return self.additive(mask, a)
-            if self.invisible(a):
-                self.boolean(mask, condition, False)
-                return self.additive(mask, b)
+            for seen, hidden, rest in ((True, b, a), (False, a, b)):
+                if self.invisible(hidden):
+                    part = self._part(mask, node, constant_of(hidden))
+                    self.boolean(part, condition, seen)
+                    return self.additive(part, rest)
         if node.op == "mul":
             for factor, scale in (node.operands, node.operands[::-1]):
                 if self.invisible(scale):
                     hidden = self._indicator(factor)
                     if hidden is not None:
-                        return self.boolean(mask, hidden[0], not hidden[1])
+                        part = self._part(mask, node, constant_of(scale))
+                        return self.boolean(part, hidden[0], not hidden[1])
         inner = self._through_reshape(node)
         if inner is not None:
             return self.additive(mask, inner)
         mask.bias.append(node)
+
+    def _part(self, mask: Mask, node: Node, hidden: float) -> Mask:
+        """Where to write what a term says that hides keys by a number."""
+        if not math.isfinite(hidden):
+            return mask
+        mask.finite.append((node, Mask()))
+        return mask.finite[-1][1]
 
     def _through_reshape(self, node: Node) -> Node | None:
         """reshape(f(x, ...)) by dimensions of size 1, as f(reshape(x), ...)."""
@@ -206,7 +233,7 @@ class MaskReader:
         value = constant_of(node)
         return value is not None and value <= INVISIBLE
 
-    def _known_bias(self, mask: Mask, form) -> bool:
+    def _known_bias(self, mask: Mask, node: Node, form) -> bool:
         if isinstance(form, Dense) and form.uniform:
             return float(form.tensor.reshape(())) == 0
         diagonal = self._difference(form)
@@ -219,7 +246,8 @@ class MaskReader:
         interval = _interval(~hidden, low, self.shape)
         if interval is None:
             return False
-        mask.interval(*interval)
+        lowest = float(table[hidden].max()) if bool(hidden.any()) else -math.inf
+        self._part(mask, node, lowest).interval(*interval)
         return True
 
 
@@ -238,6 +266,7 @@ def _interval(table: torch.Tensor, low: int, shape) -> tuple[float, float] | Non
 
 def finish(build: Builder, mask: Mask, shape, dtype: str):
     """(attributes, key padding or None, bias or None) of nn.attention."""
+    mask.settle()
     batch, _, _, keys = shape
     attrs = {"causal": False, "window_left": None, "window_right": None}
     low, high = mask.low, mask.high

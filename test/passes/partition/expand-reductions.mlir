@@ -27,7 +27,8 @@ func.func @softmax(%x: tensor<4x64xf32> {nn.input = "x", dist.sharding = #dist.s
 // CHECK-LABEL: func.func @cross_entropy
 // CHECK-NOT: nn.cross_entropy
 // SPMD-LABEL: func.func @cross_entropy
-// SPMD: %[[X:.*]] = dist.mask_padding %{{.*}} axes ["tp"] dim 1 size 7 value 0xFFF0000000000000
+// SPMD: %[[I:.*]] = nn.constant dense<0xFF800000> : tensor<f32>
+// SPMD: %[[X:.*]] = nn.select %{{.*}}, %{{.*}}, %[[I]]
 // SPMD: %[[M:.*]] = nn.reduce max %[[X]] dims [1]
 // SPMD: dist.all_reduce max %[[M]] axes ["tp"] : (tensor<4x1xf32>)
 // SPMD: dist.all_reduce sum %{{.*}} axes ["tp"] : (tensor<4x1xf32>)
@@ -50,7 +51,8 @@ func.func @cross_entropy(%z: tensor<4x7xf32> {nn.input = "z", dist.sharding = #d
 // CHECK: nn.reduce max
 // CHECK: nn.neg
 // SPMD-LABEL: func.func @minimum
-// SPMD: dist.mask_padding %{{.*}} axes ["tp"] dim 1 size 7 value -9.2233720368547758E+18
+// SPMD: %[[I:.*]] = nn.constant dense<-9223372036854775808> : tensor<i64>
+// SPMD: nn.select %{{.*}}, %{{.*}}, %[[I]]
 // SPMD: dist.all_reduce max %{{.*}} axes ["tp"] : (tensor<4xi64>)
 dist.mesh @mesh = <["tp"=2]>
 func.func @minimum(%x: tensor<4x7xi64> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})

@@ -43,7 +43,7 @@ func.func @reduces(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sh
 // CHECK: nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>
 // CHECK-LABEL: func.func @masks
 // CHECK: %[[E:.+]] = nn.exp
-// CHECK: %[[M:.+]] = dist.mask_padding %[[E]]
+// CHECK: %[[M:.+]] = nn.select %{{.+}}, %[[E]]
 // CHECK: return %[[E]], %[[M]]
 dist.mesh @mesh = <["tp"=4]>
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : tensor<6xf32>
@@ -59,7 +59,7 @@ func.func @masks() -> (tensor<6xf32> {nn.output = "y"}) {
 // Padding that stays zero needs no mask.
 
 // CHECK-LABEL: func.func @stays_zero
-// CHECK-NOT: dist.mask_padding
+// CHECK-NOT: dist.positions
 // CHECK: return
 dist.mesh @mesh = <["tp"=4]>
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : tensor<6xf32>
@@ -75,7 +75,8 @@ func.func @stays_zero() {
 // A constant is padding, too.
 
 // CHECK-LABEL: func.func @masks_constant
-// CHECK: dist.mask_padding
+// CHECK: dist.positions <6 pad 8{"tp"}>
+// CHECK: nn.select
 dist.mesh @mesh = <["tp"=4]>
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : tensor<6xf32>
 func.func @masks_constant() {

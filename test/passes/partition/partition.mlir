@@ -131,7 +131,10 @@ func.func @constant_in_each_layout(%x: tensor<4xf32> {nn.input = "x", dist.shard
 // CHECK-LABEL: func.func @indices_from_padding
 // CHECK: nn.embedding %arg0, %arg1
 // CHECK: %[[I:.*]] = nn.sub %arg0
-// CHECK: %[[M:.*]] = dist.mask_padding %[[I]] axes ["dp"] dim 0 size 3 value 0.000000e+00 : tensor<2x5xi64>
+// CHECK: %[[P:.*]] = dist.positions <3 pad 4{"dp"}> : tensor<2xi64>
+// CHECK: %[[T:.*]] = nn.compare ge %[[P]], %{{.*}} -> tensor<2xi1>
+// CHECK: %[[C:.*]] = nn.reshape %[[T]] : (tensor<2xi1>) -> tensor<2x1xi1>
+// CHECK: %[[M:.*]] = nn.select %[[C]], %[[I]], %{{.*}} -> tensor<2x5xi64>
 // CHECK: nn.embedding %[[M]], %arg1
 dist.mesh @mesh = <["dp"=2]>
 func.func @indices_from_padding(%i: tensor<3x5xi64> {nn.input = "i", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},

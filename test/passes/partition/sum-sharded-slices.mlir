@@ -19,7 +19,8 @@
 // SPMD: %[[I:.*]] = nn.iota dim 0 : tensor<14xi64>
 // SPMD: %[[C:.*]] = dist.slice {{.*}} -> tensor<8xi64>
 // SPMD: %[[M:.*]] = nn.compare eq {{.*}} -> tensor<8x1xi1>
-// SPMD: %[[T:.*]] = dist.mask_padding %[[M]] axes ["ring"] dim 0 size 14 value 0.000000e+00 : tensor<8x1xi1>
+// SPMD: dist.positions <14 pad 16 zigzag 2{"ring"}> : tensor<8xi64>
+// SPMD: %[[T:.*]] = nn.and %{{.*}}, %[[M]] : (tensor<8x1xi1>, tensor<8x1xi1>) -> tensor<8x1xi1>
 // SPMD: %[[S:.*]] = nn.select %[[T]], %{{.*}} -> tensor<1x8x32xf32>
 // SPMD-NEXT: %[[P:.*]] = nn.reduce sum %[[S]] dims [1] {keep_dims} : (tensor<1x8x32xf32>) -> tensor<1x1x32xf32>
 // SPMD-NEXT: %[[R:.*]] = dist.all_reduce sum %[[P]] axes ["ring"] {nn.id = 7 : i64}

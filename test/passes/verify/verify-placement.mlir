@@ -211,7 +211,7 @@ func.func @ring_causal(%arg0: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x16x8
 // CHECK-LABEL: func.func @masked_corner
 dist.mesh @mesh = <["r"=2, "u"=2]>
 func.func @masked_corner(
-    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {"r"}, {}]>, dist.global = tensor<1x3x7x8xf32>},
+    %x: tensor<1x2x4x8xf32> {nn.parameter = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"u"}, {"r"}, {}]>, dist.global = tensor<1x3x7x8xf32>},
     %m: tensor<7x7xi1> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<7x7xi1>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"r"}, {"u"}, {}]>, dist.global = tensor<1x3x7x8xf32>})
     attributes {dist.spmd = @mesh} {

@@ -1,0 +1,128 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Padding beside values that are not finite, and queries that a finite number hides from every key,
+against PyTorch in f64."""
+import copy
+
+import meshwright as mw
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+INF = float("inf")
+LEAST = torch.finfo(torch.float32).min
+
+
+def randn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+
+
+def check(net, args, **options):
+    torch.manual_seed(1)
+    net = net().eval()
+    wide = [a.double() if a.is_floating_point() else a for a in args]
+    want = copy.deepcopy(net).double()(*wide)
+    assert want.isfinite().all()
+    plan = mw.from_torch(net, args).parallelize(**options)
+    got = plan.run(*args)[0].double()
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+    return plan
+
+
+class Features(nn.Module):
+    """Ten features, a function of them, and the contraction over them."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.a, self.b = (nn.Linear(16, 10, bias=False) for _ in range(2))
+        self.o = nn.Linear(10, 16, bias=False)
+        self.p = nn.Parameter(torch.rand(10) + 0.5)
+        self.register_buffer("hidden", torch.tensor([0.0, -INF]))
+
+    def forward(self, x):
+        return self.o(self.how(self, x))
+
+
+FEATURES = {
+    "logarithm of a difference": lambda s, x: (s.a(x).square() + s.p - 0.01).log(),
+    "quotient": lambda s, x: s.b(x) / (s.a(x).square() + s.p),
+    "overflow": lambda s, x: s.p * (95 - 100 * s.p).exp() * s.b(x),
+    "underflow": lambda s, x: s.b(x) / ((s.p + 1e-3).square().square() * 1e-30),
+    "true zeros": lambda s, x: (s.b(x) / F.relu(x[..., :1])).tanh() * s.p,
+    "minus infinity times zero": lambda s, x: (s.p * (x[..., :1] > 0).float().log()).exp() * s.b(x),
+    "infinite buffer": lambda s, x: (s.p * s.hidden[1]).exp() + s.b(x),
+    "rectified": lambda s, x: F.relu(s.a(x)) * s.b(x),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("tp", [3, 4, 8])
+def test_features(name, tp):
+    check(lambda: Features(FEATURES[name]), (randn(3, 7, 16),), mesh={"tp": tp})
+
+
+def test_mask_is_part_of_a_kernel():
+    """The program with a mask has one launch more than without: the positions of the features."""
+    def launches(how, tp):
+        plan = mw.from_torch(Features(how).eval(), (randn(3, 7, 16),)).parallelize(mesh={"tp": tp})
+        return plan.ir(phase="rt").count("rt.start"), plan.ir(phase="rt")
+
+    masked, text = launches(FEATURES["quotient"], 4)
+    plain, _ = launches(FEATURES["quotient"], 5)
+    assert "dist.positions" in text
+    assert masked <= plain + 1
+
+
+class Heads(nn.Module):
+    """Six heads whose scores have slopes, as in ALiBi, and values of the tokens."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.least = least
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24, bias=False) for _ in range(4))
+        self.register_buffer("slopes", 2.0 ** -torch.arange(1, 7).float())
+
+    def forward(self, x, lengths):
+        q, k, v = (f(x).unflatten(-1, (6, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        i = torch.arange(x.shape[1])
+        hidden = (i > i[:, None]) | (i < (x.shape[1] - lengths)[:, None, None, None])
+        bias = (i - i[:, None]).to(x.dtype) * self.slopes[:, None, None]
+        scores = q @ k.mT / 2 + torch.where(hidden, self.least, bias)
+        weights = scores.softmax(-1)
+        if self.least == -INF:
+            weights = torch.where(hidden.all(-1, keepdim=True), 0.0, weights)
+        return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("options", [
+    {"mesh": {"tp": 1}}, {"mesh": {"tp": 4}}, {"mesh": {"dp": 2, "tp": 4}},
+    {"mesh": {"tp": 8}, "sequence_parallel": "on"},
+], ids=str)
+@pytest.mark.parametrize("least", [-INF, LEAST])
+def test_heads(least, options):
+    check(lambda: Heads(least), (randn(3, 9, 24), torch.tensor([9, 4, 2])), **options)
+
+
+class Given(nn.Module):
+    """Attention with a mask of the caller."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(24, 24, bias=False) for _ in range(3))
+
+    def forward(self, x, mask):
+        q, k, v = (f(x).unflatten(-1, (6, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("ring", [2, 4])
+@pytest.mark.parametrize("least", [LEAST, -1e9, -1e4])
+def test_hidden_rows_of_a_ring(ring, least):
+    """The mean of all values, though ranks have different numbers of keys."""
+    i = torch.arange(9)
+    hidden = (i > i[:, None]) | (i < torch.tensor([0, 4, 2])[:, None, None])
+    mask = torch.zeros(3, 1, 9, 9).masked_fill(hidden[:, None], least)
+    check(Given, (randn(3, 9, 24), mask), mesh={"ring": ring},
+          context_parallel={"ring": "ring", "order": "contiguous"})

@@ -1,0 +1,62 @@
+// RUN: sharding-opt %s --propagate-shardings --partition --verify-placement --split-input-file | FileCheck %s
+
+// The logarithm of the padding is minus infinity, and zero times it is NaN. One value tells where
+// padding is.
+// CHECK-LABEL: func.func @logarithm
+// CHECK: %[[L:.*]] = nn.log
+// CHECK: %[[P:.*]] = dist.positions <10 pad 12{"tp"}> : tensor<3xi64>
+// CHECK: %[[T:.*]] = nn.compare ge %[[P]], %{{.*}} : (tensor<3xi64>, tensor<i64>) -> tensor<3xi1>
+// CHECK: %[[M:.*]] = nn.select %[[T]], %[[L]], %{{.*}} -> tensor<2x3xf32>
+// CHECK: nn.linear %[[M]]
+dist.mesh @mesh = <["tp"=4]>
+func.func @logarithm(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                     %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                     %p: tensor<10xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>},
+                     %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %s = nn.mul %u, %u : (tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %q = nn.add %s, %p : (tensor<2x10xf32>, tensor<10xf32>) -> tensor<2x10xf32>
+  %l = nn.log %q : tensor<2x10xf32>
+  %y = nn.linear %l, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// An infinite hidden state makes each true feature infinite or NaN, so NaN in padding changes no
+// result.
+// CHECK-LABEL: func.func @gated
+// CHECK-NOT: dist.positions
+// CHECK: return
+dist.mesh @mesh = <["tp"=4]>
+func.func @gated(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %b: tensor<10x8xf32> {nn.parameter = "b", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %v = nn.linear %x, %b : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %g = nn.silu %u : tensor<2x10xf32>
+  %h = nn.mul %g, %v : (tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %y = nn.linear %h, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A parameter with an entry that is not finite.
+// CHECK-LABEL: func.func @infinite_parameter
+// CHECK: dist.positions <10 pad 12{"tp"}>
+dist.mesh @mesh = <["tp"=4]>
+func.func @infinite_parameter(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %b: tensor<2x1xf32> {nn.parameter = "b", nn.magnitude = 0x7FF0000000000000 : f64, dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %m = nn.mul %u, %b : (tensor<2x10xf32>, tensor<2x1xf32>) -> tensor<2x10xf32>
+  %h = nn.sigmoid %m : tensor<2x10xf32>
+  %y = nn.linear %h, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}

@@ -1,0 +1,166 @@
+// RUN: sharding-opt %s --verify-placement --split-input-file --verify-diagnostics
+
+// Padding that is not finite where a contraction reads it.
+
+// The logarithm of zero.
+dist.mesh @mesh = <["tp"=4]>
+func.func @logarithm_of_zero(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %s = nn.mul %u, %u : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %q = nn.add %s, %p : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.log %q : tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is minus infinity, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// Zero minus a number that is not negative is not positive.
+dist.mesh @mesh = <["tp"=4]>
+func.func @logarithm_of_a_difference(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %s = nn.mul %u, %u : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %k = nn.constant dense<0.01> : tensor<f32>
+  %d = nn.sub %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.log %d : tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A true value may be infinite, and the exponential of NaN is NaN.
+dist.mesh @mesh = <["tp"=4]>
+func.func @zero_times_infinity(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %t: tensor<2x1xf32> {nn.input = "t", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x1xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %q = nn.mul %t, %p : (tensor<2x1xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.exp %q : tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A true divisor may be zero, and the tanh of NaN is NaN.
+dist.mesh @mesh = <["tp"=4]>
+func.func @zero_over_zero(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %t: tensor<2x1xf32> {nn.input = "t", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x1xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %d = nn.div %u, %t : (tensor<2x3xf32>, tensor<2x1xf32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.tanh %d : tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// The exponential of 95 is infinite in f32.
+dist.mesh @mesh = <["tp"=4]>
+func.func @overflow_in_padding(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %k = nn.constant dense<95.0> : tensor<f32>
+  %d = nn.sub %k, %p : (tensor<f32>, tensor<3xf32>) -> tensor<3xf32>
+  %e = nn.exp %d : tensor<3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.mul %u, %e : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// The square of 1e-30 is zero in f32.
+dist.mesh @mesh = <["tp"=4]>
+func.func @underflow_in_padding(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %k = nn.constant dense<1.0e-30> : tensor<f32>
+  %d = nn.add %p, %k : (tensor<3xf32>, tensor<f32>) -> tensor<3xf32>
+  %e = nn.mul %d, %d : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.div %u, %e : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A selection has the union of its branches.
+dist.mesh @mesh = <["tp"=4]>
+func.func @selection_of_infinity(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %k = nn.constant dense<0xFF800000> : tensor<f32>
+  %c = nn.compare lt %u, %p : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xi1>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.select %c, %k, %u : (tensor<2x3xi1>, tensor<f32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A hidden state of minus infinity gives true features of zero, but zero times it is NaN.
+dist.mesh @mesh = <["tp"=4]>
+func.func @rectified(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.relu %u : tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}

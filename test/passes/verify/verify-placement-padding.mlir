@@ -1,0 +1,72 @@
+// RUN: sharding-opt %s --verify-placement --split-input-file | FileCheck %s
+
+// Padding whose state is proved by intervals and conditions.
+
+// Zero weights make zeros of finite hidden states. Where these are not finite, each true
+// feature is not finite either, so nothing is masked.
+// CHECK-LABEL: func.func @gated
+dist.mesh @mesh = <["tp"=4]>
+func.func @gated(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %b: tensor<3x8xf32> {nn.parameter = "b", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %v = nn.linear %x, %b : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %g = nn.silu %u : tensor<2x3xf32>
+  %h = nn.mul %g, %v : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// The exponential of minus infinity is zero.
+// CHECK-LABEL: func.func @exponential_of_minus_infinity
+dist.mesh @mesh = <["tp"=4]>
+func.func @exponential_of_minus_infinity(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %e = nn.exp %u : tensor<2x3xf32>
+  %i = nn.log %e : tensor<2x3xf32>
+  %s = nn.mul %i, %i : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %l = nn.constant dense<0xFF800000> : tensor<f32>
+  %t = dist.positions <10 pad 12{"tp"}> : tensor<3xi64>
+  %z = nn.constant dense<0> : tensor<i64>
+  %c = nn.compare ge %t, %z : (tensor<3xi64>, tensor<i64>) -> tensor<3xi1>
+  %m = nn.select %c, %s, %l : (tensor<3xi1>, tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
+  %h = nn.exp %m : tensor<2x3xf32>
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A comparison of positions is false in padding, so the selection is zero there.
+// CHECK-LABEL: func.func @masked
+dist.mesh @mesh = <["tp"=4]>
+func.func @masked(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %p: tensor<3xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %s = nn.mul %u, %u : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %q = nn.add %s, %p : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
+  %l = nn.log %q : tensor<2x3xf32>
+  %t = dist.positions <10 pad 12{"tp"}> : tensor<3xi64>
+  %z = nn.constant dense<0> : tensor<i64>
+  %f = nn.constant dense<0.0> : tensor<f32>
+  %c = nn.compare ge %t, %z : (tensor<3xi64>, tensor<i64>) -> tensor<3xi1>
+  %h = nn.select %c, %l, %f : (tensor<3xi1>, tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
