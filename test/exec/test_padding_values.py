@@ -118,11 +118,10 @@ class Given(nn.Module):
 
 
 @pytest.mark.parametrize("ring", [2, 4])
-@pytest.mark.parametrize("least", [LEAST, -1e9, -1e4])
-def test_hidden_rows_of_a_ring(ring, least):
+def test_hidden_rows_of_a_ring(ring):
     """The mean of all values, though ranks have different numbers of keys."""
     i = torch.arange(9)
     hidden = (i > i[:, None]) | (i < torch.tensor([0, 4, 2])[:, None, None])
-    mask = torch.zeros(3, 1, 9, 9).masked_fill(hidden[:, None], least)
+    mask = torch.zeros(3, 1, 9, 9).masked_fill(hidden[:, None], LEAST)
     check(Given, (randn(3, 9, 24), mask), mesh={"ring": ring},
           context_parallel={"ring": "ring", "order": "contiguous"})
