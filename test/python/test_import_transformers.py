@@ -76,7 +76,8 @@ def test_key_padding(name):
     lengths = torch.tensor([[11], [5], [1]])
     mask = (torch.arange(11)[None] < lengths).long()
     imported = same(MODELS[name]().eval(), (ids(3, 11),), {"attention_mask": mask})
-    assert imported.mlir.count("key_padding") == 2
+    # T5 hides keys by a finite number: a query that sees none gets the mean of all values.
+    assert imported.mlir.count("key_padding") == (0 if name == "t5" else 2)
     assert imported.inputs == ["input_ids", "attention_mask"]
 
 
