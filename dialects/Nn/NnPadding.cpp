@@ -232,11 +232,33 @@ Padding MinimumOp::getResultPadding(const Operands &in) {
   return negate(maximum(negate(in[0]), negate(in[1])));
 }
 
-Padding AndOp::getResultPadding(const Operands &in) {
-  return {std::min(in[0].lower, in[1].lower), std::min(in[0].upper, in[1].upper)};
+static bool isTruthValue(Operation *op) { return typeOf(op).isInteger(1); }
+
+/// Of an op on the bits of integers: a result has no more bits than the larger operand.
+static Padding combineBits(const Padding &a, const Padding &b, Type type) {
+  double magnitude = std::max(getMagnitude(a), getMagnitude(b)), size = 1;
+  while (size <= magnitude && std::isfinite(size))
+    size *= 2;
+  return round({a.lower < 0 || b.lower < 0 ? -size : 0, size - 1}, type);
 }
-Padding OrOp::getResultPadding(const Operands &in) { return maximum(in[0], in[1]); }
+
+Padding AndOp::getResultPadding(const Operands &in) {
+  if (isTruthValue(*this))
+    return {std::min(in[0].lower, in[1].lower), std::min(in[0].upper, in[1].upper)};
+  // A number that is not negative clears all bits above its own.
+  for (unsigned i : {0, 1})
+    if (in[i].lower >= 0)
+      return {0, in[1 - i].lower >= 0 ? std::min(in[0].upper, in[1].upper) : in[i].upper};
+  return combineBits(in[0], in[1], typeOf(*this));
+}
+
+Padding OrOp::getResultPadding(const Operands &in) {
+  return isTruthValue(*this) ? maximum(in[0], in[1]) : combineBits(in[0], in[1], typeOf(*this));
+}
+
 Padding XorOp::getResultPadding(const Operands &in) {
+  if (!isTruthValue(*this))
+    return combineBits(in[0], in[1], typeOf(*this));
   bool isKnown = in[0].lower == in[0].upper && in[1].lower == in[1].upper;
   if (!isKnown)
     return {0, 1};

@@ -164,3 +164,24 @@ func.func @rectified(
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
+
+// -----
+
+// Zero xor two is two: integers have more bits than truth values.
+dist.mesh @mesh = <["tp"=4]>
+func.func @logarithm_of_bits(
+    %n: tensor<3xi64> {nn.parameter = "n", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xi64>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %i = nn.constant dense<2> : tensor<i64>
+  %b = nn.xor %n, %i : (tensor<3xi64>, tensor<i64>) -> tensor<3xi64>
+  %c = nn.cast %b : (tensor<3xi64>) -> tensor<3xf32>
+  %k = nn.constant dense<2.0> : tensor<f32>
+  %d = nn.sub %k, %c : (tensor<f32>, tensor<3xf32>) -> tensor<3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.log %d : tensor<3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<3xf32>, tensor<8x3xf32>) -> tensor<8xf32>
+  return %y : tensor<8xf32>
+}
