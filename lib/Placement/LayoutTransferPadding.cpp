@@ -43,6 +43,28 @@ SmallVector<RuleTransfer::Tail, 4> RuleTransfer::getTails(bool ofResults) const 
   return tails;
 }
 
+/// The rows of a dimension that the tail of one of its factors fills: blocks of `block` rows
+/// whose rows from `begin` on are padding.
+static std::pair<int64_t, int64_t> getTailRows(ArrayRef<LayoutFactor> factors,
+                                               const LayoutFactor &factor) {
+  int64_t begin = factor.size, block = factor.padded;
+  for (const LayoutFactor *below = &factor + 1; below != factors.end(); ++below) {
+    begin *= below->padded;
+    block *= below->padded;
+  }
+  return {begin, block};
+}
+
+/// Whether two factors of one dimension have the same rows as their tails. A factor may hold
+/// the unsharded ones below it: 8 of 9 times 8 are 64 of 72.
+static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a,
+                       ArrayRef<LayoutFactor> bs, const LayoutFactor &b) {
+  if (a.sameShardingAs(b))
+    return true;
+  return a.axes == b.axes && a.order == TokenOrder::Natural && b.order == TokenOrder::Natural &&
+         getTailRows(as, a) == getTailRows(bs, b);
+}
+
 std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail &tail) const {
   std::optional<State> state;
   for (auto [d, factors] : llvm::enumerate(rule.operands[i])) {
@@ -52,7 +74,10 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
     for (const LayoutFactor &own : operands[i]->dims[d].factors) {
       if (!own.isPadded())
         continue;
-      if (own.sameShardingAs(*tail.piece))
+      bool isSame = factors.size() == 1 ? isSameTail(operands[i]->dims[d].factors, own,
+                                                     pieces[tail.factor], *tail.piece)
+                                        : own.sameShardingAs(*tail.piece);
+      if (isSame)
         return own.padding;
       State content = padding::getUnconditional(own.padding);
       others = others ? padding::meet(*others, content) : content;
