@@ -457,10 +457,15 @@ FactorRule AttentionOp::getFactorRule() {
     rule.operands.push_back({{batch}, {keys}});
   if (Value bias = getBias())
     rule.operands.push_back(broadcastFactors(shapeOf(bias), scores, scoreFactors));
-  if (getQPositions()) {
-    rule.operands.push_back({{queries}});
-    rule.operands.push_back({{keys}});
-  }
+  const std::pair<Value, int> positions[] = {{getQPositions(), queries}, {getKvPositions(), keys}};
+  for (auto [value, tokens] : positions)
+    if (value) {
+      FactorRule::DimFactors token = {tokens}, row = {batch};
+      rule.operands.push_back(shapeOf(value).size() == 2 ? ValueFactors{row, token}
+                                                         : ValueFactors{token});
+    }
+  if (getKvLengths())
+    rule.operands.push_back({{batch}});
   rule.results.push_back({{batch}, heads, {queries}, {valueFeatures}});
   if (getLse())
     rule.results.push_back({{batch}, heads, {queries}});

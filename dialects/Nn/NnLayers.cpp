@@ -178,13 +178,23 @@ static LogicalResult verifyAttentionAttributes(AttentionOp op) {
   return success();
 }
 
+/// Checks that positions are [tokens] or [batch, tokens].
+static LogicalResult verifyPositions(AttentionOp op, StringRef name, Value positions, int64_t batch,
+                                     int64_t tokens) {
+  if (shapeOf(positions).size() == 2)
+    return verifyShape(op, name, positions, {batch, tokens});
+  return verifyShape(op, name, positions, {tokens});
+}
+
 /// Checks that
 ///  - query, key, value and result have four dimensions and one element type;
 ///  - there are a query and features, and the query heads are a multiple of the key heads;
 ///  - these four agree in batch, heads, tokens and features;
 ///  - key_padding has a value for each key of the batch;
 ///  - a bias broadcasts to the scores;
-///  - there are positions of queries and keys, or of neither, one for each token;
+///  - there are positions of queries and keys, or of neither, one for each token, for the whole
+///    batch or for each of its rows;
+///  - kv_lengths has a number for each row of the batch;
 ///  - a log-sum-exp has a number for each query, in f32 (f64 for f64);
 ///  - the mask and the scale are those of `verifyAttentionAttributes`.
 LogicalResult AttentionOp::verify() {
@@ -214,8 +224,11 @@ LogicalResult AttentionOp::verify() {
     return failure();
   if (bool(getQPositions()) != bool(getKvPositions()))
     return emitOpError("expected positions of queries and keys, or of neither");
-  if (getQPositions() && (failed(verifyShape(*this, "q_positions", getQPositions(), {query[2]})) ||
-                          failed(verifyShape(*this, "kv_positions", getKvPositions(), {key[2]}))))
+  if (getQPositions() &&
+      (failed(verifyPositions(*this, "q_positions", getQPositions(), query[0], query[2])) ||
+       failed(verifyPositions(*this, "kv_positions", getKvPositions(), query[0], key[2]))))
+    return failure();
+  if (getKvLengths() && failed(verifyShape(*this, "kv_lengths", getKvLengths(), {query[0]})))
     return failure();
   if (Value lse = getLse()) {
     if (failed(verifyShape(*this, "lse", lse, {query[0], query[1], query[2]})))

@@ -511,12 +511,15 @@ def Nn_AttentionOp
     - `causal`: j <= i;
     - `window_left` = w: j >= i - w;  `window_right` = w: j <= i + w;
     - `kv_length` = n: j < n (the keys behind are padding);
+    - `kv_lengths` [batch] (i64) = n: j < n[batch];
     - `key_padding` [batch, kv_len] (i1): true at (batch, j).
 
-    With `positions` q_positions [q_len], kv_positions [kv_len] (i64), `causal` and
-    the windows compare q_positions[i] and kv_positions[j] instead of i and j, for
-    chunks of a longer sequence in any order. A key of negative position is padding:
-    no query sees it under any mask. `kv_length` still counts keys by their index.
+    With `positions` q_positions, kv_positions (i64), `causal`, the windows and
+    `kv_lengths` compare q_positions[i] and kv_positions[j] instead of i and j, for
+    chunks of a longer sequence in any order. Positions are [q_len] and [kv_len], or
+    with the batch in front [batch, q_len] and [batch, kv_len]; one of the two may have
+    the batch alone. A key of negative position is padding: no query sees it under any
+    mask. `kv_length` still counts keys by their index.
 
     `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
     after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
@@ -536,11 +539,11 @@ def Nn_AttentionOp
   let arguments = (ins Nn_FloatTensor:$query, Nn_FloatTensor:$key, Nn_FloatTensor:$value,
                        Optional<Nn_BoolTensor>:$key_padding, Optional<Nn_FloatTensor>:$bias,
                        Optional<Nn_I64Tensor>:$q_positions, Optional<Nn_I64Tensor>:$kv_positions,
-                       F64Attr:$scale, UnitAttr:$causal, OptionalAttr<I64Attr>:$window_left,
-                       OptionalAttr<I64Attr>:$window_right, OptionalAttr<I64Attr>:$kv_length,
-                       OptionalAttr<F64Attr>:$soft_cap);
+                       Optional<Nn_I64Tensor>:$kv_lengths, F64Attr:$scale, UnitAttr:$causal,
+                       OptionalAttr<I64Attr>:$window_left, OptionalAttr<I64Attr>:$window_right,
+                       OptionalAttr<I64Attr>:$kv_length, OptionalAttr<F64Attr>:$soft_cap);
   let results = (outs Nn_FloatTensor:$result, Optional<Nn_FloatTensor>:$lse);
-  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? `scale` $scale attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? (`kv_lengths` $kv_lengths^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

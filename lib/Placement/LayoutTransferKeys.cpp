@@ -87,7 +87,7 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
                       toString(queryAxes, mesh) + ", expected the same axes",
                   1);
   MaskShape mask = MaskShape::of(attention);
-  if (mask.isPositional() && !attention.getQPositions())
+  if ((mask.isPositional() || attention.getKvLengths()) && !attention.getKvPositions())
     return report(context,
                   "compares positions of keys that are sharded over " +
                       toString(sharded->axes, mesh) + ", expected the positions as operands",
@@ -113,17 +113,23 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   keys.merged.set(sharded->shift);
   Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
+  // Positions of queries, and lengths, are the same in all steps.
   auto getPlaces = [](Value positions) -> const void * {
     auto op = getPositions(positions);
     return op ? op.getFactor().getAsOpaquePointer() : nullptr;
+  };
+  auto getOperand = [&](Value operand) -> const void * {
+    if (!operand || getPlaces(operand))
+      return getPlaces(operand);
+    return rt::getSource(operand).getAsOpaquePointer();
   };
   keys.source = llvm::hash_combine(
       rt::getSource(attention.getQuery()).getAsOpaquePointer(), key.getAsOpaquePointer(),
       value.getAsOpaquePointer(), mask.causal, mask.windowLeft.value_or(-1),
       mask.windowRight.value_or(-1), attention.getScaleAttr().getAsOpaquePointer(),
       attention.getSoftCapAttr().getAsOpaquePointer(), bool(attention.getKeyPadding()),
-      bool(attention.getBias()), getPlaces(attention.getQPositions()),
-      getPlaces(attention.getKvPositions()));
+      bool(attention.getBias()), getOperand(attention.getQPositions()),
+      getPlaces(attention.getKvPositions()), getOperand(attention.getKvLengths()));
   if (!keys.needed.test(keys.merged)) {
     keys = KeyCover();
     return success();

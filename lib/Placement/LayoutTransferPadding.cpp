@@ -182,8 +182,23 @@ PositionsOp layout_transfer::getPositions(Value positions) {
   return {};
 }
 
+/// The positions by which a selection makes others negative in padding, `positions >= 0 ? x : -1`;
+/// null for other values.
+static Value getSelecting(Value positions) {
+  auto select = positions ? rt::getSource(positions).getDefiningOp<nn::SelectOp>() : nullptr;
+  auto compare =
+      select ? rt::getSource(select.getCondition()).getDefiningOp<nn::CompareOp>() : nullptr;
+  if (!compare || compare.getKind() != nn::CompareKind::Ge ||
+      padding::getSplat(compare.getRhs()) != 0.0)
+    return {};
+  std::optional<double> hidden = padding::getSplat(select.getRhs());
+  return hidden && *hidden < 0 ? compare.getLhs() : Value();
+}
+
 /// Whether positions are negative where the factor is padding.
 bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
+  if (Value selecting = getSelecting(positions))
+    positions = selecting;
   PositionsOp op = getPositions(positions);
   if (!op)
     return false;

@@ -241,7 +241,8 @@ LogicalResult RuleTransfer::checkOrder() {
   auto attention = dyn_cast<nn::AttentionOp>(op);
   bool positional =
       attention && (attention.getKvLength() ||
-                    (!attention.getQPositions() && MaskShape::of(attention).isPositional()));
+                    (!attention.getKvPositions() &&
+                     (attention.getKvLengths() || MaskShape::of(attention).isPositional())));
   if (!counts && !positional)
     return success();
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {

@@ -184,6 +184,10 @@ void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
   factors.setOrder(leaf, {wanted, getNumShards(ring)});
 }
 
+/// Returns true if attention reads a value as a part of its mask: padding, a bias, positions or
+/// lengths, and not the query, the key or the value.
+static bool isMask(OpOperand &use) { return use.getOperandNumber() >= 3; }
+
 /// Returns true if all users of a value lead to masks of attention: every rank needs the
 /// whole value.
 bool ContextParallelPolicy::onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const {
@@ -191,8 +195,8 @@ bool ContextParallelPolicy::onlyMasks(Value value, llvm::SmallDenseSet<Value> &s
     return true;
   return !value.use_empty() && llvm::all_of(value.getUses(), [&](OpOperand &use) {
     Operation *user = use.getOwner();
-    if (auto attention = dyn_cast<nn::AttentionOp>(user))
-      return use.get() == attention.getKeyPadding() || use.get() == attention.getBias();
+    if (isa<nn::AttentionOp>(user))
+      return isMask(use);
     return user->getNumResults() == 1 && onlyMasks(user->getResult(0), seen);
   });
 }
@@ -202,8 +206,8 @@ bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> 
   if (!seen.insert(value).second)
     return false;
   return llvm::any_of(value.getUses(), [&](OpOperand &use) {
-    if (auto attention = dyn_cast<nn::AttentionOp>(use.getOwner()))
-      return use.get() == attention.getKeyPadding() || use.get() == attention.getBias();
+    if (isa<nn::AttentionOp>(use.getOwner()))
+      return isMask(use);
     return llvm::any_of(use.getOwner()->getResults(),
                         [&](Value result) { return reachesMask(result, seen); });
   });

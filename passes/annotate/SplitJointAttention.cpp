@@ -38,6 +38,7 @@ private:
   Parts getParts(Value value, int64_t dim);
   Value slice(Value value, int64_t dim, int64_t start, int64_t size);
   Value reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim);
+  Value getLengths(int64_t column);
   Value attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row);
   void replace(Value whole, const Parts &parts, int64_t dim);
   /// Marks an op as one of the stage.
@@ -122,6 +123,18 @@ Parts Splitter::getParts(Value value, int64_t dim) {
   return {value};
 }
 
+/// The lengths of the keys from `column` on. A length that ends before is not positive, and hides
+/// all of these keys.
+Value Splitter::getLengths(int64_t column) {
+  Value lengths = op.getKvLengths();
+  if (!lengths || column == 0)
+    return lengths;
+  auto type = RankedTensorType::get({}, builder.getI64Type());
+  auto start = adopt(nn::ConstantOp::create(
+      builder, op.getLoc(), DenseElementsAttr::get(type, builder.getI64IntegerAttr(column))));
+  return adopt(nn::SubOp::create(builder, op.getLoc(), lengths.getType(), lengths, start));
+}
+
 /// Builds attention of the queries from `row` on over each part of the keys, merged.
 Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row) {
   Location loc = op.getLoc();
@@ -149,7 +162,8 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
     }
     auto part = adopt(nn::AttentionOp::create(
         builder, loc, type, lseType, query, key, value, padding, bias, Value(), Value(),
-        op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr, op.getSoftCapAttr()));
+        getLengths(column), op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr,
+        op.getSoftCapAttr()));
     if (columns < longest)
       part->setAttr(nn::NnDialect::kWholeKeysAttr, builder.getUnitAttr());
     column += columns;

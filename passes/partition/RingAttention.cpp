@@ -60,6 +60,8 @@ public:
   Value cut(Value prepared, int64_t dim, int64_t shift);
   /// The positions of a chunk's keys. They are negative in padding.
   Value getPositions(int64_t shift);
+  /// The part of prepared positions that belongs to the chunk. They are negative in padding.
+  Value cutPositions(Value prepared, int64_t shift);
 
 private:
   Value reshape(Value value, ArrayRef<int64_t> shape) {
@@ -133,6 +135,22 @@ Value ChunkWriter::getPositions(int64_t shift) {
   return reshape(wide, {keys.getLocalSize()});
 }
 
+Value ChunkWriter::cutPositions(Value prepared, int64_t shift) {
+  Value own = cut(prepared, cast<RankedTensorType>(prepared.getType()).getRank() - 1, shift);
+  if (!keys.factor.isPadded())
+    return own;
+  Value places = getPositions(shift);
+  auto scalar = [&](int64_t value) -> Value {
+    auto type = RankedTensorType::get({}, builder.getI64Type());
+    return nn::ConstantOp::create(
+        builder, loc, DenseElementsAttr::get(type, builder.getI64IntegerAttr(value)));
+  };
+  auto type = cast<RankedTensorType>(places.getType()).clone(builder.getI1Type());
+  Value isKey =
+      nn::CompareOp::create(builder, loc, type, nn::CompareKind::Ge, places, scalar(0));
+  return nn::SelectOp::create(builder, loc, own.getType(), isKey, own, scalar(-1));
+}
+
 /// The `shift` or `pairs` of a permute that moves chunks by `distance` to the ranks `to`.
 static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int64_t distance,
                                                          const llvm::SmallBitVector &to) {
@@ -145,19 +163,34 @@ static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int
   return {nullptr, builder.getDenseI64ArrayAttr(pairs)};
 }
 
-/// The part of a key padding mask that shows the first `length` of `count` keys, with
-/// `keyPadding` if there is one.
-static Value limitKeys(OpBuilder &builder, Location loc, int64_t length, int64_t count,
-                       int64_t batch, Value keyPadding) {
-  // The limit is the same for the whole batch, of which a rank may have a part.
+/// A key padding mask [batch, keys] that shows the keys that `limit` and `keyPadding` show; the
+/// latter may be null.
+static Value limitKeys(OpBuilder &builder, Location loc, Value limit, int64_t batch,
+                       Value keyPadding) {
+  auto type = cast<RankedTensorType>(limit.getType());
+  auto wide = type.clone({batch, type.getDimSize(1)});
+  return keyPadding ? Value(nn::AndOp::create(builder, loc, wide, keyPadding, limit))
+                    : Value(nn::BroadcastOp::create(builder, loc, wide, limit));
+}
+
+/// Shows the first `length` of `count` keys, in all rows of the batch.
+static Value showFirst(OpBuilder &builder, Location loc, int64_t length, int64_t count) {
   SmallVector<bool> seen;
   for (int64_t j = 0; j < count; ++j)
     seen.push_back(j < length);
   auto type = RankedTensorType::get({1, count}, builder.getI1Type());
-  Value limit = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
-  auto wide = type.clone({batch, count});
-  return keyPadding ? Value(nn::AndOp::create(builder, loc, wide, keyPadding, limit))
-                    : Value(nn::BroadcastOp::create(builder, loc, wide, limit));
+  return nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, seen));
+}
+
+/// Shows the first of `count` keys, as many as `lengths` says for each row of the batch.
+static Value showLengths(OpBuilder &builder, Location loc, Value lengths, int64_t count) {
+  auto type = cast<RankedTensorType>(lengths.getType());
+  int64_t batch = type.getDimSize(0);
+  Value rows = nn::ReshapeOp::create(builder, loc, type.clone({batch, 1}), lengths);
+  Value keys =
+      nn::IotaOp::create(builder, loc, type.clone({1, count}), builder.getI64IntegerAttr(1));
+  auto seen = RankedTensorType::get({batch, count}, builder.getI1Type());
+  return nn::CompareOp::create(builder, loc, seen, nn::CompareKind::Lt, keys, rows);
 }
 
 namespace {
@@ -165,10 +198,12 @@ namespace {
 /// The local operands of all steps of a ring; absent ones are null.
 struct StepOperands {
   Value query, key, value, keyPadding, bias, queryPositions;
+  /// Positions of the keys that the program gives. Otherwise they are those of the chunk, if
+  /// queries have positions.
+  Value keyPositions, lengths;
   /// The dimension of the keys in the bias, and whether the bias has one.
   int64_t biasDim = 0;
   bool cutsBias = false;
-  bool needsPositions = false;
 };
 
 } // namespace
@@ -193,6 +228,11 @@ static std::pair<Value, Value> writeSteps(OpBuilder &builder, nn::AttentionOp op
   bool merges = needed.count() > 1 || op.getLse();
   int64_t shift = 0;
   Value out, lse;
+  auto getKeyPositions = [&]() -> Value {
+    if (Value whole = operands.keyPositions)
+      return chunks.cutPositions(whole, shift);
+    return operands.queryPositions ? chunks.getPositions(shift) : Value();
+  };
   for (unsigned step : needed.set_bits()) {
     if (int64_t(step) != shift) {
       Value both[] = {operands.key, operands.value};
@@ -208,9 +248,9 @@ static std::pair<Value, Value> writeSteps(OpBuilder &builder, nn::AttentionOp op
         builder, loc, type, merges ? lseType : Type(), operands.query, operands.key, operands.value,
         operands.keyPadding ? chunks.cut(operands.keyPadding, 1, shift) : Value(),
         operands.cutsBias ? chunks.cut(operands.bias, operands.biasDim, shift) : operands.bias,
-        operands.queryPositions, operands.needsPositions ? chunks.getPositions(shift) : Value(),
-        op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(),
-        nullptr, op.getSoftCapAttr());
+        operands.queryPositions, getKeyPositions(), operands.lengths, op.getScaleAttr(),
+        op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), nullptr,
+        op.getSoftCapAttr());
     if (!out) {
       out = part.getResult();
       lse = part.getLse();
@@ -233,6 +273,52 @@ static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh,
   if (queries)
     return PositionsOp::create(builder, loc, type, getFactorAttr(*queries, mesh), zero);
   return nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, zero));
+}
+
+/// Adds what hides keys in each step, from the local operands behind query, key and value.
+/// `queries` is the factor of the queries if the mask compares indices, else null.
+static void addMasks(OpBuilder &builder, nn::AttentionOp op, MeshAttr mesh, const KeyDim &keys,
+                     const LayoutFactor *queries, ChunkWriter &chunks, ArrayRef<Value> masks,
+                     StepOperands &operands) {
+  Location loc = op.getLoc();
+  auto take = [&](Value operand) {
+    Value local = operand ? masks.front() : Value();
+    masks = masks.drop_front(bool(operand));
+    return local;
+  };
+  Value keyPadding = take(op.getKeyPadding()), bias = take(op.getBias());
+  Value queryPositions = take(op.getQPositions()), keyPositions = take(op.getKvPositions());
+  Value lengths = take(op.getKvLengths());
+
+  int64_t count = op.getKey().getType().getDimSize(2);
+  int64_t batch = cast<RankedTensorType>(operands.query.getType()).getDimSize(0);
+  if (std::optional<int64_t> length = op.getKvLength())
+    keyPadding =
+        limitKeys(builder, loc, showFirst(builder, loc, *length, count), batch, keyPadding);
+  // In a product only the sign of positions is used.
+  if (lengths && !keyPositions && keys.above * keys.below > 1) {
+    keyPadding =
+        limitKeys(builder, loc, showLengths(builder, loc, lengths, count), batch, keyPadding);
+    lengths = {};
+  }
+  if (keyPadding)
+    operands.keyPadding = chunks.prepare(keyPadding, 1);
+  operands.bias = bias;
+  if (bias) {
+    operands.biasDim = cast<RankedTensorType>(bias.getType()).getRank() - 1;
+    operands.cutsBias = op.getBias().getType().getShape().back() != 1;
+  }
+  if (operands.cutsBias)
+    operands.bias = chunks.prepare(bias, operands.biasDim);
+
+  // Positions decide which keys the mask hides, and which keys are padding.
+  operands.queryPositions = queryPositions;
+  operands.lengths = lengths;
+  if (keyPositions)
+    operands.keyPositions =
+        chunks.prepare(keyPositions, cast<RankedTensorType>(keyPositions.getType()).getRank() - 1);
+  else if (queries || lengths || keys.factor.isPadded())
+    operands.queryPositions = makeQueryPositions(builder, loc, mesh, operands.query, queries);
 }
 
 /// Zeroes the padding of values of attention that may not be finite: a hidden key has
@@ -301,7 +387,9 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   MaskShape mask = MaskShape::of(op);
   bool isProduct = opFactors.leaves[keyFactor].size() != 1;
   const FactorAnalysis::Leaves &queryLeaves = opFactors.leaves[queryFactor];
-  if (mask.isPositional() && (isProduct || queryLeaves.size() > 1))
+  // Positions that the program gives are known at run time.
+  bool comparesIndices = mask.isPositional() && !op.getKvPositions();
+  if (comparesIndices && (isProduct || queryLeaves.size() > 1))
     return op.emitOpError() << "compares positions in a sequence that is a product of dimensions: "
                                "a ring is supported for masks without positions there";
 
@@ -316,46 +404,28 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
     return failure();
 
   ChunkWriter chunks(builder, loc, mesh, keys);
-  unsigned next = 3;
-  auto useWhole = [&](Value operand) -> FailureOr<Value> {
-    return operand ? useAs(next++, whole) : FailureOr<Value>(Value());
-  };
-  auto keyPadding = useWhole(op.getKeyPadding()), bias = useWhole(op.getBias());
-  if (failed(keyPadding) || failed(bias))
-    return failure();
-  if (op.getQPositions())
-    return op.emitOpError("has positions of its own, which a ring would replace");
-  if (std::optional<int64_t> length = op.getKvLength()) {
-    int64_t count = op.getKey().getType().getDimSize(2);
-    int64_t batch = cast<RankedTensorType>(query->getType()).getDimSize(0);
-    keyPadding = limitKeys(builder, loc, *length, count, batch, *keyPadding);
+  SmallVector<Value, 5> masks;
+  for (unsigned i = 3; i < op->getNumOperands(); ++i) {
+    auto local = useAs(i, whole);
+    if (failed(local))
+      return failure();
+    masks.push_back(*local);
   }
-  if (*keyPadding)
-    keyPadding = chunks.prepare(*keyPadding, 1);
-  StepOperands operands{*query, *key, *value, *keyPadding, *bias, {}};
-  if (*bias)
-    operands.biasDim = cast<RankedTensorType>(bias->getType()).getRank() - 1;
-  operands.cutsBias = *bias && op.getBias().getType().getShape().back() != 1;
-  if (operands.cutsBias)
-    operands.bias = chunks.prepare(*bias, operands.biasDim);
-
-  // Positions decide which keys the mask hides, and which keys are padding.
   LayoutFactor queries;
   if (queryLeaves.size() == 1)
     queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);
-  operands.needsPositions = mask.isPositional() || keys.factor.isPadded();
-  if (operands.needsPositions)
-    operands.queryPositions =
-        makeQueryPositions(builder, loc, mesh, *query, mask.isPositional() ? &queries : nullptr);
+  const LayoutFactor *compared = comparesIndices ? &queries : nullptr;
+  StepOperands operands{*query, *key, *value, {}, {}, {}, {}, {}};
+  addMasks(builder, op, mesh, keys, compared, chunks, masks, operands);
 
   Value result = op.getResult();
   ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
   RankedTensorType type = getLocalType(result, sharding);
-  RanksOfSteps needing =
-      getNeedingRanks(mask, mask.isPositional() ? &queries : nullptr, keys.factor);
+  RanksOfSteps needing = getNeedingRanks(mask, compared, keys.factor);
   RanksOfSteps holding = getHoldingRanks(needing);
-  // In a product positions do not show which keys a rank lacks.
-  if (isProduct)
+  // Positions of a product, and positions that the program gives, do not show which keys a
+  // rank lacks.
+  if (isProduct || op.getKvPositions())
     for (llvm::SmallBitVector &ranks : holding)
       ranks.set();
   auto [out, lse] = writeSteps(builder, op, getAxesAttr(builder.getContext(), axes, mesh), chunks,

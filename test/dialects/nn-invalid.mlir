@@ -1086,9 +1086,25 @@ func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: ten
 
 // -----
 
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %qp: tensor<7xi64>, %kp: tensor<1x9xi64>) {
+  // expected-error@+1 {{'nn.attention' op expected kv_positions of shape [2, 9], got [1, 9]}}
+  %0 = nn.attention %q, %k, %v positions %qp, %kp scale 1.0 {causal} : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>, tensor<1x9xi64>) -> tensor<2x4x7x8xf32>
+  return
+}
+
+// -----
+
+func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %n: tensor<9xi64>) {
+  // expected-error@+1 {{'nn.attention' op expected kv_lengths of shape [2], got [9]}}
+  %0 = nn.attention %q, %k, %v kv_lengths %n scale 1.0 : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<9xi64>) -> tensor<2x4x7x8xf32>
+  return
+}
+
+// -----
+
 func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %qp: tensor<7xi64>) {
   // expected-error@+1 {{'nn.attention' op expected positions of queries and keys, or of neither}}
-  %0 = "nn.attention"(%q, %k, %v, %qp) <{operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0>, scale = 1.0 : f64}> : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
+  %0 = "nn.attention"(%q, %k, %v, %qp) <{operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0, 0>, scale = 1.0 : f64}> : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
   return
 }
 

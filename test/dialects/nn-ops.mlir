@@ -183,9 +183,10 @@ func.func @layers(%x: tensor<2x7x8xf32>, %w: tensor<16x8xf32>, %b: tensor<16xf32
 
 // CHECK-LABEL: func.func @attention
 // CHECK-SAME: [[Q:%.+]]: tensor<1x4x7x16xf32>, [[K:%.+]]: tensor<1x2x9x16xf32>, [[V:%.+]]: tensor<1x2x9x8xf32>
-// CHECK-SAME: [[M:%.+]]: tensor<1x9xi1>, [[B:%.+]]: tensor<4x1x9xf32>, [[QP:%.+]]: tensor<7xi64>, [[KP:%.+]]: tensor<9xi64>
+// CHECK-SAME: [[M:%.+]]: tensor<1x9xi1>, [[B:%.+]]: tensor<4x1x9xf32>, [[QP:%.+]]: tensor<7xi64>, [[KP:%.+]]: tensor<9xi64>, [[KR:%.+]]: tensor<1x9xi64>, [[N:%.+]]: tensor<1xi64>
 func.func @attention(%q: tensor<1x4x7x16xf32>, %k: tensor<1x2x9x16xf32>, %v: tensor<1x2x9x8xf32>,
-                     %m: tensor<1x9xi1>, %b: tensor<4x1x9xf32>, %qp: tensor<7xi64>, %kp: tensor<9xi64>) {
+                     %m: tensor<1x9xi1>, %b: tensor<4x1x9xf32>, %qp: tensor<7xi64>, %kp: tensor<9xi64>,
+                     %kr: tensor<1x9xi64>, %n: tensor<1xi64>) {
   // CHECK: nn.attention [[Q]], [[K]], [[V]] scale 2.500000e-01 : (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x2x9x8xf32>) -> tensor<1x4x7x8xf32>
   %0 = nn.attention %q, %k, %v scale 0.25 : (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x2x9x8xf32>) -> tensor<1x4x7x8xf32>
   // CHECK: nn.attention [[Q]], [[K]], [[V]] key_padding [[M]] bias [[B]] scale 2.500000e-01 {causal, kv_length = 8 : i64, soft_cap = 5.000000e+01 : f64, window_left = 3 : i64, window_right = 0 : i64} :
@@ -194,6 +195,8 @@ func.func @attention(%q: tensor<1x4x7x16xf32>, %k: tensor<1x2x9x16xf32>, %v: ten
   %2 = nn.attention %q, %k, %v bias %b scale 1.0 : (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x2x9x8xf32>, tensor<4x1x9xf32>) -> tensor<1x4x7x8xf32>
   // CHECK: nn.attention [[Q]], [[K]], [[V]] positions [[QP]], [[KP]] scale 1.000000e+00 {causal} : {{.*}} -> (tensor<1x4x7x8xf32>, tensor<1x4x7xf32>)
   %3:2 = nn.attention %q, %k, %v positions %qp, %kp scale 1.0 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x2x9x8xf32>, tensor<7xi64>, tensor<9xi64>) -> (tensor<1x4x7x8xf32>, tensor<1x4x7xf32>)
+  // CHECK: nn.attention [[Q]], [[K]], [[V]] positions [[QP]], [[KR]] kv_lengths [[N]] scale 1.000000e+00 {causal} :
+  %4 = nn.attention %q, %k, %v positions %qp, %kr kv_lengths %n scale 1.0 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x2x9x8xf32>, tensor<7xi64>, tensor<1x9xi64>, tensor<1xi64>) -> tensor<1x4x7x8xf32>
   return
 }
 

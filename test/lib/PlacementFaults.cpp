@@ -552,6 +552,11 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                         op.getKvPositionsMutable().clear();
                       }});
   });
+  func.walk([&](nn::AttentionOp op) {
+    if (op.getKvLengths() && op.getLse())
+      faults.push_back({"lengths left out of a step", op.getLoc(),
+                        [op]() mutable { op.getKvLengthsMutable().clear(); }});
+  });
   func.walk([&](dist::SliceOp op) {
     bool goesAlong =
         llvm::all_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });

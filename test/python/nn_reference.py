@@ -20,6 +20,8 @@ def _attention(a, q, k, v, *rest):
     rest = list(rest)
     padding = rest.pop(0) if a["has_key_padding"] else None
     bias = rest.pop(0) if a["has_bias"] else None
+    places = [rest.pop(0), rest.pop(0)] if a["has_positions"] else None
+    lengths = rest.pop(0) if a["has_lengths"] else None
     group = q.shape[1] // k.shape[1]
     assert q.shape[1] == group * k.shape[1] and q.dim() == k.dim() == v.dim() == 4
     dtype, (q, k, v) = q.dtype, map(_wide, (q, k, v))
@@ -29,8 +31,11 @@ def _attention(a, q, k, v, *rest):
         s = a["soft_cap"] * torch.tanh(s / a["soft_cap"])
     if bias is not None:
         s = s + _wide(bias)
-    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
-    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    at, of = places or (torch.arange(q.shape[2]), torch.arange(k.shape[2]))
+    i, j = at[..., None, :, None], of[..., None, None, :]
+    seen = (j >= 0) & (i == i)
+    if lengths is not None:
+        seen = seen & (j < lengths[:, None, None, None])
     if a["causal"]:
         seen = seen & (j <= i)
     if a["window_left"] is not None:

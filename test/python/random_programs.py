@@ -461,6 +461,13 @@ class Generator:
             shape = [self.rng.choice([1, n]) for n in (batch, heads, queries, keys)]
             head += f" bias {{{len(operands)}}}"
             operands.append(self.argument(shape))
+        if self.rng.random() < 0.2:
+            head += f" positions {{{len(operands)}}}, {{{len(operands) + 1}}}"
+            operands += [self.indices(self.rng.choice([[n], [batch, n]]), keys, "i64")
+                         for n in (queries, keys)]
+        if self.rng.random() < 0.2:
+            head += f" kv_lengths {{{len(operands)}}}"
+            operands.append(self.indices([batch], keys + 1, "i64"))
         if self.rng.random() < 0.5:
             attributes.append("causal")
         elif self.rng.random() < 0.3:

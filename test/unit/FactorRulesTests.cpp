@@ -369,6 +369,14 @@ TEST_F(FactorRules, Attention) {
                .str()),
       "a (bc) d e, a b f e, a b f g, d, f -> a (bc) d g, a (bc) d "
       "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+  // Positions and lengths of each row of the batch.
+  EXPECT_EQ(rule(types + " 3x7xi64 3x9xi64 3xi64",
+                 ("nn.attention %a0, %a1, %a2 positions %a3, %a4 kv_lengths %a5 scale 1.0 : " +
+                  signature + ", tensor<3x7xi64>, tensor<3x9xi64>, tensor<3xi64>) -> "
+                              "tensor<3x4x7x8xf32>")
+                     .str()),
+            "a (bc) d e, a b f e, a b f g, a d, a f, a -> a (bc) d g "
+            "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
   // Multi-query: the key's one head is a factor of size 1.
   EXPECT_EQ(rule("1x4x7x16xf32 1x1x7x16xf32 1x1x7x16xf32",
                  "nn.attention %a0, %a1, %a2 scale 1.0 : (tensor<1x4x7x16xf32>, "

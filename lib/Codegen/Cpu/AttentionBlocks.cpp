@@ -210,11 +210,10 @@ SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRa
       Value seen;
       if (masked && plan.isPositional()) {
         if (!placeOfKey) {
-          Value place = plan.hasPositions ? loadScalar(keyPositions, absolute) : toPlace(absolute);
+          Value place = plan.hasPositions ? getKeyPlace(absolute) : toPlace(absolute);
           placeOfKey = splat(place);
           if (plan.hasPositions)
-            keep =
-                both(keep, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0)));
+            keep = both(keep, isKey(place));
         }
         auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
           seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
@@ -459,7 +458,7 @@ void AttentionBlocks::emitItem(Value item) {
   numRows = min(sub(getIndex(plan.rows), firstRow), plan.blockRows);
   numPanels = div(add(numRows, width - 1), width);
   Value keyUnit = div(unit, plan.units / (plan.batch * plan.keyHeads));
-  batchIndex = div(unit, plan.units / plan.batch);
+  startBatch(div(unit, plan.units / plan.batch));
   keyBase = mul(keyUnit, plan.keyRows * plan.features);
   valueBase = mul(keyUnit, plan.keyRows * plan.valueFeatures);
 
@@ -467,7 +466,7 @@ void AttentionBlocks::emitItem(Value item) {
     packPositions();
   if (biasElements)
     packBiasTerms();
-  Value first = getIndex(0), last = getIndex(plan.keys);
+  Value first = getIndex(0), last = numKeysOfRow;
   if (plan.isOrdered()) {
     if (plan.right)
       last = min(last, add(add(firstRow, numRows), *plan.right));

@@ -106,7 +106,7 @@ private:
   SmallVector<Region, 4> biasTerms;
 
   // The present item.
-  Value firstRow, numRows, numPanels, keyBase, valueBase, unit, batchIndex;
+  Value firstRow, numRows, numPanels, keyBase, valueBase, unit;
   Bounds queryBounds;
   // The present block of keys: the first key, the number of keys, and the range that the
   // panel reads.

@@ -47,8 +47,8 @@ class AttentionEmitter {
 public:
   virtual ~AttentionEmitter() = default;
 
-  /// The values that the kernel reads: query, key, value, and, if the op has them, key padding
-  /// and the bias or the inputs of its ops.
+  /// The values that the kernel reads: query, key, value, and, if the op has them, key padding,
+  /// the bias or the inputs of its ops, positions and lengths.
   SmallVector<Value> getInputs();
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
@@ -173,6 +173,17 @@ protected:
   };
   /// The bounds of `count` positions in a buffer.
   Bounds getBounds(Value buffer, Value first, Value count);
+  /// Begins the work on a row of the batch.
+  void startBatch(Value index);
+  /// The position of a query and of a key of the row.
+  Value getQueryPlace(Value query);
+  Value getKeyPlace(Value key);
+  /// The bounds of the positions of the queries, and of some keys, of the row.
+  Bounds getQueryPlaces();
+  Bounds getKeyPlaces(Value first, Value count);
+  /// Emits a test of positions of keys, numbers or vectors: they are no padding, and below
+  /// the row's length.
+  Value isKey(Value place);
   /// Emits tests: some of the queries may see some of the keys, and all queries see all keys.
   Value isSeen(const Bounds &queries, const Bounds &keys);
   Value isWhollySeen(const Bounds &queries, const Bounds &keys);
@@ -190,7 +201,12 @@ protected:
   AttentionPlan plan;
   const Processor &processor;
   mlir::ImplicitLocOpBuilder b;
-  Value query, key, value, padding, bias, queryPositions, keyPositions, result, lse;
+  Value query, key, value, padding, bias, queryPositions, keyPositions, lengths, result, lse;
+  /// The row of the batch.
+  Value batchIndex;
+  /// The number of keys that the row's queries may see: all keys, or up to the row's length if
+  /// positions are indices.
+  Value numKeysOfRow;
 
 private:
   /// The tensors that the kernel reads, each with the member that holds its buffer; null for
@@ -199,6 +215,10 @@ private:
   SmallVector<std::pair<Value, Value *>> getOutputBuffers();
 
   std::optional<KernelRegion> biasRegion;
+  /// The index of the row's first positions, if it has its own.
+  Value firstQueryPlace, firstKeyPlace;
+  /// The row's length, if positions are operands: keys are below it.
+  Value lengthOfRow;
 
   SmallVector<Region *> regions;
   int64_t workspaceBytes = 0;

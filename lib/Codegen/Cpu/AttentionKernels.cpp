@@ -50,6 +50,11 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor) {
   keys = std::min<int64_t>(keyRows, op.getKvLength().value_or(keyRows));
   valueFeatures = valueType.getDimSize(3);
   hasPositions = bool(op.getQPositions());
+  auto isOfRow = [](TypedValue<RankedTensorType> positions) {
+    return positions && positions.getType().getRank() == 2;
+  };
+  hasQueryPositionsOfRow = isOfRow(op.getQPositions());
+  hasKeyPositionsOfRow = isOfRow(op.getKvPositions());
   // Windows that cover all keys hide nothing. Positions in operands are below half of the
   // largest number.
   int64_t longest = hasPositions ? int64_t(1) << 62 : std::max(queries, keys);
@@ -121,6 +126,8 @@ SmallVector<std::pair<Value, Value *>> AttentionEmitter::getInputBuffers() {
     buffers.push_back({op.getQPositions(), &queryPositions});
     buffers.push_back({op.getKvPositions(), &keyPositions});
   }
+  if (op.getKvLengths())
+    buffers.push_back({op.getKvLengths(), &lengths});
   if (biasRegion)
     for (Value input : biasRegion->inputs)
       buffers.push_back({input, nullptr});
@@ -433,67 +440,6 @@ Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
 //===----------------------------------------------------------------------===//
 // The scores
 //===----------------------------------------------------------------------===//
-
-Value AttentionEmitter::toPlace(Value index) {
-  return arith::IndexCastOp::create(b, getPlaceType(), index);
-}
-
-Value AttentionEmitter::getPlace(int64_t place) {
-  return arith::ConstantIntOp::create(b, getPlaceType(), place);
-}
-
-AttentionEmitter::Bounds AttentionEmitter::getBounds(Value buffer, Value first, Value count) {
-  Type type = cast<MemRefType>(buffer.getType()).getElementType();
-  int64_t lanes = processor.vectorBytes / (type.getIntOrFloatBitWidth() / 8);
-  auto widen = [&](const Bounds &bounds, Value place) {
-    return SmallVector<Value>{arith::MinSIOp::create(b, bounds.lowest, place),
-                              arith::MinUIOp::create(b, bounds.lowestPlace, place),
-                              arith::MaxSIOp::create(b, bounds.highest, place)};
-  };
-  auto toBounds = [](ValueRange values) { return Bounds{values[0], values[1], values[2]}; };
-  Value whole = mul(div(count, lanes), lanes);
-  auto constant = [&](const APInt &value) -> Value {
-    return arith::ConstantOp::create(b, DenseElementsAttr::get(getVector(lanes, type), value));
-  };
-  unsigned bits = type.getIntOrFloatBitWidth();
-  SmallVector<Value> none{constant(APInt::getSignedMaxValue(bits)),
-                          constant(APInt::getMaxValue(bits)),
-                          constant(APInt::getSignedMinValue(bits))};
-  SmallVector<Value> vectors =
-      loop(getIndex(0), whole, lanes, none, [&](Value i, ValueRange known) {
-        return widen(toBounds(known), load(buffer, add(first, i), lanes));
-      });
-  constexpr vector::CombiningKind kinds[] = {
-      vector::CombiningKind::MINSI, vector::CombiningKind::MINUI, vector::CombiningKind::MAXSI};
-  SmallVector<Value> scalars;
-  for (auto [values, kind] : llvm::zip_equal(vectors, kinds))
-    scalars.push_back(vector::ReductionOp::create(b, kind, values));
-  return toBounds(loop(whole, count, 1, scalars, [&](Value i, ValueRange known) {
-    return widen(toBounds(known), loadScalar(buffer, add(first, i)));
-  }));
-}
-
-Value AttentionEmitter::isSeen(const Bounds &queries, const Bounds &keys) {
-  return isWithin(keys.highest, keys.lowestPlace, keys.highest, queries);
-}
-
-Value AttentionEmitter::isWhollySeen(const Bounds &queries, const Bounds &keys) {
-  // The first query must see the last key, and the last query the first key.
-  return isWithin(keys.lowest, keys.highest, keys.lowest, {queries.highest, {}, queries.lowest});
-}
-
-Value AttentionEmitter::isWithin(Value place, Value first, Value last, const Bounds &queries) {
-  Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0));
-  if (plan.right) {
-    Value limit = add(queries.highest, getPlace(*plan.right));
-    seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle, first, limit));
-  }
-  if (plan.left) {
-    Value limit = sub(queries.lowest, getPlace(*plan.left));
-    seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, last, limit));
-  }
-  return seen;
-}
 
 double AttentionEmitter::getUnit() { return op.getBias() ? 1.0 : M_LOG2E; }
 

@@ -65,13 +65,13 @@ void AttentionBlocks::packPositions() {
     Value query = add(firstRow, i);
     if (plan.headsPerUnit > 1)
       query = rem(query, plan.queries);
-    Value place = plan.hasPositions ? loadScalar(queryPositions, query) : toPlace(query);
+    Value place = plan.hasPositions ? getQueryPlace(query) : toPlace(query);
     memref::StoreOp::create(b, place, positions.buffer, i);
   });
   // Lanes that repeat the last row.
   if (plan.rows % plan.blockRows)
     loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
-      Value last = plan.hasPositions ? loadScalar(queryPositions, getIndex(plan.queries - 1))
+      Value last = plan.hasPositions ? getQueryPlace(getIndex(plan.queries - 1))
                                      : getPlace(plan.queries - 1);
       memref::StoreOp::create(b, last, positions.buffer, i);
     });
@@ -87,7 +87,7 @@ void AttentionBlocks::packPositions() {
 
 AttentionEmitter::Bounds AttentionBlocks::getKeyBounds() {
   if (plan.hasPositions)
-    return getBounds(keyPositions, firstKey, numKeys);
+    return getKeyPlaces(firstKey, numKeys);
   Value lowest = toPlace(firstKey);
   return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
 }
@@ -118,7 +118,7 @@ void AttentionBlocks::packKeysAndValues() {
   int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
   loop(getIndex(0), numKeys, 2, [&](Value row) {
     Value first = add(firstKey, row);
-    Value second = min(add(first, 1), plan.keys - 1);
+    Value second = min(add(first, 1), sub(numKeysOfRow, getIndex(1)));
     Value lower = add(valueBase, mul(first, columns)), upper = add(valueBase, mul(second, columns));
     Value to = mul(div(row, 2), columns);
     auto getBits = [&](Value index) -> Value {

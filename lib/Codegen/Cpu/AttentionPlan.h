@@ -32,6 +32,8 @@ struct AttentionPlan {
   std::optional<int64_t> left, right;
   /// Positions of queries and keys are operands. Keys at negative positions are padding.
   bool hasPositions;
+  /// Each row of the batch has its own positions of queries, and of keys.
+  bool hasQueryPositionsOfRow, hasKeyPositionsOfRow;
   /// The types of elements in memory and of arithmetic: f32, or f64 for f64.
   mlir::Type element, compute;
   /// Elements of `compute` in a vector register.

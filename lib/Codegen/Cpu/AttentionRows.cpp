@@ -60,7 +60,7 @@ private:
   std::optional<BiasPoints> points;
 
   // The present item.
-  Value unit, batchIndex, keyBase, valueBase;
+  Value unit, keyBase, valueBase;
   // The present block of keys.
   Value firstKey, numKeys;
 };
@@ -206,7 +206,7 @@ void AttentionRows::copyPadding() {
 
 void AttentionRows::copyPlaces() {
   loop(getIndex(0), numKeys, 1, [&](Value i) {
-    memref::StoreOp::create(b, loadScalar(keyPositions, add(firstKey, i)), placeRow.buffer, i);
+    memref::StoreOp::create(b, getKeyPlace(add(firstKey, i)), placeRow.buffer, i);
   });
 }
 
@@ -219,7 +219,7 @@ void AttentionRows::emitProbabilities(Value row) {
   Value from, to = numKeys, lower, upper;
   Value place = rem(row, plan.queries);
   if (plan.hasPositions) {
-    place = loadScalar(queryPositions, place);
+    place = getQueryPlace(place);
     if (plan.right)
       upper = splat(add(place, getPlace(*plan.right)));
     if (plan.left)
@@ -248,8 +248,7 @@ void AttentionRows::emitProbabilities(Value row) {
         if (from)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, index, from));
         if (plan.hasPositions)
-          seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge,
-                                                  load(placeRow.buffer, i), splat(getPlace(0))));
+          seen = both(seen, isKey(load(placeRow.buffer, i)));
         if (upper)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle,
                                                   load(placeRow.buffer, i), upper));
@@ -362,7 +361,7 @@ void AttentionRows::emitResult() {
 
 void AttentionRows::emitItem(Value item) {
   unit = item;
-  batchIndex = div(unit, plan.keyHeads);
+  startBatch(div(unit, plan.keyHeads));
   keyBase = mul(unit, plan.keyRows * plan.features);
   valueBase = mul(unit, plan.keyRows * plan.valueFeatures);
   packQueries();
@@ -373,9 +372,9 @@ void AttentionRows::emitItem(Value item) {
   fill(results, 0);
   fill(sums, 0);
   fill(maxima, -std::numeric_limits<double>::infinity());
-  int64_t last = plan.keys;
-  if (plan.right && !plan.hasPositions)
-    last = std::min(last, plan.queries + *plan.right);
+  Value last = numKeysOfRow;
+  if (plan.right && !plan.hasPositions && plan.queries + *plan.right < plan.keys)
+    last = min(last, plan.queries + *plan.right);
   auto emitBlock = [&] {
     if (padding)
       copyPadding();
@@ -387,13 +386,13 @@ void AttentionRows::emitItem(Value item) {
   };
   Bounds places;
   if (plan.hasPositions)
-    places = getBounds(queryPositions, getIndex(0), getIndex(plan.queries));
-  loop(getIndex(0), getIndex(last), plan.blockKeys, [&](Value k) {
+    places = getQueryPlaces();
+  loop(getIndex(0), last, plan.blockKeys, [&](Value k) {
     firstKey = k;
-    numKeys = min(sub(getIndex(last), k), plan.blockKeys);
+    numKeys = min(sub(last, k), plan.blockKeys);
     if (!plan.hasPositions)
       return emitBlock();
-    when(isSeen(places, getBounds(keyPositions, firstKey, numKeys)), emitBlock);
+    when(isSeen(places, getKeyPlaces(firstKey, numKeys)), emitBlock);
   });
   emitResult();
 }

@@ -201,13 +201,15 @@ class Emitter:
             rest = iter(names[3:])
             padding = f" key_padding {next(rest)}" if a["has_key_padding"] else ""
             bias = f" bias {next(rest)}" if a["has_bias"] else ""
+            at = f" positions {next(rest)}, {next(rest)}" if a["has_positions"] else ""
+            lengths = f" kv_lengths {next(rest)}" if a["has_lengths"] else ""
             flags = {"causal": a["causal"]}
             for key in ("window_left", "window_right"):
                 if a[key] is not None:
                     flags[key] = f"{a[key]} : i64"
             if a["soft_cap"] is not None:
                 flags["soft_cap"] = f"{float_text(a['soft_cap'])} : f64"
-            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias} scale "
+            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias}{at}{lengths} scale "
                     f"{float_text(a['scale'])}"), flags
         return plain, {}
 

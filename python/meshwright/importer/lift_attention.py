@@ -11,6 +11,7 @@ import torch
 
 from .forms import Dense, Diagonal
 from .graph import TORCH_DTYPES, Builder, Graph, Node, numel
+from .mask_bounds import take_bounds
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
 
@@ -150,11 +151,16 @@ def _unscaled(x: Node, scale: float):
 
 def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype) -> Node:
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    bounds = take_bounds(build, mask, shape)
     attrs, padding, bias = finish(build, mask, shape, q.dtype)
-    operands = [q, k, v] + [x for x in (padding, bias) if x is not None]
+    if bounds.q_positions is not None:
+        attrs = {**attrs, "causal": True, "window_left": bounds.window_left}
+    operands = [q, k, v] + [x for x in (padding, bias) if x is not None] + bounds.operands
     result = build.make("attention", operands, (*q.shape[:3], v.shape[3]), q.dtype,
                         scale=float(scale), soft_cap=soft_cap,
-                        has_key_padding=padding is not None, has_bias=bias is not None, **attrs)
+                        has_key_padding=padding is not None, has_bias=bias is not None,
+                        has_positions=bounds.q_positions is not None,
+                        has_lengths=bounds.kv_lengths is not None, **attrs)
     return build.cast(result, dtype)
 
 

@@ -110,3 +110,45 @@ func.func @length(%q: tensor<4x2x8x8xf32> {nn.input = "q", dist.sharding = #both
   %o = nn.attention %q, %k1, %k1 scale 0.5 {kv_length = 5 : i64, dist.sharding = #both} : (tensor<4x2x8x8xf32>, tensor<4x2x8x8xf32>, tensor<4x2x8x8xf32>) -> tensor<4x2x8x8xf32>
   return %o : tensor<4x2x8x8xf32>
 }
+
+// -----
+
+// Lengths of rows count positions: each step has those of its chunk, and the same lengths.
+// CHECK-LABEL: func.func @lengths
+// CHECK: %[[P0:.+]] = dist.positions <7 pad 8{"ring"}> : tensor<4xi64>
+// CHECK: nn.attention {{.+}} positions %{{.+}}, %[[P0]] kv_lengths %arg2 scale
+// CHECK: %[[P1:.+]] = dist.positions <7 pad 8{"ring"}> shift 1 : tensor<4xi64>
+// CHECK: nn.attention {{.+}} positions %{{.+}}, %[[P1]] kv_lengths %arg2 scale
+#lengths = #dist.sharding<@mesh, [{"dp"}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["dp"=2, "ring"=2]>
+func.func @lengths(%q: tensor<4x2x7x8xf32> {nn.input = "q", dist.sharding = #lengths},
+                   %k: tensor<4x2x7x8xf32> {nn.input = "k", dist.sharding = #lengths},
+                   %n: tensor<4xi64> {nn.input = "n", dist.sharding = #dist.sharding<@mesh, [{"dp"}]>})
+    -> (tensor<4x2x7x8xf32> {nn.output = "o", dist.sharding = #lengths}) {
+  %k1 = dist.constrain %k <@mesh, [{"dp"}, {}, {"ring"}, {}]> {dist.sharding = #lengths} : tensor<4x2x7x8xf32>
+  %o = nn.attention %q, %k1, %k1 kv_lengths %n scale 0.5 {dist.sharding = #lengths} : (tensor<4x2x7x8xf32>, tensor<4x2x7x8xf32>, tensor<4x2x7x8xf32>, tensor<4xi64>) -> tensor<4x2x7x8xf32>
+  return %o : tensor<4x2x7x8xf32>
+}
+
+// -----
+
+// Positions of the program are cut as the keys, in their order. In padding they are negative,
+// and chunks go around all ranks.
+// CHECK-LABEL: func.func @own_positions
+// CHECK: %[[ALL:.+]] = dist.pad %arg1 dims [1] : (tensor<2x7xi64>) -> tensor<2x8xi64>
+// CHECK: %[[OWN:.+]] = dist.slice %[[ALL]] axes ["ring"] dims [1] : (tensor<2x8xi64>) -> tensor<2x4xi64>
+// CHECK: %[[AT:.+]] = dist.positions <7 pad 8{"ring"}> : tensor<4xi64>
+// CHECK: %[[IS_KEY:.+]] = nn.compare ge %[[AT]], %{{.+}} : (tensor<4xi64>, tensor<i64>) -> tensor<4xi1>
+// CHECK: %[[P:.+]] = nn.select %[[IS_KEY]], %[[OWN]], %{{.+}} : (tensor<4xi1>, tensor<2x4xi64>, tensor<i64>) -> tensor<2x4xi64>
+// CHECK: nn.attention {{.+}} positions %{{.+}}, %[[P]] scale {{.+}} {causal}
+// CHECK: dist.permute {{.+}} shift 1
+// CHECK: nn.attention {{.+}} positions %{{.+}}, %{{.+}} scale {{.+}} {causal}
+#own = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @own_positions(%q: tensor<2x2x7x8xf32> {nn.input = "q", dist.sharding = #own},
+                         %p: tensor<2x7xi64> {nn.input = "p", dist.sharding = #dist.sharding<@mesh, [{}, {}]>})
+    -> (tensor<2x2x7x8xf32> {nn.output = "o", dist.sharding = #own}) {
+  %k1 = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #own} : tensor<2x2x7x8xf32>
+  %o = nn.attention %q, %k1, %k1 positions %p, %p scale 0.5 {causal, dist.sharding = #own} : (tensor<2x2x7x8xf32>, tensor<2x2x7x8xf32>, tensor<2x2x7x8xf32>, tensor<2x7xi64>, tensor<2x7xi64>) -> tensor<2x2x7x8xf32>
+  return %o : tensor<2x2x7x8xf32>
+}
