@@ -50,6 +50,8 @@ private:
   /// The axes of each head factor (leaf) while attention runs.
   llvm::SmallDenseMap<int, AxisList> placeHeads(nn::AttentionOp op,
                                                 const ShardingPropagation &shardings) const;
+  void placeInOrder(Value value, ValueSharding &sharding,
+                    llvm::function_ref<AxisList(int leaf, const AxisList &axes)> getAxes) const;
   Value constrain(OpBuilder &builder, Value value, const ValueSharding &sharding) const;
 
   func::FuncOp func;
@@ -352,6 +354,27 @@ Value ContextParallelPolicy::constrain(OpBuilder &builder, Value value,
   return op;
 }
 
+/// Gives each factor of tokens the axes of `getAxes`, or none where another factor of the value
+/// has them: attention over the rows of each frame has tokens in the batch, too.
+void ContextParallelPolicy::placeInOrder(
+    Value value, ValueSharding &sharding,
+    llvm::function_ref<AxisList(int leaf, const AxisList &axes)> getAxes) const {
+  AxisList used;
+  auto visit = [&](bool ofTokens, auto choose) {
+    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
+      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
+        if (isToken(leaf) == ofTokens) {
+          axes = choose(leaf, axes);
+          used.append(axes.begin(), axes.end());
+        }
+  };
+  visit(false, [](int, const AxisList &axes) { return axes; });
+  visit(true, [&](int leaf, const AxisList &axes) {
+    AxisList wanted = getAxes(leaf, axes);
+    return anyOverlap(used, wanted) ? AxisList() : wanted;
+  });
+}
+
 void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
                                               const ShardingPropagation &shardings) {
   auto hasTokens = [&](Value value) {
@@ -368,14 +391,13 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   // While attention runs, heads are sharded over more ranks and the sequence over fewer.
   auto inside = [&](Value value) {
     ValueSharding sharding = shardings.get(value);
-    for (auto [d, dim] : llvm::enumerate(sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(value)[d], dim)) {
-        if (isToken(leaf))
-          axes = llvm::to_vector_of<Axis, 2>(llvm::make_filter_range(
-              tokens[leaf], [&](const Axis &axis) { return isOwn && anyOverlap(axis, ring); }));
-        else if (d == 1 && heads.count(leaf))
-          axes = heads[leaf];
-      }
+    for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(value)[1], sharding.dims[1]))
+      if (!isToken(leaf) && heads.count(leaf))
+        axes = heads[leaf];
+    placeInOrder(value, sharding, [&](int leaf, const AxisList &) {
+      return llvm::to_vector_of<Axis, 2>(llvm::make_filter_range(
+          tokens[leaf], [&](const Axis &axis) { return isOwn && anyOverlap(axis, ring); }));
+    });
     return sharding;
   };
   auto annotateResults = [&](Operation *producer) {
@@ -401,10 +423,9 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   builder.setInsertionPointAfter(last);
   ValueSharding outside = shardings.get(output);
   AxisList used = outside.getAxes();
-  for (auto [d, dim] : llvm::enumerate(outside.dims))
-    for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(output)[d], dim))
-      if (isToken(leaf) && (isOwn || !anyOverlap(used, tokens[leaf])))
-        axes = tokens[leaf];
+  placeInOrder(output, outside, [&](int leaf, const AxisList &axes) {
+    return isOwn || !anyOverlap(used, tokens[leaf]) ? tokens[leaf] : axes;
+  });
   Value whole = constrain(builder, output, outside);
   output.replaceAllUsesExcept(whole, whole.getDefiningOp());
 }

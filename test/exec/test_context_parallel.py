@@ -442,3 +442,43 @@ def test_key_heads_that_do_not_divide(heads, key_heads, mesh, order, own, own_ke
     attention = next(line for line in plan.ir().splitlines() if "nn.attention" in line)
     shapes = re.findall(r"tensor<\d+x(\d+)x\d+x8xf32>", attention)
     assert [int(size) for size in shapes[:2]] == [own, own_keys]
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(32, 96), torch.nn.Linear(32, 32)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k, v = (t.view(batch, length, 4, 8).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.out(mixed.transpose(1, 2).reshape(batch, length, 32))
+
+
+class Video(torch.nn.Module):
+    """Attention over the patches of each frame, then over the frames of each patch."""
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.time = Attention(), Attention()
+
+    def forward(self, x):
+        batch, frames, patches, features = x.shape
+        x = self.space(x.flatten(0, 1)).view(x.shape).transpose(1, 2)
+        return self.time(x.flatten(0, 1)).view(batch, patches, frames, features).transpose(1, 2)
+
+
+@pytest.mark.parametrize("mesh", [
+    {"ulysses": 2}, {"ring": 2}, {"ring": 2, "ulysses": 2}, {"tp": 2, "ring": 2}
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", [(1, 3, 9, 32), (2, 4, 8, 32)], ids=str)
+def test_sequences_in_turn(shape, mesh):
+    """The sequence of one attention is in the batch of the other."""
+    torch.manual_seed(0)
+    context = {axis: axis for axis in mesh if axis != "tp"}
+    model, x = Video().eval(), torch.randn(shape)
+    got, = mw.from_torch(model, (x,)).parallelize(mesh=mesh, context_parallel=context).run(x)
+    with torch.no_grad():
+        want = copy.deepcopy(model).double()(x.double())
+    assert (got - want).abs().max() <= 1e-5 * want.abs().max()
