@@ -357,7 +357,8 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded())
         state = padding::meet(state, padding::getUnconditional(factor.padding));
-  state = padding::meet(state, layout.corner);
+  if (countPadded(layout) > 1)
+    state = padding::meet(state, layout.corner);
   for (DimLayout &dim : to->dims)
     for (LayoutFactor &factor : dim.factors)
       factor.padding = state;

@@ -70,3 +70,23 @@ func.func @masked(
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
+
+// -----
+
+// No padding of the joined value meets other padding, so its new padding is zero.
+// CHECK-LABEL: func.func @redistributed
+dist.mesh @mesh = <["tp"=4]>
+func.func @redistributed(
+    %a: tensor<2x3x3xf32> {nn.input = "a", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<2x3x3xf32>},
+    %b: tensor<2x2x3xf32> {nn.input = "b", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<2x2x3xf32>},
+    %o: tensor<8x1xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x3xf32>})
+    -> (tensor<2x5x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}], unreduced = {"tp"}>, dist.global = tensor<2x5x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %c = nn.concat %a, %b dim 1 : (tensor<2x3x3xf32>, tensor<2x2x3xf32>) -> tensor<2x5x3xf32>
+  %s = dist.slice %c axes ["tp"] dims [1] : (tensor<2x5x3xf32>) -> tensor<2x2x3xf32>
+  %r = dist.redistribute %s from [#dist.sharding<@mesh, [{}, {"tp"}, {}]>] to [#dist.sharding<@mesh, [{}, {}, {"tp"}]>] : (tensor<2x2x3xf32>) -> tensor<2x8x1xf32>
+  %w = nn.slice %r starts [0, 0, 0] limits [2, 5, 1] strides [1, 1, 1] : (tensor<2x8x1xf32>) -> tensor<2x5x1xf32>
+  %t = nn.tanh %w : tensor<2x5x1xf32>
+  %y = nn.linear %t, %o : (tensor<2x5x1xf32>, tensor<8x1xf32>) -> tensor<2x5x8xf32>
+  return %y : tensor<2x5x8xf32>
+}
