@@ -190,7 +190,7 @@ def test_group_of_one_is_a_remark():
 @pytest.mark.parametrize(
     "fold, message",
     [
-        ({"encoder": "sideways"}, "expected a stage and one of sp, ulysses, ring, replica, batch"),
+        ({"encoder": "sideways"}, "expected a stage and sp, ulysses, ring, replica, batch, auto or none"),
         ({"decoder": "auto"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
         ({"decoder": "sp"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
     ],

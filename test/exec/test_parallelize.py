@@ -144,7 +144,7 @@ def test_a_failed_check_names_the_value(files):
 
 
 def test_bad_options(files):
-    assert run(files, "--parallelize=mesh=tp").returncode == 1
-    assert run(files, "--parallelize=nonsense=1").returncode == 1
+    assert run(files, "--parallelize=mesh=tp").returncode == 2
+    assert run(files, "--parallelize=nonsense=1").returncode == 2
     done = run(files, "--check")
     assert done.returncode == 1 and "expected options to parallelize" in done.stderr
