@@ -1,0 +1,270 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The stand-in for the CUDA driver: arithmetic, divergence, barriers, races, faults and limits."""
+
+import ctypes as C
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+spec = importlib.util.spec_from_file_location("fakegpu_cuda", HERE / "cuda.py")
+cuda = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cuda)
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(cuda.library_path()),
+    reason="the stand-in is not built: cuda.h was not found",
+)
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
+REGS = ".reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .pred %p<8>;\n"
+
+
+def kernel(body, params="a, o", shared=""):
+    declared = ", ".join(f".param .u64 {p.strip()}" for p in params.split(","))
+    return f"{HEAD}.visible .entry k({declared})\n{{\n{REGS}{shared}{body}\nret;\n}}\n"
+
+
+#: Reads a[tid] into %r1; %rd2 is &o[tid].
+LOAD = """
+ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [o];
+mov.u32 %r0, %tid.x; mul.wide.u32 %rd3, %r0, 4;
+add.s64 %rd2, %rd1, %rd3; add.s64 %rd4, %rd0, %rd3;
+ld.global.u32 %r1, [%rd4];
+"""
+
+
+@pytest.fixture(scope="module")
+def driver():
+    return cuda.Driver()
+
+
+def words(driver, body, a, block=None, shared=""):
+    a = np.asarray(a, np.uint32)
+    block = block or len(a)
+    ptx = kernel(LOAD + body + "st.global.u32 [%rd2], %r2;", shared=shared)
+    return driver.run(ptx, "k", [a], [((block,), np.uint32)], block=block)[0]
+
+
+A = np.random.default_rng(1).integers(0, 2**32, 64, dtype=np.uint32)
+ONE_OPERAND = {
+    "popc.b32 %r2, %r1;": lambda a: bin(a).count("1"),
+    "clz.b32 %r2, %r1;": lambda a: 32 - a.bit_length(),
+    "brev.b32 %r2, %r1;": lambda a: int(f"{a:032b}"[::-1], 2),
+    "not.b32 %r2, %r1;": lambda a: ~a,
+    "bfe.u32 %r2, %r1, 5, 9;": lambda a: a >> 5 & 511,
+    "bfi.b32 %r2, %r1, 0, 8, 4;": lambda a: (a & 15) << 8,
+    "shl.b32 %r2, %r1, 7;": lambda a: a << 7,
+    "shl.b32 %r2, %r1, 32;": lambda a: 0,
+    "shr.u32 %r2, %r1, 7;": lambda a: a >> 7,
+    "prmt.b32 %r2, %r1, 0, 0x0123;": lambda a: int.from_bytes(a.to_bytes(4, "little"), "big"),
+    "lop3.b32 %r2, %r1, 0xFF00FF00, 0x0F0F0F0F, 0x96;": lambda a: a ^ 0xFF00FF00 ^ 0x0F0F0F0F,
+    "mul.hi.u32 %r2, %r1, 0x9E3779B9;": lambda a: a * 0x9E3779B9 >> 32,
+    "mul.lo.u32 %r2, %r1, 0x9E3779B9;": lambda a: a * 0x9E3779B9,
+    "mad.lo.u32 %r2, %r1, 3, 5;": lambda a: a * 3 + 5,
+    "div.u32 %r2, %r1, 1000;": lambda a: a // 1000,
+    "rem.u32 %r2, %r1, 1000;": lambda a: a % 1000,
+    "shf.l.wrap.b32 %r2, %r1, %r1, 9;": lambda a: a << 9 | a >> 23,
+    "min.u32 %r2, %r1, 77777777;": lambda a: min(a, 77777777),
+    "setp.gt.u32 %p1, %r1, 0x80000000; selp.u32 %r2, 1, 2, %p1;": lambda a: 1 if a > 2**31 else 2,
+}
+
+
+@pytest.mark.parametrize("body", ONE_OPERAND)
+def test_integers(driver, body):
+    want = np.array([ONE_OPERAND[body](int(a)) & 0xFFFFFFFF for a in A], np.uint32)
+    np.testing.assert_array_equal(words(driver, body, A), want)
+
+
+def test_conversions(driver):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(2)
+    x = np.concatenate([rng.standard_normal(58), [0, -0.0, 1e-7, 6e-8, 65519, 1e30]]).astype(np.float32)
+    bits = x.view(np.uint32)
+    for body, want in {
+        "cvt.rn.bf16.f32 %h1, %f1;": x.astype(ml_dtypes.bfloat16),
+        "cvt.rn.f16.f32 %h1, %f1;": x.astype(np.float16),
+    }.items():
+        got = words(driver, f"mov.b32 %f1, %r1; {body} cvt.u32.u16 %r2, %h1;", bits)
+        np.testing.assert_array_equal(got.astype(np.uint16), want.view(np.uint16), body)
+    got = words(driver, "mov.b32 %f1, %r1; cvt.rzi.s32.f32 %r2, %f1;", bits)
+    np.testing.assert_array_equal(got.view(np.int32)[:63], x[:63].astype(np.int32))
+    assert got.view(np.int32)[63] == 2**31 - 1
+
+
+def test_divergence_reconverges(driver):
+    """Each lane runs a loop of its own length, then all shuffle together."""
+    body = """
+    mov.u32 %r2, 0; and.b32 %r3, %r1, 31;
+    LOOP: setp.eq.u32 %p1, %r3, 0; @%p1 bra DONE;
+    add.u32 %r2, %r2, %r3; sub.u32 %r3, %r3, 1; bra LOOP;
+    DONE: shfl.sync.bfly.b32 %r2, %r2, 1, 31, -1;
+    """
+    n = A & 31
+    want = (n * (n + 1) // 2).reshape(-1, 2)[:, ::-1].reshape(-1)
+    np.testing.assert_array_equal(words(driver, body, A), want)
+
+
+REVERSE = """
+mov.u32 %r4, buffer; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r4; st.shared.u32 [%r5], %r1;
+BARRIER
+xor.b32 %r6, %r0, 63; shl.b32 %r6, %r6, 2; add.u32 %r6, %r6, %r4; ld.shared.u32 %r2, [%r6];
+"""
+SHARED = ".shared .align 4 .b8 buffer[256];\n"
+
+
+def test_shared_memory_and_barrier(driver):
+    got = words(driver, REVERSE.replace("BARRIER", "bar.sync 0;"), A, shared=SHARED)
+    np.testing.assert_array_equal(got, A[::-1])
+
+
+def test_a_call(driver):
+    ptx = (
+        HEAD
+        + ".func (.param .b32 r) triple(.param .b32 x) { .reg .b32 %r<3>; ld.param.u32 %r0, [x];"
+        + " mul.lo.u32 %r1, %r0, 3; st.param.b32 [r], %r1; ret; }\n"
+        + kernel(
+            LOAD
+            + "{ .param .b32 p; .param .b32 q; st.param.b32 [p], %r1; call.uni (q), triple, (p);"
+            + " ld.param.b32 %r2, [q]; } st.global.u32 [%rd2], %r2;"
+        ).replace(HEAD, "")
+    )
+    (got,) = driver.run(ptx, "k", [A], [((64,), np.uint32)], block=64)
+    np.testing.assert_array_equal(got, A * np.uint32(3))
+
+
+def test_atomics_of_many_blocks(driver):
+    ptx = kernel("ld.param.u64 %rd0, [a]; atom.global.add.u32 %r1, [%rd0], 1;", "a")
+    module = driver.load(ptx)
+    at = driver.put(np.zeros(1, np.uint32))
+    driver.launch(driver.kernel(module, "k"), 100, 96, at)
+    assert driver.get(at, 1, np.uint32)[0] == 9600
+    driver.free(at)
+
+
+@pytest.mark.parametrize(
+    "body,words",
+    [
+        ("foo.u32 %r1, %r1;", ["line 7", "foo.u32 %r1, %r1"]),
+        ("add.bar.u32 %r1, %r1, 1;", ["line 7", ".bar"]),
+        ("add.u32 %r1, %r99, 1;", ["%r99"]),
+        ("add.u32 %r1, %rd1, 1;", ["%rd1", "64 bits"]),
+        ("bra NOWHERE;", ["NOWHERE"]),
+    ],
+)
+def test_load_errors(driver, body, words):
+    with pytest.raises(cuda.CudaError) as error:
+        driver.load(kernel(body))
+    assert error.value.name == "CUDA_ERROR_INVALID_PTX"
+    assert all(w in error.value.log for w in words), error.value.log
+
+
+def apart(code, **env):
+    """Runs code in a process of its own; its standard output and error."""
+    head = (
+        f"import sys, json, ctypes as C, numpy as np\nsys.path.insert(0, {str(HERE)!r})\n"
+        f"import cuda\nLOAD, SHARED, REVERSE, REGS, HEAD = {LOAD!r}, {SHARED!r}, {REVERSE!r}, {REGS!r}, {HEAD!r}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", head + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+    )
+    return done.stdout + done.stderr
+
+
+RUN = """
+d = cuda.Driver()
+a = np.arange(64, dtype=np.uint32)
+try:
+    d.run({ptx!r}, "k", [a], [((64,), np.uint32)], block=64)
+    print("ran")
+except cuda.CudaError as e: print("error", e)
+"""
+FAULTS = {
+    "out of bounds": ("add.s64 %rd4, %rd4, 256; ld.global.u32 %r2, [%rd4];", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "misaligned": ("add.s64 %rd4, %rd4, 2; ld.global.u32 %r2, [%rd4];", "CUDA_ERROR_MISALIGNED_ADDRESS"),
+    "race": (REVERSE.replace("BARRIER", ""), "race: "),
+    "divergent barrier": ("setp.lt.u32 %p1, %r0, 5; @%p1 bar.sync 0;", "only some threads"),
+    "trap": ("trap;", "CUDA_ERROR_LAUNCH_FAILED"),
+    "endless loop": ("L: bra L;", "CUDA_ERROR_LAUNCH_TIMEOUT"),
+    "nc": ("ld.global.nc.u32 %r2, [%rd4]; st.global.u32 [%rd4], %r2;", "ld.global.nc"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_faults_name_the_instruction(what):
+    body, expected = FAULTS[what]
+    ptx = kernel(LOAD + "mov.u32 %r2, 0;" + body + "st.global.u32 [%rd2], %r2;", shared=SHARED)
+    said = apart(RUN.format(ptx=ptx), FAKEGPU_DEADLINE="100000")
+    assert expected in said and "kernel k, line" in said, said
+
+
+def test_device_memory_is_no_host_memory():
+    said = apart("d = cuda.Driver(); at = d.alloc(64); print('made', flush=True); C.string_at(at, 4); print('read')")
+    assert "made" in said and "read" not in said
+
+
+def test_fresh_memory_is_poison(driver):
+    for size in (1024, 32 << 20):
+        at = driver.alloc(size)
+        assert np.isnan(driver.get(at, size // 4, np.float32)).all()
+        driver.free(at)
+
+
+def test_limits_and_settings(tmp_path):
+    log = tmp_path / "log"
+    code = """
+d = cuda.Driver()
+count = C.c_int(); d.call("cuDeviceGetCount", C.byref(count)); print("devices", count.value)
+try: d.alloc(1 << 30)
+except cuda.CudaError as e: print(e)
+f = d.kernel(d.load(HEAD + ".visible .entry k() { ret; }"), "k")
+for shape in ((1, 2048, 0), (1, 32, 60000)):
+    try: d.launch(f, *shape[:2], shared=shape[2])
+    except cuda.CudaError as e: print(e)
+d.launch(f, 2, 32); d.synchronize(); d.launch(f, 2, 32)
+"""
+    said = apart(code, FAKEGPU_DEVICES="3", FAKEGPU_MEMORY="64M", FAKEGPU_LOG=str(log))
+    assert "devices 3" in said and "CUDA_ERROR_OUT_OF_MEMORY" in said, said
+    assert said.count("cuLaunchKernel: CUDA_ERROR_INVALID_VALUE") == 2, said
+    logged = json.loads(log.read_text())
+    assert logged["launches"] == {"k": 2} and logged["waits"] == 1
+
+
+def test_a_call_that_fails_on_purpose():
+    said = apart("d = cuda.Driver()\nd.alloc(1)\nd.alloc(1)", FAKEGPU_FAIL="cuMemAlloc:2")
+    assert "cuMemAlloc" in said and "CUDA_ERROR_OUT_OF_MEMORY" in said or "cuMemAlloc" in said
+
+
+def test_ptx_for_another_chip():
+    said = apart("d = cuda.Driver()\nd.load(HEAD.replace('sm_90', 'sm_100'))")
+    assert "CUDA_ERROR_NO_BINARY_FOR_GPU" in said and "sm_100" in said
+
+
+def test_a_graph_is_captured_and_replayed(driver):
+    module = driver.load(kernel("ld.param.u64 %rd0, [a]; atom.global.add.u32 %r1, [%rd0], 1;", "a"))
+    function, at = driver.kernel(module, "k"), driver.put(np.zeros(1, np.uint32))
+    stream, graph, exec_ = C.c_void_p(), C.c_void_p(), C.c_void_p()
+    driver.call("cuStreamCreate", C.byref(stream), 1)
+    driver.call("cuStreamBeginCapture", stream, 1)
+    for _ in range(3):
+        driver.launch(function, 2, 32, at, stream=stream)
+    driver.call("cuStreamEndCapture", stream, C.byref(graph))
+    assert driver.get(at, 1, np.uint32)[0] == 0
+    driver.call("cuGraphInstantiate", C.byref(exec_), graph, C.c_uint64(0))
+    for _ in range(5):
+        driver.call("cuGraphLaunch", exec_, stream)
+    driver.call("cuStreamSynchronize", stream)
+    assert driver.get(at, 1, np.uint32)[0] == 5 * 3 * 64
+    for call, handle in (("cuGraphExecDestroy", exec_), ("cuGraphDestroy", graph), ("cuStreamDestroy", stream)):
+        driver.call(call, handle)
