@@ -20,7 +20,10 @@ const DecodeTable &decodeTable() {
     addMemoryOps(t);
     addAtomicOps(t);
     addWarpOps(t);
+    addMatrixOps(t);
+    addCopyOps(t);
     addMbarrierOps(t);
+    addWgmmaOps(t);
     return t;
   }();
   return table;
