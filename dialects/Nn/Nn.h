@@ -50,6 +50,9 @@ dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayR
 /// the default; without it the first in the module is.
 llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
 
+/// The bound on the elements of a parameter with these attributes. Infinity if there is none.
+double getParameterMagnitude(mlir::DictionaryAttr attributes);
+
 /// The state of this name in the module around an op, or null.
 StateOp lookupState(mlir::Operation *from, llvm::StringRef name);
 

@@ -103,6 +103,11 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                            << "': expected nn.id, nn.stage, nn.table_rows or nn.whole_keys";
 }
 
+double nn::getParameterMagnitude(DictionaryAttr attributes) {
+  auto stated = attributes ? attributes.getAs<FloatAttr>(NnDialect::kMagnitudeAttr) : FloatAttr();
+  return stated ? stated.getValueAsDouble() : NnDialect::kParameterMagnitude;
+}
+
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
                                                   unsigned argIndex, NamedAttribute attribute) {
   auto function = dyn_cast<FunctionOpInterface>(op);

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Program/Lower.h"
 
 using namespace mlir;
@@ -22,7 +23,8 @@ namespace {
 class SignatureReader {
 public:
   SignatureReader(func::FuncOp main, rt::ProgramDescription &program, std::vector<bool> &isPlaced)
-      : main(main), mesh(dist::getSpmdMesh(main)), program(program), isPlaced(isPlaced) {}
+      : main(main), mesh(dist::getSpmdMesh(main)), isPadded(mesh && mayPad(main, mesh)),
+        program(program), isPlaced(isPlaced) {}
 
   FailureOr<rt::EntryDescription> read();
 
@@ -38,6 +40,8 @@ private:
 
   func::FuncOp main;
   dist::MeshAttr mesh;
+  /// Whether the proof of the entry relies on the bounds of parameters.
+  bool isPadded;
   rt::ProgramDescription &program;
   /// By state: whether its layout is known.
   std::vector<bool> &isPlaced;
@@ -130,6 +134,7 @@ int64_t SignatureReader::addParameter(rt::ProgramValue value) {
     for (std::string &alias : value.aliases)
       if (!known.isNamed(alias))
         known.aliases.push_back(std::move(alias));
+    known.magnitude = std::min(known.magnitude, value.magnitude);
     return i;
   }
   program.parameters.push_back(std::move(value));
@@ -171,6 +176,8 @@ LogicalResult SignatureReader::readParameter(DictionaryAttr attrs, rt::ProgramVa
   if (auto aliases = attrs.getAs<ArrayAttr>(nn::NnDialect::kAliasesAttr))
     for (auto alias : aliases.getAsRange<StringAttr>())
       value.aliases.push_back(alias.str());
+  if (isPadded)
+    value.magnitude = nn::getParameterMagnitude(attrs);
   auto offsets = attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr);
   if (!offsets)
     return success();

@@ -286,8 +286,7 @@ void meshwright::describeArgument(Layout &layout, DictionaryAttr attributes, Typ
   bool isParameter = attributes && attributes.get(nn::NnDialect::kParameterAttr);
   layout.data = padding::ofType(type);
   if (isParameter && isa<FloatType>(type)) {
-    auto stated = attributes.getAs<FloatAttr>(nn::NnDialect::kMagnitudeAttr);
-    double most = stated ? stated.getValueAsDouble() : nn::NnDialect::kParameterMagnitude;
+    double most = nn::getParameterMagnitude(attributes);
     if (std::isfinite(most))
       layout.data = {-std::min(most, padding::getLargest(type)),
                      std::min(most, padding::getLargest(type))};

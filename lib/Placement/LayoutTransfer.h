@@ -57,9 +57,8 @@ transfer(mlir::Operation *op, mlir::ArrayRef<dist::Layout> operands, dist::MeshA
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
 
 /// Sets what is known of the elements of an argument with these attributes. Padding is zero.
-/// A parameter is finite, and no
-/// entry is larger than `nn.magnitude` (kParameterMagnitude where there is none). Inputs and
-/// state may hold anything.
+/// Elements of a parameter are at most `nn.magnitude`, which is checked where a value is given
+/// to it. Inputs and state may hold anything.
 void describeArgument(dist::Layout &layout, mlir::DictionaryAttr attributes, mlir::Type type);
 
 /// Returns true if a value in `layout` also has the layout `expected`: the same sharding and

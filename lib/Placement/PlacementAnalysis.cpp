@@ -341,9 +341,27 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
   return success();
 }
 
-/// Whether a value of the function may be padded: an argument or a result is, or an op adds
-/// padding.
-bool PlacementDerivation::mayPad() {
+LogicalResult PlacementDerivation::run() {
+  if (!func.getBody().hasOneBlock())
+    return func.emitOpError() << "expected a body of one block";
+  tracksPadding = mayPad(func, mesh);
+  analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
+  if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
+    return failure();
+  return links.empty() ? success() : resolve();
+}
+
+FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
+  PlacementAnalysis analysis;
+  analysis.mesh = getSpmdMesh(func);
+  if (!analysis.mesh)
+    return LogicalResult(func.emitOpError() << "expected an SPMD function with 'dist.spmd'");
+  if (failed(PlacementDerivation(func, analysis).run()))
+    return failure();
+  return analysis;
+}
+
+bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {
   auto isPadded = [&](DictionaryAttr attributes, Type type) {
     auto sharding = attributes.getAs<ShardingAttr>(DistDialect::kShardingAttr);
     auto global = attributes.getAs<TypeAttr>(DistDialect::kGlobalAttr);
@@ -384,26 +402,6 @@ bool PlacementDerivation::mayPad() {
                return addsPadding(op) ? WalkResult::interrupt() : WalkResult::advance();
              })
       .wasInterrupted();
-}
-
-LogicalResult PlacementDerivation::run() {
-  if (!func.getBody().hasOneBlock())
-    return func.emitOpError() << "expected a body of one block";
-  tracksPadding = mayPad();
-  analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
-  if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
-    return failure();
-  return links.empty() ? success() : resolve();
-}
-
-FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
-  PlacementAnalysis analysis;
-  analysis.mesh = getSpmdMesh(func);
-  if (!analysis.mesh)
-    return LogicalResult(func.emitOpError() << "expected an SPMD function with 'dist.spmd'");
-  if (failed(PlacementDerivation(func, analysis).run()))
-    return failure();
-  return analysis;
 }
 
 LogicalResult meshwright::verifyPlacement(func::FuncOp func) {

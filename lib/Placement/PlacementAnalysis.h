@@ -71,6 +71,10 @@ struct SharedPlacementAnalysis {
   mlir::FailureOr<PlacementAnalysis> placement;
 };
 
+/// Returns true if a value of an SPMD function may be padded: an argument or a result is, or an op
+/// adds padding. Only then are the states of elements derived.
+bool mayPad(mlir::func::FuncOp func, dist::MeshAttr mesh);
+
 /// Proves the placement of an SPMD function (see PlacementAnalysis). Succeeds for a global
 /// function. Passes that move data end with this.
 mlir::LogicalResult verifyPlacement(mlir::func::FuncOp func);

@@ -51,7 +51,6 @@ private:
   mlir::LogicalResult checkState(mlir::StringAttr name, const dist::Layout &layout,
                                  llvm::StringRef where);
   std::string spellExactly(const dist::Layout &layout) const;
-  bool mayPad();
   mlir::LogicalResult addArguments();
   mlir::LogicalResult visitBlock(mlir::Block &block);
   mlir::LogicalResult visit(mlir::Operation *op);

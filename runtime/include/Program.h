@@ -16,6 +16,7 @@
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,9 @@ struct ProgramValue {
   /// Parameters only: the index in the stored tensor at which the value begins
   /// (`nn.parameter_offsets`); empty if the value is the whole tensor.
   std::vector<int64_t> offsets;
+  /// Parameters only: the bound on elements that the proof of padding relies on. Infinity if it
+  /// relies on none.
+  double magnitude = std::numeric_limits<double>::infinity();
   /// Inputs that the program reads as indices: the exclusive upper bound of elements. 0 for
   /// other inputs.
   int64_t indexBound = 0;
@@ -152,7 +156,8 @@ inline std::string getEntrySymbol(int64_t entry) {
 /// Writes a rank's part of an argument to `local`, from the stored tensor.
 void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
 
-/// Returns an empty string if the tensor fits the parameter, else an error.
+/// Returns an empty string if the tensor fits the parameter, else an error. Reads the elements of
+/// a parameter of limited magnitude.
 std::string checkParameter(const ProgramValue &parameter, const HostTensor &tensor);
 
 /// Writes a rank's part of a state whose elements all have one value, the `element`.

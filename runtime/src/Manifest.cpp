@@ -12,6 +12,7 @@
 #include "meshwright/runtime/include/Packing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -73,6 +74,8 @@ static Json write(const ProgramValue &value) {
     json["aliases"] = value.aliases;
   if (!value.offsets.empty())
     json["offsets"] = value.offsets;
+  if (std::isfinite(value.magnitude))
+    json["magnitude"] = value.magnitude;
   if (value.indexBound > 0)
     json["index_bound"] = value.indexBound;
   if (!value.sharding.empty())
@@ -289,6 +292,8 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.aliases = json["aliases"].get<std::vector<std::string>>();
   if (json.contains("offsets"))
     value.offsets = json["offsets"].get<std::vector<int64_t>>();
+  if (json.contains("magnitude"))
+    value.magnitude = json["magnitude"].get<double>();
   if (json.contains("index_bound"))
     value.indexBound = readCount(json, "index_bound");
   if (json.contains("sharding"))

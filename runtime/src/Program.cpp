@@ -11,6 +11,7 @@
 #include "meshwright/runtime/include/Memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace meshwright::rt {
@@ -73,6 +74,67 @@ void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, vo
         value.offsets.empty() ? std::vector<int64_t>() : tensor.shape, value.offsets, local);
 }
 
+/// The largest of some elements without their signs, as bits. Bits of NaN are above all others.
+template <typename Bits> static Bits getLargest(const void *data, int64_t count) {
+  Bits largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, static_cast<const char *>(data) + i * sizeof(Bits), sizeof(Bits));
+    largest = std::max(largest, Bits(bits & (Bits(-1) >> 1)));
+  }
+  return largest;
+}
+
+/// The number with these bits, without a sign.
+static double toNumber(DType type, uint64_t bits) {
+  int exponentBits = type == DType::F16 ? 5 : type == DType::F64 ? 11 : 8;
+  int fractionBits = sizeOf(type) * 8 - 1 - exponentBits;
+  int64_t most = (int64_t(1) << exponentBits) - 1, exponent = bits >> fractionBits;
+  double fraction = std::ldexp(double(bits & ((uint64_t(1) << fractionBits) - 1)), -fractionBits);
+  if (exponent == most)
+    return fraction == 0 ? std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  return std::ldexp(exponent ? 1 + fraction : fraction,
+                    int(std::max<int64_t>(exponent, 1) - most / 2));
+}
+
+/// The largest magnitude of a parameter's elements, which a tensor holds. NaN if one is NaN.
+static double getMagnitude(const ProgramValue &parameter, const HostTensor &tensor) {
+  // The elements of a part are contiguous along the last dimension.
+  size_t rank = parameter.shape.size();
+  bool isPart = !parameter.offsets.empty() && rank > 0;
+  int64_t count = countOf(parameter.shape), run = isPart ? parameter.shape.back() : count;
+  uint64_t largest = 0;
+  for (int64_t row = 0; run > 0 && row < count / run; ++row) {
+    int64_t at = 0, stride = 1, left = row;
+    for (size_t d = isPart ? rank : 0; d-- > 0; stride *= tensor.shape[d]) {
+      int64_t size = d + 1 == rank ? 1 : parameter.shape[d];
+      at += (parameter.offsets[d] + left % size) * stride;
+      left /= size;
+    }
+    const char *data = static_cast<const char *>(tensor.data) + at * sizeOf(tensor.type);
+    largest = std::max<uint64_t>(largest, sizeOf(tensor.type) == 2   ? getLargest<uint16_t>(data, run)
+                                          : sizeOf(tensor.type) == 4 ? getLargest<uint32_t>(data, run)
+                                                                     : getLargest<uint64_t>(data, run));
+  }
+  return toNumber(tensor.type, largest);
+}
+
+/// Returns an error if an element is beyond the bound that the proof of padding relies on.
+static std::string checkMagnitude(const ProgramValue &parameter, const HostTensor &tensor) {
+  bool isFloat = sizeOf(tensor.type) > 1 && tensor.type != DType::I64 && tensor.type != DType::I32;
+  if (!isFloat || std::isinf(parameter.magnitude) || !tensor.data)
+    return "";
+  double magnitude = getMagnitude(parameter, tensor);
+  if (magnitude <= parameter.magnitude)
+    return "";
+  std::string most = std::to_string(parameter.magnitude), found = std::to_string(magnitude);
+  return "parameter '" + parameter.name + "' has an element of magnitude " + found +
+         ", expected at most " + most +
+         ": the program pads dimensions and was made for smaller weights; import it with these, or "
+         "state nn.magnitude";
+}
+
 std::string checkParameter(const ProgramValue &parameter, const HostTensor &tensor) {
   bool fits = tensor.type == parameter.type;
   if (parameter.offsets.empty()) {
@@ -84,7 +146,7 @@ std::string checkParameter(const ProgramValue &parameter, const HostTensor &tens
           parameter.offsets[d] >= 0 && parameter.offsets[d] + parameter.shape[d] <= tensor.shape[d];
   }
   if (fits)
-    return "";
+    return checkMagnitude(parameter, tensor);
   std::string message = "parameter '" + parameter.name + "' is " +
                         describe(tensor.type, tensor.shape) + ", expected " +
                         describe(parameter.type, parameter.shape);

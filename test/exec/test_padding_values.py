@@ -122,3 +122,38 @@ def test_hidden_rows_of_a_ring(ring):
     mask = torch.zeros(3, 1, 9, 9).masked_fill(hidden[:, None], LEAST)
     check(Given, (randn(3, 9, 24), mask), mesh={"ring": ring},
           context_parallel={"ring": "ring", "order": "contiguous"})
+
+
+def test_weights_beyond_the_bound_of_the_proof(tmp_path):
+    """The proof of padding relies on a bound, which is read from the weights that are imported."""
+    torch.manual_seed(1)
+    net, x = Features(FEATURES["rectified"]).eval(), randn(3, 16)
+    model = mw.from_torch(net, (x,))
+    padded, whole = model.parallelize(mesh={"tp": 4}), model.parallelize(mesh={"tp": 2})
+    padded.run(x)
+    with torch.no_grad():
+        net.a.weight[9, 15] = -3000
+    text = "parameter 'a.weight' has an element of magnitude 3000.000000, expected at most 1024"
+    for act in (lambda: padded.run(x), lambda: padded.compile(tmp_path / "a")):
+        with pytest.raises(mw.Error, match=text):
+            act()
+    want = net(x)
+    assert (whole.run(x)[0] - want).abs().max() <= 1e-5 * want.abs().max()
+    # Weights that are imported state their bound, which the bundle keeps.
+    again = mw.from_torch(net, (x,)).parallelize(mesh={"tp": 4})
+    assert "nn.magnitude = 4.096" in again.ir("global")
+    assert (again.run(x)[0] - want).abs().max() <= 1e-5 * want.abs().max()
+    again.compile(tmp_path / "b")
+    assert '"magnitude":4096.0' in (tmp_path / "b" / "manifest.json").read_text().replace(" ", "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [-2000.0, INF, -INF, float("nan")], ids=str)
+def test_weights_of_each_type_are_checked(dtype, bad):
+    torch.manual_seed(1)
+    net, x = Features(FEATURES["rectified"]).eval().to(dtype), randn(3, 16).to(dtype)
+    plan = mw.from_torch(net, (x,)).parallelize(mesh={"tp": 3})
+    with torch.no_grad():
+        net.a.weight[9, 15] = bad
+    with pytest.raises(mw.Error, match="parameter 'a.weight' has an element of magnitude"):
+        plan.run(x)
