@@ -241,7 +241,7 @@ def Dist_PartialOp : Dist_CollectiveOp<Dist_PartialKind> {
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly]> {
+def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly, Dist_TouchesPadding]> {
   let summary = "appends padding to dimensions";
   let description = [{
     Zeros are appended at the tail of each of `dims`, up to the result's size.
@@ -258,7 +258,7 @@ def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly]> {
   let hasVerifier = 1;
 }
 
-def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
+def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, Dist_TouchesPadding, AllTypesMatch<["input", "result"]>]> {
   let summary = "overwrites a dimension's padding";
   let description = [{
     Dimension `dim`, sharded over `axes`, has `size` true rows in all. The rows
@@ -275,7 +275,7 @@ def Dist_MaskPaddingOp : Dist_Op<"mask_padding", [Pure, Dist_MovesOnly, AllTypes
   let hasVerifier = 1;
 }
 
-def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, AllTypesMatch<["input", "result"]>]> {
+def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, Dist_TouchesPadding, AllTypesMatch<["input", "result"]>]> {
   let summary = "puts the elements of a whole dimension in another order";
   let description = [{
     Layout: dimension `dim`, which no axis shards, goes from one order of its true
@@ -292,7 +292,7 @@ def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, AllTypesMatch<["i
   let hasVerifier = 1;
 }
 
-def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates]> {
+def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesPadding]> {
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{
     One number for each element that the rank holds of a dimension with the layout

@@ -53,6 +53,15 @@ MESHWRIGHT_OP_TRAIT(View);
 MESHWRIGHT_OP_TRAIT(TakesPart);
 
 //===----------------------------------------------------------------------===//
+// Of ops that treat padding apart from true elements
+//===----------------------------------------------------------------------===//
+
+/// Adds padding, overwrites it, or gives it another value or place than true elements. A
+/// function without such ops, and without padded arguments, results and chunks, has no
+/// padding.
+MESHWRIGHT_OP_TRAIT(TouchesPadding);
+
+//===----------------------------------------------------------------------===//
 // Of ops that compute
 //===----------------------------------------------------------------------===//
 

@@ -32,6 +32,9 @@ def Dist_ViewTrait : Dist_Trait<"View">;
 def Dist_View : TraitList<[Dist_Reindexes, Dist_ViewTrait]>;
 def Dist_TakesPart : Dist_Trait<"TakesPart">;
 
+// Of ops that treat padding apart from true elements.
+def Dist_TouchesPadding : Dist_Trait<"TouchesPadding">;
+
 // Of ops that compute.
 def Dist_Cheap : Dist_Trait<"Cheap">;
 def Dist_Product : Dist_Trait<"Product">;

@@ -383,11 +383,14 @@ bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {
     if (isPadded(func.getResultAttrDict(i), func.getResultTypes()[i]))
       return true;
   auto addsPadding = [&](Operation *op) {
-    if (isa<PadOp, MaskPaddingOp, PositionsOp, ReorderOp, RedistributeOp>(op))
+    if (op->hasTrait<TouchesPadding>())
       return true;
     auto collective = dyn_cast<CollectiveOpInterface>(op);
     if (!collective || !collective.padsChunks())
       return false;
+    // A redistribute states whole layouts instead of axes that a dimension gains.
+    if (!collective.getGainedDim(0))
+      return true;
     int64_t shards = getNumShards(dist::getAxes(collective.getAxes(), mesh));
     for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
       std::optional<int64_t> dim = collective.getGainedDim(i);

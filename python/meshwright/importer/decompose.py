@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Replaces operations without a handler by those that PyTorch composes them of."""
+"""Replaces operations without a handler by the operations that PyTorch composes them of."""
 import torch
 from torch._decomp import decomposition_table
 from torch._guards import detect_fake_mode

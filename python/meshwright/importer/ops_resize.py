@@ -140,7 +140,7 @@ def unfold(c, x, dim, size, step):
 
 @aten("as_strided")
 def as_strided(c, x, size, stride, offset=None):
-    """By the number of each element in memory, of those that the operand has."""
+    """Gathers elements by their places in the memory of the operand."""
     own, wanted = c.fx.args[0].meta["val"], c.fx.meta["val"]
     if wanted.numel() > 1 << 20 or own.numel() > 1 << 24:
         raise Uncovered(f"a view by strides {list(stride)} of {own.numel()} elements is not "

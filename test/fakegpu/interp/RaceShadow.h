@@ -74,8 +74,8 @@ private:
   std::unordered_map<uint64_t, Clocks> objects;
 };
 
-/// The granules of global memory that a launch writes, and those that it reads by the path that is
-/// not coherent: one that is in both is an error.
+/// The granules of global memory that a launch writes, and the granules that it reads by the
+/// path that is not coherent. A granule in both sets is an error.
 class GlobalWrites {
 public:
   /// Returns false if another access of the launch makes this one an error.

@@ -20,7 +20,7 @@ void checkMembers(Warp &w, const Inst &i, uint32_t mask, uint32_t reg) {
   auto first = unsigned(__builtin_ctz(mask));
   uint32_t members = w.at<uint32_t>(reg)[first];
   if ((members & w.live) != mask)
-    raise(Fault::LaunchFailed, "the member mask names other lanes than those that execute it", i, w, first);
+    raise(Fault::LaunchFailed, "the member mask differs from the lanes that execute the instruction", i, w, first);
 }
 
 /// aux: 0 up, 1 down, 2 bfly, 3 idx. d: predicate.
