@@ -55,6 +55,7 @@ public:
 private:
   using Choice = SmallVector<int, 4>;
   void joinWhole();
+  bool isMoved(size_t i) const;
   void openHeads();
   void splitDigits();
   Choice getChoices(size_t i);
@@ -142,9 +143,20 @@ bool Reshape::cut(bool join) {
   return true;
 }
 
-/// Takes the coordinate off a chunk at the head of a dimension, if a boundary is new there
-/// or a dimension of size 1 precedes it. The coordinate belongs to that dimension, or is the
-/// major factor of the chunk.
+/// Returns true if the result dimension of piece `i` has other pieces than its operand dimension.
+bool Reshape::isMoved(size_t i) const {
+  const Piece &last = pieces[i];
+  if (last.to < 0)
+    return false;
+  return llvm::any_of(pieces, [&](const Piece &p) {
+    return p.to >= 0 && (p.to == last.to) != (p.from == last.from);
+  });
+}
+
+/// Takes the coordinate off a chunk at the head of a dimension, if a boundary is new there, if
+/// the dimension before it has other boundaries than in the operand, or if a dimension of size 1
+/// precedes it. The coordinate belongs to the dimension before, or is the major factor of the
+/// chunk.
 void Reshape::openHeads() {
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece &piece = pieces[i];
@@ -152,7 +164,7 @@ void Reshape::openHeads() {
     if (!first || piece.factor.axes.empty())
       continue;
     bool slot = piece.to > 0 && shape[piece.to - 1] == 1;
-    bool cutHere = i > 0 && pieces[i - 1].from == piece.from;
+    bool cutHere = i > 0 && (pieces[i - 1].from == piece.from || isMoved(i - 1));
     LayoutFactor upper, lower;
     if ((!slot && !cutHere) ||
         !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
