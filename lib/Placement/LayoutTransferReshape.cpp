@@ -39,6 +39,9 @@ struct Piece {
   unsigned from;
   /// The dimension of the result; -1 while it is open.
   int to = -1;
+  /// On the coordinate of a chunk: the factor that it forms with the next piece, if they belong
+  /// to one dimension.
+  std::optional<LayoutFactor> whole = {};
 };
 
 class Reshape {
@@ -170,6 +173,7 @@ void Reshape::openHeads() {
         !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
       continue;
     Piece head{upper, piece.from};
+    head.whole = piece.factor;
     piece.factor = lower;
     pieces.insert(pieces.begin() + i, head);
     ++i;
@@ -218,7 +222,7 @@ void Reshape::splitDigits() {
           break;
         longer.push_back(way);
         for (const Axis &digit : digits) {
-          Piece part = piece;
+          Piece part{piece.factor, piece.from};
           part.factor.size = part.factor.padded = digit.size;
           part.factor.axes = {digit};
           longer.back().push_back(part);
@@ -270,8 +274,12 @@ Reshape::Choice Reshape::getChoices(size_t i) {
 Layout Reshape::build() const {
   Layout layout;
   layout.dims.resize(shape.size());
-  for (const Piece &piece : pieces)
-    layout.dims[piece.to].factors.push_back(piece.factor);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece &piece = pieces[i];
+    bool isWhole = piece.whole && pieces[i + 1].to == piece.to;
+    layout.dims[piece.to].factors.push_back(isWhole ? *piece.whole : piece.factor);
+    i += isWhole;
+  }
   for (DimLayout &dim : layout.dims)
     if (dim.factors.empty())
       dim.factors.push_back(makeFactor(1));

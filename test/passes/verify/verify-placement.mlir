@@ -250,3 +250,18 @@ func.func @sharded_softmax(%x: tensor<4x4xf32> {dist.sharding = #dist.sharding<@
   %8 = nn.div %4, %7 : (tensor<4x4xf32>, tensor<4x1xf32>) -> tensor<4x4xf32>
   return %8 : tensor<4x4xf32>
 }
+
+// -----
+
+// Two ranks of three have two of the four features: one of two, times two.
+// CHECK-LABEL: func.func @coordinate_of_a_padded_chunk
+dist.mesh @mesh = <["x"=3]>
+func.func @coordinate_of_a_padded_chunk(
+    %a: tensor<4x8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"x"}]>, dist.global = tensor<4x8x4xf32>},
+    %w: tensor<2x17xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x17xf32>})
+    -> (tensor<2x4x4x17xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, (4, 2 pad 3{"x"}), {}]>, dist.global = tensor<2x4x8x17xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %a : (tensor<4x8x2xf32>) -> tensor<2x4x4x2xf32>
+  %1 = nn.linear %0, %w {in_out} : (tensor<2x4x4x2xf32>, tensor<2x17xf32>) -> tensor<2x4x4x17xf32>
+  return %1 : tensor<2x4x4x17xf32>
+}
