@@ -130,6 +130,10 @@ class Call(nn.Module):
     ("a power 0.5 of complex numbers", lambda x: torch.complex(x, x) ** 0.5),
     ("operation aten.sgn.default on complex numbers", lambda x: torch.complex(x, x).sgn().real),
     ("operation aten.rand.default", lambda x: x + torch.rand(22)),
+    ("operation aten.rand_like.default", lambda x: x + torch.rand_like(torch.zeros(22))),
+    ("operation aten.exponential", lambda x: x + torch.empty(22).exponential_()),
+    ("operation aten.multinomial.default", lambda x: x + torch.multinomial(torch.ones(22), 22)),
+    ("dropout in training mode", lambda x: x * torch.dropout(torch.ones(22), 0.5, True)),
 ], ids=lambda part: part if isinstance(part, str) else "")
 def test_functions(said, function):
     with pytest.raises(ImportFailed, match=said) as failed:

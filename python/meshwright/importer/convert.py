@@ -266,6 +266,8 @@ class Convert:
     # Folding.
 
     def _fold(self, node, target, name, args, kwargs):
+        if _is_random(target):  # another value at each call
+            return None
         if isinstance(node.meta.get("val"), (list, tuple)):
             return self._fold_several(node.meta["val"], target, args, kwargs)
         if not isinstance(node.meta.get("val"), torch.Tensor):
@@ -447,8 +449,11 @@ def operation_name(target) -> str:
 def _is_function(target) -> bool:
     """Whether the result depends on the arguments alone."""
     schema = getattr(target, "_schema", None)
-    return schema is not None and not schema.is_mutable and \
-        torch.Tag.nondeterministic_seeded not in target.tags
+    return schema is not None and not schema.is_mutable and not _is_random(target)
+
+
+def _is_random(target) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _display(target) -> str:
