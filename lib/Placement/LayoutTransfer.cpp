@@ -195,9 +195,13 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
       right.pop_back();
       continue;
     }
-    if (x.size == y.size)
+    // A factor of the same true size is larger by its padding: 2 padded to 4 is 1 padded to 2,
+    // times 2.
+    auto sizeOf = [](const LayoutFactor &f) { return std::pair(f.size, f.padded); };
+    if (sizeOf(x) == sizeOf(y))
       return false;
-    Pieces &larger = x.size > y.size ? left : right, &smaller = x.size > y.size ? right : left;
+    bool isLeft = sizeOf(x) > sizeOf(y);
+    Pieces &larger = isLeft ? left : right, &smaller = isLeft ? right : left;
     if (!splitFactor(larger.back(), smaller.back().size, mesh, upper, lower) ||
         !lower.sameShardingAs(smaller.back()))
       return false;

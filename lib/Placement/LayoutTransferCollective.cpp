@@ -65,11 +65,11 @@ static int getOutermost(const DimLayout &dim) {
 /// The dimension with the axes behind the last one of `axes` on a factor of their own: without
 /// x, 8{x, y} is the product of 4 and 2{y}. Unchanged if there is no such factor.
 static DimLayout cutBehind(DimLayout dim, ArrayRef<Axis> axes, MeshAttr mesh) {
-  int64_t end = axes.back().pre * axes.back().size;
+  int64_t end = axes.empty() ? 0 : axes.back().pre * axes.back().size;
   for (int i = getOutermost(dim); i >= 0; --i) {
     LayoutFactor &factor = dim.factors[i], upper, lower;
     auto found = llvm::find_if(factor.axes, [&](const Axis &axis) {
-      return axis.axis == axes.back().axis && axis.pre < end && axis.pre * axis.size % end == 0;
+      return end && axis.axis == axes.back().axis && axis.pre < end && axis.pre * axis.size % end == 0;
     });
     if (factor.uniform || found == factor.axes.end())
       continue;

@@ -32,6 +32,7 @@ RuleTransfer::RuleTransfer(const TransferContext &context)
       rule(cast<ShardingRuleOpInterface>(context.op).getFactorRule()) {
   pieces.resize(rule.factors.size());
   owners.assign(rule.factors.size(), -1);
+  reductions.assign(rule.results.size(), ReductionKind::Sum);
 }
 
 LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
@@ -184,9 +185,10 @@ AxisList RuleTransfer::getAxes(int factor) const {
   return axes;
 }
 
-/// How the parts of a contracted factor combine. A part that merges is no unreduced value.
-static ReductionKind getReductionKind(const RuleFactor &factor) {
-  return factor.isReducedBy(FactorReduction::Max) ? ReductionKind::Max : ReductionKind::Sum;
+/// How the parts of a result combine that contracting the factor leaves.
+static ReductionKind getReductionKind(const RuleFactor &factor, unsigned result) {
+  return factor.getReduction(result) == FactorReduction::Max ? ReductionKind::Max
+                                                             : ReductionKind::Sum;
 }
 
 static bool isWhole(const RuleFactor &factor) {
@@ -222,10 +224,12 @@ LogicalResult RuleTransfer::checkAxes() {
                     owners[f]);
     if (factor.kind == FactorKind::Parallel)
       continue;
-    if (!contracted.empty() && reduction != getReductionKind(factor))
-      return report(context, "combines the parts of two sharded dimensions in different ways");
+    for (unsigned result = 0; result < reductions.size(); ++result) {
+      if (!contracted.empty() && reductions[result] != getReductionKind(factor, result))
+        return report(context, "combines the parts of two sharded dimensions in different ways");
+      reductions[result] = getReductionKind(factor, result);
+    }
     contracted.append(axes.begin(), axes.end());
-    reduction = getReductionKind(factor);
   }
   if (contracted.empty())
     return success();
@@ -317,12 +321,13 @@ LogicalResult RuleTransfer::checkUnreduced() {
     return success();
   unreduced = operands[source]->unreduced;
   std::string axes = toString(unreduced, mesh);
-  if (!contracted.empty() && reduction != ReductionKind::Sum)
+  if (llvm::is_contained(reductions, ReductionKind::Max))
     return report(context,
                   "takes a maximum of parts of operand " + Twine(source) +
                       ", which is unreduced over " + axes,
                   source);
-  reduction = operands[source]->reduction;
+  ReductionKind reduction = operands[source]->reduction;
+  reductions.assign(reductions.size(), reduction);
   if (!llvm::is_contained(rule.linearOperands, source)) {
     if (hasBias(op))
       return report(context,
@@ -374,7 +379,7 @@ LogicalResult RuleTransfer::checkUnreduced() {
 ReductionKind RuleTransfer::getContraction() const {
   for (const RuleFactor &factor : rule.factors)
     if (factor.kind == FactorKind::Contracted)
-      return getReductionKind(factor);
+      return getReductionKind(factor, 0);
   return ReductionKind::Sum;
 }
 
@@ -441,7 +446,7 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
         dim.factors.push_back(makeFactor(1));
     }
     layout.unreduced = all;
-    layout.reduction = reduction;
+    layout.reduction = reductions[layouts.size() - 1];
     layout.corner = corner;
     layout.data = data;
     layout.keys = keys;

@@ -66,7 +66,7 @@ private:
   mlir::LogicalResult checkUnreduced();
   /// Returns true if the op contracts a factor along which all elements are equal.
   bool contractsUniform() const;
-  /// How the parts of the factors that the op contracts combine.
+  /// How the parts of the first result combine that the factors which the op contracts leave.
   dist::ReductionKind getContraction() const;
   void addUnreducedCandidates(const dist::Layout &layout,
                               mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
@@ -109,7 +109,8 @@ private:
   /// The axes that shard contracted factors, and the axes over which operands are
   /// unreduced.
   dist::AxisList contracted, unreduced;
-  dist::ReductionKind reduction = dist::ReductionKind::Sum;
+  /// How the parts of each result combine.
+  mlir::SmallVector<dist::ReductionKind, 1> reductions;
   State corner = State::Zero, data = State::Arbitrary;
   /// The keys that attention or merged attention covers, if it lacks some.
   dist::KeyCover keys;

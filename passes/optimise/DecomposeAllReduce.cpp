@@ -54,6 +54,19 @@ void split(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding)
   op.erase();
 }
 
+/// Returns true for a reduction of one number a row, as softmax and losses take it over sharded
+/// classes. It is no product and no lookup, and its tokens or its features are one.
+bool isStatistic(Value partial, const TokenDim &token) {
+  auto shape = cast<RankedTensorType>(partial.getType()).getShape();
+  if (token.size > 1 && ShapedType::getNumElements(shape.drop_front(token.dim + 1)) > 1)
+    return false;
+  auto def = partial.getDefiningOp<ShardingRuleOpInterface>();
+  return def && !def->hasTrait<Product>() && !isa<MatrixOpInterface>(def.getOperation()) &&
+         llvm::any_of(def.getFactorRule().factors, [](const RuleFactor &factor) {
+           return factor.kind == FactorKind::Contracted;
+         });
+}
+
 bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
                                        const TokenSharding &sharding, const GatherPlan &plan) {
   DecisionLog &log = DistDialect::getDecisionLog(op.getContext());
@@ -65,10 +78,9 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
     return false;
   }
   int64_t bytes = getTensorBytes(op.getResult(0).getType()) / token.size * token.padded;
-  bool isOutermost = true;
-  for (int64_t size :
-       cast<RankedTensorType>(op.getResult(0).getType()).getShape().take_front(token.dim))
-    isOutermost &= size == 1;
+  auto shape = cast<RankedTensorType>(op.getResult(0).getType()).getShape();
+  bool isOutermost =
+      llvm::all_of(shape.take_front(token.dim), [](int64_t size) { return size == 1; });
   Cost whole = *model.getCost(op.getOperation());
   Cost scatter =
       model.getCost(CollectiveKind::ReduceScatter, token.axes, bytes, isOutermost ? 0 : 1);
@@ -83,7 +95,8 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
       {"gathers_less_savings_seconds", double(entry.getBest()) * 1e-12}};
   if (token.padded != token.size)
     numbers.push_back({"padded_rows", double(token.padded - token.size)});
-  if (after > whole.time && when != OnOffAuto::On) {
+  bool isForced = when == OnOffAuto::On && !isStatistic(op.getInputs()[0], token);
+  if (after > whole.time && !isForced) {
     log.add(kPass.str(), Outcome::Declined, op.getLoc(),
             token.padded != token.size
                 ? "all-reduce stays whole: padding and launches cost more than sharding the tokens "

@@ -37,9 +37,9 @@ bool Partitioner::contracts(const FactorRule &rule) {
                       [](const RuleFactor &f) { return f.kind == FactorKind::Contracted; });
 }
 
-ReductionKind Partitioner::getReduction(const FactorRule &rule) {
-  bool isMax = llvm::any_of(rule.factors, [](const RuleFactor &f) {
-    return f.kind == FactorKind::Contracted && f.isReducedBy(FactorReduction::Max);
+ReductionKind Partitioner::getReduction(const FactorRule &rule, unsigned result) {
+  bool isMax = llvm::any_of(rule.factors, [&](const RuleFactor &f) {
+    return f.kind == FactorKind::Contracted && f.getReduction(result) == FactorReduction::Max;
   });
   return isMax ? ReductionKind::Max : ReductionKind::Sum;
 }
@@ -215,15 +215,15 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     cost = cost + *own;
   }
   AxisList unreduced = partitioner.getContractedAxes(opFactors.rule, assignment);
-  for (auto [value, dims] : llvm::zip_equal(op->getResults(), opFactors.rule.results)) {
-    ValueSharding natural = partitioner.project(value, dims, opFactors, assignment);
+  for (auto [i, value] : llvm::enumerate(op->getResults())) {
+    ValueSharding natural =
+        partitioner.project(value, opFactors.rule.results[i], opFactors, assignment);
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
     auto plan = partitioner.resharder.plan(
-        partitioner.getLayout(value, natural, unreduced, getReduction(opFactors.rule)),
-        partitioner.getLayout(value, target),
-                                           getElementTypeOrSelf(value.getType()));
+        partitioner.getLayout(value, natural, unreduced, getReduction(opFactors.rule, i)),
+        partitioner.getLayout(value, target), getElementTypeOrSelf(value.getType()));
     if (failed(plan))
       return std::nullopt;
     cost = cost + (*plan)->cost;

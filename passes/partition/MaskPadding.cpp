@@ -173,7 +173,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
   if (!isPadded)
     return success();
-  if (getReduction(opFactors.rule) == ReductionKind::Max)
+  if (getReduction(opFactors.rule, 0) == ReductionKind::Max)
     return maskMaximum(op, operands);
 
   // The contracted dimensions of each operand, and the state of their padding.

@@ -448,7 +448,6 @@ LogicalResult Partitioner::partition(Operation *op) {
   const FactorRule &rule = opFactors.rule;
   Assignment assignment = assign(op);
   AxisList unreduced = getContractedAxes(rule, assignment);
-  ReductionKind reduction = getReduction(rule);
 
   // A bias is added once, not to every partial sum.
   SmallVector<Value, 2> rest;
@@ -491,9 +490,9 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty())
     if (std::optional<int64_t> rows = nn::getTableRows(embedding))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
-  for (auto [value, own, sharding] :
-       llvm::zip_equal(op->getResults(), local->getResults(), shardings))
-    if (failed(define(value, {own, sharding, unreduced, reduction}, rest)))
+  for (auto [i, value] : llvm::enumerate(op->getResults()))
+    if (failed(define(value, {local->getResult(i), shardings[i], unreduced, getReduction(rule, i)},
+                      rest)))
       return failure();
   return success();
 }

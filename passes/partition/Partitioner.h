@@ -117,8 +117,8 @@ private:
   static bool contracts(const dist::FactorRule &rule);
   dist::AxisList getContractedAxes(const dist::FactorRule &rule,
                                    const Assignment &assignment) const;
-  /// How the parts of the factors that an op contracts combine.
-  static dist::ReductionKind getReduction(const dist::FactorRule &rule);
+  /// How the parts of a result combine that an op leaves by contracting factors.
+  static dist::ReductionKind getReduction(const dist::FactorRule &rule, unsigned result);
   Assignment assign(mlir::Operation *op);
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;

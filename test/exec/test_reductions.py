@@ -123,3 +123,41 @@ def test_weights_of_classes(labels, smoothing, reduction):
     args = torch.randn(3, 5, 16), torch.randint(0, 37, (3, 5))
     got, = plan_of(net, args, {"tp": 3}).run(*args)
     np.testing.assert_allclose(got, net(*args).detach(), rtol=2e-5, atol=2e-6)
+
+
+# Reductions of rows that are no losses, and the numbers that they send of a token.
+ROWS = {
+    "maximum and its place": (6, lambda z: torch.max(z, -1)),
+    "minimum and its place": (6, lambda z: torch.min(z, -1, keepdim=True)),
+    "extremes": (2, lambda z: torch.aminmax(z, dim=-1)),
+    "distance from the maximum": (2, lambda z: (z - z.amax(-1, keepdim=True)).sum(-1)),
+    "log-sum-exp in the middle": (2, lambda z: z.transpose(1, 2).logsumexp(1, keepdim=True)),
+    "softmax in the middle": (3, lambda z: z.transpose(1, 2).softmax(1).pow(2).sum(1)),
+    "variance": (2, lambda z: z.var(-1)),
+    "deviation and mean": (3, lambda z: torch.std_mean(z, -1, unbiased=False, keepdim=True)),
+    "norms": (2, lambda z: (z.norm(dim=-1), z.norm(p=1, dim=-1))),
+    "entropy": (5, lambda z: -(z.softmax(-1) * z.log_softmax(-1)).sum(-1)),
+    "any, all": (2, lambda z: ((z > 1).any(-1), (z > -9).all(-1))),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name):
+    """Over two axes, and beside sharded tokens, which are padded."""
+    numbers, how = ROWS[name]
+    torch.manual_seed(1)
+    net = Head(lambda z, y: how(z)).eval()
+    args = torch.randn(3, 5, 16), torch.randint(0, 37, (3, 5))
+    wanted = net(*args)
+    model = mw.from_torch(net, args)
+    for mesh, axes, tokens, options in [
+            ({"a": 2, "b": 2}, '"a", "b"', 15, {"data_parallel": "none", "tensor_parallel": "none"}),
+            ({"dp": 2, "tp": 4}, '"tp"', 10, {"sequence_parallel": "on"})]:
+        plan = model.parallelize(mesh=mesh, shardings={"head.weight": f"[{{{axes}}}, {{}}]"},
+                                 **options)
+        for got, want in zip(plan.run(*args), wanted if isinstance(wanted, tuple) else [wanted],
+                             strict=True):
+            np.testing.assert_allclose(got, want.detach(), rtol=2e-5, atol=1e-5)
+        report = plan.report(format="json")
+        assert {c["kind"] for c in report["collectives"]} == {"all_reduce"}
+        assert report["bytes_per_rank"] <= 6 * numbers * tokens + 64

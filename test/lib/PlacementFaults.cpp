@@ -94,17 +94,29 @@ void doubleReduction(func::FuncOp func, const PlacementAnalysis &, Faults &fault
   });
 }
 
-void wrongKind(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+/// A maximum that is summed, and a sum of which the maximum is taken.
+void wrongKind(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  auto getOther = [](ReductionKind kind) {
+    return kind == ReductionKind::Sum ? ReductionKind::Max : ReductionKind::Sum;
+  };
   func.walk([&](Operation *op) {
     if (auto all = dyn_cast<AllReduceOp>(op))
-      faults.push_back({"all_reduce of another kind", op->getLoc(), [all]() mutable {
-                          all.setReduction(all.getReduction() == ReductionKind::Sum
-                                               ? ReductionKind::Max
-                                               : ReductionKind::Sum);
+      faults.push_back({"all_reduce of another kind", op->getLoc(), [all, getOther]() mutable {
+                          all.setReduction(getOther(all.getReduction()));
                         }});
     if (auto scatter = dyn_cast<ReduceScatterOp>(op))
-      faults.push_back({"reduce_scatter of maxima", op->getLoc(),
-                        [scatter]() mutable { scatter.setReduction(ReductionKind::Max); }});
+      faults.push_back({"reduce_scatter of another kind", op->getLoc(),
+                        [scatter, getOther]() mutable {
+                          scatter.setReduction(getOther(scatter.getReduction()));
+                        }});
+    auto reduce = dyn_cast<nn::ReduceOp>(op);
+    if (reduce && analysis.getLayout(reduce.getResult()).isUnreduced() &&
+        !analysis.getLayout(reduce.getInput()).isUnreduced())
+      faults.push_back({"partial reduction of another kind", op->getLoc(), [reduce]() mutable {
+                          reduce.setKind(reduce.getKind() == nn::ReduceKind::Max
+                                             ? nn::ReduceKind::Sum
+                                             : nn::ReduceKind::Max);
+                        }});
   });
 }
 
@@ -500,6 +512,16 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                         op.getSecondMutable().assign(op.getFirst());
                         op.getSecondLseMutable().assign(op.getFirstLse());
                       }});
+    faults.push_back({"added without log-sum-exps", op.getLoc(), [op]() mutable {
+                        OpBuilder builder(op);
+                        Value sum = nn::AddOp::create(builder, op.getLoc(), op.getResult().getType(),
+                                                      op.getFirst(), op.getSecond());
+                        op.getResult().replaceAllUsesWith(sum);
+                      }});
+    if (!op.getLse().use_empty())
+      faults.push_back({"log-sum-exp not merged", op.getLoc(), [op]() mutable {
+                          op.getLse().replaceAllUsesWith(op.getFirstLse());
+                        }});
     faults.push_back({"another part's log-sum-exp", op.getLoc(),
                       [op]() mutable { op.getSecondLseMutable().assign(op.getFirstLse()); }});
     faults.push_back({"step too many", op.getLoc(), [op]() mutable {
@@ -626,6 +648,19 @@ void wrongState(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
       continue;
     const Layout &layout = analysis.getLayout(operand.get());
     addLayouts(name, layout);
+    for (auto [a, axis] : llvm::enumerate(mesh.getAxes())) {
+      Axis whole{static_cast<int>(a), 1, axis.getSize()};
+      if (whole.size == 1 || layout.uses(whole))
+        continue;
+      faults.push_back({"written unreduced", func.getLoc(), [=, &operand]() mutable {
+                          OpBuilder builder(terminator);
+                          Value value = operand.get();
+                          operand.set(PartialOp::create(builder, func.getLoc(), value.getType(),
+                                                        value,
+                                                        getAxesAttr(func.getContext(), whole, mesh))
+                                          .getResult(0));
+                        }});
+    }
     if (AxisList axes = layout.getShardedAxes(); !axes.empty())
       faults.push_back({"written by another rank", func.getLoc(), [=, &operand]() mutable {
                           OpBuilder builder(terminator);

@@ -65,12 +65,14 @@ std::string spell(const FactorRule &rule) {
     order[letter] = factor;
   llvm::interleaveComma(order, stream, [&](std::pair<char, int> entry) {
     const dist::RuleFactor &factor = rule.factors[entry.second];
+    bool isMax = factor.getReduction(0) == dist::FactorReduction::Max;
     stream << entry.first << '=' << factor.size
-           << (factor.isReducedBy(dist::FactorReduction::Max) ? "^"
-               : factor.kind == FactorKind::Contracted        ? "+"
-               : factor.kind == FactorKind::Special           ? "!"
-               : factor.kind == FactorKind::Expandable        ? "?"
-                                                              : "");
+           << (isMax                                   ? "^"
+               : factor.kind == FactorKind::Contracted ? "+"
+               : factor.kind == FactorKind::Special    ? "!"
+               : factor.kind == FactorKind::Expandable ? "?"
+                                                       : "")
+           << (factor.isReducedBy(dist::FactorReduction::Merge) ? "~" : "");
   });
   stream << '}';
   if (!rule.linearOperands.empty()) {
@@ -287,6 +289,20 @@ TEST(ReshapeFactorRule, TiedFactorsNameTheSameElements) {
   }
 }
 
+/// A factor states how the parts of each result combine.
+TEST_F(FactorRules, ReductionsPerResult) {
+  dist::RuleFactor factor{FactorKind::Contracted, 8, {}};
+  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Sum);
+  factor.reductions = {dist::FactorReduction::Max};
+  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Max);
+  factor.reductions = {dist::FactorReduction::Max, dist::FactorReduction::Sum};
+  EXPECT_EQ(factor.getReduction(0), dist::FactorReduction::Max);
+  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Sum);
+  EXPECT_FALSE(factor.isReducedBy(dist::FactorReduction::Merge));
+  factor.reductions = {dist::FactorReduction::Merge};
+  EXPECT_TRUE(factor.isReducedBy(dist::FactorReduction::Merge));
+}
+
 TEST_F(FactorRules, Reductions) {
   EXPECT_EQ(
       rule("2x7x8xf32", "nn.reduce sum %a0 dims [1] : (tensor<2x7x8xf32>) -> tensor<2x8xf32>"),
@@ -347,20 +363,20 @@ TEST_F(FactorRules, Attention) {
                          ") -> tensor<3x4x7x8xf32>")
                             .str()),
             "a (bc) d e, a b f e, a b f g -> a (bc) d g "
-            "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+            "{a=3, b=2, c=2, d=7, e=16!, f=9!~, g=8}");
   // Positions are needed: the queries stay whole.
   for (StringRef mask : {"causal", "window_left = 3 : i64", "window_right = 3 : i64"})
     EXPECT_EQ(rule(types, ("nn.attention %a0, %a1, %a2 scale 1.0 {" + mask + "} : " + signature +
                            ") -> tensor<3x4x7x8xf32>")
                               .str()),
               "a (bc) d e, a b f e, a b f g -> a (bc) d g "
-              "{a=3, b=2, c=2, d=7!, e=16!, f=9!, g=8}");
+              "{a=3, b=2, c=2, d=7!, e=16!, f=9!~, g=8}");
   EXPECT_EQ(rule(types + " 3x9xi1 4x1x9xf32",
                  ("nn.attention %a0, %a1, %a2 key_padding %a3 bias %a4 scale 1.0 : " + signature +
                   ", tensor<3x9xi1>, tensor<4x1x9xf32>) -> tensor<3x4x7x8xf32>")
                      .str()),
             "a (bc) d e, a b f e, a b f g, a f, (bc) . f -> a (bc) d g "
-            "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+            "{a=3, b=2, c=2, d=7, e=16!, f=9!~, g=8}");
   // Positions that are operands are cut like what they belong to.
   EXPECT_EQ(
       rule(types + " 7xi64 9xi64",
@@ -368,7 +384,7 @@ TEST_F(FactorRules, Attention) {
             ", tensor<7xi64>, tensor<9xi64>) -> (tensor<3x4x7x8xf32>, tensor<3x4x7xf32>)")
                .str()),
       "a (bc) d e, a b f e, a b f g, d, f -> a (bc) d g, a (bc) d "
-      "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+      "{a=3, b=2, c=2, d=7, e=16!, f=9!~, g=8}");
   // Positions and lengths of each row of the batch.
   EXPECT_EQ(rule(types + " 3x7xi64 3x9xi64 3xi64",
                  ("nn.attention %a0, %a1, %a2 positions %a3, %a4 kv_lengths %a5 scale 1.0 : " +
@@ -376,13 +392,13 @@ TEST_F(FactorRules, Attention) {
                               "tensor<3x4x7x8xf32>")
                      .str()),
             "a (bc) d e, a b f e, a b f g, a d, a f, a -> a (bc) d g "
-            "{a=3, b=2, c=2, d=7, e=16!, f=9!, g=8}");
+            "{a=3, b=2, c=2, d=7, e=16!, f=9!~, g=8}");
   // Multi-query: the key's one head is a factor of size 1.
   EXPECT_EQ(rule("1x4x7x16xf32 1x1x7x16xf32 1x1x7x16xf32",
                  "nn.attention %a0, %a1, %a2 scale 1.0 : (tensor<1x4x7x16xf32>, "
                  "tensor<1x1x7x16xf32>, tensor<1x1x7x16xf32>) -> tensor<1x4x7x16xf32>"),
             "a (bc) d e, a b f e, a b f g -> a (bc) d g "
-            "{a=1, b=1, c=4, d=7, e=16!, f=7!, g=16}");
+            "{a=1, b=1, c=4, d=7, e=16!, f=7!~, g=16}");
 }
 
 } // namespace
