@@ -61,10 +61,38 @@ Padding padding::ofConstant(double value) {
   return std::isnan(value) ? Padding::Arbitrary : Padding{value, value};
 }
 
-double padding::getLargest(Type type) {
-  APFloat largest = APFloat::getLargest(cast<FloatType>(type).getFloatSemantics());
-  return largest.convertToDouble();
+namespace {
+/// The largest and the smallest normal number of a type. Bounds are rounded by them so often
+/// that those of usual types are computed once.
+struct FloatRange {
+  explicit FloatRange(const llvm::fltSemantics &semantics)
+      : largest(APFloat::getLargest(semantics).convertToDouble()),
+        smallest(APFloat::getSmallestNormalized(semantics).convertToDouble()) {}
+  double largest, smallest;
+};
+} // namespace
+
+static FloatRange getRange(FloatType type) {
+  static const FloatRange single(APFloat::IEEEsingle()), full(APFloat::IEEEdouble()),
+      brain(APFloat::BFloat());
+  const llvm::fltSemantics &semantics = type.getFloatSemantics();
+  return &semantics == &APFloat::IEEEsingle()   ? single
+         : &semantics == &APFloat::IEEEdouble() ? full
+         : &semantics == &APFloat::BFloat()     ? brain
+                                                : FloatRange(semantics);
 }
+
+/// Returns true if the type has the number.
+static bool represents(FloatType type, double number) {
+  if (type.isF64() || (type.isF32() && double(float(number)) == number))
+    return true;
+  APFloat converted(number);
+  bool losesInfo = false;
+  converted.convert(type.getFloatSemantics(), APFloat::rmNearestTiesToEven, &losesInfo);
+  return !losesInfo;
+}
+
+double padding::getLargest(Type type) { return getRange(cast<FloatType>(type)).largest; }
 
 Padding padding::finiteOf(Type type) {
   if (!isa<FloatType>(type))
@@ -101,20 +129,13 @@ llvm::StringRef padding::toString(const Padding &state) {
 static double roundBound(double bound, int direction, FloatType type) {
   if (bound == 0 || std::isinf(bound))
     return bound;
-  double largest = getLargest(type);
-  double smallest =
-      APFloat::getSmallestNormalized(type.getFloatSemantics()).convertToDouble();
+  auto [largest, smallest] = getRange(type);
   // A result near zero may become zero.
   if (std::fabs(bound) < smallest)
     return (bound > 0) == (direction > 0) ? std::copysign(smallest, bound) : 0;
-  if (std::fabs(bound) <= largest) {
-    APFloat number(bound);
-    bool losesInfo = false;
-    number.convert(type.getFloatSemantics(), APFloat::rmNearestTiesToEven, &losesInfo);
-    // More than the error of any type, and of an approximation.
-    if (losesInfo)
-      bound += direction * std::fabs(bound) / 64;
-  }
+  // More than the error of any type, and of an approximation.
+  if (std::fabs(bound) <= largest && !represents(type, bound))
+    bound += direction * std::fabs(bound) / 64;
   if (std::fabs(bound) <= largest)
     return bound;
   if ((bound > 0) == (direction > 0))
