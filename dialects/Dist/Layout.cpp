@@ -190,8 +190,9 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
   lower.shift = 0;
   if (!cutsAxes)
     return true;
-  // The cut goes through the axes: the upper part is cut into single elements.
-  if (factor.isPadded() || minor % local != 0)
+  // The cut goes through the axes: the upper part is cut into single elements. Padding is the
+  // tail of the upper part alone, since its true size divides.
+  if (minor % local != 0)
     return false;
   int64_t shards = minor / local;
   AxisList tail;

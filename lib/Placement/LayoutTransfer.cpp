@@ -277,9 +277,19 @@ bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr
       return false;
     // The merged factors must be all of `expected`.
     Layout merged;
-    merged.dims.emplace_back().factors.assign(pieces.begin(), pieces.end());
+    DimLayout &dim = merged.dims.emplace_back();
+    dim.factors.assign(pieces.begin(), pieces.end());
     canonicalize(merged, mesh);
-    if (!merged.dims[0].sameShardingAs(want))
+    if (dim.sameShardingAs(want))
+      continue;
+    // A padded factor may be a product: 2 padded to 4 is 1 padded to 2, times 2.
+    Pieces parts(want.factors.begin(), want.factors.end());
+    if (dim.getGlobalSize() != want.getGlobalSize() || dim.getAxes() != want.getAxes() ||
+        !mergePieces(parts, dim.factors, mesh))
+      return false;
+    DimLayout refined;
+    refined.factors.assign(parts.begin(), parts.end());
+    if (!refined.sameShardingAs(dim))
       return false;
   }
   return true;

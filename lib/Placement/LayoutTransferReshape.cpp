@@ -160,14 +160,19 @@ bool Reshape::isMoved(size_t i) const {
 /// the dimension before it has other boundaries than in the operand, or if a dimension of size 1
 /// precedes it. The coordinate belongs to the dimension before, or is the major factor of the
 /// chunk.
+///
+/// A reshape that keeps the local shape moves coordinates alone: 12 x 6{x} to 36 x 2, where x has
+/// 3 ranks. Any boundary may be new.
 void Reshape::openHeads() {
+  bool movesCoordinates = shape == ArrayRef(input.getLocalShape());
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece &piece = pieces[i];
     bool first = piece.to >= 0 && (i == 0 || (pieces[i - 1].to != piece.to));
     if (!first || piece.factor.axes.empty())
       continue;
     bool slot = piece.to > 0 && shape[piece.to - 1] == 1;
-    bool cutHere = i > 0 && (pieces[i - 1].from == piece.from || isMoved(i - 1));
+    bool cutHere =
+        i > 0 && (movesCoordinates || pieces[i - 1].from == piece.from || isMoved(i - 1));
     LayoutFactor upper, lower;
     if ((!slot && !cutHere) ||
         !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
@@ -202,31 +207,48 @@ static void appendOrders(Axis axis, SmallVectorImpl<AxisList> &digits) {
 }
 
 /// Splits coordinates over several axes, or over an axis of composite size, since their
-/// digits may belong to different dimensions.
+/// digits may belong to different dimensions. Digits that padding ends in stay together.
 void Reshape::splitDigits() {
   ways.assign(1, {});
   for (const Piece &piece : pieces) {
     SmallVector<AxisList> orders(1);
     for (const Axis &axis : piece.factor.axes)
       appendOrders(axis, orders);
-    if (piece.to >= 0 || piece.factor.isPadded() || !piece.factor.isNatural() ||
-        orders.front().size() < 2) {
+    if (piece.to >= 0 || !piece.factor.isNatural() || orders.front().size() < 2) {
       for (auto &way : ways)
         way.push_back(piece);
       continue;
     }
     SmallVector<SmallVector<Piece, 8>, 1> longer;
+    // A padded coordinate mostly stays in one piece.
+    if (piece.factor.isPadded())
+      for (const auto &way : ways) {
+        longer.push_back(way);
+        longer.back().push_back(piece);
+      }
     for (const AxisList &digits : orders)
       for (const auto &way : ways) {
         if (longer.size() == kMaxCandidates)
           break;
         longer.push_back(way);
-        for (const Axis &digit : digits) {
-          Piece part{piece.factor, piece.from};
+        // The padding, if there is any, is the tail of the digits above those that divide
+        // the true size: 6 padded to 8 is 3 padded to 4, times 2.
+        Piece upper{piece.factor, piece.from};
+        upper.factor.axes = digits;
+        auto &own = longer.back();
+        size_t place = own.size();
+        while (!upper.factor.axes.empty() &&
+               upper.factor.size % upper.factor.axes.back().size == 0) {
+          Piece part = upper;
+          Axis digit = upper.factor.axes.pop_back_val();
+          upper.factor.size /= digit.size;
+          upper.factor.padded /= digit.size;
           part.factor.size = part.factor.padded = digit.size;
           part.factor.axes = {digit};
-          longer.back().push_back(part);
+          own.insert(own.begin() + place, part);
         }
+        if (!upper.factor.axes.empty())
+          own.insert(own.begin() + place, upper);
       }
     ways = std::move(longer);
   }

@@ -174,3 +174,21 @@ func.func @gather_major_axes(%b: tensor<1xf32> {dist.sharding = #dist.sharding<@
   %2 = dist.all_gather %b axes ["x":(1)2] dims [0] : (tensor<1xf32>) -> tensor<2xf32>
   return %0, %1, %2 : tensor<2xf32>, tensor<2xf32>, tensor<2xf32>
 }
+
+// -----
+
+// 2 padded to 4 is 1 padded to 2, times 2.
+// CHECK-LABEL: func.func @padded_product
+dist.mesh @mesh = <["x"=2, "y"=2]>
+func.func @padded_product(
+    %a: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [(1 pad 2{"x"}, 2{"y"})]>, dist.global = tensor<2xf32>},
+    %b: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [(2 pad 4{"x", "y"})]>, dist.global = tensor<2xf32>},
+    %c: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(1 pad 2{"x"}, 2)]>, dist.global = tensor<2xf32>},
+    %d: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(2 pad 4{"x"})]>, dist.global = tensor<2xf32>})
+    -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [(2 pad 4{"x", "y"})]>, dist.global = tensor<2xf32>},
+        tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [(2 pad 4{"x"})]>, dist.global = tensor<2xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.add %a, %b : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
+  %1 = nn.add %c, %d : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+  return %0, %1 : tensor<1xf32>, tensor<2xf32>
+}

@@ -265,3 +265,28 @@ func.func @coordinate_of_a_padded_chunk(
   %1 = nn.linear %0, %w {in_out} : (tensor<2x4x4x2xf32>, tensor<2x17xf32>) -> tensor<2x4x4x17xf32>
   return %1 : tensor<2x4x4x17xf32>
 }
+
+// -----
+
+// A reshape that keeps the local shape moves a coordinate to the dimension before.
+// CHECK-LABEL: func.func @reshape_moves_coordinate
+dist.mesh @mesh = <["x"=3]>
+func.func @reshape_moves_coordinate(%a: tensor<12x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"x"}]>, dist.global = tensor<12x6xf32>})
+    -> (tensor<12x2xf32> {dist.sharding = #dist.sharding<@mesh, [(12, 3{"x"}), {}]>, dist.global = tensor<36x2xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %a : (tensor<12x2xf32>) -> tensor<12x2xf32>
+  return %0 : tensor<12x2xf32>
+}
+
+// -----
+
+// 12 padded to 16 over three axes is 3 padded to 4 over two of them, times 4 over the third.
+// CHECK-LABEL: func.func @reshape_splits_padded
+dist.mesh @mesh = <["x"=2, "y"=2, "z"=2]>
+func.func @reshape_splits_padded(%a: tensor<5x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (12 pad 16{"y", "x", "z"})]>, dist.global = tensor<5x12xf32>})
+    -> (tensor<5x1x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"y", "x"}, {}]>, dist.global = tensor<5x3x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %a : (tensor<5x2xf32>) -> tensor<5x1x2xf32>
+  %1 = dist.all_gather %0 axes ["z"] dims [2] : (tensor<5x1x2xf32>) -> tensor<5x1x4xf32>
+  return %1 : tensor<5x1x4xf32>
+}
