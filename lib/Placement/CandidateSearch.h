@@ -16,14 +16,11 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_CANDIDATESEARCH_H
 #define MESHWRIGHT_LIB_PLACEMENT_CANDIDATESEARCH_H
 
-#include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/Placement/TransferMemo.h"
 
 #include "llvm/ADT/DenseMap.h"
 
 namespace meshwright {
-
-using LayoutRef = const dist::Layout *;
-using Candidates = mlir::SmallVector<LayoutRef, 2>;
 
 /// An op, and the combinations of candidates of its operands and results with which it
 /// is right.

@@ -581,12 +581,3 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   return LogicalResult(
       report(context, "has no factor rule: the layouts of its results cannot be derived"));
 }
-
-MaybeLayouts meshwright::transfer(Operation *op, ArrayRef<Layout> operands, MeshAttr mesh,
-                                  function_ref<InFlightDiagnostic()> emitError,
-                                  SmallVectorImpl<Layout> *alternatives) {
-  SmallVector<const Layout *, 4> pointers;
-  for (const Layout &layout : operands)
-    pointers.push_back(&layout);
-  return transfer(TransferContext{op, pointers, mesh, emitError}, alternatives);
-}

@@ -15,6 +15,7 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_LAYOUTTRANSFER_H
 #define MESHWRIGHT_LIB_PLACEMENT_LAYOUTTRANSFER_H
 
+#include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
 namespace meshwright {
@@ -34,6 +35,11 @@ struct TransferContext {
   mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr;
   /// False for a program without padding. The states of elements are then not derived.
   bool tracksPadding = true;
+  /// If given, set where conditions of padding may name operands of the op, so that they hold
+  /// for this op alone.
+  bool *namesOperands = nullptr;
+  /// The factor rule of the op, where the caller knows it.
+  const dist::FactorRule *rule = nullptr;
 };
 
 /// Returns the canonical layouts of the op's results. Fails with an error in the terms of
@@ -48,12 +54,6 @@ struct TransferContext {
 /// If `alternatives` is given, it receives the candidates after the first.
 mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
-         mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
-
-/// The same, for an array of layouts.
-mlir::FailureOr<ResultLayouts>
-transfer(mlir::Operation *op, mlir::ArrayRef<dist::Layout> operands, dist::MeshAttr mesh,
-         mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
 
 /// Sets what is known of the elements of an argument with these attributes. Padding is zero.

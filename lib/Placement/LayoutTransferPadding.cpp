@@ -104,6 +104,8 @@ static llvm::hash_code getValueNumber(Value value, int depth = 6) {
 }
 
 uint32_t RuleTransfer::getEvent(unsigned i, StringRef what) const {
+  if (context.namesOperands)
+    *context.namesOperands = true;
   return uint32_t(size_t(llvm::hash_combine(getValueNumber(op->getOperand(i)), what))) | 1;
 }
 

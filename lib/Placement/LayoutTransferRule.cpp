@@ -16,7 +16,6 @@
 #include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
 
-
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::layout_transfer;
@@ -27,9 +26,13 @@ MaybeLayouts layout_transfer::transferByRule(const TransferContext &context,
   return RuleTransfer(context).run(alternatives);
 }
 
+static FactorRule getRule(Operation *op) {
+  return cast<ShardingRuleOpInterface>(op).getFactorRule();
+}
+
 RuleTransfer::RuleTransfer(const TransferContext &context)
     : context(context), op(context.op), operands(context.operands), mesh(context.mesh),
-      rule(cast<ShardingRuleOpInterface>(context.op).getFactorRule()) {
+      rule(context.rule ? *context.rule : ownRule.emplace(getRule(context.op))) {
   pieces.resize(rule.factors.size());
   owners.assign(rule.factors.size(), -1);
   reductions.assign(rule.results.size(), ReductionKind::Sum);

@@ -15,104 +15,6 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-namespace {
-
-bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
-  return a.sameShardingAs(b) && a.uniform == b.uniform &&
-         (!a.isPadded() || a.padding == b.padding);
-}
-
-bool sameLayout(const Layout &a, const Layout &b) {
-  return a.corner == b.corner && a.data == b.data && a.unreduced == b.unreduced && a.reduction == b.reduction &&
-         a.keys == b.keys && a.missing == b.missing &&
-         llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
-           return llvm::equal(x.factors, y.factors, sameFactor);
-         });
-}
-
-} // namespace
-
-LayoutRef PlacementDerivation::intern(const Layout &layout) {
-  SmallVector<LayoutRef, 1> &bucket = interned[static_cast<size_t>(hash_value(layout))];
-  for (LayoutRef candidate : bucket)
-    if (sameLayout(*candidate, layout))
-      return candidate;
-  analysis.storage.push_back(layout);
-  bucket.push_back(&analysis.storage.back());
-  return bucket.back();
-}
-
-const FactorRule *PlacementDerivation::getRule(Operation *op) {
-  auto interface = dyn_cast<ShardingRuleOpInterface>(op);
-  if (!interface)
-    return nullptr;
-  std::optional<FactorRule> &rule = rules[op];
-  if (!rule)
-    rule = interface.getFactorRule();
-  return &*rule;
-}
-
-/// Whether a transfer through the op depends on its signature and the layouts of its
-/// operands alone. It depends on more where it looks at the ops that define operands:
-/// - constants, of which it reads the value,
-/// - positions, indices and offsets, which are integers,
-/// - one value as both factors of a square.
-static bool dependsOnLayoutsOnly(Operation *op) {
-  bool isSquare = op->getNumOperands() == 2 && op->getOperand(0) == op->getOperand(1);
-  return op->getNumRegions() == 0 && !isSquare && llvm::all_of(op->getOperands(), [](Value operand) {
-           auto type = dyn_cast<RankedTensorType>(operand.getType());
-           return type && isa<FloatType>(type.getElementType()) &&
-                  !rt::getSource(operand).getDefiningOp<nn::ConstantOp>();
-         });
-}
-
-static void visitCauses(const Layout &layout, llvm::function_ref<void(uint32_t)> visit) {
-  for (const DimLayout &dim : layout.dims)
-    for (const LayoutFactor &factor : dim.factors)
-      if (factor.isPadded() && factor.padding.cause)
-        visit(factor.padding.cause);
-}
-
-/// Whether padding of a result has a condition that padding of no operand has.
-static bool hasNewCause(const Layout &result, ArrayRef<LayoutRef> operands) {
-  llvm::SmallDenseSet<uint32_t, 4> known;
-  for (LayoutRef operand : operands)
-    visitCauses(*operand, [&](uint32_t cause) { known.insert(cause); });
-  bool isNew = false;
-  visitCauses(result, [&](uint32_t cause) { isNew |= !known.contains(cause); });
-  return isNew;
-}
-
-/// Transfers layouts through the op, or recalls what an equal op gave for the same ones.
-/// Errors are not remembered: each names its op.
-FailureOr<PlacementDerivation::Outcome>
-PlacementDerivation::transferOnce(Operation *op, ArrayRef<LayoutRef> operands,
-                                  function_ref<InFlightDiagnostic()> emitError,
-                                  function_ref<void(InFlightDiagnostic &, unsigned)> note) {
-  bool isShared = dependsOnLayoutsOnly(op);
-  if (isShared)
-    if (auto it = outcomes.find(op); it != outcomes.end())
-      for (const auto &[known, outcome] : it->second)
-        if (known == operands)
-          return outcome;
-  SmallVector<Layout, 1> alternatives;
-  FailureOr<ResultLayouts> results =
-      transfer({op, operands, mesh, emitError, note, tracksPadding}, &alternatives);
-  if (failed(results))
-    return failure();
-  Outcome outcome;
-  for (const Layout &layout : *results) {
-    // Parts of attention and conditions of padding name values.
-    isShared &= !layout.keys.isPart() && !hasNewCause(layout, operands);
-    outcome.results.push_back(intern(layout));
-  }
-  for (const Layout &layout : alternatives)
-    outcome.alternatives.push_back(intern(layout));
-  if (isShared)
-    outcomes[op].push_back({SmallVector<LayoutRef, 4>(operands), outcome});
-  return outcome;
-}
-
 //===----------------------------------------------------------------------===//
 // Ops
 //===----------------------------------------------------------------------===//
@@ -240,7 +142,7 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
       }
     joined.data = joined.corner =
         padding::ofType(getElementTypeOrSelf(op.getResult(i).getType()));
-    set(op.getResult(i), intern(joined));
+    set(op.getResult(i), memo.intern(joined));
     for (auto [yield, candidate] :
          {std::pair(op.thenYield(), first), std::pair(op.elseYield(), second)}) {
       Value from = yield->getOperand(i);
@@ -316,7 +218,7 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   }
   if (several)
     return visitCandidates(op);
-  FailureOr<Outcome> outcome = transferOnce(
+  FailureOr<TransferMemo::Outcome> outcome = memo.transfer(
       op, operands, [&] { return op->emitOpError(); },
       [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); });
   if (failed(outcome))
@@ -344,7 +246,7 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
 LogicalResult PlacementDerivation::run() {
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "expected a body of one block";
-  tracksPadding = mayPad(func, mesh);
+  memo.tracksPadding = mayPad(func, mesh);
   analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
   if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
     return failure();

@@ -87,14 +87,29 @@ FailureOr<Layout> PlacementDerivation::getBoundary(DictionaryAttr attributes, Ty
 }
 
 LogicalResult PlacementDerivation::addArguments() {
+  // Arguments whose types and attributes are equal have one layout, as the parameters of the
+  // layers of a model do.
+  using Facts = std::tuple<Type, Attribute, Attribute, Attribute, unsigned>;
+  DenseMap<Facts, LayoutRef> known;
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
-    FailureOr<Layout> layout =
-        getBoundary(func.getArgAttrDict(i), argument.getType(), "argument", i);
+    DictionaryAttr attributes = func.getArgAttrDict(i);
+    auto get = [&](StringRef name) { return attributes ? attributes.get(name) : Attribute(); };
+    Facts facts(argument.getType(), get(DistDialect::kShardingAttr),
+                get(DistDialect::kGlobalAttr), get(nn::NnDialect::kMagnitudeAttr),
+                bool(get(nn::NnDialect::kParameterAttr)));
+    bool isState = bool(get(nn::NnDialect::kStateAttr));
+    if (auto it = known.find(facts); it != known.end() && !isState) {
+      set(argument, it->second);
+      continue;
+    }
+    FailureOr<Layout> layout = getBoundary(attributes, argument.getType(), "argument", i);
     if (failed(layout))
       return failure();
-    describeArgument(*layout, func.getArgAttrDict(i), argument.getType());
-    set(argument, intern(*layout));
+    describeArgument(*layout, attributes, argument.getType());
+    LayoutRef interned = memo.intern(*layout);
+    set(argument, interned);
+    known.try_emplace(facts, interned);
   }
   return success();
 }

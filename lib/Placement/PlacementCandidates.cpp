@@ -29,7 +29,7 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   // A reshape has no use for its rule: it takes dimensions apart.
   if (candidates.size() < 2 || isa<nn::ReshapeOp>(op))
     return candidates;
-  const FactorRule *known = getRule(op);
+  const FactorRule *known = memo.getRule(op);
   if (!known)
     return candidates;
   const FactorRule &rule = *known;
@@ -55,7 +55,7 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
 /// Combinations of one candidate for each operand, at most `kMaxCombinations`. The first
 /// combinations are those whose operands agree on the axes of each factor of the op's rule.
 SmallVector<SmallVector<LayoutRef, 4>> PlacementDerivation::combineCandidates(Operation *op) {
-  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : getRule(op);
+  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
   // Values that one collective moves mostly have the same sharding.
   bool isMove = isa<DistDialect>(op->getDialect());
   auto agrees = [&](ArrayRef<LayoutRef> prefix, LayoutRef candidate) {
@@ -116,7 +116,7 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
       if (single)
         explain(diagnostic, op, i);
     };
-    FailureOr<Outcome> outcome = transferOnce(op, operands, emit, note);
+    FailureOr<TransferMemo::Outcome> outcome = memo.transfer(op, operands, emit, note);
     if (failed(outcome)) {
       if (single)
         return failure();

@@ -14,7 +14,6 @@
 
 #include "meshwright/lib/Placement/CandidateSearch.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
-#include "meshwright/lib/Support/OpSignature.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -29,23 +28,10 @@ namespace meshwright {
 class PlacementDerivation {
 public:
   PlacementDerivation(mlir::func::FuncOp func, PlacementAnalysis &analysis)
-      : func(func), analysis(analysis), mesh(analysis.mesh) {}
+      : func(func), analysis(analysis), mesh(analysis.mesh), memo(mesh, analysis.storage) {}
   mlir::LogicalResult run();
 
 private:
-  /// The layouts of an op's results. If the op has one result with several candidate
-  /// layouts, `alternatives` has the candidates after the first.
-  struct Outcome {
-    mlir::SmallVector<LayoutRef, 1> results, alternatives;
-  };
-
-  LayoutRef intern(const dist::Layout &layout);
-  mlir::FailureOr<Outcome>
-  transferOnce(mlir::Operation *op, mlir::ArrayRef<LayoutRef> operands,
-               mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
-               mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> note);
-  /// Null for an op without a rule.
-  const dist::FactorRule *getRule(mlir::Operation *op);
   mlir::FailureOr<dist::Layout> getBoundary(mlir::DictionaryAttr attributes, mlir::Type type,
                                             llvm::StringRef what, unsigned i);
   mlir::LogicalResult checkState(mlir::StringAttr name, const dist::Layout &layout,
@@ -80,15 +66,7 @@ private:
   mlir::func::FuncOp func;
   PlacementAnalysis &analysis;
   dist::MeshAttr mesh;
-  /// Whether the states of elements matter.
-  bool tracksPadding = true;
-  llvm::DenseMap<size_t, mlir::SmallVector<LayoutRef, 1>> interned;
-  /// The transfers so far: for each signature, the layouts of operands and the outcome.
-  llvm::DenseMap<mlir::Operation *,
-                 mlir::SmallVector<std::pair<mlir::SmallVector<LayoutRef, 4>, Outcome>, 1>,
-                 OpSignature>
-      outcomes;
-  llvm::DenseMap<mlir::Operation *, std::optional<dist::FactorRule>, OpSignature> rules;
+  TransferMemo memo;
   /// Values with several candidates, and the ops that use or define them, in program order.
   llvm::DenseMap<mlir::Value, Candidates> ambiguous;
   mlir::SmallVector<CandidateLink> links;

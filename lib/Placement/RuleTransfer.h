@@ -100,7 +100,9 @@ private:
   mlir::Operation *op;
   mlir::ArrayRef<const dist::Layout *> operands;
   dist::MeshAttr mesh;
-  dist::FactorRule rule;
+  /// The rule, if the caller does not know it.
+  std::optional<dist::FactorRule> ownRule;
+  const dist::FactorRule &rule;
 
   /// For each factor of the rule its layout factors, major to minor, and the first operand
   /// that gave them (-1 if none did).

@@ -5,7 +5,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
@@ -20,10 +19,16 @@ static constexpr size_t kMaxCandidates = 32;
 /// which the op would be wrong. If the intended layout of a result is known, drops all other
 /// candidates of it.
 LogicalResult Partitioner::deriveOp(Operation *op) {
-  std::vector<SmallVector<Layout, 3>> combinations(1);
+  SmallVector<SmallVector<LayoutRef, 4>, 1> combinations(1);
   for (Value operand : op->getOperands()) {
-    std::vector<SmallVector<Layout, 3>> longer;
-    for (const Layout &candidate : derived.find(operand)->second)
+    const Candidates &candidates = derived.find(operand)->second;
+    if (candidates.size() == 1) {
+      for (auto &combination : combinations)
+        combination.push_back(candidates.front());
+      continue;
+    }
+    SmallVector<SmallVector<LayoutRef, 4>, 1> longer;
+    for (LayoutRef candidate : candidates)
       for (const auto &prefix : combinations) {
         if (longer.size() == kMaxCandidates)
           break;
@@ -39,37 +44,38 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
       diag.abandon();
     return diag;
   };
-  auto add = [&](Value result, Layout layout) {
-    std::vector<Layout> &candidates = derived[result];
+  auto add = [&](Value result, LayoutRef layout) {
+    Candidates &candidates = derived[result];
     if (candidates.size() < kMaxCandidates &&
-        llvm::none_of(candidates, [&](const Layout &r) { return r.sameShardingAs(layout); }))
-      candidates.push_back(std::move(layout));
+        llvm::none_of(candidates, [&](LayoutRef r) { return r->sameShardingAs(*layout); }))
+      candidates.push_back(layout);
   };
   bool any = false;
   for (const auto &operands : combinations) {
-    SmallVector<Layout, 1> alternatives;
-    auto results = transfer(op, operands, mesh, emit, &alternatives);
-    if (failed(results))
+    FailureOr<TransferMemo::Outcome> outcome = memo.transfer(op, operands, emit);
+    if (failed(outcome))
       continue;
     any = true;
-    for (auto [result, layout] : llvm::zip_equal(op->getResults(), *results))
-      add(result, std::move(layout));
-    for (Layout &layout : alternatives)
-      add(op->getResult(0), std::move(layout));
+    for (auto [result, layout] : llvm::zip_equal(op->getResults(), outcome->results))
+      add(result, layout);
+    for (LayoutRef layout : outcome->alternatives)
+      add(op->getResult(0), layout);
   }
   if (!any) {
     if (!isOnly)
-      (void)transfer(op, combinations.front(), mesh, [&] { return op->emitOpError(); });
+      (void)memo.transfer(op, combinations.front(), [&] { return op->emitOpError(); });
     return failure();
   }
   for (Value result : op->getResults()) {
-    auto meant = known.find(result);
-    std::vector<Layout> &candidates = derived[result];
-    if (meant == known.end() || candidates.size() == 1)
+    Candidates &candidates = derived.find(result)->second;
+    if (candidates.size() == 1)
       continue;
-    auto fits = [&](const Layout &candidate) { return isLayout(candidate, meant->second, mesh); };
+    auto meant = known.find(result);
+    if (meant == known.end())
+      continue;
+    auto fits = [&](LayoutRef candidate) { return isLayout(*candidate, meant->second, mesh); };
     if (llvm::any_of(candidates, fits))
-      llvm::erase_if(candidates, [&](const Layout &candidate) { return !fits(candidate); });
+      llvm::erase_if(candidates, [&](LayoutRef candidate) { return !fits(candidate); });
   }
   return success();
 }
@@ -82,7 +88,7 @@ const Layout *Partitioner::derive(Value local) {
       const Local &own = getState(func.getArgument(i)).local;
       Layout layout = getLayout(func.getArgument(i), own.sharding);
       describeArgument(layout, func.getArgAttrDict(i), arg.getType());
-      derived[arg].push_back(std::move(layout));
+      derived[arg].push_back(memo.intern(layout));
     }
   // Derive the ops that were written since the last call, in order.
   Operation *op =
@@ -93,7 +99,7 @@ const Layout *Partitioner::derive(Value local) {
     derivedTo = op;
   }
   auto it = derived.find(local);
-  return it == derived.end() ? nullptr : &it->second.front();
+  return it == derived.end() ? nullptr : it->second.front();
 }
 
 /// A truth value for each of the rank's elements of a factor: false in padding.
@@ -202,7 +208,7 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
       }
   auto maskOperand = [&](size_t i) {
     for (int dim : reads[i].dims) {
-      Layout layout = *derive(operands[i]);
+      const Layout &layout = *derive(operands[i]);
       if (layout.dims[dim].isPadded())
         operands[i] = mask(operands[i], layout, dim, op->getLoc());
     }
@@ -236,7 +242,7 @@ LogicalResult Partitioner::maskMaximum(Operation *op, MutableArrayRef<Value> ope
       return factor.isPadded() && (content.mayBeNaN || content.upper > least);
     });
     if (isSeen)
-      operands[0] = mask(operands[0], Layout(*layout), d, op->getLoc(), ReductionKind::Max);
+      operands[0] = mask(operands[0], *layout, d, op->getLoc(), ReductionKind::Max);
   }
   return success();
 }
@@ -266,7 +272,7 @@ LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assign
     const Layout *layout = derive(operands[0]);
     if (!layout)
       return failure();
-    operands[0] = mask(operands[0], Layout(*layout), dim - missing, op->getLoc());
+    operands[0] = mask(operands[0], *layout, dim - missing, op->getLoc());
   }
   return success();
 }
@@ -288,7 +294,7 @@ LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> ope
       return factor.isPadded() && !padding::isZero(factor.padding);
     });
     if (mayBeOut)
-      operands[index] = mask(operands[index], Layout(*layout), dim, op->getLoc());
+      operands[index] = mask(operands[index], *layout, dim, op->getLoc());
   }
 }
 

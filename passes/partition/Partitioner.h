@@ -10,6 +10,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Placement/TransferMemo.h"
 #include "meshwright/lib/Reshard/Reshard.h"
 
 #include <deque>
@@ -41,7 +42,7 @@ public:
   Partitioner(mlir::func::FuncOp func, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol,
               const FactorAnalysis &factors)
       : func(func), mesh(mesh), symbol(symbol), factors(factors), resharder(mesh, symbol),
-        builder(func.getContext()) {}
+        builder(func.getContext()), memo(mesh, layouts) {}
 
   /// Reads the shardings of all values, and adds their numbers of shards to `sizes`. Comes
   /// first, for all functions of the module.
@@ -184,7 +185,9 @@ private:
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
   /// Candidate layouts of local values, up to the op `derivedTo`. Derived only if the program
   /// has padding that matters.
-  llvm::DenseMap<mlir::Value, std::vector<dist::Layout>> derived;
+  llvm::DenseMap<mlir::Value, Candidates> derived;
+  std::deque<dist::Layout> layouts;
+  TransferMemo memo;
   mlir::Operation *derivedTo = nullptr;
   /// The intended layouts of local reshapes and reshards, in a program with padding.
   llvm::DenseMap<mlir::Value, dist::Layout> known;

@@ -332,7 +332,7 @@ FailureOr<Value> Partitioner::maskValues(Value value, Location loc) {
   };
   if (llvm::all_of(layout->dims[2].factors, isNumber))
     return value;
-  return mask(value, Layout(*layout), 2, loc);
+  return mask(value, *layout, 2, loc);
 }
 
 /// Assigns axes for attention in steps. Queries keep their constrained axes, and no other

@@ -185,3 +185,26 @@ func.func @logarithm_of_bits(
   %y = nn.linear %h, %o : (tensor<3xf32>, tensor<8x3xf32>) -> tensor<8xf32>
   return %y : tensor<8xf32>
 }
+
+// -----
+
+// A key that is not finite may hide a value that is. The product before the key's has the same
+// layouts, but its condition names another value.
+dist.mesh @mesh = <["tp"=2]>
+func.func @condition_of_another_value(
+    %x: tensor<1x1x5x4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x1x5x4xf32>},
+    %y: tensor<1x1x5x4xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x1x5x4xf32>},
+    %t: tensor<1x2x5x4xf32> {nn.parameter = "t", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, dist.global = tensor<1x3x5x4xf32>},
+    %o: tensor<1x2x4x4xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, dist.global = tensor<1x3x4x4xf32>})
+    -> (tensor<1x5x4xf32> {nn.output = "r", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}], unreduced = {"tp"}>, dist.global = tensor<1x5x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %s = nn.mul %x, %t : (tensor<1x1x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x2x5x4xf32>
+  %v = nn.mul %x, %s : (tensor<1x1x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x2x5x4xf32>
+  %k = nn.mul %y, %s : (tensor<1x1x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x2x5x4xf32>
+  %a = nn.attention %t, %k, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x2x5x4xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %m = nn.matmul %a, %o : (tensor<1x2x5x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x5x4xf32>
+  // expected-error@below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero}}
+  %r = nn.reduce sum %m dims [1] : (tensor<1x2x5x4xf32>) -> tensor<1x5x4xf32>
+  return %r : tensor<1x5x4xf32>
+}
