@@ -19,6 +19,12 @@ void DecisionLog::add(llvm::StringRef pass, Outcome outcome, mlir::Location loca
                        std::move(alternatives), subject});
 }
 
+void DecisionLog::append(const DecisionLog &other) {
+  std::vector<Decision> added = other.get();
+  std::lock_guard<std::mutex> lock(mutex);
+  decisions.insert(decisions.end(), added.begin(), added.end());
+}
+
 std::vector<Decision> DecisionLog::get() const {
   std::lock_guard<std::mutex> lock(mutex);
   return decisions;

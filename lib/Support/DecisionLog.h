@@ -72,6 +72,8 @@ public:
   void add(llvm::StringRef pass, Outcome outcome, mlir::Location location, std::string message,
            std::vector<std::pair<std::string, double>> numbers = {},
            std::vector<Alternative> alternatives = {}, Subject subject = Subject::Program);
+  /// Adds the decisions of another log.
+  void append(const DecisionLog &other);
   std::vector<Decision> get() const;
   void clear();
 

@@ -9,6 +9,10 @@
 // op that can run on shards is repeated on them, and its result is gathered for the users
 // that need it whole. Ops without users are erased at the end.
 //
+// A slice of a gathered value pads with zeros. The shard may have anything there, which few
+// readers see. So the slice is replaced by the shard first, and the program proved. If the proof
+// fails, the pass starts anew and keeps the slices that pad.
+//
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
@@ -16,6 +20,7 @@
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/Support/Threading.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_SINKALLGATHERPASS
@@ -33,13 +38,15 @@ constexpr llvm::StringLiteral kPass = "sink-all-gather";
 class Sinker {
 public:
   Sinker(func::FuncOp func, const TokenSharding &sharding,
-         const llvm::MapVector<Value, TokenDim> &seeds)
+         const llvm::MapVector<Value, TokenDim> &seeds, bool keepsPadding)
       : block(func.front()), sharding(sharding), seeds(seeds),
-        plan(block, sharding, seeds, GatherPlan::Joins::None),
-        log(DistDialect::getDecisionLog(func.getContext())) {}
+        plan(block, sharding, seeds, GatherPlan::Joins::None), keepsPadding(keepsPadding) {}
 
   /// Returns true if the program changed.
   bool run();
+  /// Returns true if a shard took the place of a slice that pads.
+  bool replacedPadding() const { return hasReplacedPadding; }
+  const DecisionLog &getLog() const { return log; }
 
 private:
   void visit(Operation *op);
@@ -51,7 +58,10 @@ private:
   const TokenSharding &sharding;
   const llvm::MapVector<Value, TokenDim> &seeds;
   GatherPlan plan;
-  DecisionLog &log;
+  /// Whether slices that pad stay.
+  bool keepsPadding;
+  bool hasReplacedPadding = false;
+  mutable DecisionLog log;
 
   /// The shards of whole values.
   DenseMap<Value, Value> shards;
@@ -125,6 +135,12 @@ void Sinker::visit(Operation *op) {
   // Copies, as insertions below move the entries of the maps.
   Value seed = origin.lookup(source), shard = shards.lookup(source);
   if (how->kind == TokenOp::TakeShard) {
+    bool pads = llvm::any_of(how->operands, [](const std::optional<TokenDim> &token) {
+      return token && token->size != token->padded;
+    });
+    if (pads && keepsPadding)
+      return;
+    hasReplacedPadding |= pads;
     op->getResult(0).replaceAllUsesWith(shard);
     ++passed[seed];
     return;
@@ -213,38 +229,80 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
       return markAllAnalysesPreserved();
     const FailureOr<PlacementAnalysis> &placement =
         getAnalysis<SharedPlacementAnalysis>().placement;
-    if (failed(placement))
+    if (failed(placement) || failed(verifyDevice(placement->getMesh(), func)))
       return signalPassFailure();
-    MeshAttr mesh = placement->getMesh();
-    if (failed(verifyDevice(mesh, func)))
-      return signalPassFailure();
-    CostModel model(mesh);
-    TokenSharding sharding(*placement, model);
-    llvm::MapVector<Value, TokenDim> seeds;
-    for (auto op : func.front().getOps<AllGatherOp>()) {
-      AxisList axes = getCollectiveAxes(op, mesh);
-      if (op->getNumResults() != 1 || axes.empty())
-        continue;
-      // A weight that is gathered before its use stays sharded until then.
-      if (isa<BlockArgument>(op.getInputs()[0]) &&
-          func.getArgAttr(cast<BlockArgument>(op.getInputs()[0]).getArgNumber(),
-                          nn::NnDialect::kParameterAttr))
-        continue;
-      TokenDim token;
-      token.dim = op.getDims()[0];
-      token.size = token.padded =
-          cast<RankedTensorType>(op.getResult(0).getType()).getDimSize(token.dim);
-      token.axes = std::move(axes);
-      if (token.size > 0)
-        seeds.insert({op.getResult(0), std::move(token)});
+    OwningOpRef<func::FuncOp> before;
+    if (mayPad(func, placement->getMesh()))
+      before = func.clone();
+    Result result = sink(func, *placement, /*keepsPadding=*/false);
+    if (result == Result::Same)
+      return markAllAnalysesPreserved();
+    if (result == Result::Unproved) {
+      func.getBody().takeBody(before->getBody());
+      FailureOr<PlacementAnalysis> again = PlacementAnalysis::run(func);
+      if (failed(again))
+        return signalPassFailure();
+      sink(func, *again, /*keepsPadding=*/true);
     }
-    if (seeds.empty())
-      return markAllAnalysesPreserved();
-    if (!Sinker(func, sharding, seeds).run())
-      return markAllAnalysesPreserved();
-    if (failed(verifyPlacement(func)))
+    if (result != Result::Proved && failed(verifyPlacement(func)))
       signalPassFailure();
   }
+
+private:
+  enum class Result { Same, Changed, Proved, Unproved };
+
+  llvm::MapVector<Value, TokenDim> collectSeeds(func::FuncOp func, MeshAttr mesh);
+  Result sink(func::FuncOp func, const PlacementAnalysis &placement, bool keepsPadding);
+  bool isProved(func::FuncOp func);
 };
 
 } // namespace
+
+/// The gathers that may move, and the dimension that each of them gathers.
+llvm::MapVector<Value, TokenDim> SinkAllGatherPass::collectSeeds(func::FuncOp func, MeshAttr mesh) {
+  llvm::MapVector<Value, TokenDim> seeds;
+  for (auto op : func.front().getOps<AllGatherOp>()) {
+    AxisList axes = getCollectiveAxes(op, mesh);
+    if (op->getNumResults() != 1 || axes.empty())
+      continue;
+    // A weight that is gathered before its use stays sharded until then.
+    if (auto arg = dyn_cast<BlockArgument>(op.getInputs()[0]);
+        arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
+      continue;
+    TokenDim token;
+    token.dim = op.getDims()[0];
+    token.size = token.padded =
+        cast<RankedTensorType>(op.getResult(0).getType()).getDimSize(token.dim);
+    token.axes = std::move(axes);
+    if (token.size > 0)
+      seeds.insert({op.getResult(0), std::move(token)});
+  }
+  return seeds;
+}
+
+/// Moves the gathers. Decisions are logged unless the program has to be proved first.
+SinkAllGatherPass::Result SinkAllGatherPass::sink(func::FuncOp func,
+                                                  const PlacementAnalysis &placement,
+                                                  bool keepsPadding) {
+  CostModel model(placement.getMesh());
+  TokenSharding sharding(placement, model);
+  llvm::MapVector<Value, TokenDim> seeds = collectSeeds(func, placement.getMesh());
+  if (seeds.empty())
+    return Result::Same;
+  Sinker sinker(func, sharding, seeds, keepsPadding);
+  bool changed = sinker.run();
+  if (sinker.replacedPadding() && !isProved(func))
+    return Result::Unproved;
+  DistDialect::getDecisionLog(func.getContext()).append(sinker.getLog());
+  if (!changed)
+    return Result::Same;
+  return sinker.replacedPadding() ? Result::Proved : Result::Changed;
+}
+
+/// Returns true if the placement is right. Emits no errors.
+bool SinkAllGatherPass::isProved(func::FuncOp func) {
+  uint64_t thread = llvm::get_threadid();
+  ScopedDiagnosticHandler ignore(
+      &getContext(), [&](Diagnostic &) { return success(llvm::get_threadid() == thread); });
+  return succeeded(verifyPlacement(func));
+}

@@ -223,3 +223,30 @@ func.func @needed_whole(
   %1 = nn.linear %0, %up : (tensor<16x8xf32>, tensor<4x8xf32>) -> tensor<16x4xf32>
   return %1 : tensor<16x4xf32>
 }
+
+// -----
+
+// The slice pads with zeros, which the product needs: the padding of the shard is infinite.
+// CHECK-LABEL: func.func @reader_of_zeros(
+// CHECK:      %[[RSQRT:.*]] = nn.rsqrt
+// CHECK-NEXT: %[[ADD:.*]] = nn.add %[[RSQRT]]
+// CHECK-NEXT: %[[GATHER:.*]] = dist.all_gather %[[ADD]] axes ["x"] dims [1]
+// CHECK-NEXT: %[[STRIP:.*]] = nn.slice %[[GATHER]] starts [0, 0] limits [4, 17]
+// CHECK-NEXT: %[[CUT:.*]] = dist.slice %[[STRIP]] axes ["x"] dims [1]
+// CHECK-NEXT: nn.linear %[[CUT]]
+dist.mesh @mesh = <["x"=2]>
+func.func @reader_of_zeros(
+    %x: tensor<4x9xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"x"}]>, dist.global = tensor<4x17xf32>},
+    %b: tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>},
+    %w: tensor<5x9xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"x"}]>, dist.global = tensor<5x17xf32>})
+    -> (tensor<4x5xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x5xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.rsqrt %x : tensor<4x9xf32>
+  %1 = dist.all_gather %0 axes ["x"] dims [1] : (tensor<4x9xf32>) -> tensor<4x18xf32>
+  %2 = nn.slice %1 starts [0, 0] limits [4, 17] strides [1, 1] : (tensor<4x18xf32>) -> tensor<4x17xf32>
+  %3 = nn.add %2, %b : (tensor<4x17xf32>, tensor<f32>) -> tensor<4x17xf32>
+  %4 = dist.slice %3 axes ["x"] dims [1] : (tensor<4x17xf32>) -> tensor<4x9xf32>
+  %5 = nn.linear %4, %w : (tensor<4x9xf32>, tensor<5x9xf32>) -> tensor<4x5xf32>
+  %6 = dist.all_reduce sum %5 axes ["x"] : (tensor<4x5xf32>) -> tensor<4x5xf32>
+  return %6 : tensor<4x5xf32>
+}
