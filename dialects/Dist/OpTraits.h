@@ -51,6 +51,9 @@ MESHWRIGHT_OP_TRAIT(Reindexes);
 MESHWRIGHT_OP_TRAIT(View);
 /// The result has some of the operand's elements and the op reads no others.
 MESHWRIGHT_OP_TRAIT(TakesPart);
+/// The only result is the table (`LookupOpInterface`) with other rows at the indices, which
+/// are a vector. The other rows stay, so a launch may write over the table.
+MESHWRIGHT_OP_TRAIT(ReplacesRows);
 
 //===----------------------------------------------------------------------===//
 // Of ops that treat padding apart from true elements

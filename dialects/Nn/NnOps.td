@@ -316,7 +316,7 @@ def Nn_TakeAlongOp
 }
 
 def Nn_IndexCopyOp
-    : Nn_Op<"index_copy", [Dist_MovesOnly, Dist_CountsElements,
+    : Nn_Op<"index_copy", [Dist_MovesOnly, Dist_CountsElements, Dist_ReplacesRows,
               DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
   let summary = "replaces rows along a dimension by index, as PyTorch's index_copy";
   let description = [{

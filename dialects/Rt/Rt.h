@@ -57,6 +57,9 @@ bool isView(mlir::Operation *op);
 /// offset of `value` in it, in bytes.
 mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);
 
+/// The name of the state whose argument a buffer is; null for other buffers.
+mlir::StringAttr getState(mlir::Value buffer);
+
 /// Returns true if an op that does not pack the value reads it or a view of it.
 bool isReadUnpacked(mlir::Value value);
 

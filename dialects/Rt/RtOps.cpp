@@ -146,9 +146,22 @@ static LogicalResult verifyOffsets(Operation *op, std::optional<ArrayRef<int64_t
   return success();
 }
 
+StringAttr rt::getState(Value buffer) {
+  auto argument = dyn_cast<BlockArgument>(buffer);
+  auto function = argument
+                      ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
+                      : nullptr;
+  return function ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                          nn::NnDialect::kStateAttr)
+                  : StringAttr();
+}
+
 LogicalResult KernelOp::verify() {
   if (getNumResults() == 0)
     return emitOpError() << "has no results";
+  if (getOver() && getOver()->size() != getNumResults())
+    return emitOpError() << "names " << getOver()->size() << " states, expected "
+                         << getNumResults() << ", one for each result";
   return verifyOffsets(*this, getOffsets(), getNumResults());
 }
 

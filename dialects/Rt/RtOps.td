@@ -79,6 +79,11 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     `at` has the offset of each result in the arena, in bytes. A result may have the
     offset of an operand that no later op reads (see `--plan-buffers`).
 
+    `over` has a name for each result: the state whose new value it is, and over which the
+    kernel writes it, or an empty name. Such a result has no place in the arena. If the kernel
+    replaces rows of the state, `at` has the offset of the rows that it replaces in the log of
+    the state.
+
     ```mlir
     %1 = rt.kernel %0, %x at [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32> {
     ^bb0(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>):
@@ -88,10 +93,11 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     }
     ```
   }];
-  let arguments = (ins Variadic<Rt_Tensor>:$inputs, OptionalAttr<DenseI64ArrayAttr>:$offsets);
+  let arguments = (ins Variadic<Rt_Tensor>:$inputs, OptionalAttr<DenseI64ArrayAttr>:$offsets,
+                       OptionalAttr<StrArrayAttr>:$over);
   let results = (outs Variadic<Rt_Tensor>:$outputs);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "($inputs^)? (`at` $offsets^)? attr-dict-with-keyword `:` functional-type($inputs, $outputs) $body";
+  let assemblyFormat = "($inputs^)? (`at` $offsets^)? (`over` $over^)? attr-dict-with-keyword `:` functional-type($inputs, $outputs) $body";
   let hasVerifier = 1;
   let hasRegionVerifier = 1;
   let extraClassDeclaration = [{
@@ -100,6 +106,12 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     ::mlir::OperandRange getYielded() { return getBlock().getTerminator()->getOperands(); }
     /// The ops, without the terminator.
     auto getOps() { return getBlock().without_terminator(); }
+    /// The name of the state that the kernel writes a result over; null if there is none.
+    ::mlir::StringAttr getOverState(unsigned result) {
+      auto state = getOver() ? ::mlir::cast<::mlir::StringAttr>((*getOver())[result])
+                             : ::mlir::StringAttr();
+      return state && !state.empty() ? state : ::mlir::StringAttr();
+    }
   }];
 }
 

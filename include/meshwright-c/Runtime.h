@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 4
+#define MW_RT_ABI_VERSION 5
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -41,7 +41,8 @@ typedef struct mw_rt_context mw_rt_context;
 /* A program's entry, which issues the work of a rank's compute stream. `arena` holds the
  * temporaries. `arguments`, `prepared`, `constants` and `results` are arrays of pointers
  * to local buffers: arguments, packed parameters, constants of the program, and results,
- * whose pointers the program writes. All of them are in the memory of the rank's device.
+ * whose pointers the program writes. Before, `results` has memory for the new values of states
+ * that the program writes there, and for logs (`mw_rt_replace_rows`). All of them are in the memory of the rank's device.
  * Returns 0, or the status of the call that failed. */
 typedef int32_t (*mw_rt_entry)(mw_rt_context *context, char *arena, const void *const *arguments,
                                const void *const *prepared, const void *const *constants,
@@ -224,6 +225,12 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
 int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
                              const void *data, const void *indices, const void *source,
                              void *result);
+/* Replaces rows of `state` in place. Before, it writes the indices (i64) and the rows that it
+ * replaces to `log` + `offset`, each aligned to 64 bytes, so that the run can be undone. With a
+ * null log it does not. */
+int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
+                           int64_t offset, const void *state, const void *indices,
+                           const void *source, const void *log);
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result);
 int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,

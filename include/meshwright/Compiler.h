@@ -225,7 +225,7 @@ struct SessionOptions {
   std::string target;
   std::string state;
   /// Whether a call that fails leaves the state as it was. Without recovery the state may be
-  /// anything after a failure. The `cpu` target recovers in both cases.
+  /// anything after a failure, and calls keep no second buffers and no logs.
   bool recover = true;
 };
 

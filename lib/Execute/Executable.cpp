@@ -51,6 +51,13 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
   }
   for (auto [argument, isRead] : llvm::zip_equal(entry.arguments, lowered.isRead))
     argument.isRead = isRead;
+  // Results that are states come last.
+  for (const StateResult &result :
+       ArrayRef<StateResult>(lowered.results).take_back(entry.stateResults.size()))
+    entry.updates.push_back({result.kind == UpdateKind::Rows    ? rt::StateUpdate::Rows
+                             : result.kind == UpdateKind::Whole ? rt::StateUpdate::Whole
+                                                                : rt::StateUpdate::Elsewhere,
+                             result.logBytes});
   entry.ops = std::move(lowered.ops);
   entry.fused = std::move(lowered.fused);
   for (std::vector<char> &constant : lowered.constants)

@@ -52,6 +52,7 @@ Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
                                         const SessionOptions &options) {
   if (std::string error; !options.state.empty() && !session->load(options.state, error))
     return makeErrors(error);
+  session->setRecovery(options.recover);
   auto state = std::make_shared<Session::State>();
   state->entries = getEntriesOf(session->getDescription());
   state->states = getStatesOf(session->getDescription());

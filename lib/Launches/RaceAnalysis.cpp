@@ -7,10 +7,13 @@
 
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/InPlace.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 
 #include "mlir/Transforms/RegionUtils.h"
+#include "llvm/ADT/MapVector.h"
 
 #include <map>
 
@@ -39,6 +42,8 @@ private:
   LogicalResult write(Operation *op, unsigned result, Value value, int64_t offset);
   LogicalResult checkOver(Operation *op, unsigned result, int64_t begin, int64_t end,
                           int64_t heldBegin, const Held &held);
+  LogicalResult update(rt::KernelOp kernel, unsigned result, int64_t log);
+  LogicalResult checkUpdates();
   LogicalResult visitPlaces(Operation *op);
   /// The number in the block of the last op that needs a buffer; -1 if there is none.
   int64_t getLastUse(Value value) const {
@@ -59,6 +64,15 @@ private:
   SmallVector<rt::StartOp, 4> inFlight;
   /// Byte ranges in use, by offset. No two overlap.
   std::map<int64_t, Held> held;
+  /// The memory of a state.
+  struct StateMemory {
+    /// The value that it holds; null if the function does not read the old one.
+    Value value;
+    bool isWritten = false;
+    /// The end of its logs so far; -1 if all of it was written.
+    int64_t logEnd = 0;
+  };
+  llvm::MapVector<StringAttr, StateMemory> states;
 };
 
 } // namespace
@@ -217,6 +231,49 @@ LogicalResult RaceAnalysis::write(Operation *op, unsigned result, Value value, i
   return success();
 }
 
+/// Checks a kernel that writes a result over a state.
+LogicalResult RaceAnalysis::update(rt::KernelOp kernel, unsigned result, int64_t log) {
+  StringAttr state = kernel.getOverState(result);
+  auto describe = [&]() -> InFlightDiagnostic {
+    return kernel.emitOpError() << "writes result " << result << " over the state " << state;
+  };
+  auto known = states.find(state);
+  if (known == states.end())
+    return describe() << ", to which the function gives no value";
+  StateMemory &memory = known->second;
+  int64_t last = memory.value ? getLastUse(memory.value) : -1;
+  if (last > positions.lookup(kernel)) {
+    InFlightDiagnostic diagnostic = describe();
+    diagnostic << " before the last reader of the value there";
+    note(diagnostic, memory.value, last);
+    return diagnostic;
+  }
+  UpdateKind kind = getUpdateKind(kernel, result, memory.value);
+  if (kind == UpdateKind::None)
+    return describe() << ", which it reads at other places";
+  if (memory.isWritten && (kind == UpdateKind::Whole || memory.logEnd < 0))
+    return describe() << " a second time";
+  if (kind == UpdateKind::Rows && log < memory.logEnd)
+    return describe() << " with the rows that it replaces at " << log
+                      << " of the log, expected at least " << memory.logEnd;
+  memory = {kernel.getResult(result), true,
+            kind == UpdateKind::Rows ? log + getLogBytes(kernel) : -1};
+  return success();
+}
+
+/// Checks that states whose memory was written have their new values there.
+LogicalResult RaceAnalysis::checkUpdates() {
+  for (OpOperand &operand : block.getTerminator()->getOpOperands()) {
+    unsigned result = operand.getOperandNumber();
+    auto state = func.getResultAttrOfType<StringAttr>(result, nn::NnDialect::kStateAttr);
+    if (state && states[state].isWritten && rt::getBuffer(operand.get()) != states[state].value)
+      return states[state].value.getDefiningOp()->emitOpError()
+             << "writes over the state " << state
+             << ", which gets another value: expected its new value";
+  }
+  return success();
+}
+
 LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
   if (auto wait = dyn_cast<rt::WaitOp>(op)) {
     // From here on the wait's results are stored there.
@@ -234,7 +291,9 @@ LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
   if (!offsets)
     return op->emitOpError() << "has no offsets, expected them: the function has an arena";
   for (auto [i, offset] : llvm::enumerate(*offsets))
-    if (failed(write(op, i, kernel ? kernel.getResult(i) : start.getFuture(), offset)))
+    if (failed(kernel && kernel.getOverState(i)
+                   ? update(kernel, i, offset)
+                   : write(op, i, kernel ? kernel.getResult(i) : start.getFuture(), offset)))
       return failure();
   return success();
 }
@@ -249,6 +308,12 @@ LogicalResult RaceAnalysis::run() {
       return failure();
   if (bytes)
     findUses();
+  for (unsigned i = 0; i < func.getNumResults(); ++i)
+    if (auto state = func.getResultAttrOfType<StringAttr>(i, nn::NnDialect::kStateAttr))
+      states[state];
+  for (BlockArgument argument : func.getArguments())
+    if (StringAttr state = rt::getState(argument); states.contains(state))
+      states[state].value = argument;
   for (Operation &op : block) {
     if (auto start = dyn_cast<rt::StartOp>(op)) {
       if (failed(checkStreams(start)))
@@ -260,7 +325,7 @@ LogicalResult RaceAnalysis::run() {
     if (auto wait = dyn_cast<rt::WaitOp>(op))
       llvm::erase(inFlight, wait.getStart());
   }
-  return success();
+  return checkUpdates();
 }
 
 LogicalResult meshwright::verifyRaces(func::FuncOp func) {

@@ -26,6 +26,9 @@ namespace meshwright {
 /// - No launch writes over a value that a later launch reads, over memory that a collective
 ///   in flight reads or writes, or over another of its own results.
 /// - No launch writes over its operand, except a kernel that may write in place (InPlace.h).
+/// - No launch writes over a state, except a kernel that gives it its new value, and only if no
+///   later launch needs the value that the state's memory holds (StateUpdates.h). The logs of a
+///   state do not overlap.
 mlir::LogicalResult verifyRaces(mlir::func::FuncOp func);
 
 } // namespace meshwright

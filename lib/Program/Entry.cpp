@@ -85,7 +85,10 @@ Value EntryEmitter::getPointer(Value value) {
   if (place.kind == Place::Arena)
     return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), entry.getArgument(1),
                                ArrayRef<LLVM::GEPArg>{getConstant(place.index)});
-  unsigned table = place.kind == Place::Argument ? 2 : place.kind == Place::Prepared ? 3 : 4;
+  unsigned table = place.kind == Place::Argument   ? 2
+                   : place.kind == Place::Prepared ? 3
+                   : place.kind == Place::Constant ? 4
+                                                   : 5;
   Value base =
       LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(table), place.index));
   if (place.offset == 0)
@@ -177,6 +180,9 @@ void EntryEmitter::emitStep(const Step &step) {
     arguments.push_back(inputArray);
     break;
   }
+  if (step.log)
+    arguments.push_back(
+        LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(5), *step.log)));
   Value status = LLVM::CallOp::create(builder, getFunction(step.callee, arguments, i32), arguments)
                      .getResult();
   Value zero = LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0));

@@ -49,6 +49,8 @@ private:
   LogicalResult addArguments();
   LogicalResult addConstant(nn::ConstantOp op);
   LogicalResult addPrepared(rt::PrepareOp op);
+  int64_t getResultOf(StringAttr state);
+  void placeUpdates(rt::KernelOp launch);
   LogicalResult addKernel(rt::KernelOp launch);
   LogicalResult addStart(rt::StartOp start);
   void addWait(rt::WaitOp wait);
@@ -224,10 +226,40 @@ void ProgramLowering::addProbe(Value result, Value yielded) {
   steps.push_back(std::move(probe));
 }
 
+/// The number of the function's result that is the new value of a state.
+int64_t ProgramLowering::getResultOf(StringAttr state) {
+  int64_t result = 0;
+  while (main.getResultAttr(result, nn::NnDialect::kStateAttr) != state)
+    ++result;
+  return result;
+}
+
+/// Records the places of results that are written over states. A kernel that replaces rows writes
+/// to the argument; the caller passes the memory for other new values.
+void ProgramLowering::placeUpdates(rt::KernelOp launch) {
+  for (unsigned i = 0; i < launch.getNumResults(); ++i) {
+    StringAttr state = launch.getOverState(i);
+    if (!state)
+      continue;
+    Place place{Place::Result, getResultOf(state)};
+    if (replacesRowsOfState(launch, i))
+      place = places.lookup(resolve(launch.getOperand(*getReplacedOperand(launch))));
+    places[launch.getResult(i)] = place;
+    places[launch.getYielded()[i]] = place;
+  }
+}
+
 LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   if (failed(placeResults(launch, launch.getOffsets(), launch.getResults(), launch.getYielded())))
     return failure();
+  placeUpdates(launch);
   Operation *op = getNamedOp(launch);
+  if (replacesRowsOfState(launch, 0)) {
+    steps.push_back(
+        getRowUpdate(op, getResultOf(launch.getOverState(0)), launch.getOffsets()->front()));
+    addProbe(launch.getResult(0), launch.getYielded().front());
+    return checkPlaced(steps.back());
+  }
   std::optional<KernelInfo> info = kernels->build(launch);
   if (info) {
     Step step(op, "mw_rt_run_kernel");
@@ -336,6 +368,7 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
     if (failed(addOp(&op)))
       return failure();
   program.kernels = kernels->takeSources();
+  program.results = getStateResults(main);
   emitEntry(program, steps, body.getTerminator()->getOperands(),
             [&](Value value) { return getPlace(value); });
   return std::move(program);

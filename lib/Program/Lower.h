@@ -12,6 +12,7 @@
 #include "meshwright-c/Runtime.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -65,6 +66,8 @@ struct LoweredProgram {
   /// By index in `ops`, the names of the other ops of the same kernel.
   std::map<int64_t, std::string> fused;
   std::vector<ProbedOp> probes;
+  /// How each result of the entry that is a state gets its value.
+  std::vector<StateResult> results;
 };
 
 struct LowerOptions {

@@ -178,6 +178,15 @@ static Step getTakeAlong(nn::TakeAlongOp op) {
   return step;
 }
 
+Step getRowUpdate(Operation *op, int64_t result, int64_t offset) {
+  FailureOr<Step> step = getRuntimeCall(op);
+  step->callee = "mw_rt_replace_rows";
+  step->numbers = {offset};
+  step->outputs.clear();
+  step->log = result;
+  return *step;
+}
+
 static Step getIndexCopy(nn::IndexCopyOp op) {
   ArrayRef<int64_t> data = shapeOf(op.getData());
   int64_t dim = op.getDim();

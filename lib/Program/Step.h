@@ -24,6 +24,8 @@ struct Step {
   /// Passed by address, unless it is empty.
   llvm::SmallVector<int64_t> descriptor;
   llvm::SmallVector<int64_t> numbers;
+  /// The result of the entry whose log the call gets behind its buffers.
+  std::optional<int64_t> log = {};
   /// Null for an optional operand that is absent.
   llvm::SmallVector<mlir::Value> inputs;
   llvm::SmallVector<mlir::Value> outputs;
@@ -43,13 +45,18 @@ struct Step {
 /// not perform the op.
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 
+/// The runtime call that replaces rows of a state in place. The log of result `result` of the entry
+/// gets the old rows at `offset`.
+Step getRowUpdate(mlir::Operation *op, int64_t result, int64_t offset);
+
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);
 
 /// The place of a value.
 struct Place {
-  enum Kind { Arena, Argument, Prepared, Constant } kind;
-  /// The offset in the arena, or the index of the argument, packed parameter or constant.
+  enum Kind { Arena, Argument, Prepared, Constant, Result } kind;
+  /// The offset in the arena, or the index of the argument, packed parameter, constant or result,
+  /// for which the caller passes memory.
   int64_t index;
   /// Bytes from there to the value, which may be a part of it.
   int64_t offset = 0;

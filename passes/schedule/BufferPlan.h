@@ -19,10 +19,12 @@ namespace meshwright {
 struct BufferPlan {
   /// Bytes of the arena, and the largest sum of the buffers that are needed at once.
   int64_t arena = 0, live = 0;
+  /// Bytes beside the arena that undo updates of states (StateUpdates.h).
+  int64_t recovery = 0;
 };
 
 /// The plan of a function of launches in its present order, by a search with this budget
-/// that ends when the arena is at most `enough`. Leaves the function as it is.
+/// that ends when arena and recovery are at most `enough`. Leaves the function as it is.
 BufferPlan planBuffers(mlir::func::FuncOp func, SearchEffort effort, int64_t enough = 0);
 
 /// For each op of the body of a function of launches, in order, the bytes of the

@@ -146,7 +146,7 @@ void LaunchWriter::emitKernel(Unit &unit) {
   for (Value result : group.results)
     types.push_back(result.getType());
   auto kernel = rt::KernelOp::create(builder, group.results.front().getLoc(), types,
-                                     map(unit.inputs), /*offsets=*/nullptr);
+                                     map(unit.inputs), /*offsets=*/nullptr, /*over=*/nullptr);
   OpBuilder::InsertionGuard guard(builder);
   Block *block = builder.createBlock(&kernel.getBody());
   IRMapping inside;

@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -45,6 +46,17 @@ static void addDependences(ScheduleTask &task, Operation *op,
   task.dependences.append(dependences.begin(), dependences.end());
 }
 
+/// Adds the tasks before a kernel that read the value over which it may write a state.
+static void addReaders(ScheduleTask &task, Value old,
+                       const DenseMap<Operation *, unsigned> &numbers) {
+  for (Operation *user : old.getUsers())
+    if (rt::isView(user))
+      addReaders(task, user->getResult(0), numbers);
+    else if (auto it = numbers.find(user);
+             it != numbers.end() && !llvm::is_contained(task.dependences, it->second))
+      task.dependences.push_back(it->second);
+}
+
 std::optional<OnOffAuto> meshwright::getRequestedOverlap(func::FuncOp func) {
   auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
   return asked ? parseSpelling<OnOffAuto>(asked) : std::nullopt;
@@ -52,6 +64,10 @@ std::optional<OnOffAuto> meshwright::getRequestedOverlap(func::FuncOp func) {
 
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
   DenseMap<Operation *, unsigned> numbers;
+  DenseMap<Operation *, SmallVector<Value, 1>> overwritten;
+  for (const StateUpdate &update : findStateUpdates(func))
+    if (update.old)
+      overwritten[update.getKernel(0)].push_back(update.old);
   for (Operation &op : func.front()) {
     auto kernel = dyn_cast<rt::KernelOp>(op);
     auto start = dyn_cast<rt::StartOp>(op);
@@ -61,6 +77,8 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
       continue;
     ScheduleTask task;
     addDependences(task, &op, numbers);
+    for (Value old : overwritten.lookup(&op))
+      addReaders(task, old, numbers);
     if (kernel) {
       task.time = getKernelTime(kernel, model);
       for (Value result : kernel->getResults())

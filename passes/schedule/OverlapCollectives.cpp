@@ -115,7 +115,8 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   int64_t least = std::numeric_limits<int64_t>::max(), last = 0;
   // An arena can be larger than the largest sum of live buffers, so it is planned.
   auto fits = [&](SearchEffort effort) {
-    last = planBuffers(func, effort, budget).arena;
+    BufferPlan plan = planBuffers(func, effort, budget);
+    last = plan.arena + plan.recovery;
     least = std::min(least, last);
     return last <= budget;
   };

@@ -292,6 +292,27 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 
+def OrderUpdatesPass : Pass<"order-updates", "::mlir::func::FuncOp"> {
+  let summary = "read the old value of a state before the launch that replaces it";
+  let description = [{
+    A kernel may write the new value of a state over the state if no later launch needs the old
+    one. Moves kernels that compute new values behind the last reader of the old one, or
+    readers before them, where values permit that.
+
+    ```mlir
+    %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
+    %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
+    return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    ```
+    where %1 is the new value of state %s, becomes
+    ```mlir
+    %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
+    %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
+    return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    ```
+  }];
+}
+
 def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
   let summary = "gives every result of a launch its offset in the arena";
   let description = [{
@@ -302,7 +323,9 @@ def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
     once. No plan has a smaller arena than `rt.live`.
 
     A kernel of elementwise ops writes over an operand that it reads at the same index if no
-    later launch needs the operand. Arguments of the function are never written.
+    later launch needs the operand. Arguments of the function are never written, except
+    states: a kernel writes the new value of a state over the state if no later launch needs
+    the old one (`over`).
 
     ```mlir
     %1 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {

@@ -21,6 +21,7 @@ void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions 
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernelsPass(kernels));
+  pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
   // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());

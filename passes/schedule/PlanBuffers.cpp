@@ -15,6 +15,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/ArenaSearch.h"
@@ -42,6 +43,7 @@ public:
     if (auto target = getKernelTarget(func))
       alignment = target->getBufferAlignment();
     findUses();
+    findUpdates();
     makeBlocks();
   }
   void run();
@@ -52,6 +54,7 @@ public:
 
 private:
   void findUses();
+  void findUpdates();
   void makeBlocks();
   void write(BufferPlan plan);
 
@@ -65,6 +68,14 @@ private:
   std::vector<MemoryBlock> blocks;
   /// The block of a buffer: a kernel's result, or a future with an index.
   DenseMap<std::pair<Value, unsigned>, size_t> blockOf;
+  /// The state that a result is written over, and the offset of its log.
+  struct Over {
+    StringAttr state;
+    int64_t log;
+  };
+  DenseMap<Value, Over> over;
+  /// The bytes that undo these updates.
+  int64_t recovery = 0;
 };
 
 } // namespace
@@ -97,6 +108,28 @@ void Planner::findUses() {
   }
 }
 
+/// Finds the results that are written over states.
+void Planner::findUpdates() {
+  for (const StateUpdate &update : findStateUpdates(func)) {
+    bool isInOrder = true;
+    for (size_t i = 0; i < update.values.size(); ++i) {
+      Value old = update.getOld(i);
+      isInOrder &= !old || lastUse.lookup(old) <= steps.lookup(update.getKernel(i));
+    }
+    if (!isInOrder)
+      continue;
+    int64_t log = 0;
+    for (auto [i, value] : llvm::enumerate(update.values)) {
+      rt::KernelOp kernel = update.getKernel(i);
+      over[value] = {update.state, log};
+      bool isRows = getUpdateKind(kernel, value.getResultNumber(), update.getOld(i)) ==
+                    UpdateKind::Rows;
+      log += isRows ? getLogBytes(kernel) : 0;
+      recovery += isRows ? getLogBytes(kernel) : rt::getBufferBytes(value.getType());
+    }
+  }
+}
+
 void Planner::makeBlocks() {
   auto add = [&](Type type, int64_t begin, int64_t end) {
     int64_t bytes = llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), alignment);
@@ -119,8 +152,10 @@ void Planner::makeBlocks() {
       continue;
     llvm::SmallDenseSet<size_t> taken;
     for (OpResult result : kernel->getResults()) {
+      if (over.contains(result))
+        continue;
       int64_t end = std::max(step, lastUse.lookup(result));
-      std::optional<size_t> over;
+      std::optional<size_t> inPlace;
       for (OpOperand &operand : kernel->getOpOperands()) {
         Value buffer = rt::getBuffer(operand.get());
         auto known = blockOf.find(getOwner(buffer));
@@ -131,13 +166,13 @@ void Planner::makeBlocks() {
             taken.contains(known->second) ||
             !canWriteInPlace(kernel, operand.getOperandNumber(), result.getResultNumber()))
           continue;
-        over = known->second;
+        inPlace = known->second;
         break;
       }
-      if (over) {
-        taken.insert(*over);
-        blocks[*over].end = end;
-        blockOf[{result, 0}] = *over;
+      if (inPlace) {
+        taken.insert(*inPlace);
+        blocks[*inPlace].end = end;
+        blockOf[{result, 0}] = *inPlace;
       } else {
         blockOf[{result, 0}] = add(result.getType(), step, end);
       }
@@ -160,26 +195,34 @@ std::vector<int64_t> Planner::getLive() const {
 }
 
 void Planner::write(BufferPlan plan) {
+  Builder builder(func.getContext());
   for (Operation &op : func.getBody().front()) {
     SmallVector<int64_t> offsets;
     if (auto kernel = dyn_cast<rt::KernelOp>(op)) {
-      for (Value result : kernel->getResults())
-        offsets.push_back(blocks[blockOf.at({result, 0})].offset);
+      SmallVector<StringRef> states;
+      for (Value result : kernel->getResults()) {
+        auto known = over.find(result);
+        bool isOver = known != over.end();
+        states.push_back(isOver ? known->second.state.getValue() : StringRef());
+        offsets.push_back(isOver ? known->second.log : blocks[blockOf.at({result, 0})].offset);
+      }
       kernel.setOffsets(offsets);
+      kernel.removeOverAttr();
+      if (!llvm::all_of(states, [](StringRef state) { return state.empty(); }))
+        kernel.setOverAttr(builder.getStrArrayAttr(states));
     } else if (auto start = dyn_cast<rt::StartOp>(op)) {
       for (size_t i = 0; i < start.getFuture().getType().getTypes().size(); ++i)
         offsets.push_back(blocks[blockOf.at({start.getFuture(), i})].offset);
       start.setOffsets(offsets);
     }
   }
-  Builder builder(func.getContext());
   func->setAttr(rt::RtDialect::kArenaAttr, builder.getI64IntegerAttr(plan.arena));
   func->setAttr(rt::RtDialect::kLiveAttr, builder.getI64IntegerAttr(plan.live));
 }
 
 BufferPlan Planner::measure(SearchEffort effort, int64_t enough) {
   int64_t live = getLargestLiveSet(blocks);
-  return {assignOffsets(blocks, effort, enough), live};
+  return {assignOffsets(blocks, effort, enough - recovery), live, recovery};
 }
 
 void Planner::run() { write(measure(SearchEffort::Much, /*enough=*/0)); }

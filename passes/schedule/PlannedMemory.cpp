@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
@@ -48,6 +49,7 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
 
 Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.packing = getPackingBytes(planned);
+  memory.state += getRecoveryBytes(planned);
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
     if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr) &&

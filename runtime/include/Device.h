@@ -74,6 +74,9 @@ public:
   /// Copies between two buffers of the device, which do not overlap. Any thread may call it between
   /// runs.
   virtual bool copy(void *to, const void *from, int64_t bytes, std::string &error) = 0;
+  /// Writes the rows of a log (`saveRows`) back. Any thread may call it between runs.
+  virtual bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
+                           std::string &error) = 0;
 
   //===--------------------------------------------------------------------===//
   // Runs
@@ -103,6 +106,10 @@ public:
                          void *result, std::string &error) = 0;
   virtual bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
                          const void *source, void *result, std::string &error) = 0;
+  /// Checks the indices, and writes them and the rows that they name to a log. Does not write a log
+  /// that is null.
+  virtual bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
+                        char *log, std::string &error) = 0;
   virtual bool mask(const mw_rt_mask &what, const void *input, void *result,
                     std::string &error) = 0;
   virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;

@@ -82,6 +82,20 @@ struct ProgramState {
   std::string fill;
 };
 
+/// How an entry gives a state its new value.
+struct StateUpdate {
+  enum Kind {
+    /// It computes the value in memory of its own.
+    Elsewhere,
+    /// It writes the value to memory that the caller passes: the state's, or as much.
+    Whole,
+    /// It replaces rows of the state, and saves the old ones in a log that the caller passes.
+    Rows
+  };
+  Kind kind = Elsewhere;
+  int64_t logBytes = 0;
+};
+
 /// One of the `arguments` of an entry.
 struct ProgramArgument {
   enum Kind { Input, Parameter, State };
@@ -112,6 +126,8 @@ struct EntryDescription {
   std::vector<int64_t> prepared;
   /// The results of the entry are the outputs and then the new values of these states.
   std::vector<int64_t> stateResults;
+  /// How the entry makes each of these values. Those that are not here are `Elsewhere`.
+  std::vector<StateUpdate> updates;
   std::vector<Bytes> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;

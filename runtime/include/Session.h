@@ -32,7 +32,9 @@ class RankMemory;
 /// - The state begins with its initial value. A run of an entry either commits all states that
 ///   the entry writes, on all ranks of all processes, or changes none
 ///   (docs/rationale/state-commit.md).
-/// - Each rank has state buffers of its own. No entry writes to them; a commit does.
+/// - Each rank has state buffers of its own. Entries write new values to second buffers, and a
+///   commit exchanges them; or they replace rows, and a call that fails restores these from a log;
+///   or a commit copies the new values.
 /// - Any thread may call a session. Calls wait for one another.
 /// - With ranks in several processes, all processes make the same calls in the same order,
 ///   except `setParameter`, `setPlaced`, `setPrepared`, `setInitial` and the functions that are
@@ -64,6 +66,9 @@ public:
   bool setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error);
   bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
   void setInitial(int64_t state, int64_t rank, Bytes part);
+  /// Sets whether a call that fails leaves the state as it was, which is the default. Without
+  /// recovery, calls need neither second buffers nor logs.
+  void setRecovery(bool recovers) { this->recovers = recovers; }
   /// The names of the parameters that the program needs and that are not set.
   std::vector<std::string> getMissingParameters() const;
 
@@ -111,6 +116,9 @@ private:
   bool checkDescription(std::string &error) const;
   bool checkRun(const EntryDescription &entry, const std::vector<HostTensor> &inputs,
                 const std::vector<void *> &outputs, std::string &error) const;
+  bool runAll(int64_t entry, const std::vector<HostTensor> &inputs,
+              const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
+  bool restore(std::string &error);
   bool runOnce(int64_t entry, const std::vector<HostTensor> &inputs,
                const std::vector<void *> &outputs, RunOptions &options,
                std::vector<RankBuffers> &buffers, std::string &error);
@@ -154,6 +162,10 @@ private:
   std::vector<std::vector<Bytes>> initial;
   /// Whether the state buffers have values. They do not at the start.
   bool isStarted = false;
+  /// Whether a call that fails leaves the state as it was.
+  bool recovers = true;
+  /// Whether the last call failed after it replaced rows, which have not been restored yet.
+  bool isChanged = false;
   /// A failure after which the state is not known any more, or empty.
   std::string ended;
   RunReport report;

@@ -104,6 +104,10 @@ public:
   bool run(mw_rt_entry entry, std::vector<RankBuffers> &buffers, const RunOptions &options,
            std::string &error);
 
+  /// Restores the rows of states that the last run replaced, from the logs. No rank may be stuck.
+  /// Returns false, with an error, if a device fails.
+  bool undo(std::string &error);
+
   /// Returns true if a rank has not come back from a run that failed. Its buffers and code must
   /// stay, and its thread may never end.
   bool isStuck();

@@ -175,6 +175,26 @@ int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_ind
   });
 }
 
+int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
+                           int64_t offset, const void *state, const void *indices,
+                           const void *source, const void *log) {
+  int64_t count = what->outer * what->count * what->inner;
+  int64_t bytes = (log ? 4 : 2) * count * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    // The caller of the entry owns the state and the log, and lets the entry write them.
+    auto *data = const_cast<void *>(state);
+    char *rows = log ? const_cast<char *>(static_cast<const char *>(log)) + offset : nullptr;
+    if (!context->device->saveRows(*what, data, indices, rows, error))
+      return false;
+    if (rows)
+      context->replaced.push_back({what, data, rows});
+    if (!context->device->indexCopy(*what, data, indices, source, data, error))
+      return false;
+    checkFinite(*context, op, 0, what->dtype, source, count);
+    return true;
+  });
+}
+
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result) {
   int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));

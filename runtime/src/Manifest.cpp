@@ -138,6 +138,11 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
     arguments.push_back(write(argument));
   json["prepared"] = entry.prepared;
   json["state_results"] = entry.stateResults;
+  Json &updates = json["state_updates"] = Json::array();
+  for (const StateUpdate &update : entry.updates)
+    updates.push_back(update.kind == StateUpdate::Rows    ? Json{{"log", update.logBytes}}
+                      : update.kind == StateUpdate::Whole ? Json("whole")
+                                                          : Json());
   Json &data = json["constants"] = Json::array();
   for (const Stored &constant : constants)
     data.push_back(write(constant));
@@ -374,6 +379,14 @@ static std::vector<int64_t> readIndices(const Json &json, const char *name, size
   return indices;
 }
 
+static StateUpdate readUpdate(const Json &json) {
+  if (json.is_object())
+    return {StateUpdate::Rows, readCount(json, "log")};
+  require(json.is_null() || json == "whole",
+          "state_updates has " + json.dump() + ", expected a log, \"whole\" or null");
+  return {json.is_null() ? StateUpdate::Elsewhere : StateUpdate::Whole};
+}
+
 static EntryDescription readEntry(const Json &json, const ProgramDescription &program) {
   EntryDescription entry;
   entry.name = json.at("name").get<std::string>();
@@ -384,6 +397,11 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
     entry.arguments.push_back(readArgument(argument, entry, program));
   entry.prepared = readIndices(json, "prepared", program.prepared.size());
   entry.stateResults = readIndices(json, "state_results", program.states.size());
+  for (const Json &update : json.at("state_updates"))
+    entry.updates.push_back(readUpdate(update));
+  require(entry.updates.size() == entry.stateResults.size(),
+          "state_updates has " + std::to_string(entry.updates.size()) + " entries, expected " +
+              std::to_string(entry.stateResults.size()));
   entry.ops = json.at("ops").get<std::vector<std::string>>();
   const Json fused = json.value("fused", Json::object());
   for (size_t op = 0; op < entry.ops.size(); ++op)

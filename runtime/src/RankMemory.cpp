@@ -29,10 +29,16 @@ RankMemory::RankMemory(const ProgramDescription &description, World &world)
     : description(description), world(world), ranks(world.getLocalRanks()),
       inHostMemory(world.getDevice(ranks.front()).sharesHostMemory()),
       isRead(description.findReadParameters()), constants(description.entries.size()),
-      placed(description.parameters.size()), prepared(description.prepared.size()) {
+      placed(description.parameters.size()), prepared(description.prepared.size()),
+      seconds(description.states.size()), logs(description.states.size()),
+      logBytes(description.states.size()) {
   for (const EntryDescription &entry : description.entries) {
     arenaBytes = std::max(arenaBytes, entry.arenaBytes);
     inputParts.emplace_back(entry.inputs.size());
+    for (size_t i = 0; i < entry.updates.size(); ++i) {
+      int64_t &bytes = logBytes[entry.stateResults[i]];
+      bytes = std::max(bytes, entry.updates[i].logBytes);
+    }
   }
 }
 
@@ -69,7 +75,8 @@ int64_t RankMemory::countCopies(const ProgramValue &value) const {
 }
 
 int64_t RankMemory::getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
-                                    const std::vector<HostTensor> &parameters) const {
+                                    const std::vector<HostTensor> &parameters,
+                                    bool recovers) const {
   int64_t bytes = 0;
   auto add = [&](int64_t each, int64_t count) {
     int64_t all = 0;
@@ -102,6 +109,13 @@ int64_t RankMemory::getMissingBytes(int64_t entry, const std::vector<HostTensor>
   for (const ProgramState &state : description.states)
     if (states.empty())
       add(state.value.getLocalBytes(), ranks.size());
+  for (size_t i = 0; recovers && i < needed.updates.size(); ++i) {
+    int64_t state = needed.stateResults[i];
+    if (needed.updates[i].kind == StateUpdate::Whole && seconds[state].empty())
+      add(description.states[state].value.getLocalBytes(), ranks.size());
+    else if (needed.updates[i].kind == StateUpdate::Rows && logs[state].empty())
+      add(logBytes[state], ranks.size());
+  }
   return bytes;
 }
 
@@ -290,7 +304,7 @@ bool RankMemory::fill(int64_t entry, const std::vector<HostTensor> &inputs,
   return placeConstants(entry, error);
 }
 
-std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry) const {
+std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry, bool recovers) const {
   const EntryDescription &needed = description.entries[entry];
   std::vector<RankBuffers> buffers(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -310,7 +324,15 @@ std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry) const {
       mine.prepared.push_back(prepared[index][r].data.get());
     for (const std::shared_ptr<const void> &constant : constants[entry][r])
       mine.constants.push_back(constant.get());
-    mine.results.resize(needed.outputs.size() + needed.stateResults.size());
+    mine.results.resize(needed.outputs.size());
+    for (size_t i = 0; i < needed.stateResults.size(); ++i) {
+      int64_t state = needed.stateResults[i];
+      StateUpdate::Kind kind = needed.updates[i].kind;
+      mine.results.push_back(kind == StateUpdate::Elsewhere ? nullptr
+                             : kind == StateUpdate::Rows
+                                 ? (recovers ? logs[state][r].get() : nullptr)
+                                 : (recovers ? seconds : states)[state][r].get());
+    }
   }
   return buffers;
 }
@@ -319,32 +341,63 @@ std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry) const {
 // States
 //===----------------------------------------------------------------------===//
 
+/// Allocates a buffer on each rank, or none.
+bool RankMemory::allocateForState(int64_t state, int64_t bytes, std::vector<DeviceMemory> &buffers,
+                                  std::string &error) {
+  std::vector<DeviceMemory> mine;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    mine.push_back(getDevice(r).allocate(bytes));
+    if (mine.back())
+      continue;
+    error = "no memory for the " + formatBytes(bytes) + " of state '" +
+            description.states[state].value.name + "' on rank " + std::to_string(ranks[r]);
+    return false;
+  }
+  buffers = std::move(mine);
+  return true;
+}
+
 bool RankMemory::allocateStates(std::string &error) {
   if (!states.empty())
     return true;
-  std::vector<std::vector<DeviceMemory>> buffers;
-  for (const ProgramState &state : description.states) {
-    auto &mine = buffers.emplace_back();
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      mine.push_back(getDevice(r).allocate(state.value.getLocalBytes()));
-      if (mine.back())
-        continue;
-      error = "no memory for the " + formatBytes(state.value.getLocalBytes()) + " of state '" +
-              state.value.name + "' on rank " + std::to_string(ranks[r]);
+  std::vector<std::vector<DeviceMemory>> buffers(description.states.size());
+  for (size_t i = 0; i < buffers.size(); ++i)
+    if (!allocateForState(i, description.states[i].value.getLocalBytes(), buffers[i], error))
       return false;
-    }
-  }
   states = std::move(buffers);
+  return true;
+}
+
+bool RankMemory::allocateRecovery(int64_t entry, std::string &error) {
+  const EntryDescription &needed = description.entries[entry];
+  for (size_t i = 0; i < needed.updates.size(); ++i) {
+    int64_t state = needed.stateResults[i];
+    StateUpdate::Kind kind = needed.updates[i].kind;
+    int64_t bytes = description.states[state].value.getLocalBytes();
+    if (kind == StateUpdate::Whole && seconds[state].empty() &&
+        !allocateForState(state, bytes, seconds[state], error))
+      return false;
+    if (kind == StateUpdate::Rows && logs[state].empty() &&
+        !allocateForState(state, logBytes[state], logs[state], error))
+      return false;
+  }
   return true;
 }
 
 bool RankMemory::prepareCommit(const EntryDescription &entry,
                                const std::vector<RankBuffers> &buffers, Commit &commit,
                                std::string &error) const {
+  for (const int64_t &state : entry.stateResults) {
+    size_t result = entry.outputs.size() + (&state - entry.stateResults.data());
+    if (!seconds[state].empty() && buffers[0].results[result] == seconds[state][0].get())
+      commit.exchanged.push_back(state);
+  }
   for (size_t r = 0; r < ranks.size(); ++r) {
     auto &copies = commit.copies.emplace_back();
     for (size_t i = 0; i < entry.stateResults.size(); ++i) {
       int64_t state = entry.stateResults[i];
+      if (std::count(commit.exchanged.begin(), commit.exchanged.end(), state))
+        continue;
       Commit::Copy copy{states[state][r].get(),
                         static_cast<const char *>(buffers[r].results[entry.outputs.size() + i]),
                         description.states[state].value.getLocalBytes()};
@@ -370,7 +423,7 @@ bool RankMemory::prepareCommit(const EntryDescription &entry,
   return true;
 }
 
-bool RankMemory::perform(const Commit &commit, std::string &error) const {
+bool RankMemory::perform(const Commit &commit, std::string &error) {
   int64_t bytes = 0;
   for (const auto &copies : commit.copies)
     for (const Commit::Copy &copy : copies)
@@ -397,6 +450,8 @@ bool RankMemory::perform(const Commit &commit, std::string &error) const {
   work();
   for (std::thread &helper : helpers)
     helper.join();
+  for (int64_t state : commit.exchanged)
+    states[state].swap(seconds[state]);
   for (const std::string &found : errors)
     if (error.empty())
       error = found;

@@ -45,14 +45,18 @@ public:
   /// Bytes of the host's memory that `allocateArenas` and `fill` still have to allocate, or
   /// -1 if the number does not fit into 64 bits.
   int64_t getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
-                          const std::vector<HostTensor> &parameters) const;
+                          const std::vector<HostTensor> &parameters, bool recovers) const;
   bool allocateArenas(std::string &error);
+  /// Allocates the memory that leaves states as they are if a call of the entry fails: second
+  /// buffers and logs. Does nothing if it is there.
+  bool allocateRecovery(int64_t entry, std::string &error);
   /// Fills all that an entry reads, except states. Returns false with an empty error if there is
   /// no memory.
   bool fill(int64_t entry, const std::vector<HostTensor> &inputs,
             const std::vector<HostTensor> &parameters, std::string &error);
-  /// The addresses of all that, for a run.
-  std::vector<RankBuffers> getBuffers(int64_t entry) const;
+  /// The addresses of all that, for a run. If it does not `recover`, it writes over the states
+  /// and no logs.
+  std::vector<RankBuffers> getBuffers(int64_t entry, bool recovers) const;
 
   /// Allocates the state buffers. Does nothing if they are there.
   bool allocateStates(std::string &error);
@@ -67,7 +71,8 @@ public:
   const void *getState(int64_t state, size_t position) const {
     return states[state][position].get();
   }
-  /// The copies that make the results of a run the new states, by rank.
+  /// The steps that make the results of a run the new states: copies by rank, then the exchange
+  /// of second buffers for states.
   struct Commit {
     struct Copy {
       char *to;
@@ -76,13 +81,15 @@ public:
     };
     std::vector<std::vector<Copy>> copies;
     std::vector<DeviceMemory> staged;
+    /// States whose values are in their second buffers, on all ranks.
+    std::vector<int64_t> exchanged;
   };
   /// Prepares a commit, and changes no state. A result that is the buffer of another state, or a
   /// part of it, is copied aside.
   bool prepareCommit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers,
                      Commit &commit, std::string &error) const;
   /// Performs a commit. Only a device that does not work any more makes it fail.
-  bool perform(const Commit &commit, std::string &error) const;
+  bool perform(const Commit &commit, std::string &error);
 
   /// Returns memory of the host with the `bytes` at `data`, which the rank at `position`
   /// holds: `data` itself, or a copy in `scratch`. Returns null, with an error, if there is
@@ -121,6 +128,8 @@ private:
   bool prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,
                         std::string &error);
   bool placeConstants(int64_t entry, std::string &error);
+  bool allocateForState(int64_t state, int64_t bytes, std::vector<DeviceMemory> &buffers,
+                        std::string &error);
 
   const ProgramDescription &description;
   World &world;
@@ -142,6 +151,10 @@ private:
   std::vector<Parts> placed, prepared;
   /// By state and rank; empty before `allocateStates`.
   std::vector<std::vector<DeviceMemory>> states;
+  /// By state and rank; null before `allocateRecovery`. A log has the bytes that the largest entry
+  /// needs.
+  std::vector<std::vector<DeviceMemory>> seconds, logs;
+  std::vector<int64_t> logBytes;
 };
 
 /// Calls `write` with memory of the host, which becomes the `bytes` at `to`.

@@ -69,6 +69,8 @@ std::unique_ptr<Session> Session::create(ProgramDescription description,
   ProgramDescription &program = session->description;
   if (!session->checkDescription(error))
     return nullptr;
+  for (EntryDescription &entry : program.entries)
+    entry.updates.resize(entry.stateResults.size());
   session->ops = std::make_shared<std::vector<OpNames>>();
   for (const EntryDescription &entry : program.entries)
     session->ops->push_back({entry.ops, entry.fused});
@@ -267,18 +269,22 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
   if (options.measure || !options.traceFile.empty())
     options.trace = std::make_shared<Trace>();
   std::string onRanks = std::to_string(description.numRanks) + " ranks";
-  int64_t needed = memory->getMissingBytes(index, inputs, stored), available = availableMemory();
+  // A run that is repeated begins with the same state.
+  bool keepsState = recovers || defaultRuns() > 1;
+  int64_t needed = memory->getMissingBytes(index, inputs, stored, keepsState),
+          available = availableMemory();
   if (needed < 0 || (available >= 0 && needed > available)) {
     return refuse(error, "running on " + onRanks + " needs " +
                              (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
                              " of memory, " + formatBytes(available) + " are available");
   }
   std::string problem;
-  if (!memory->allocateArenas(problem) || !startStates(problem))
+  if (!memory->allocateArenas(problem) || !startStates(problem) ||
+      (keepsState && !memory->allocateRecovery(index, problem)))
     return refuse(error, problem);
   if (!memory->fill(index, inputs, stored, problem))
     return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
-  buffers = memory->getBuffers(index);
+  buffers = memory->getBuffers(index, keepsState);
   if (options.measure && !memory->markArenas(problem))
     return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
   if (!world->run(code[index], buffers, options, error))
@@ -337,6 +343,8 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
     return false;
   for (int64_t i = 2; i <= runs; ++i) {
     std::string run = "run " + std::to_string(i);
+    if (!world->undo(error))
+      return end("a run could not be undone", error);
     if (!runOnce(index, inputs, again, options, buffers, error)) {
       error = run + ": " + error;
       return false;
@@ -372,13 +380,44 @@ bool Session::finishRun(const EntryDescription &entry, const RunOptions &options
          writeTrace(options.traceFile, *options.trace, entry.ops, error);
 }
 
+/// Restores the rows that a call replaced before it failed. A rank that has not come back may
+/// still replace some: then nothing may read the state before it does.
+bool Session::restore(std::string &error) {
+  if (!isChanged)
+    return true;
+  if (world->isStuck()) {
+    error = "a rank has not come back from a call that failed and may write the state";
+    return false;
+  }
+  if (!world->undo(error))
+    return end("a call that failed could not be undone", error);
+  isChanged = false;
+  return true;
+}
+
 bool Session::run(int64_t index, const std::vector<HostTensor> &inputs,
                   const std::vector<void *> &outputs, const RunOptions &options,
                   std::string &error) {
   std::lock_guard<std::mutex> lock(running);
   const EntryDescription &entry = description.entries[index];
-  if (!checkEnd(error) || !checkRun(entry, inputs, outputs, error))
+  if (!checkEnd(error) || !restore(error) || !checkRun(entry, inputs, outputs, error))
     return false;
+  if (runAll(index, inputs, outputs, options, error))
+    return true;
+  isChanged = std::any_of(entry.updates.begin(), entry.updates.end(), [](const StateUpdate &update) {
+    return update.kind == StateUpdate::Rows;
+  });
+  // The error is that of the call. If this fails, too, the next call says so.
+  std::string problem;
+  restore(problem);
+  return false;
+}
+
+/// Runs an entry as often as it is asked for, and commits.
+bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
+                     const std::vector<void *> &outputs, const RunOptions &options,
+                     std::string &error) {
+  const EntryDescription &entry = description.entries[index];
   world->setOps((*ops)[index]);
   world->setPurpose("entry '" + entry.name + "'");
   RunOptions settings = options;

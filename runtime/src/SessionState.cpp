@@ -153,7 +153,7 @@ bool Session::startStates(std::string &error) {
 //===----------------------------------------------------------------------===//
 
 bool Session::getStatesLocked(const std::vector<void *> &arrays, std::string &error) {
-  if (!checkEnd(error) || !meet("a copy of the state", error) ||
+  if (!checkEnd(error) || !restore(error) || !meet("a copy of the state", error) ||
       !decide(startStates(error), error))
     return false;
   for (size_t i = 0; i < description.states.size(); ++i) {
@@ -197,7 +197,7 @@ bool Session::change(const std::map<std::string, HostTensor> &values, std::strin
             "change";
     return false;
   }
-  if (!meet("a change of the state", error))
+  if (!restore(error) || !meet("a change of the state", error))
     return false;
   bool isFine = problem.empty() && (values.size() == description.states.size()
                                         ? memory->allocateStates(problem)

@@ -312,6 +312,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
       context->running = true;
       context->position.store(-1, std::memory_order_relaxed);
       context->checkFinite = options.checkFinite;
+      context->replaced.clear();
       context->trace = trace.get();
       context->row = trace ? &trace->getRow(context->rank, 0) : nullptr;
     }
@@ -330,6 +331,16 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   else if (failed)
     error = firstError;
   return notFiniteOp < 0 && !failed;
+}
+
+bool World::undo(std::string &error) {
+  for (const std::unique_ptr<mw_rt_context> &context : contexts) {
+    for (auto rows = context->replaced.rbegin(); rows != context->replaced.rend(); ++rows)
+      if (!context->device->restoreRows(*rows->what, rows->log, rows->state, error))
+        return false;
+    context->replaced.clear();
+  }
+  return true;
 }
 
 } // namespace meshwright::rt

@@ -222,3 +222,15 @@ func.func @target_of_wrong_type() attributes {rt.target = 3 : i64} {
 func.func @unknown() attributes {rt.size = 1 : i64} {
   return
 }
+
+// -----
+
+func.func @over_count(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@+1 {{names 2 states, expected 1, one for each result}}
+  %0 = rt.kernel %x over ["s", ""] : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return %0 : tensor<4xf32>
+}

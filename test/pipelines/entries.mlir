@@ -6,7 +6,7 @@
 
 // Two entries over one set of weights and states. They have the same layouts in both, and the
 // schedule makes launches of both. Reports describe the default entry unless another one is named.
-// Weights and states count once, and also those of the other entry.
+// Weights and states count once, and also those of the other entry. The second buffers of `prefill` count, too.
 
 // RT: nn.state @cache {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>
 // RT: nn.state @n {dist.sharding = #dist.sharding<@mesh, []>
@@ -24,7 +24,7 @@
 // DECODE: "weights": 192
 // DECODE: "state": 32
 // PREFILL: "weights": 192
-// PREFILL: "state": 32
+// PREFILL: "state": 64
 
 nn.state @cache {fill = 0.0 : f32} : tensor<2x12xf32>
 nn.state @n {fill = 0 : i64} : tensor<i64>

@@ -101,6 +101,14 @@ public:
                  const void *source, void *result, std::string &error) override {
     return open([&] { return inner->indexCopy(what, data, indices, source, result, error); });
   }
+  bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices, char *log,
+                std::string &error) override {
+    return open([&] { return inner->saveRows(what, data, indices, log, error); });
+  }
+  bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
+                   std::string &error) override {
+    return open([&] { return inner->restoreRows(what, log, data, error); });
+  }
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
     return open([&] { return inner->mask(what, input, result, error); });
   }

@@ -33,6 +33,8 @@ public:
   bool copyIn(void *device, const void *host, int64_t bytes, std::string &error) override;
   bool copyOut(void *host, const void *device, int64_t bytes, std::string &error) override;
   bool copy(void *to, const void *from, int64_t bytes, std::string &error) override;
+  bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
+                   std::string &error) override;
 
   int64_t getNumStreamThreads() const override { return streams.getCount(); }
   void prepare(const HostThreads &threads) override;
@@ -49,6 +51,8 @@ public:
                  std::string &error) override;
   bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
                  const void *source, void *result, std::string &error) override;
+  bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices, char *log,
+                std::string &error) override;
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override;
   bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) override;
   bool reorder(const mw_rt_reorder &what, const void *input, void *result,

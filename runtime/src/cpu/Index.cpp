@@ -7,6 +7,7 @@
 
 #include "CpuDevice.h"
 
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <cstring>
@@ -58,6 +59,39 @@ bool CpuDevice::takeAlong(const mw_rt_take_along &what, const void *data, const 
                     size);
       }
   return true;
+}
+
+/// Where the rows begin in a log that begins with `count` indices.
+static int64_t getRowsOfLog(int64_t count) {
+  return (count * int64_t(sizeof(int64_t)) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+bool CpuDevice::saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
+                         char *log, std::string &error) {
+  for (int64_t i = 0; i < what.count; ++i) {
+    int64_t index = loadIndex(what.index_dtype, indices, i);
+    if (index < 0 || index >= what.size)
+      return setOutOfRange(index, i, what.size, error);
+    if (log)
+      std::memcpy(log + i * sizeof(int64_t), &index, sizeof(index));
+  }
+  if (!log)
+    return true;
+  mw_rt_gather rows = {};
+  rows.dtype = what.dtype;
+  rows.index_dtype = MW_I64;
+  rows.outer = what.outer;
+  rows.size = rows.total = what.size;
+  rows.inner = what.inner;
+  rows.count = what.count;
+  return gather(rows, data, log, nullptr, log + getRowsOfLog(what.count), error);
+}
+
+bool CpuDevice::restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
+                            std::string &error) {
+  mw_rt_index_copy rows = what;
+  rows.index_dtype = MW_I64;
+  return indexCopy(rows, data, log, log + getRowsOfLog(what.count), data, error);
 }
 
 bool CpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
