@@ -61,6 +61,26 @@ def ExpandOpsPass : Pass<"expand-ops", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
 
+def ReplaceRowsPass : Pass<"replace-rows", "::mlir::func::FuncOp"> {
+  let summary = "replace the rows of a state that change";
+  let description = [{
+    The new value of a state that is a concatenation of new rows and of rows that stay at their
+    places becomes `nn.index_copy`, which can replace the new ones in place. At most half of
+    the rows may be new: of more, all rows are written at less cost than the old ones are saved.
+
+    ```mlir
+    %0 = nn.slice %s starts [0, 0] limits [6, 4] strides [1, 1] : (tensor<8x4xf32>) -> tensor<6x4xf32>
+    %1 = nn.concat %0, %x dim 0 : (tensor<6x4xf32>, tensor<2x4xf32>) -> tensor<8x4xf32>
+    ```
+    where %1 is the new value of state %s, becomes
+    ```mlir
+    %0 = nn.constant dense<[6, 7]> : tensor<2xi64>
+    %1 = nn.index_copy %s, %0, %x dim 0 : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::meshwright::nn::NnDialect"];
+}
+
 def SetTargetPass : Pass<"set-target", "::mlir::ModuleOp"> {
   let summary = "note on functions the target that they are compiled for";
   let description = [{

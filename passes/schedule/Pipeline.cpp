@@ -16,6 +16,7 @@ using namespace meshwright;
 
 void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
   pm.addNestedPass<func::FuncOp>(createExpandOpsPass());
+  pm.addNestedPass<func::FuncOp>(createReplaceRowsPass());
   if (options.splitCollectives)
     pm.addNestedPass<func::FuncOp>(createSplitCollectivesPass());
   FormKernelsPassOptions kernels;

@@ -404,9 +404,8 @@ bool Session::run(int64_t index, const std::vector<HostTensor> &inputs,
     return false;
   if (runAll(index, inputs, outputs, options, error))
     return true;
-  isChanged = std::any_of(entry.updates.begin(), entry.updates.end(), [](const StateUpdate &update) {
-    return update.kind == StateUpdate::Rows;
-  });
+  for (const StateUpdate &update : entry.updates)
+    isChanged |= update.kind == StateUpdate::Rows;
   // The error is that of the call. If this fails, too, the next call says so.
   std::string problem;
   restore(problem);

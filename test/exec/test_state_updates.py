@@ -1,9 +1,15 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Updates of states in place: calls that fail leave the state as it was."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from harness import launch
+from harness import TIMEOUT, launch, tool
 from safetensors.numpy import load_file, save_file
 
 import meshwright as mw
@@ -129,3 +135,158 @@ def test_memory_of_recovery(folder):
     assert rows == 72
     memory = plan.report(format="json")["memory_per_rank"]
     assert memory["state"] == cache + logs + 2 * (8 + rows)
+
+
+# A static cache that a prompt fills by slices and steps fill one row at a time, and `swap`, which exchanges two states.
+SLICES = """
+nn.state @c {fill = 2.0 : f32} : tensor<2x10x4xf32>
+nn.state @a {fill = 1.0 : f32} : tensor<6xf32>
+nn.state @b {fill = 2.0 : f32} : tensor<6xf32>
+func.func @prompt(%x: tensor<2x3x4xf32> {nn.input = "x"}) -> (tensor<2x4xf32> {nn.output = "old"}) {
+  %c = nn.read @c : tensor<2x10x4xf32>
+  %0 = nn.slice %c starts [0, 0, 0] limits [2, 2, 4] strides [1, 1, 1] : (tensor<2x10x4xf32>) -> tensor<2x2x4xf32>
+  %1 = nn.slice %c starts [0, 5, 0] limits [2, 10, 4] strides [1, 1, 1] : (tensor<2x10x4xf32>) -> tensor<2x5x4xf32>
+  %2 = nn.concat %0, %x, %1 dim 1 : (tensor<2x2x4xf32>, tensor<2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x10x4xf32>
+  nn.write @c, %2 : tensor<2x10x4xf32>
+  %3 = nn.reduce sum %c dims [1] : (tensor<2x10x4xf32>) -> tensor<2x4xf32>
+  return %3 : tensor<2x4xf32>
+}
+func.func @swap(%x: tensor<6xf32> {nn.input = "x"}, %i: tensor<1xi64> {nn.input = "i"}) -> (tensor<2x1x4xf32> {nn.output = "y"}) {
+  %a = nn.read @a : tensor<6xf32>
+  %b = nn.read @b : tensor<6xf32>
+  %c = nn.read @c : tensor<2x10x4xf32>
+  %0 = nn.add %b, %x : (tensor<6xf32>, tensor<6xf32>) -> tensor<6xf32>
+  nn.write @a, %0 : tensor<6xf32>
+  nn.write @b, %a : tensor<6xf32>
+  %y = nn.gather %c, %i dim 1 : (tensor<2x10x4xf32>, tensor<1xi64>) -> tensor<2x1x4xf32>
+  return %y : tensor<2x1x4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("recover", [True, False])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_slices_and_swaps(tmp_path, mesh, recover):
+    (tmp_path / "m.mlir").write_text(SLICES)
+    plan = mw.load(tmp_path / "m.mlir").parallelize(mesh=mesh)
+    assert 'over ["c"]' in plan.ir("rt")
+    cache, a, b = np.full((2, 10, 4), 2, np.float32), np.full(6, 1, np.float32), np.full(6, 2, np.float32)
+    with plan.start(recover=recover) as session:
+        for n in range(4):
+            x = np.random.default_rng(n).standard_normal((2, 3, 4)).astype(np.float32)
+            (old,) = session.run(x)
+            assert np.allclose(old, cache.sum(1), atol=1e-5)
+            cache[:, 2:5] = x
+            (y,) = session.run(np.full(6, n, np.float32), np.array([3]), entry="swap")
+            a, b = b + n, a
+            assert np.array_equal(y, cache[:, 3:4])
+            if recover:
+                with pytest.raises(mw.Error, match="index 10"):
+                    session.run(a, np.array([10]), entry="swap")
+            state = session.state()
+            assert all(np.array_equal(state[k], v) for k, v in {"a": a, "b": b, "c": cache}.items())
+
+
+PROCESS = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from test_state_updates import *
+
+rank, folder = int(os.environ["OMPI_COMM_WORLD_RANK"]), sys.argv[2]
+plan = mw.load(f"{folder}/m.mlir", f"{folder}/w.safetensors").parallelize(mesh={"tp": 2})
+with plan.start(backend="mpi", timeout=20) as session:
+    want = START
+    for n in range(3):
+        want = follow(want, *call(n))
+        session.run(*call(n))
+        # A value that is not finite is found behind the updates: the session goes on.
+        try:
+            session.run(*call(n + 1, late=4), check_finite=True)
+        except mw.Error as error:
+            print(f"nan on {rank}: {error}", flush=True)
+        assert_state(session.state(), want)
+    session.save(f"{folder}/state")
+    # An index that is out of range in one process.
+    if sys.argv[3] == "kill" and rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        session.run(*call(4, late=5 if rank else 0))
+    except mw.Error as error:
+        print(f"range on {rank}: {error}", flush=True)
+    try:
+        session.run(*call(4))
+    except mw.Error as error:
+        print(f"next on {rank}: {error}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["fail", "kill"])
+def test_processes(folder, tmp_path, how):
+    runner = pathlib.Path(tool()).with_name("meshwright-mpirun")
+    backends = list(pathlib.Path(tool()).parent.parent.glob("lib*/libMeshwrightBackend_mpi.so"))
+    if shutil.which("mpirun") is None or not backends:
+        pytest.skip("no MPI")
+    for name in ("m.mlir", "w.safetensors"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "s.py").write_text(PROCESS)
+    done = subprocess.run([runner, "-np", "2", sys.executable, tmp_path / "s.py", pathlib.Path(__file__).parent, tmp_path, how],
+                          capture_output=True, text=True, timeout=TIMEOUT)  # fmt: skip
+    assert done.stdout.count("nan on 0") == done.stdout.count("nan on 1") == 3, done.stdout + done.stderr
+    assert "range on 0: rank 1: " in done.stdout and "next on 0: " in done.stdout, done.stdout + done.stderr
+    want = START
+    for n in range(3):
+        want = follow(want, *call(n))
+    assert_state(load_file(tmp_path / "state" / "state.safetensors"), want)
+
+
+FAULTY = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from test_state_updates import *
+
+plan = mw.load(f"{sys.argv[2]}/m.mlir", f"{sys.argv[2]}/w.safetensors").parallelize(mesh={"tp": 2})
+session = plan.start(timeout=1)
+for action in (lambda: session.run(*call(0)), lambda: assert_state(session.state(), START)):
+    try:
+        action()
+        print("fine")
+    except mw.Error as error:
+        print(error)
+sys.stdout.flush()
+# A rank may be stuck.
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("fault, said", [
+    ("throw 1 nn.exp", "fine"), ("memory 0 nn.exp", "fine"), ("throw 0 nn.index_copy", "fine"),
+    # Until it comes back, a rank may write the state.
+    ("stall 1 nn.exp", "a rank has not come back from a call that failed and may write the state"),
+])  # fmt: skip
+def test_faults(folder, tmp_path, fault, said):
+    (tmp_path / "s.py").write_text(FAULTY)
+    done = subprocess.run([sys.executable, tmp_path / "s.py", pathlib.Path(__file__).parent, folder], capture_output=True,
+                          text=True, timeout=TIMEOUT, env={**os.environ, "MESHWRIGHT_FAULT": fault})  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("rank ") and lines[1] == said, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls(folder):
+    def memory():
+        return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
+
+    plan = mw.load(folder / "m.mlir", folder / "w.safetensors").parallelize(mesh={"tp": 2})
+    with plan.start() as session:
+        def calls(count):
+            for n in range(count):
+                session.run(*call(n))
+                if n % 10 == 0:
+                    with pytest.raises(mw.Error):
+                        session.run(*call(n, late=5))
+        calls(500)
+        before = memory()
+        calls(10_000)
+        # Sanitizers keep freed memory.
+        assert memory() - before < 2048 or "MESHWRIGHT_SANITIZER" in os.environ
+        assert session.state()["count"] == 10_500
