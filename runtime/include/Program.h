@@ -126,7 +126,7 @@ struct EntryDescription {
   std::vector<int64_t> prepared;
   /// The results of the entry are the outputs and then the new values of these states.
   std::vector<int64_t> stateResults;
-  /// How the entry makes each of these values. Those that are not here are `Elsewhere`.
+  /// How the entry makes each of these values. A value that the list lacks is `Elsewhere`.
   std::vector<StateUpdate> updates;
   std::vector<Bytes> constants;
   /// Names of ops, for errors and traces.

@@ -374,4 +374,50 @@ TEST(Devices, States) {
   EXPECT_EQ(b, ones);
 }
 
+std::atomic<bool> isOutOfRange{false};
+
+/// Puts the first element of the rank's part of "b" into the last of "a". Then it may fail.
+int32_t putLast(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+                const void *const *constants, const void **results) {
+  static const mw_rt_index_copy what = {MW_F32, MW_I64, 1, 4, 1, 1};
+  const void *log = results[0];
+  results[0] = arguments[0];
+  for (int i = 0; i <= isOutOfRange; ++i)
+    if (mw_rt_replace_rows(context, 0, &what, i * 128, arguments[0], constants[i], arguments[1],
+                           log) != 0)
+      return 1;
+  return 0;
+}
+
+TEST(Devices, ReplacedRowsOfStates) {
+  static const int64_t indices[] = {3, 4};
+  ProgramDescription description;
+  description.numRanks = kRanks;
+  std::string zeros(4, '\0');
+  description.states = {{describeVector("a", 8, /*isSharded=*/true), "", zeros},
+                        {describeVector("b", 8, /*isSharded=*/true), "", zeros}};
+  EntryDescription &entry = description.entries.emplace_back();
+  entry.ops = {"the op"};
+  entry.arguments = {{ProgramArgument::State, 0}, {ProgramArgument::State, 1}};
+  entry.stateResults = {0};
+  entry.updates = {{StateUpdate::Rows, 256}};
+  for (const int64_t &index : indices)
+    entry.constants.push_back({std::shared_ptr<const void>(std::shared_ptr<void>(), &index), 8});
+  std::string error;
+  auto session = Session::create(description, {putLast}, nullptr, "separate", error);
+  ASSERT_TRUE(session) << error;
+  std::vector<float> twos(8, 2), a(8), b(8), none(8, 0), put = {0, 0, 0, 2, 0, 0, 0, 2};
+  ASSERT_TRUE(session->setStates({{"b", {DType::F32, {8}, twos.data()}}}, error)) << error;
+  for (bool fails : {true, false}) {
+    isOutOfRange = fails;
+    EXPECT_EQ(session->run(0, {}, {}, {}, error), !fails);
+    if (fails)
+      EXPECT_NE(error.find("index 4 at position 0 is out of range, expected 0 to 3"),
+                std::string::npos)
+          << error;
+    ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
+    EXPECT_EQ(a, fails ? none : put);
+  }
+}
+
 } // namespace

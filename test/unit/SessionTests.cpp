@@ -340,6 +340,103 @@ TEST(Session, AStuckRankEndsCallsButNotTheState) {
   EXPECT_EQ(test.sum, test.getExpected(2));
 }
 
+/// Puts a number into the first element of the rank's part of "sum", and 3 into all of "other", which
+/// it writes where the caller says.
+int32_t put(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+            const void *const *, const void **results) {
+  static const mw_rt_index_copy what = {MW_F32, MW_I64, 1, 2, 1, 1};
+  static const int64_t index = 0;
+  int32_t status = mw_rt_replace_rows(context, 0, &what, /*offset=*/64, arguments[1], &index,
+                                      arguments[0], results[0]);
+  if (status != 0)
+    return status;
+  results[0] = arguments[1];
+  auto *other = static_cast<float *>(const_cast<void *>(results[1]));
+  other[0] = other[1] = 3;
+  return misbehave(context, arguments);
+}
+
+/// A session of `put`.
+struct Putter {
+  std::unique_ptr<Session> session;
+  Floats start = {0, 10, 20, 30}, x = {1, 2, 3, 4}, sum = Floats(4), other = Floats(4);
+  std::string error;
+
+  Putter() {
+    ProgramDescription program = describeProgram(4, 2);
+    program.entries.pop_back();
+    EntryDescription &entry = program.entries.front();
+    entry.outputs.clear();
+    entry.arguments = {{ProgramArgument::Input, 0}, {ProgramArgument::State, 0}};
+    entry.stateResults = {0, 2};
+    entry.updates = {{StateUpdate::Rows, 192}, {StateUpdate::Whole}};
+    behaviour = Normal;
+    session = Session::create(program, {put}, nullptr, "local", error);
+    if (session && session->setParameter("start", {DType::F32, {4}, start.data()}, error))
+      world = &session->getWorld();
+  }
+  bool run(RunOptions options = {}) {
+    return session->run(0, {{DType::F32, {4}, x.data()}}, {}, options, error);
+  }
+  bool read() {
+    int64_t calls;
+    return session->getStates({sum.data(), &calls, other.data()}, error);
+  }
+};
+
+const Floats kSevens(4, 7), kThrees(4, 3), kPut = {1, 10, 3, 30};
+
+TEST(Session, ReplacedRowsAreRestored) {
+  Putter test;
+  ASSERT_TRUE(test.session) << test.error;
+  RunOptions check;
+  check.checkFinite = true;
+  for (Behaviour bad : {Failing, NotFinite}) {
+    behaviour = bad;
+    EXPECT_FALSE(test.run(check));
+    ASSERT_TRUE(test.read()) << test.error;
+    EXPECT_EQ(test.sum, test.start);
+    EXPECT_EQ(test.other, kSevens);
+  }
+  // A rank that does not come back may write the state.
+  behaviour = Stuck;
+  isReleased = false;
+  RunOptions options;
+  options.timeout = 0.2;
+  EXPECT_FALSE(test.run(options));
+  EXPECT_EQ(test.error, "rank 1: the op: it hangs");
+  ASSERT_TRUE(test.session->getWorld().isStuck());
+  for (bool isRead : {true, false}) {
+    EXPECT_FALSE(isRead ? test.read() : test.run());
+    EXPECT_NE(test.error.find("a rank has not come back"), std::string::npos) << test.error;
+  }
+  behaviour = Normal;
+  isReleased = true;
+  while (test.session->getWorld().isStuck())
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(test.read()) << test.error;
+  EXPECT_EQ(test.sum, test.start);
+  EXPECT_EQ(test.other, kSevens);
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, kPut);
+  EXPECT_EQ(test.other, kThrees);
+}
+
+TEST(Session, WithoutRecovery) {
+  Putter test;
+  ASSERT_TRUE(test.session) << test.error;
+  test.session->setRecovery(false);
+  behaviour = Failing;
+  EXPECT_FALSE(test.run());
+  ASSERT_TRUE(test.read()) << test.error;
+  // Rank 0 may end before it writes its part.
+  EXPECT_EQ(test.sum[2], 3);
+  EXPECT_EQ(test.other[3], 3);
+  behaviour = Normal;
+  ASSERT_TRUE(test.run() && test.read()) << test.error;
+  EXPECT_EQ(test.sum, kPut);
+}
+
 /// The rank's partial sum of two elements grows by one.
 int32_t addOne(mw_rt_context *, char *arena, const void *const *arguments, const void *const *,
                const void *const *, const void **results) {
