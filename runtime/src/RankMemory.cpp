@@ -452,9 +452,9 @@ bool RankMemory::perform(const Commit &commit, std::string &error) {
     helper.join();
   for (int64_t state : commit.exchanged)
     states[state].swap(seconds[state]);
-  for (const std::string &found : errors)
-    if (error.empty())
-      error = found;
+  for (size_t r = 0; r < ranks.size() && error.empty(); ++r)
+    if (!errors[r].empty())
+      error = "rank " + std::to_string(ranks[r]) + ": " + errors[r];
   return isFine;
 }
 

@@ -229,10 +229,10 @@ bool Session::setStates(const std::map<std::string, HostTensor> &values, std::st
 // Commits
 //===----------------------------------------------------------------------===//
 
-/// Ends the session: the state of a rank is not known.
+/// Ends the session, in all processes: the state of a rank is not known.
 bool Session::end(const std::string &why, std::string &error) {
-  ended = "the session has ended: " + why + (error.empty() ? "" : ": " + error) +
-          "; the last saved state is whole";
+  refuse(ended, "the session has ended: " + why + (error.empty() ? "" : ": " + error) +
+                    "; the last saved state is whole");
   error = ended;
   return false;
 }

@@ -32,6 +32,8 @@ constexpr int64_t kRanks = 2;
 
 /// Calls of all devices of this process.
 std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, copies{0}, synchronizations{0};
+/// Copies until one fails; negative: none does. Copies behind it fail, too.
+std::atomic<int64_t> copiesToFailure{-1};
 /// Whether the next synchronisation of any device runs into its deadline.
 std::atomic<bool> isBusy{false};
 
@@ -68,8 +70,13 @@ public:
     return open([&] { return std::memcpy(host, device, bytes) != nullptr; });
   }
 
-  bool copy(void *to, const void *from, int64_t bytes, std::string &) override {
+  bool copy(void *to, const void *from, int64_t bytes, std::string &error) override {
     ++copies;
+    if (copiesToFailure == 0) {
+      error = "the device does not work";
+      return false;
+    }
+    copiesToFailure -= copiesToFailure > 0;
     return open([&] { return std::memcpy(to, from, bytes) != nullptr; });
   }
 
@@ -147,30 +154,40 @@ private:
   std::shared_ptr<std::map<void *, size_t>> pages = std::make_shared<std::map<void *, size_t>>();
 };
 
-/// Ranks that are threads of this process and never communicate.
+/// The failures that a process told the others.
+std::vector<std::string> told;
+
+/// Ranks that never communicate. They are threads of this process, or all but the last are in
+/// other processes.
 class SeparateBackend : public Backend, public HostCollectives {
 public:
+  explicit SeparateBackend(bool isSplit) : isSplit(isSplit) {}
+
   std::vector<int64_t> getLocalRanks() const override {
-    std::vector<int64_t> ranks(kRanks);
-    std::iota(ranks.begin(), ranks.end(), 0);
+    std::vector<int64_t> ranks(isSplit ? 1 : kRanks);
+    std::iota(ranks.begin(), ranks.end(), kRanks - ranks.size());
     return ranks;
   }
   std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &) override {
     return std::make_unique<SeparateDevice>(createCpuDevice(rank, *this));
   }
   bool reset(std::string &) override { return true; }
-  void fail(const std::string &) override {}
+  void fail(const std::string &message) override { told.push_back(message); }
   bool agree(int64_t &, std::string &) override { return true; }
   bool broadcast(int64_t, void *, int64_t, std::string &) override { return true; }
   bool run(const Caller &, const mw_rt_collective &, const void *const *, void *const *) override {
     return false;
   }
+
+private:
+  const bool isSplit;
 };
 
 const bool added = [] {
-  addBackend("separate", [](int64_t, World &, const std::string &, std::string &) -> Backend * {
-    return new SeparateBackend();
-  });
+  addBackend("separate",
+             [](int64_t, World &, const std::string &mode, std::string &) -> Backend * {
+               return new SeparateBackend(mode == "split");
+             });
   return true;
 }();
 
@@ -351,17 +368,24 @@ int32_t exchange(mw_rt_context *, char *, const void *const *arguments, const vo
   return 0;
 }
 
-TEST(Devices, States) {
+/// A session whose entry writes two states.
+std::unique_ptr<Session> startTwoStates(mw_rt_entry code, const std::string &backend,
+                                        std::string &error) {
   ProgramDescription description;
   description.numRanks = kRanks;
   std::string zeros(4, '\0');
   description.states = {{describeVector("a", 8, /*isSharded=*/true), "", zeros},
                         {describeVector("b", 8, /*isSharded=*/true), "", zeros}};
   EntryDescription &entry = description.entries.emplace_back();
+  entry.arenaBytes = 64;
   entry.arguments = {{ProgramArgument::State, 0}, {ProgramArgument::State, 1}};
   entry.stateResults = {0, 1};
+  return Session::create(description, {code}, nullptr, backend, error);
+}
+
+TEST(Devices, States) {
   std::string error;
-  auto session = Session::create(description, {exchange}, nullptr, "separate", error);
+  auto session = startTwoStates(exchange, "separate", error);
   ASSERT_TRUE(session) << error;
   std::vector<float> ones = {1, 1, 1, 1, 2, 2, 2, 2}, a(8), b(8), none(8, 0);
   ASSERT_TRUE(session->setStates({{"a", {DType::F32, {8}, ones.data()}}}, error)) << error;
@@ -372,6 +396,77 @@ TEST(Devices, States) {
   ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
   EXPECT_EQ(a, none);
   EXPECT_EQ(b, ones);
+}
+
+TEST(Devices, CopyThatFailsBeforeACommit) {
+  std::string error;
+  auto session = startTwoStates(exchange, "separate", error);
+  ASSERT_TRUE(session) << error;
+  std::vector<float> ones = {1, 1, 1, 1, 2, 2, 2, 2}, a(8), b(8), none(8, 0);
+  ASSERT_TRUE(session->setStates({{"a", {DType::F32, {8}, ones.data()}}}, error)) << error;
+  // The new values are copied aside: two of each rank.
+  for (int64_t done = 0; done < 2 * kRanks; ++done) {
+    copiesToFailure = done;
+    EXPECT_FALSE(session->run(0, {}, {}, {}, error));
+    EXPECT_EQ(error, "the device does not work");
+    copiesToFailure = -1;
+    ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
+    EXPECT_EQ(a, ones);
+    EXPECT_EQ(b, none);
+  }
+  // The session goes on.
+  ASSERT_TRUE(session->run(0, {}, {}, {}, error)) << error;
+  ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
+  EXPECT_EQ(a, none);
+  EXPECT_EQ(b, ones);
+}
+
+/// Gives both states values that a commit copies from the arena.
+int32_t putArena(mw_rt_context *, char *arena, const void *const *, const void *const *,
+                 const void *const *, const void **results) {
+  results[0] = arena;
+  results[1] = arena + 32;
+  return 0;
+}
+
+TEST(Devices, CopyThatFailsInACommit) {
+  std::vector<float> a(8), b(8);
+  // After some copies the state is mixed. Nothing may read or write it any more.
+  for (int64_t done = 0; done < 2 * kRanks; ++done) {
+    std::string error;
+    auto session = startTwoStates(putArena, "separate", error);
+    ASSERT_TRUE(session) << error;
+    copiesToFailure = done;
+    EXPECT_FALSE(session->run(0, {}, {}, {}, error));
+    copiesToFailure = -1;
+    std::string ended = "the session has ended: the commit of a call failed: rank " +
+                        std::to_string(done / 2) +
+                        ": the device does not work; the last saved state is whole";
+    EXPECT_EQ(error, ended);
+    EXPECT_FALSE(session->run(0, {}, {}, {}, error));
+    EXPECT_EQ(error, ended);
+    EXPECT_FALSE(session->getStates({a.data(), b.data()}, error));
+    EXPECT_EQ(error, ended);
+    EXPECT_FALSE(session->setStates({{"a", {DType::F32, {8}, a.data()}}}, error));
+    EXPECT_EQ(error, ended);
+    EXPECT_FALSE(session->save("not written", error));
+    EXPECT_EQ(error, ended);
+  }
+}
+
+TEST(Devices, CommitThatFailsInOneProcess) {
+  std::string error;
+  auto session = startTwoStates(putArena, "separate:split", error);
+  ASSERT_TRUE(session) << error;
+  told.clear();
+  copiesToFailure = 1;
+  EXPECT_FALSE(session->run(0, {}, {}, {}, error));
+  copiesToFailure = -1;
+  // The others committed. They hear that the session has ended, and do not wait for this process.
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0], error);
+  EXPECT_EQ(error.rfind("rank 1: the session has ended: the commit of a call failed", 0), 0u)
+      << error;
 }
 
 std::atomic<bool> isOutOfRange{false};
