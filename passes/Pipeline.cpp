@@ -58,7 +58,7 @@ FailureOr<ParallelizeOptions> meshwright::readParallelizeOptions(StringRef text,
 
 /// Returns a function that plans the memory of a program.
 static PlanMemory getMemoryPlanner() {
-  return [](FunctionOpInterface function) { return planMemory(function).memory; };
+  return [](FunctionOpInterface function) { return planSessionMemory(function); };
 }
 
 void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {

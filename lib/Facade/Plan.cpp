@@ -248,7 +248,7 @@ static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &dia
     report->runJson = std::move(state.report.runJson);
     state.report = std::move(*report);
   }
-  state.report.memory = planMemory(entry).memory;
+  state.report.memory = planSessionMemory(entry);
   return success();
 }
 
@@ -287,7 +287,7 @@ static FailureOr<Report> reportOther(const Plan::State &state, llvm::StringRef n
   report.target = state.target;
   report.decisions = state.report.decisions;
   if (!state.options) {
-    report.memory = planMemory(entry).memory;
+    report.memory = planSessionMemory(entry);
     return report;
   }
   report.before = planBefore(*state.program, *state.options, name);

@@ -140,9 +140,29 @@ std::vector<StateResult> meshwright::getStateResults(func::FuncOp func) {
   return results;
 }
 
-int64_t meshwright::getRecoveryBytes(func::FuncOp func) {
+void RecoveryMemory::add(StringRef state, OfState needed) {
+  OfState &held = states[state];
+  held.second = std::max(held.second, needed.second);
+  held.log = std::max(held.log, needed.log);
+}
+
+void RecoveryMemory::add(func::FuncOp planned) {
+  for (auto [i, result] : llvm::enumerate(getStateResults(planned)))
+    if (auto state = planned.getResultAttrOfType<StringAttr>(i, nn::NnDialect::kStateAttr)) {
+      bool isWhole = result.kind == UpdateKind::Whole;
+      int64_t bytes = rt::getBufferBytes(planned.getResultTypes()[i]);
+      add(state, OfState{isWhole ? bytes : 0, result.logBytes});
+    }
+}
+
+void RecoveryMemory::add(const RecoveryMemory &others) {
+  for (const auto &state : others.states)
+    add(state.getKey(), state.getValue());
+}
+
+int64_t RecoveryMemory::getBytes() const {
   int64_t bytes = 0;
-  for (auto [type, result] : llvm::zip_equal(func.getResultTypes(), getStateResults(func)))
-    bytes += result.kind == UpdateKind::Whole ? rt::getBufferBytes(type) : result.logBytes;
+  for (const auto &state : states)
+    bytes += state.getValue().second + state.getValue().log;
   return bytes;
 }

@@ -18,6 +18,8 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include "llvm/ADT/StringMap.h"
+
 namespace meshwright {
 
 /// How a kernel writes over a state.
@@ -73,9 +75,24 @@ struct StateResult {
 /// For each result of a planned function.
 std::vector<StateResult> getStateResults(mlir::func::FuncOp func);
 
-/// The memory that a session needs to leave the states as they are when a call of a planned
-/// function fails: second buffers and logs.
-int64_t getRecoveryBytes(mlir::func::FuncOp func);
+/// The memory that a session needs to leave the states as they are when a call fails. Entries
+/// share it: each state has at most one second buffer, and one log, which fits the largest entry.
+class RecoveryMemory {
+public:
+  /// Adds what a planned function needs.
+  void add(mlir::func::FuncOp planned);
+  /// Adds what other functions of the same program need.
+  void add(const RecoveryMemory &others);
+  int64_t getBytes() const;
+
+private:
+  struct OfState {
+    int64_t second = 0, log = 0;
+  };
+  void add(llvm::StringRef state, OfState needed);
+
+  llvm::StringMap<OfState> states;
+};
 
 } // namespace meshwright
 

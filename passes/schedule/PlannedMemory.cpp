@@ -49,7 +49,11 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
 
 Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.packing = getPackingBytes(planned);
-  memory.state += getRecoveryBytes(planned);
+  RecoveryMemory recovery;
+  for (auto func : planned->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    if (!func.isExternal())
+      recovery.add(func);
+  memory.state += recovery.getBytes();
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
     if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr) &&
@@ -83,41 +87,41 @@ void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, const Resident &
     func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
-/// The memory of a copy that is scheduled under the ceiling; none if that fails.
-static std::optional<Memory> plan(FunctionOpInterface function, int64_t ceiling,
-                                  PlannedMemory &refused) {
+/// Sets the memory of a copy that is scheduled under the ceiling. Returns false if that fails.
+static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &planned) {
   auto module = function->getParentOfType<ModuleOp>();
   if (!module)
-    return std::nullopt;
+    return false;
   IsolatedModule isolated(module);
   auto copy = isolated.get() ? isolated.get().lookupSymbol<func::FuncOp>(function.getName())
                              : func::FuncOp();
   if (!copy)
-    return std::nullopt;
+    return false;
   // Other functions are not asked about.
   for (auto other : llvm::make_early_inc_range(isolated.get().getOps<func::FuncOp>()))
     if (other != copy)
       other.erase();
   setCeiling(copy, ceiling, countResident(function));
   if (failed(isolated.run([](OpPassManager &pm) { buildSchedulePipeline(pm); }))) {
-    refused.refusal = isolated.getError();
+    planned.refusal = isolated.getError();
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
-      refused.needed = needed.getInt();
-    return std::nullopt;
+      planned.needed = needed.getInt();
+    return false;
   }
-  return withPlan(countMemory(function), copy);
+  planned.memory = withPlan(countMemory(function), copy);
+  planned.recovery.add(copy);
+  return true;
 }
 
 PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory planned;
-  if (auto memory = plan(function, ceiling, planned)) {
-    planned.memory = std::move(*memory);
+  if (plan(function, ceiling, planned))
     return planned;
-  }
   PlannedMemory again;
-  if (auto memory = ceiling ? plan(function, 0, again) : std::nullopt) {
-    planned.memory = std::move(*memory);
-    return planned;
+  if (ceiling && plan(function, 0, again)) {
+    again.refusal = std::move(planned.refusal);
+    again.needed = planned.needed;
+    return again;
   }
   planned.memory = countMemory(function);
   planned.refusal.clear();
@@ -134,4 +138,22 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
             .str();
   }
   return planned;
+}
+
+static bool writesState(FunctionOpInterface function) {
+  for (unsigned i = 0; i < function.getNumResults(); ++i)
+    if (function.getResultAttr(i, nn::NnDialect::kStateAttr))
+      return true;
+  return false;
+}
+
+Memory meshwright::planSessionMemory(FunctionOpInterface function) {
+  PlannedMemory planned = planMemory(function);
+  RecoveryMemory recovery = planned.recovery;
+  if (auto module = function->getParentOfType<ModuleOp>())
+    for (FunctionOpInterface entry : nn::getEntries(module))
+      if (entry != function && writesState(entry))
+        recovery.add(planMemory(entry).recovery);
+  planned.memory.state += recovery.getBytes() - planned.recovery.getBytes();
+  return planned.memory;
 }

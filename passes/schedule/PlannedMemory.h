@@ -13,6 +13,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_PLANNEDMEMORY_H
 #define MESHWRIGHT_PASSES_SCHEDULE_PLANNEDMEMORY_H
 
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Report/Report.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -23,6 +24,8 @@ namespace meshwright {
 
 struct PlannedMemory {
   Memory memory;
+  /// The part of `memory.state` with which calls of the function recover.
+  RecoveryMemory recovery;
   /// The error if no order keeps to the ceiling, and the least bytes that an order needs.
   /// Empty if an order fits.
   std::string refusal;
@@ -34,12 +37,17 @@ struct PlannedMemory {
 /// cannot be scheduled (it branches), all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
+/// The memory of a rank in a session that calls the function: `planMemory`, and the memory with
+/// which calls of the other entries recover.
+Memory planSessionMemory(mlir::FunctionOpInterface function);
+
 /// Notes on a function the ceiling that its schedule keeps to, of which other entries and commits
 /// take `resident`. Removes an earlier note if the ceiling is 0.
 void setCeiling(mlir::func::FuncOp func, int64_t ceiling, const Resident &resident);
 
 /// Adds to `counted`, the memory of the program before it was scheduled, the packing, the
-/// inputs and the arena of the planned program.
+/// inputs and the arena of the planned program, and the memory with which calls of the planned
+/// functions of its module recover.
 Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 
 /// Bytes that packed parameters (`rt.prepare`) take beyond the parameters themselves:

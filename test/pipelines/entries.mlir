@@ -6,7 +6,7 @@
 
 // Two entries over one set of weights and states. They have the same layouts in both, and the
 // schedule makes launches of both. Reports describe the default entry unless another one is named.
-// Weights and states count once, and also those of the other entry. The second buffers of `prefill` count, too.
+// Weights and states count once, and also those of the other entry. So do the second buffers, which entries share.
 
 // RT: nn.state @cache {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>
 // RT: nn.state @n {dist.sharding = #dist.sharding<@mesh, []>
@@ -22,7 +22,7 @@
 // RT-SAME: rt.arena
 
 // DECODE: "weights": 192
-// DECODE: "state": 32
+// DECODE: "state": 64
 // PREFILL: "weights": 192
 // PREFILL: "state": 64
 
