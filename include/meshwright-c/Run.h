@@ -84,6 +84,8 @@ typedef struct mw_run_options {
   const char *state;
   /* The folder to save the state to after the run, or null. */
   const char *save_state;
+  /* Calls that fail may leave the state unknown, and need no memory to undo what they wrote. */
+  int32_t no_recover;
 } mw_run_options;
 
 /* These return 0, or 1 after an error. */
@@ -118,8 +120,8 @@ const char *mw_program_report(mw_program *program, int32_t json);
 typedef struct mw_session mw_session;
 
 /* Starts a session of a program, with the weights that are loaded: they must stay as long as the
- * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target` and `state` count.
- * Returns null after an error. */
+ * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target`, `state` and
+ * `no_recover` count. Returns null after an error. */
 mw_session *mw_program_start(mw_program *program, const mw_run_options *options);
 /* The same of a bundle. `target` must be null. */
 mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_say say,
@@ -138,7 +140,7 @@ const mw_port *mw_session_port(const mw_session *session, int64_t entry, int32_t
 /* These return 0, or 1 after an error. */
 
 /* Runs an entry on all ranks. Its writes of state are committed if it succeeds on all ranks;
- * otherwise the state stays as it was. */
+ * otherwise the state stays as it was, unless the session does not recover. */
 int32_t mw_session_run(mw_session *session, int64_t entry, const mw_tensor *inputs,
                        void *const *outputs, int32_t check_finite);
 /* Copies the global tensors of all states to `arrays`, in the order of the ports. */

@@ -215,6 +215,8 @@ struct RunOptions {
   std::string state;
   /// A folder to save the state to after the run; empty for none.
   std::string saveState;
+  /// As in `SessionOptions`. No state is saved after a run that fails.
+  bool recover = true;
 };
 
 /// Options of a session. Members as in `RunOptions`.

@@ -73,6 +73,7 @@ SessionOptions meshwright::toSessionOptions(const mw_run_options &options) {
     settings.target = options.target;
   if (options.state)
     settings.state = options.state;
+  settings.recover = options.no_recover == 0;
   return settings;
 }
 

@@ -445,6 +445,7 @@ LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray
   settings.traceFile = options.trace;
   settings.measure = options.measure;
   session.restart();
+  session.setRecovery(options.recover);
   std::string error;
   if (!options.state.empty() && !session.load(options.state, error)) {
     diagnostics.push_back(makeError(error));

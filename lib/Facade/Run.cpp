@@ -233,6 +233,7 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
     settings.state = options->state;
   if (options->save_state)
     settings.saveState = options->save_state;
+  settings.recover = options->no_recover == 0;
   if (options->backend)
     settings.backend = options->backend;
   settings.threadsPerRank = options->threads_per_rank;

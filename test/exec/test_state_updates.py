@@ -127,6 +127,26 @@ def test_repetitions(folder, tmp_path):
     assert_state(load_file(tmp_path / "s" / "state.safetensors"), follow(START, *call(2)))
 
 
+@pytest.mark.parametrize("from_bundle", [False, True])
+def test_shell_without_recovery(folder, tmp_path, from_bundle):
+    names = ["i", "again", "x", "late"]
+    model = [folder / "m.mlir", f"--weights={folder}/w.safetensors", "--parallelize=mesh=tp=2"]
+    if from_bundle:
+        mw.load(folder / "m.mlir", folder / "w.safetensors").parallelize(mesh={"tp": 2}).compile(tmp_path / "b")
+        model = [tmp_path / "b"]
+    run = [*model, "--no-recover", f"--inputs={tmp_path}/in.safetensors", f"--save-state={tmp_path}/s"]
+    save_file(dict(zip(names, call(2), strict=True)), tmp_path / "in.safetensors")
+    done = launch(*run)
+    assert done.returncode == 0, done.stderr
+    want = follow(START, *call(2))
+    assert_state(load_file(tmp_path / "s" / "state.safetensors"), want)
+    # A run that fails saves nothing.
+    save_file(dict(zip(names, call(3, late=5), strict=True)), tmp_path / "in.safetensors")
+    done = launch(*run, f"--state={tmp_path}/s")
+    assert done.returncode == 1 and "out of range" in done.stderr, done.stderr
+    assert_state(load_file(tmp_path / "s" / "state.safetensors"), want)
+
+
 def test_memory_of_recovery(folder):
     """The report counts logs and second buffers."""
     plan = mw.load(folder / "m.mlir", folder / "w.safetensors").parallelize(mesh={"tp": 1})

@@ -26,6 +26,7 @@ public:
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
              const Options &options) override {
     std::string error;
+    session->setRecovery(options.recover);
     bool isFine = (options.state.empty() || session->load(options.state, error)) &&
                   session->run(entry, inputs, outputs, options.running, error) &&
                   (options.saveState.empty() || session->save(options.saveState, error));

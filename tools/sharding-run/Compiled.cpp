@@ -114,6 +114,7 @@ public:
     mw_run_options running = {};
     running.state = given.state.empty() ? nullptr : given.state.c_str();
     running.save_state = given.saveState.empty() ? nullptr : given.saveState.c_str();
+    running.no_recover = !given.recover;
     running.backend = backend.c_str();
     running.target = target.empty() ? nullptr : target.c_str();
     running.threads_per_rank = options.threadsPerRank;

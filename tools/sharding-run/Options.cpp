@@ -33,6 +33,8 @@ const char *const usage =
     "  --state=DIR           start from the state that --save-state wrote, or session.save\n"
     "                        in Python; the plan may be another one\n"
     "  --save-state=DIR      write the state after the run; DIR may be that of --state\n"
+    "  --no-recover          write over the state in place, without the memory to undo it;\n"
+    "                        a run that fails saves no state in any case\n"
     "  --inputs=FILE         inputs by name (safetensors)\n"
     "  --random-inputs=SEED  inputs at random instead\n"
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
@@ -200,6 +202,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.report = "-";
     } else if (std::strcmp(argument, "--check-finite") == 0) {
       options.running.checkFinite = true;
+    } else if (std::strcmp(argument, "--no-recover") == 0) {
+      options.recover = false;
     } else if (std::strcmp(argument, "--verify-weights") == 0) {
       options.verifyWeights = true;
     } else if (std::strcmp(argument, "--check") == 0) {
