@@ -6,7 +6,8 @@
 # Meshwright: apt packages (as root or by sudo), and Python packages, into the
 # active virtual environment or else into .venv. Does nothing if all are there.
 #
-#   scripts/setup.sh [--sanitizers]   also the packages for the presets asan and tsan
+#   scripts/setup.sh --sanitizers   also the packages for the presets asan and tsan
+#   scripts/setup.sh --gpu          also NVIDIA's headers, NCCL and cuBLASLt, for tests (650 MB)
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -14,10 +15,12 @@ packages=(build-essential cmake ninja-build ccache
   "libmlir-$LLVM_MAJOR-dev" "mlir-$LLVM_MAJOR-tools" "llvm-$LLVM_MAJOR-dev"
   "llvm-$LLVM_MAJOR-tools" "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR"
   libdnnl-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev openmpi-bin)
+gpu=0
 for option in "$@"; do
   case $option in
     --sanitizers) packages+=("libclang-rt-$LLVM_MAJOR-dev") ;;
-    *) echo "usage: scripts/setup.sh [--sanitizers]" >&2; exit 2 ;;
+    --gpu) gpu=1 ;;
+    *) echo "usage: scripts/setup.sh [--sanitizers] [--gpu]" >&2; exit 2 ;;
   esac
 done
 
@@ -74,6 +77,11 @@ sys.exit(m.version("torch").split("+")[0] != "2.13.0")' 2>/dev/null ||
     "$PYTHON" -m pip install -q "$PYTHON_TORCH"
   "$PYTHON" -m pip install -q "${PYTHON_PACKAGES[@]}"
   python_has_packages "$PYTHON" || die "$PYTHON still lacks packages; it must be Python 3.11 or 3.12"
+fi
+if ((gpu)) && ! python_has_gpu_packages "$PYTHON"; then
+  say "installing ${GPU_PACKAGES[*]}"
+  "$PYTHON" -m pip install -q --no-deps "${GPU_PACKAGES[@]}"
+  python_has_gpu_packages "$PYTHON" || die "$PYTHON still lacks NVIDIA's headers and libraries"
 fi
 # Makes the tests faster; scripts/test.sh works without it.
 "$PYTHON" -c 'import xdist' 2>/dev/null ||

@@ -5,7 +5,7 @@
 # Set-up, build and all tests, quick ones first, with a summary at the end.
 #
 #   scripts/test.sh                    everything
-#   scripts/test.sh STAGE...           some of: checks lit python lit-slow python-slow wheel recipes
+#   scripts/test.sh STAGE...           some of: checks lit python gpu lit-slow python-slow wheel recipes
 #   scripts/test.sh --fast             the stages that are not slow
 #   scripts/test.sh --preset=asan      with another preset; lit and unit tests only
 #   scripts/test.sh --no-setup         installs nothing
@@ -23,14 +23,14 @@ for option in "$@"; do
     --preset=*) preset=${option#*=} ;;
     --no-setup) setup=0 ;;
     --filter=*) filter=${option#*=} ;;
-    checks | lit | lit-slow | python | python-slow | wheel | recipes) stages+=("$option") ;;
+    checks | gpu | lit | lit-slow | python | python-slow | wheel | recipes) stages+=("$option") ;;
     *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
 instrumented=0
 [[ $preset == asan || $preset == tsan ]] && instrumented=1
 if ((${#stages[@]} == 0)); then
-  stages=(checks lit python lit-slow python-slow wheel recipes)
+  stages=(checks lit python gpu lit-slow python-slow wheel recipes)
   # An interpreter that is not instrumented cannot load a library that is.
   ((instrumented)) && stages=(lit lit-slow)
 fi
@@ -45,6 +45,11 @@ find_python
 
 say "build ($preset)"
 build_started=$SECONDS
+# A tree that was configured before `scripts/setup.sh --gpu` lacks the stand-ins that need its headers.
+if [[ $preset == release && " ${stages[*]} " == *" gpu "* && -f $BUILD/build.ninja &&
+  ! -f $BUILD/fakegpu/libnccl.so.2 ]] && python_has_gpu_packages "$PYTHON"; then
+  cmake "$BUILD" >"$BUILD/configure.log" 2>&1 || { cat "$BUILD/configure.log" >&2; die "configuration failed"; }
+fi
 build_with "$preset" all meshwright-test-depends
 build_seconds=$((SECONDS - build_started))
 [[ $preset == release ]] || BUILD=$BUILD-$preset
@@ -101,6 +106,14 @@ from meshwright import _core
 print("1 passed: the installed package is imported")
 PY
 }
+# Tests that need NVIDIA's headers or libraries.
+gpu_stage() {
+  if ! python_has_gpu_packages "$PYTHON"; then
+    echo "0 passed: left out, NVIDIA's headers and libraries are missing (scripts/setup.sh --gpu)"
+    return 0
+  fi
+  pytest_stage -m gpu
+}
 checks_stage() {
   local status=0
   "$PYTHON" scripts/check_dependencies.py || status=1
@@ -116,10 +129,11 @@ for stage in "${stages[@]}"; do
     checks) run checks checks_stage ;;
     lit) run lit lit_stage quick ;;
     lit-slow) run lit-slow lit_stage slow ;;
-    python) run python pytest_stage -m "not slow" ;;
+    python) run python pytest_stage -m "not slow and not gpu" ;;
+    gpu) run gpu gpu_stage ;;
     wheel) run wheel wheel_stage ;;
     recipes) run recipes "$PYTHON" scripts/check_recipes.py ;;
-    python-slow) run python-slow pytest_stage -m slow ;;
+    python-slow) run python-slow pytest_stage -m "slow and not gpu" ;;
   esac
 done
 

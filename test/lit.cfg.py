@@ -48,8 +48,16 @@ if config.enable_python:
 backend = os.path.join(config.meshwright_build_dir, "lib", "libMeshwrightBackend_mpi.so")
 if os.path.exists(backend) and shutil.which("mpirun"):
     config.available_features.add("mpi")
+# gpu: a device, or the stand-in for its driver, which %{gpu} puts first on the library path.
+# gpu-device: a device.
+fakegpu = os.path.join(config.meshwright_build_dir, "fakegpu")
+library_path = os.environ.get("LD_LIBRARY_PATH", "")
 if os.path.exists("/dev/nvidia0"):
+    config.available_features |= {"gpu", "gpu-device"}
+elif os.path.exists(os.path.join(fakegpu, "libcuda.so.1")):
     config.available_features.add("gpu")
+    library_path = os.pathsep.join(p for p in [fakegpu, library_path] if p)
+config.substitutions.append(("%{gpu}", f"env LD_LIBRARY_PATH={library_path}"))
 if config.sanitizer:
     # A stock mlir-opt cannot load an instrumented library.
     config.available_features.add("sanitizer")
