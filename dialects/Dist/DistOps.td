@@ -229,16 +229,21 @@ def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind> {
 
 def Dist_PartialOp : Dist_CollectiveOp<Dist_PartialKind> {
   let communicates = 0;
-  let summary = "makes a replicated value a partial sum: zero on all ranks but the group's first";
+  let summary = "makes a replicated value an unreduced one";
   let description = [{
     Layout: replicated over `axes` -> unreduced over them. Moves nothing.
 
+    A partial sum is zero on all ranks but the group's first. The parts of a maximum
+    (`max`) are the value itself, on all ranks.
+
     ```mlir
     %1 = dist.partial %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %2 = dist.partial max %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
     ```
   }];
-  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes);
-  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
+                       UnitAttr:$is_maximum);
+  let assemblyFormat = "(`max` $is_maximum^)? $inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
 }
 
 def Dist_PadOp : Dist_Op<"pad", [Pure, Dist_MovesOnly, Dist_TouchesPadding]> {

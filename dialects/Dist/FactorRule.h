@@ -71,6 +71,9 @@ struct FactorRule {
   /// addition is, all of them have to be unreduced over the same axes instead.
   mlir::SmallVector<int, 2> linearOperands;
   bool jointlyLinear = false;
+  /// Operands of which the op may take parts of a maximum: the maximum of its results for all
+  /// parts is its result for the maxima. Each of them may be such parts, or reduced.
+  mlir::SmallVector<int, 2> maximumOperands;
 
   int addFactor(int64_t size, FactorKind kind = FactorKind::Parallel) {
     factors.push_back({kind, size, {}});

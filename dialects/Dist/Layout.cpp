@@ -457,9 +457,9 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
     os << ')';
   });
   os << ']';
-  if (layout.isUnreduced()) {
-    os << " unreduced " << toString(layout.unreduced, mesh);
-  }
+  if (layout.isUnreduced())
+    os << (layout.reduction == ReductionKind::Max ? " unreduced max " : " unreduced ")
+       << toString(layout.unreduced, mesh);
   if (layout.keys.isPart()) {
     os << " over key chunks " << toString(layout.keys.merged) << " of "
        << toString(layout.keys.axes, mesh);

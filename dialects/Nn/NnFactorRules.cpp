@@ -57,7 +57,18 @@ FactorRule NegOp::getFactorRule() { return withLinear(getElementwiseRule(*this),
 FactorRule AddOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
 FactorRule SubOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
 FactorRule MulOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}); }
-FactorRule SelectOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {1, 2}, true); }
+
+FactorRule SelectOp::getFactorRule() {
+  FactorRule rule = withLinear(getElementwiseRule(*this), {1, 2}, true);
+  rule.maximumOperands = {1, 2};
+  return rule;
+}
+
+FactorRule MaximumOp::getFactorRule() {
+  FactorRule rule = getElementwiseRule(*this);
+  rule.maximumOperands = {0, 1};
+  return rule;
+}
 
 FactorRule DivOp::getFactorRule() {
   // Division of integers rounds, so the quotients of partial sums do not add up.

@@ -129,7 +129,7 @@ def Nn_DivOp : Nn_Binary<"div", "x / y; for integers rounded toward minus infini
                          Nn_NumberTensor, [], ["getFactorRule"]>;
 def Nn_RemOp : Nn_Binary<"rem", "x - y * floor(x / y)", Nn_NumberTensor>;
 def Nn_PowOp : Nn_Binary<"pow", "x to the power y", Nn_FloatTensor>;
-def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
+def Nn_MaximumOp : Nn_Binary<"maximum", "the larger", Nn_NumberTensor, [Commutative, Dist_Cheap], ["getFactorRule"]>;
 def Nn_MinimumOp : Nn_Binary<"minimum", "the smaller", Nn_NumberTensor, [Commutative, Dist_Cheap]>;
 def Nn_AndOp : Nn_Binary<"and", "bitwise and", Nn_BitTensor, [Commutative, Dist_Cheap]>;
 def Nn_OrOp : Nn_Binary<"or", "bitwise or", Nn_BitTensor, [Commutative, Dist_Cheap]>;

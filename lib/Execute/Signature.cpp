@@ -29,7 +29,7 @@ public:
   FailureOr<rt::EntryDescription> read();
 
 private:
-  LogicalResult readValue(Type type, DictionaryAttr attrs, const Twine &what, bool isOutput,
+  LogicalResult readValue(Type type, DictionaryAttr attrs, const Twine &what,
                           rt::ProgramValue &value);
   LogicalResult readRanks();
   LogicalResult readArgument(unsigned index, rt::EntryDescription &entry);
@@ -70,8 +70,16 @@ static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAtt
   return result;
 }
 
+static void setLayout(rt::ProgramValue &value, const dist::Layout &layout, dist::MeshAttr mesh) {
+  value.sharding = dist::toString(layout, mesh);
+  value.layout = convertLayout(layout, mesh);
+  value.unreduced = convertAxes(layout.unreduced, mesh);
+  bool isMaximum = layout.isUnreduced() && layout.reduction == dist::ReductionKind::Max;
+  value.reduction = isMaximum ? MW_RT_MAX : MW_RT_SUM;
+}
+
 LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const Twine &what,
-                                         bool isOutput, rt::ProgramValue &value) {
+                                         rt::ProgramValue &value) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
     return emitError(main.getLoc())
@@ -98,16 +106,12 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
                       [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
-  // An argument that is a partial sum: the whole value on one rank is as good as parts on all.
-  if (layout->isUnreduced() && !isOutput && layout->reduction == dist::ReductionKind::Sum)
-    value.unreduced = convertAxes(layout->unreduced, mesh);
-  else if (layout->isUnreduced())
+  if (layout->isUnreduced() && value.type == rt::DType::I1)
     return emitError(main.getLoc())
            << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
-           << ": results must be reduced, and arguments reduced or partial sums";
+           << " and of type " << type << ": expected numbers, which have sums and maxima";
   value.shape = globalType.getShape();
-  value.sharding = dist::toString(*layout, mesh);
-  value.layout = convertLayout(*layout, mesh);
+  setLayout(value, *layout, mesh);
   if (value.layout.getLocalShape() != value.localShape ||
       value.layout.getGlobalShape() != value.shape)
     return emitError(main.getLoc()) << what << " has a layout that does not fit its types";
@@ -203,7 +207,7 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
   rt::ProgramValue value;
   value.name = (input ? input : parameter ? parameter : state).str();
   if (failed(readValue(main.getArgument(index).getType(), attrs, "argument '" + value.name + "'",
-                       /*isOutput=*/false, value)))
+                       value)))
     return failure();
   if (input) {
     value.indexBound = getIndexBound(main.getArgument(index));
@@ -232,8 +236,7 @@ LogicalResult SignatureReader::readResult(unsigned index, rt::EntryDescription &
   value.name = state  ? state.str()
                : name ? name.str()
                       : "output_" + std::to_string(index);
-  if (failed(readValue(main.getResultTypes()[index], attrs, "result '" + value.name + "'",
-                       /*isOutput=*/!state, value)))
+  if (failed(readValue(main.getResultTypes()[index], attrs, "result '" + value.name + "'", value)))
     return failure();
   if (!state) {
     if (!entry.stateResults.empty())
@@ -320,10 +323,8 @@ LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
       dist::getLayout(sharding, mesh, value.shape, [&] { return op.emitOpError(); });
   if (failed(layout))
     return failure();
-  value.sharding = dist::toString(*layout, mesh);
-  value.layout = convertLayout(*layout, mesh);
+  setLayout(value, *layout, mesh);
   value.localShape = value.layout.getLocalShape();
-  value.unreduced = convertAxes(layout->unreduced, mesh);
   return success();
 }
 

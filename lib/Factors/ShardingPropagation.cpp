@@ -176,10 +176,6 @@ LogicalResult ShardingPropagation::addShared(const FactorAnalysis &factors, Mesh
       return failure();
     sharedIndices.push_back(states.size());
     auto attr = *stated ? dyn_cast<ShardingAttr>((*stated)->attr) : ShardingAttr();
-    if (value.isState && attr && !attr.getUnreduced().empty())
-      return LogicalResult(emitError((*stated)->place)
-                           << value.describe() << " has the sharding " << attr
-                           << ": expected a state that is no partial sum");
     if (failed(addValue(value.getFirst(), attr, Parameters, factors, mesh)))
       return failure();
     // The value that a function writes has a sharding of its own.

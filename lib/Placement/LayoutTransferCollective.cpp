@@ -189,7 +189,7 @@ private:
   LogicalResult expectReplicated(const Layout &layout, unsigned i, StringRef what);
   LogicalResult redistribute(RedistributeOp op, Layout &layout, unsigned i);
   LogicalResult slice(SliceOp op, Layout &layout, unsigned i);
-  LogicalResult makePartial(Layout &layout, unsigned i);
+  LogicalResult makePartial(Layout &layout, unsigned i, bool isMaximum);
   LogicalResult permute(PermuteOp op, Layout &layout, unsigned i);
   LogicalResult move(CollectiveOpInterface op, Layout &layout, unsigned i);
   LogicalResult reorder(ReorderOp op, Layout &layout);
@@ -447,12 +447,16 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
 // Orders
 //===----------------------------------------------------------------------===//
 
-LogicalResult CollectiveTransfer::makePartial(Layout &layout, unsigned i) {
-  if (failed(expectReplicated(layout, i, "makes a partial sum of")))
+LogicalResult CollectiveTransfer::makePartial(Layout &layout, unsigned i, bool isMaximum) {
+  ReductionKind kind = isMaximum ? ReductionKind::Max : ReductionKind::Sum;
+  if (failed(expectReplicated(layout, i,
+                              isMaximum ? "makes a partial maximum of" : "makes a partial sum of")))
     return failure();
-  if (layout.isUnreduced() && layout.reduction != ReductionKind::Sum)
-    return report(context, "makes a partial sum of a maximum", i);
-  layout.reduction = ReductionKind::Sum;
+  if (layout.isUnreduced() && layout.reduction != kind)
+    return report(context,
+                  "makes a partial " + Twine(isMaximum ? "maximum of a sum" : "sum of a maximum"),
+                  i);
+  layout.reduction = kind;
   layout.unreduced.append(axes.begin(), axes.end());
   return success();
 }
@@ -552,7 +556,7 @@ LogicalResult CollectiveTransfer::move(CollectiveOpInterface op, Layout &layout,
   case CollectiveKind::Slice:
     return slice(cast<SliceOp>(*op), layout, i);
   case CollectiveKind::Partial:
-    return makePartial(layout, i);
+    return makePartial(layout, i, cast<PartialOp>(*op).getIsMaximum());
   }
   llvm_unreachable("unknown collective");
 }

@@ -331,6 +331,8 @@ LogicalResult RuleTransfer::checkUnreduced() {
                   source);
   ReductionKind reduction = operands[source]->reduction;
   reductions.assign(reductions.size(), reduction);
+  if (reduction == ReductionKind::Max && llvm::is_contained(rule.maximumOperands, source))
+    return checkMaximum(source);
   if (!llvm::is_contained(rule.linearOperands, source)) {
     if (hasBias(op))
       return report(context,
@@ -374,6 +376,23 @@ LogicalResult RuleTransfer::checkUnreduced() {
       return report(context,
                     "operand " + Twine(i) + " differs between the ranks of " + axes +
                         ", over which operand " + Twine(source) + " is unreduced",
+                    i);
+  }
+  return success();
+}
+
+/// Checks the other operands of an op that reads parts of a maximum: each is such parts over the
+/// same axes, or equal on the ranks of these axes.
+LogicalResult RuleTransfer::checkMaximum(int source) {
+  for (auto [i, layout] : llvm::enumerate(operands)) {
+    if (layout->unreduced == unreduced && layout->reduction == ReductionKind::Max &&
+        llvm::is_contained(rule.maximumOperands, i))
+      continue;
+    if (layout->isUnreduced() || layout->uses(unreduced))
+      return report(context,
+                    "operand " + Twine(i) + " differs between the ranks of " +
+                        toString(unreduced, mesh) + ", over which operand " + Twine(source) +
+                        " is a maximum that is not yet taken",
                     i);
   }
   return success();

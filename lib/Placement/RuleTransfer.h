@@ -27,7 +27,8 @@ dist::PositionsOp getPositions(mlir::Value positions);
 /// 2. `checkAxes`: no axis shards two factors, and no factor that the op reads whole is
 ///    sharded. Axes of contracted factors become unreduced axes of the results.
 /// 3. `checkEmbedding`, `checkOrder`: ops that count elements find them where they expect.
-/// 4. `checkUnreduced`: unreduced operands pass only through linear ops.
+/// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
+///    ops that keep order.
 /// 5. `coverKeys`, `mergeKeys`: attention over a part of the keys.
 /// 6. `derivePadding`: the op reads no arbitrary padding, and the padding of its results.
 class RuleTransfer {
@@ -64,6 +65,7 @@ private:
   /// Joins two parts of one attention to a larger part.
   mlir::LogicalResult mergeKeys(nn::MergeAttentionOp merge);
   mlir::LogicalResult checkUnreduced();
+  mlir::LogicalResult checkMaximum(int source);
   /// Returns true if the op contracts a factor along which all elements are equal.
   bool contractsUniform() const;
   /// How the parts of the first result combine that the factors which the op contracts leave.

@@ -251,7 +251,7 @@ static LogicalResult appendMoved(Operation *op, Descriptor &descriptor, int64_t 
 /// them, else on the one that gains them; `toDim` stands beside it, and `sources` behind
 /// the tensors.
 static FailureOr<Step> getMove(dist::CollectiveOpInterface op, int64_t kind, int64_t toDim = 0,
-                               ArrayRef<int64_t> sources = {}) {
+                               ArrayRef<int64_t> sources = {}, bool isMaximum = false) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
@@ -259,7 +259,7 @@ static FailureOr<Step> getMove(dist::CollectiveOpInterface op, int64_t kind, int
   step.passing = Step::TwoArrays;
   step.inputs.assign(op->operand_begin(), op->operand_end());
   Descriptor &descriptor = step.descriptor;
-  bool isMax = op.getReduction() == dist::ReductionKind::Max;
+  bool isMax = isMaximum || op.getReduction() == dist::ReductionKind::Max;
   descriptor = {kind, isMax ? MW_RT_MAX : MW_RT_SUM};
   if (failed(appendAxes(op, descriptor, op.getGroupAxes(*mesh), *mesh)))
     return failure();
@@ -491,7 +491,8 @@ static FailureOr<Step> getCollective(dist::CollectiveOpInterface op) {
   case dist::CollectiveKind::Slice:
     return getMove(op, MW_RT_SLICE, cast<dist::SliceOp>(*op).getShift());
   case dist::CollectiveKind::Partial:
-    return getMove(op, MW_RT_PARTIAL);
+    return getMove(op, MW_RT_PARTIAL, /*toDim=*/0, /*sources=*/{},
+                   cast<dist::PartialOp>(*op).getIsMaximum());
   }
   llvm_unreachable("unknown collective");
 }

@@ -187,7 +187,7 @@ void Search::slice() {
 
 void Search::makePartial() {
   // It can only help if the target is unreduced.
-  if (problem.target.unreduced.empty() || problem.reduction != ReductionKind::Sum)
+  if (problem.target.unreduced.empty())
     return;
   for (uint8_t part : lists.free) {
     Node next = node;

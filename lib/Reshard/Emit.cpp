@@ -276,7 +276,9 @@ Value Emitter::write(const ReshardStep &step, Value value) {
     return dist::SliceOp::create(builder, location, results, value, axes, dims(step.to))
         .getResult(0);
   case CollectiveKind::Partial:
-    return PartialOp::create(builder, location, results, value, axes).getResult(0);
+    return PartialOp::create(builder, location, results, value, axes,
+                             plan.reduction == ReductionKind::Max)
+        .getResult(0);
   }
   return value;
 }

@@ -221,9 +221,13 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
+    Unreduced sum{unreduced, getReduction(opFactors.rule, i)};
+    const Unreduced &demand = partitioner.getState(value).unreduced;
     auto plan = partitioner.resharder.plan(
-        partitioner.getLayout(value, natural, unreduced, getReduction(opFactors.rule, i)),
-        partitioner.getLayout(value, target), getElementTypeOrSelf(value.getType()));
+        partitioner.getLayout(value, natural, sum),
+        partitioner.getLayout(value, target,
+                              demand.reduction == sum.reduction ? demand : Unreduced()),
+        getElementTypeOrSelf(value.getType()));
     if (failed(plan))
       return std::nullopt;
     cost = cost + (*plan)->cost;

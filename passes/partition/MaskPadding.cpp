@@ -85,8 +85,8 @@ const Layout *Partitioner::derive(Value local) {
   if (derived.empty())
     for (auto [arg, argType] : llvm::zip_equal(block->getArguments(), func.getArgumentTypes())) {
       unsigned i = arg.getArgNumber();
-      const Local &own = getState(func.getArgument(i)).local;
-      Layout layout = getLayout(func.getArgument(i), own.sharding);
+      const State &own = getState(func.getArgument(i));
+      Layout layout = getLayout(func.getArgument(i), own.target, own.unreduced);
       describeArgument(layout, func.getArgAttrDict(i), arg.getType());
       derived[arg].push_back(memo.intern(layout));
     }

@@ -7,6 +7,7 @@
 //
 // A partial sum whose only use adds it to other values is not reduced where it is
 // computed. Partial sums are added to each other first, and share one reduction.
+// A use that asks for an unreduced value takes the partial sum itself.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,15 +30,34 @@ static bool passesPartial(Operation *op) {
   return isa<nn::MulOp>(op);
 }
 
+Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
+  if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner()))
+    return isCrossing(constrain) ? Unreduced() : getState(constrain.getResult()).unreduced;
+  if (isa<func::ReturnOp>(use.getOwner()))
+    return resultTargets[use.getOperandNumber()].unreduced;
+  return {};
+}
+
 bool Partitioner::canWait(Value value, ReductionKind reduction) const {
+  // A use that reads the value unreduced takes it before its reduction.
   if (!value.hasOneUse())
-    return false;
+    return llvm::any_of(value.getUses(), [&](OpOperand &use) {
+      Unreduced demand = getDemand(use);
+      return !demand.empty() && demand.reduction == reduction;
+    });
   Operation *user = *value.getUsers().begin();
   // A constraint and the return get their layout from the partial sum in one step.
   if (auto constrain = dyn_cast<ConstrainOp>(user))
     return !isCrossing(constrain);
   if (isa<func::ReturnOp>(user))
     return true;
+  // A running maximum stays unreduced if a user of its new value asks for that.
+  if (reduction == ReductionKind::Max && isa<nn::MaximumOp>(user) &&
+      user->getResult(0).getType() == value.getType())
+    return llvm::any_of(user->getResult(0).getUses(), [&](OpOperand &use) {
+      Unreduced demand = getDemand(use);
+      return !demand.empty() && demand.reduction == reduction;
+    });
   // Only movements keep a maximum.
   if (reduction == ReductionKind::Max && !user->hasTrait<Reindexes>())
     return false;
@@ -53,18 +73,50 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   return canWait(user->getResult(0), reduction);
 }
 
+/// The form of a value that one use reads, unreduced over some axes. It comes from the partial
+/// form of the value, if there is one, so that only the other axes are reduced.
+FailureOr<Value> Partitioner::useUnreduced(Value value, const ValueSharding &sharding,
+                                           Location loc, const Unreduced &unreduced) {
+  State &state = getState(value);
+  Operation *op = value.getDefiningOp();
+  if (op && op->getNumOperands() == 0) {
+    auto made = generate(op, sharding);
+    if (failed(made))
+      return failure();
+    return reshard(value, {*made, sharding, {}}, sharding, loc, unreduced);
+  }
+  bool isSum = unreduced.reduction == ReductionKind::Sum;
+  if (!state.isDeferred || (!state.rest.empty() && !isSum)) {
+    if (state.isDeferred && failed(materialize(value)))
+      return failure();
+    bool hasPart = state.partial && state.partial->unreduced.reduction == unreduced.reduction;
+    return reshard(value, hasPart ? *state.partial : state.local, sharding, loc, unreduced);
+  }
+  auto sum = reshard(value, state.local, sharding, value.getLoc(), unreduced);
+  if (failed(sum))
+    return failure();
+  Value total = *sum;
+  for (Value other : SmallVector<Value, 2>(state.rest)) {
+    auto term = useUnreduced(other, projectBroadcast(other, value, sharding), loc, unreduced);
+    if (failed(term))
+      return failure();
+    total = nn::AddOp::create(builder, value.getLoc(), total.getType(), total, *term);
+  }
+  return total;
+}
+
 /// Turns a partial sum over some of `axes` into one over all of them. The new part is zero on
 /// all ranks but the first along the other axes. This moves no data, and lets two sums share
 /// a reduction.
 void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) {
-  auto missing = subtract(axes, local.unreduced);
+  auto missing = subtract(axes, local.unreduced.axes);
   if (!missing || missing->empty() || anyOverlap(local.sharding.getAxes(), *missing))
     return;
   local.value =
       PartialOp::create(builder, loc, TypeRange{local.value.getType()}, ValueRange{local.value},
                         getAxesAttr(builder.getContext(), *missing, mesh))
           ->getResult(0);
-  local.unreduced.assign(axes.begin(), axes.end());
+  local.unreduced.axes.assign(axes.begin(), axes.end());
 }
 
 /// Handles an addition with a partial sum among its operands. Adds partial sums to each
@@ -75,7 +127,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   SmallVector<Value, 2> partials, others;
   for (Value operand : op.getOperands()) {
     State &state = getState(operand);
-    if (state.isDeferred && state.local.reduction == ReductionKind::Sum &&
+    if (state.isDeferred && state.local.unreduced.reduction == ReductionKind::Sum &&
         operand.getType() == result.getType())
       partials.push_back(operand);
     else
@@ -88,9 +140,9 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   if (partials.size() == 2 && partials[0] != partials[1]) {
     const State &second = getState(partials[1]);
     Local other = second.local;
-    widenPartial(sum, other.unreduced, op.getLoc());
-    widenPartial(other, sum.unreduced, op.getLoc());
-    if (other.unreduced == sum.unreduced && other.sharding == sum.sharding) {
+    widenPartial(sum, other.unreduced.axes, op.getLoc());
+    widenPartial(other, sum.unreduced.axes, op.getLoc());
+    if (other.unreduced.axes == sum.unreduced.axes && other.sharding == sum.sharding) {
       sum.value =
           nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, other.value);
       rest.append(second.rest.begin(), second.rest.end());
@@ -101,8 +153,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
   // A broadcast partial sum (of positions, for example) joins if its layout fits.
   for (Value &other : others) {
     State &state = getState(other);
-    if (!state.isDeferred || state.local.unreduced != sum.unreduced ||
-        state.local.reduction != sum.reduction || !state.rest.empty() ||
+    if (!state.isDeferred || state.local.unreduced.axes != sum.unreduced.axes ||
+        state.local.unreduced.reduction != ReductionKind::Sum || !state.rest.empty() ||
         !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
       continue;
     sum.value =
@@ -113,6 +165,37 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
     if (other)
       rest.push_back(other);
   if (failed(define(result, std::move(sum), std::move(rest))))
+    return failure();
+  return true;
+}
+
+/// Handles the larger of two values of which one or both are parts of a maximum: the parts of the
+/// result are the larger ones of their parts. Returns false if no operand is such parts.
+FailureOr<bool> Partitioner::joinMaximum(nn::MaximumOp op) {
+  Value result = op.getResult();
+  auto isPart = [&](Value operand) {
+    const State &state = getState(operand);
+    return state.isDeferred && state.local.unreduced.reduction == ReductionKind::Max &&
+           operand.getType() == result.getType();
+  };
+  bool isLhs = isPart(op.getLhs());
+  if (!isLhs && !isPart(op.getRhs()))
+    return false;
+  Local largest = getState(isLhs ? op.getLhs() : op.getRhs()).local;
+  Value other = isLhs ? op.getRhs() : op.getLhs();
+  Value term;
+  if (isPart(other) && getState(other).local.unreduced.axes == largest.unreduced.axes &&
+      getState(other).local.sharding == largest.sharding) {
+    term = getState(other).local.value;
+  } else {
+    auto reduced = use(other, projectBroadcast(other, result, largest.sharding), op.getLoc());
+    if (failed(reduced))
+      return failure();
+    term = *reduced;
+  }
+  Value operands[] = {largest.value, term};
+  largest.value = emit(op, operands, largest.value.getType())->getResult(0);
+  if (failed(define(result, std::move(largest))))
     return failure();
   return true;
 }
@@ -129,7 +212,8 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
     if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
       which = i;
   }
-  if (which < 0 || !canWait(op->getOperand(which), getState(op->getOperand(which)).local.reduction))
+  if (which < 0 || !canWait(op->getOperand(which),
+                            getState(op->getOperand(which)).local.unreduced.reduction))
     return false;
   // The op computes in the layout of its operand.
   Local from = getState(op->getOperand(which)).local;
@@ -162,7 +246,7 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   Value result = op->getResult(0);
   ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
   Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
-  if (failed(define(result, {local, sharding, from.unreduced, from.reduction})))
+  if (failed(define(result, {local, sharding, from.unreduced})))
     return failure();
   return true;
 }

@@ -23,19 +23,21 @@ using namespace meshwright::dist;
 // Layouts
 //===----------------------------------------------------------------------===//
 
-/// The axes over which an attribute declares a value a partial sum.
-FailureOr<AxisList>
-Partitioner::readUnreduced(ShardingAttr attr,
+/// The axes over which an attribute declares a value unreduced.
+FailureOr<Partitioner::Unreduced>
+Partitioner::readUnreduced(ShardingAttr attr, Type type,
                            function_ref<InFlightDiagnostic()> emitError) const {
-  AxisList axes;
+  Unreduced unreduced;
   for (AxisRefAttr axis : attr.getUnreduced())
-    axes.push_back(getAxis(axis, mesh));
-  llvm::sort(axes);
-  canonicalizeAxes(axes, mesh);
-  if (!axes.empty() && attr.getReduction() != ReductionKind::Sum)
-    return LogicalResult(
-        emitError() << "is unreduced by another reduction than a sum, which is not supported");
-  return axes;
+    unreduced.axes.push_back(getAxis(axis, mesh));
+  llvm::sort(unreduced.axes);
+  canonicalizeAxes(unreduced.axes, mesh);
+  if (!unreduced.empty())
+    unreduced.reduction = attr.getReduction();
+  if (!unreduced.empty() && getElementTypeOrSelf(type).isInteger(1))
+    return LogicalResult(emitError() << "is unreduced and of type " << type
+                                     << ": expected numbers, which have sums and maxima");
+  return unreduced;
 }
 
 LogicalResult Partitioner::readTargets() {
@@ -53,7 +55,8 @@ LogicalResult Partitioner::readTargets() {
     State state;
     state.target = std::move(*sharding);
     if (isa<BlockArgument>(value) || value.getDefiningOp<ConstrainOp>()) {
-      auto unreduced = readUnreduced(attr, [&] { return emitError(value.getLoc()) << "value "; });
+      auto unreduced = readUnreduced(attr, value.getType(),
+                                     [&] { return emitError(value.getLoc()) << "value "; });
       if (failed(unreduced))
         return failure();
       state.unreduced = std::move(*unreduced);
@@ -78,7 +81,7 @@ LogicalResult Partitioner::readTargets() {
     auto sharding = readSharding(attr, value, factors, mesh, emit);
     if (failed(sharding))
       return failure();
-    auto unreduced = readUnreduced(attr, emit);
+    auto unreduced = readUnreduced(attr, value.getType(), emit);
     if (failed(unreduced))
       return failure();
     resultTargets.back() = {std::move(*sharding), std::move(*unreduced)};
@@ -98,12 +101,14 @@ void Partitioner::readDemands() {
       if (!value.hasOneUse())
         continue;
       OpOperand &use = *value.use_begin();
+      State &state = getState(value);
       if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner())) {
         if (!isCrossing(constrain))
-          getState(value).target = getState(constrain.getResult()).target;
+          state.target = getState(constrain.getResult()).target;
       } else if (use.getOwner() == block.getTerminator()) {
-        getState(value).target = resultTargets[use.getOperandNumber()].sharding;
+        state.target = resultTargets[use.getOperandNumber()].sharding;
       }
+      state.unreduced = getDemand(use);
     }
   }
 }
@@ -160,7 +165,7 @@ void Partitioner::choosePadding(PaddedSizes &sizes) {
 }
 
 Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
-                              ArrayRef<Axis> unreduced, ReductionKind reduction) const {
+                              const Unreduced &unreduced) const {
   Layout layout;
   for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
     DimLayout dimLayout;
@@ -174,8 +179,8 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
       dimLayout.factors.emplace_back();
     layout.dims.push_back(std::move(dimLayout));
   }
-  layout.unreduced.assign(unreduced.begin(), unreduced.end());
-  layout.reduction = reduction;
+  layout.unreduced = unreduced.axes;
+  layout.reduction = unreduced.reduction;
   canonicalize(layout, mesh);
   return layout;
 }
@@ -211,7 +216,15 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
 }
 
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
-                                      Location loc, ArrayRef<Axis> unreduced) {
+                                      Location loc, const Unreduced &unreduced) {
+  // Parts of a sum are no parts of a maximum.
+  if (!from.unreduced.empty() && !unreduced.empty() &&
+      from.unreduced.reduction != unreduced.reduction) {
+    auto reduced = reshard(global, from, to, loc);
+    if (failed(reduced))
+      return failure();
+    return reshard(global, {*reduced, to, {}}, to, loc, unreduced);
+  }
   Layout source = getLayout(global, from);
   Layout target = getLayout(global, to, unreduced);
   auto moved = changesOrder(global, from.sharding, to)
@@ -241,7 +254,7 @@ bool Partitioner::changesOrder(Value global, const ValueSharding &from,
 /// Between two orders a leaf is not sharded, and has its padded size.
 FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
                                               const ValueSharding &to, Location loc,
-                                              ArrayRef<Axis> unreduced) {
+                                              const Unreduced &unreduced) {
   Layout at, target;
   for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global))) {
     for (auto [i, leaf] : llvm::enumerate(leaves)) {
@@ -249,9 +262,10 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
       target.dims.emplace_back(factors.getFactor(leaf, to.dims[d][i], padded[leaf]));
     }
   }
-  at.unreduced = from.unreduced;
-  at.reduction = from.reduction;
-  target.unreduced.assign(unreduced.begin(), unreduced.end());
+  at.unreduced = from.unreduced.axes;
+  at.reduction = from.unreduced.reduction;
+  target.unreduced = unreduced.axes;
+  target.reduction = unreduced.reduction;
   for (Layout *layout : {&at, &target})
     for (DimLayout &dim : layout->dims)
       dim.factors.front().padding = Padding::Arbitrary;
@@ -293,21 +307,24 @@ static void moveId(Value global, Value local) {
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc,
-                                  ArrayRef<Axis> unreduced) {
+                                  const Unreduced &unreduced) {
+  return unreduced.empty() ? use(value, sharding, loc)
+                           : useUnreduced(value, sharding, loc, unreduced);
+}
+
+FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
   State &state = getState(value);
   if (state.isDeferred) {
     // The only user gets the sum reduced to the layout that it needs.
     if (state.rest.empty() && value.hasOneUse()) {
-      auto reduced = reshard(value, state.local, sharding, value.getLoc(), unreduced);
-      if (succeeded(reduced) && unreduced.empty())
+      auto reduced = reshard(value, state.local, sharding, value.getLoc());
+      if (succeeded(reduced))
         moveId(value, *reduced);
       return reduced;
     }
     if (failed(materialize(value)))
       return failure();
   }
-  if (!unreduced.empty())
-    return reshard(value, state.local, sharding, loc, unreduced);
   if (state.local.sharding == sharding)
     return state.local.value;
   for (auto &[known, copy] : state.copies)
@@ -332,7 +349,7 @@ LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2
     // The id names the whole value, not a partial sum.
     if (Operation *def = state.local.value.getDefiningOp())
       def->removeAttr(nn::NnDialect::kIdAttr);
-    if (canWait(value, state.local.reduction))
+    if (canWait(value, state.local.unreduced.reduction))
       return success();
     return materialize(value);
   }
@@ -356,6 +373,8 @@ LogicalResult Partitioner::materialize(Value value) {
     return failure();
   Value sum = *reduced;
   SmallVector<Value, 2> rest = std::move(state.rest);
+  if (rest.empty())
+    state.partial = state.local;
   state.isDeferred = false;
   state.rest.clear();
   for (Value other : rest) {
@@ -426,7 +445,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
     const State &state = getState(result);
     ValueSharding target = state.target;
-    AxisList unreduced = state.unreduced;
+    Unreduced unreduced = state.unreduced;
     auto value = use(constrain.getInput(), target, op->getLoc(), unreduced);
     if (failed(value))
       return failure();
@@ -434,6 +453,11 @@ LogicalResult Partitioner::partition(Operation *op) {
   }
   if (auto add = dyn_cast<nn::AddOp>(op)) {
     auto joined = joinSum(add);
+    if (failed(joined) || *joined)
+      return LogicalResult(joined);
+  }
+  if (auto maximum = dyn_cast<nn::MaximumOp>(op)) {
+    auto joined = joinMaximum(maximum);
     if (failed(joined) || *joined)
       return LogicalResult(joined);
   }
@@ -491,8 +515,8 @@ LogicalResult Partitioner::partition(Operation *op) {
     if (std::optional<int64_t> rows = nn::getTableRows(embedding))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [i, value] : llvm::enumerate(op->getResults()))
-    if (failed(define(value, {local->getResult(i), shardings[i], unreduced, getReduction(rule, i)},
-                      rest)))
+    if (failed(define(
+            value, {local->getResult(i), shardings[i], {unreduced, getReduction(rule, i)}}, rest)))
       return failure();
   return success();
 }
@@ -515,7 +539,7 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
   auto *local = new Block();
   func.getBody().push_back(local);
   builder.setInsertionPointToStart(local);
-  auto describe = [&](Value value, const ValueSharding &sharding, ArrayRef<Axis> unreduced = {}) {
+  auto describe = [&](Value value, const ValueSharding &sharding, const Unreduced &unreduced) {
     return std::pair(getSharding(getLayout(value, sharding, unreduced), symbol, mesh),
                      TypeAttr::get(value.getType()));
   };

@@ -54,23 +54,34 @@ private:
   /// Axes for each leaf of each factor of an op.
   using Assignment = mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 8>;
 
+  /// The axes over which a layout is unreduced, and how the parts combine.
+  struct Unreduced {
+    dist::AxisList axes;
+    dist::ReductionKind reduction = dist::ReductionKind::Sum;
+
+    bool empty() const { return axes.empty(); }
+  };
+
   /// A local value and its layout.
   struct Local {
     mlir::Value value;
     ValueSharding sharding;
-    dist::AxisList unreduced;
-    dist::ReductionKind reduction = dist::ReductionKind::Sum;
+    Unreduced unreduced;
   };
 
   /// The local form of a global value (not an `nn.state`): a value in its target sharding, or a
   /// deferred partial sum with the values that are to be added after its reduction.
   struct State {
-    /// The sharding that the program gives the value, and the axes over which it declares
-    /// the value a partial sum.
+    /// The sharding that the program gives the value. Of arguments and constraints, the axes
+    /// over which it declares the value unreduced. Of other values, those over which their only
+    /// user reads them unreduced.
     ValueSharding target;
-    dist::AxisList unreduced;
+    Unreduced unreduced;
     Local local;
     bool isDeferred = false;
+    /// The form before its reduction of a value that was deferred, for users that read it
+    /// unreduced.
+    std::optional<Local> partial;
     /// Global values that are to be added to a deferred sum.
     mlir::SmallVector<mlir::Value, 2> rest;
     /// Copies in other shardings.
@@ -87,17 +98,19 @@ private:
   }
 
   mlir::LogicalResult readTargets();
-  mlir::FailureOr<dist::AxisList>
-  readUnreduced(dist::ShardingAttr attr,
+  mlir::FailureOr<Unreduced>
+  readUnreduced(dist::ShardingAttr attr, mlir::Type type,
                 mlir::function_ref<mlir::InFlightDiagnostic()> emitError) const;
   void readDemands();
   void addShards(PaddedSizes &sizes);
   void choosePadding(PaddedSizes &sizes);
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
-                         mlir::ArrayRef<dist::Axis> unreduced = {},
-                         dist::ReductionKind reduction = dist::ReductionKind::Sum) const;
+                         const Unreduced &unreduced) const;
+  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding) const {
+    return getLayout(global, sharding, Unreduced());
+  }
   dist::Layout getLayout(mlir::Value global, const Local &local) const {
-    return getLayout(global, local.sharding, local.unreduced, local.reduction);
+    return getLayout(global, local.sharding, local.unreduced);
   }
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
@@ -112,6 +125,7 @@ private:
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
+  mlir::FailureOr<bool> joinMaximum(nn::MaximumOp op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
 
   /// True if the op contracts a factor: its result may be a partial value.
@@ -160,19 +174,28 @@ private:
   /// Returns true if a partial sum may be reduced later, because its only user adds it to
   /// other values or asks for a layout.
   bool canWait(mlir::Value value, dist::ReductionKind reduction) const;
+  /// The axes over which a use reads its value unreduced. None for most uses.
+  Unreduced getDemand(mlir::OpOperand &use) const;
   mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
   mlir::LogicalResult materialize(mlir::Value value);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
-                                   mlir::Location loc,
-                                   mlir::ArrayRef<dist::Axis> unreduced = {});
+                                   mlir::Location loc);
+  mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
+                                   mlir::Location loc, const Unreduced &unreduced);
+  mlir::FailureOr<mlir::Value> useUnreduced(mlir::Value value, const ValueSharding &sharding,
+                                            mlir::Location loc, const Unreduced &unreduced);
+  mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
+                                       const ValueSharding &to, mlir::Location loc) {
+    return reshard(global, from, to, loc, Unreduced());
+  }
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc,
-                                       mlir::ArrayRef<dist::Axis> unreduced = {});
+                                       const Unreduced &unreduced);
   bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshardByLeaves(mlir::Value global, const Local &from,
                                                const ValueSharding &to, mlir::Location loc,
-                                               mlir::ArrayRef<dist::Axis> unreduced);
+                                               const Unreduced &unreduced);
 
   mlir::func::FuncOp func;
   dist::MeshAttr mesh;
@@ -194,7 +217,7 @@ private:
   /// The layout that the signature promises of a result.
   struct ResultTarget {
     ValueSharding sharding;
-    dist::AxisList unreduced;
+    Unreduced unreduced;
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The results of `getTruth`.

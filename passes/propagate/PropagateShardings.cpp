@@ -61,6 +61,7 @@ public:
 
 private:
   ShardingAttr spell(Value value) const;
+  static ShardingAttr keepUnreduced(ShardingAttr attr, ShardingAttr declared);
 
   const ShardingPropagation &shardings;
   const FactorAnalysis &factors;
@@ -70,14 +71,17 @@ private:
 
 } // namespace
 
+/// A value that the user declares unreduced stays so.
+ShardingAttr ShardingWriter::keepUnreduced(ShardingAttr attr, ShardingAttr declared) {
+  if (!declared || declared.getUnreduced().empty())
+    return attr;
+  return ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
+                           declared.getUnreduced(), declared.getReduction());
+}
+
 ShardingAttr ShardingWriter::spell(Value value) const {
-  ShardingAttr attr = writeSharding(shardings.get(value), value, factors, mesh, symbol);
-  // A partial sum that the user declares stays one.
-  ShardingAttr declared = getShardingAttr(value);
-  if (declared && !declared.getUnreduced().empty())
-    attr = ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
-                             declared.getUnreduced(), declared.getReduction());
-  return attr;
+  return keepUnreduced(writeSharding(shardings.get(value), value, factors, mesh, symbol),
+                       getShardingAttr(value));
 }
 
 void ShardingWriter::write(func::FuncOp func) {
@@ -99,12 +103,12 @@ void ShardingWriter::writeStates(ModuleOp module) {
   for (auto [i, value] : llvm::enumerate(factors.getSharedValues())) {
     if (!value.isState)
       continue;
-    ShardingAttr attr =
-        writeSharding(shardings.getShared(i), value.getFirst(), factors, mesh, symbol);
+    SmallVector<StatedSharding> stated = getStatedShardings(value);
+    ShardingAttr attr = keepUnreduced(
+        writeSharding(shardings.getShared(i), value.getFirst(), factors, mesh, symbol),
+        stated.empty() ? ShardingAttr() : dyn_cast<ShardingAttr>(stated.front().attr));
     known[value.name] = attr;
-    for (OpOperand *operand : value.written)
-      operand->getOwner()->getParentOfType<func::FuncOp>().setResultAttr(
-          operand->getOperandNumber(), DistDialect::kShardingAttr, attr);
+    setSharding(value, attr);
   }
   for (auto state : module.getOps<nn::StateOp>()) {
     ShardingAttr &attr = known[state.getSymNameAttr()];

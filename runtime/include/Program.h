@@ -60,13 +60,18 @@ struct ProgramValue {
   /// The layout as text; empty in a global program.
   std::string sharding;
   ShardedLayout layout;
-  /// The axes over which an argument is a partial sum. The first rank along them is given the
-  /// whole value, the other ranks are given zeros.
+  /// The axes over which the value is unreduced: it is the sum or the maximum of the ranks' parts.
+  /// Of an argument that is a partial sum, the first rank along them is given the value and the
+  /// other ranks are given zeros. The parts of a maximum are all given the value.
   mw_rt_axes unreduced = {};
+  /// MW_RT_SUM or MW_RT_MAX.
+  int64_t reduction = MW_RT_SUM;
 
   /// Returns true for the name and the aliases.
   bool isNamed(const std::string &other) const;
   int64_t getLocalBytes() const { return countOf(localShape) * sizeOf(type); }
+  /// Returns true if the rank's part of an argument is zeros for every value.
+  bool isZeroOn(int64_t rank) const;
   /// The first of the ranks that hold the same part as this one.
   int64_t getHolder(int64_t rank) const;
 };

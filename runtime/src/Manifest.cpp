@@ -81,7 +81,7 @@ static Json write(const ProgramValue &value) {
   if (!value.sharding.empty())
     json["sharding"] = value.sharding;
   if (value.unreduced.count > 0)
-    json["unreduced"] = write(value.unreduced);
+    json[value.reduction == MW_RT_MAX ? "unreduced_max" : "unreduced"] = write(value.unreduced);
   Json &dims = json["layout"] = Json::array();
   for (const auto &dim : value.layout.dims) {
     Json factors = Json::array();
@@ -303,8 +303,11 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.indexBound = readCount(json, "index_bound");
   if (json.contains("sharding"))
     value.sharding = json["sharding"].get<std::string>();
-  if (json.contains("unreduced"))
-    value.unreduced = readAxes(json["unreduced"], numRanks);
+  for (auto [key, reduction] : {std::pair("unreduced", MW_RT_SUM), {"unreduced_max", MW_RT_MAX}})
+    if (json.contains(key)) {
+      value.unreduced = readAxes(json[key], numRanks);
+      value.reduction = reduction;
+    }
   int64_t count = 1;
   for (const Json &factors : json.at("layout")) {
     auto &dim = value.layout.dims.emplace_back();

@@ -65,8 +65,12 @@ int64_t ProgramValue::getHolder(int64_t rank) const {
   return holder;
 }
 
+bool ProgramValue::isZeroOn(int64_t rank) const {
+  return reduction == MW_RT_SUM && coordinateOf(unreduced, rank) != 0;
+}
+
 void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, void *local) {
-  if (coordinateOf(value.unreduced, rank) != 0) {
+  if (value.isZeroOn(rank)) {
     std::memset(local, 0, value.getLocalBytes());
     return;
   }
@@ -164,7 +168,7 @@ bool placeFill(const ProgramValue &value, int64_t rank, const std::string &eleme
       std::memcpy(to + i * element.size(), element.data(), element.size());
   };
   bool isZero = std::all_of(element.begin(), element.end(), [](char byte) { return byte == 0; });
-  if (isZero || coordinateOf(value.unreduced, rank) != 0) {
+  if (isZero || value.isZeroOn(rank)) {
     std::memset(local, 0, value.getLocalBytes());
     return true;
   }

@@ -31,9 +31,66 @@ namespace meshwright::rt {
 // Global tensors
 //===----------------------------------------------------------------------===//
 
+namespace {
+/// The sums or maxima of the parts of a value that is unreduced, one for each of its chunks.
+class Reducer {
+public:
+  explicit Reducer(const ProgramValue &value)
+      : value(value), whole(value), count(countOf(value.localShape)),
+        isHalf(value.type == DType::BF16 || value.type == DType::F16) {
+    whole.unreduced = {};
+  }
+
+  /// Adds a rank's part. Parts of bf16 and f16 are added in f32. Returns false if there is no
+  /// memory.
+  bool add(int64_t rank, const void *part) {
+    auto [place, isNew] = sums.try_emplace(whole.getHolder(rank));
+    Memory &sum = place->second;
+    if (isHalf && !wide && !(wide = allocate(count * sizeof(float))))
+      return false;
+    if (isNew && !(sum = allocate(isHalf ? count * sizeof(float) : value.getLocalBytes())))
+      return false;
+    if (isHalf) {
+      float *to = reinterpret_cast<float *>(isNew ? sum.get() : wide.get());
+      widen(value.type, part, to, count);
+      part = to;
+    } else if (isNew) {
+      std::memcpy(sum.get(), part, value.getLocalBytes());
+    }
+    if (!isNew)
+      reduce(isHalf ? DType::F32 : value.type, value.reduction, {sum.get(), part}, {sum.get()},
+             count);
+    return true;
+  }
+
+  /// Writes all chunks to the global tensor. bf16 and f16 are rounded here, once.
+  void write(void *global) {
+    for (auto &[rank, sum] : sums) {
+      const void *chunk = sum.get();
+      if (isHalf) {
+        narrow(value.type, reinterpret_cast<const float *>(sum.get()), wide.get(), count);
+        chunk = wide.get();
+      }
+      unshard(value.layout, rank, sizeOf(value.type), chunk, global);
+    }
+  }
+
+private:
+  const ProgramValue &value;
+  /// The value when it is reduced.
+  ProgramValue whole;
+  int64_t count;
+  bool isHalf;
+  /// A part in f32, or a chunk that is rounded.
+  Memory wide;
+  /// By the first rank that holds the chunk.
+  std::map<int64_t, Memory> sums;
+};
+} // namespace
+
 /// Assembles a global tensor from the ranks' parts, in every process. `parts` has the parts of
-/// this process's ranks, in the memory of their devices. Partial sums are added in the order of
-/// ranks.
+/// this process's ranks, in the memory of their devices. Parts of an unreduced value are combined
+/// in the order of ranks.
 bool Session::assemble(const ProgramValue &value, const std::string &kind,
                        const std::vector<const void *> &parts, void *global, std::string &error) {
   int64_t bytes = value.getLocalBytes(), elementSize = sizeOf(value.type);
@@ -42,25 +99,12 @@ bool Session::assemble(const ProgramValue &value, const std::string &kind,
                              kind + " '" + value.name + "'");
   };
   Memory scratch, arrived;
-  // The sums so far, by the first rank that holds a summand.
-  std::map<int64_t, Memory> sums;
-  ProgramValue reduced = value;
-  reduced.unreduced = {};
+  Reducer reducer(value);
   auto put = [&](int64_t rank, const void *local) {
-    if (value.unreduced.count == 0) {
-      unshard(value.layout, rank, elementSize, local, global);
-      return true;
-    }
-    auto [sum, isNew] = sums.try_emplace(reduced.getHolder(rank));
-    if (!isNew) {
-      reduce(value.type, MW_RT_SUM, {sum->second.get(), local}, {sum->second.get()},
-             countOf(value.localShape));
-      return true;
-    }
-    sum->second = allocate(bytes);
-    if (sum->second)
-      std::memcpy(sum->second.get(), local, bytes);
-    return sum->second != nullptr;
+    if (value.unreduced.count > 0)
+      return reducer.add(rank, local);
+    unshard(value.layout, rank, elementSize, local, global);
+    return true;
   };
   // If all ranks hold the same value, no other process is needed.
   bool isSame = true;
@@ -93,8 +137,7 @@ bool Session::assemble(const ProgramValue &value, const std::string &kind,
     if (!put(rank, local))
       return refuseMemory();
   }
-  for (const auto &[rank, sum] : sums)
-    unshard(value.layout, rank, elementSize, sum.get(), global);
+  reducer.write(global);
   return true;
 }
 

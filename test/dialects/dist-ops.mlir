@@ -58,6 +58,8 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
   %8 = dist.slice %x axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x3xf32>
   // CHECK: dist.partial [[X]] axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %9 = dist.partial %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // CHECK: dist.partial max [[X]] axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %maximum = dist.partial max %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.pad [[X]] dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
   %10 = dist.pad %x dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
   // CHECK: dist.mask_padding [[X]] axes ["tp"] dim 0 size 13 value 0xFFF0000000000000 : tensor<4x8xf32>

@@ -49,7 +49,7 @@ void CpuDevice::cut(const mw_rt_collective &what, const void *const *inputs,
       continue;
     }
     int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
-    if (coordinate == 0)
+    if (coordinate == 0 || what.reduction == MW_RT_MAX)
       std::memcpy(outputs[i], inputs[i], bytes);
     else
       std::memset(outputs[i], 0, bytes);

@@ -29,8 +29,8 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.shardin
 
 dist.mesh @mesh = <["tp"=2]>
 func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
-    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>}) {
-  %y = nn.relu %x {dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<4xf32>
-  // expected-error @below {{result 0: is unreduced by another reduction than a sum, which is not supported}}
-  return %y : tensor<4xf32>
+    -> (tensor<4xi1> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>}) {
+  %y = nn.cast %x {dist.sharding = #dist.sharding<@mesh, [{}]>} : (tensor<4xf32>) -> tensor<4xi1>
+  // expected-error @below {{result 0: is unreduced and of type 'tensor<4xi1>': expected numbers, which have sums and maxima}}
+  return %y : tensor<4xi1>
 }

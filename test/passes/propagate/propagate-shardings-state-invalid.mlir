@@ -31,9 +31,10 @@ func.func @decode(%w: tensor<8x6xf32> {nn.parameter = "w"}) { return }
 // -----
 
 dist.mesh @mesh = <["tp"=2]>
-// expected-error@+1 {{state 's' has the sharding #dist.sharding<@mesh, [{}], unreduced = {"tp"}>: expected a state that is no partial sum}}
+// expected-note@+1 {{the other place}}
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>} : tensor<4xf32>
-func.func @partial(%s: tensor<4xf32> {nn.state = "s"}) { return }
+// expected-error@+1 {{state 's' has the sharding #dist.sharding<@mesh, [{}]> here: expected #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, as in another place}}
+func.func @partial(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}]>}) { return }
 
 // -----
 

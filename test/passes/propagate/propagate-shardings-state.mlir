@@ -97,3 +97,21 @@ func.func @keeps(%x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.shar
   nn.write @kept, %0 : tensor<6xf32>
   return %1 : tensor<4x6xf32>
 }
+
+// -----
+
+// A state that is declared unreduced is so in all places, and takes axes for its dimensions.
+
+// CHECK: nn.state @grad {dist.sharding = #dist.sharding<@mesh, [{"tp"}], unreduced = {"dp"}>
+// CHECK-LABEL: func.func @unreduced
+// CHECK-SAME: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}], unreduced = {"dp"}>, nn.state = "grad"}
+// CHECK-SAME: -> (tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}], unreduced = {"dp"}>, nn.state = "grad"})
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+nn.state @grad {fill = 0.0 : f32, dist.sharding = #dist.sharding<@mesh, [{?}], unreduced = {"dp"}>} : tensor<6xf32>
+func.func @unreduced(%x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>}) {
+  %s = nn.reduce sum %x dims [0] : (tensor<4x6xf32>) -> tensor<6xf32>
+  %old = nn.read @grad : tensor<6xf32>
+  %new = nn.add %old, %s : (tensor<6xf32>, tensor<6xf32>) -> tensor<6xf32>
+  nn.write @grad, %new : tensor<6xf32>
+  return
+}

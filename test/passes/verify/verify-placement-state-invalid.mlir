@@ -85,3 +85,56 @@ func.func @padding(%s: tensor<2xf32> {nn.state = "s", dist.sharding = #dist.shar
   // expected-error@+1 {{result 0, the new value of state 's', has padding that may not be zero: expected zeros, which the next call reads}}
   return %0 : tensor<2xf32>
 }
+
+// -----
+
+// A state that is unreduced is written reduced: the next call would add the value once per rank.
+
+dist.mesh @mesh = <["tp"=2]>
+nn.state @s {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>} : tensor<4xf32>
+func.func @reduced(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>})
+    -> (tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@+1 {{operand 0 is from here, and has layout [{}]}}
+  %0 = dist.all_reduce sum %s axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
+  // expected-error@+1 {{result 0, the new value of state 's', has layout [{}], but the signature promises [{}] unreduced {"tp"}}}
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+// Another reduction than that of the state.
+
+dist.mesh @mesh = <["tp"=2]>
+// expected-note@+1 {{the state}}
+nn.state @s {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>} : tensor<4xf32>
+// expected-error@+1 {{argument 0, the state 's', has the layout [{}] unreduced max {"tp"} (4 on a rank): expected that of the state, [{}] unreduced {"tp"} (4 on a rank)}}
+func.func @another_reduction(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>, dist.global = tensor<4xf32>})
+    attributes {dist.spmd = @mesh} {
+  return
+}
+
+// -----
+
+// A partial maximum of a sum.
+
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+// expected-note@+1 {{operand 0 is unreduced over {"tp"} from here on}}
+func.func @maximum_of_sum(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{makes a partial maximum of a sum}}
+  %0 = dist.partial max %x axes ["dp"] : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+// The larger of a part of a maximum and a part of a sum.
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @larger(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>, dist.global = tensor<4xf32>},
+                  // expected-note@+1 {{operand 1 is unreduced over {"tp"} from here on}}
+                  %y: tensor<4xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{operand 1 differs between the ranks of {"tp"}, over which operand 0 is a maximum that is not yet taken}}
+  %0 = nn.maximum %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return
+}
