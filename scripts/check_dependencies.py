@@ -58,7 +58,7 @@ EDGES = {
 }
 # A folder that only its parent may include: the rest asks its parent's interface. The last level
 # is not restricted.
-PRIVATE = {"lib/Codegen/Cpu": "lib/Codegen"}
+PRIVATE = {"lib/Codegen/Cpu": "lib/Codegen", "lib/Codegen/Gpu": "lib/Codegen"}
 # These include neither MLIR nor LLVM, and no other folder of ours except include/.
 STANDALONE = {"runtime", "include"}
 # Folders that start runs or test them.

@@ -17,6 +17,12 @@
 
 namespace meshwright::lower {
 
+using Builder = mlir::ImplicitLocOpBuilder;
+
+inline mlir::Value emitIndex(Builder &builder, int64_t value) {
+  return mlir::arith::ConstantIndexOp::create(builder, value);
+}
+
 /// The type of an element in a buffer: i8 for i1.
 mlir::Type getStorageType(mlir::Type type);
 /// The type arithmetic on an element is done in: f32 for bf16 and f16.

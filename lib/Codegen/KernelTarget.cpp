@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 
 #include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
+#include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
 
 #include "llvm/ADT/StringMap.h"
 
@@ -21,10 +22,15 @@ KernelTarget::~KernelTarget() = default;
 
 static Expected<std::shared_ptr<const KernelTarget>> createTarget(StringRef text) {
   static constexpr StringLiteral kSupported =
-      "expected cpu, or cpu: and a processor's name, as in cpu:x86-64-v3";
+      "expected cpu, or cpu: and a processor's name, as in cpu:x86-64-v3, or gpu: and a chip, as "
+      "in gpu:sm_90a";
   auto [kind, name] = text.split(':');
-  if (kind == "gpu")
-    return createStringError("target '" + text + "' is not supported yet: " + kSupported);
+  if (kind == "gpu") {
+    Expected<lower::Chip> chip = lower::Chip::get(name);
+    if (!chip)
+      return createStringError("target '" + text + "': " + toString(chip.takeError()));
+    return std::make_shared<lower::GpuTarget>(text.str(), *chip);
+  }
   if (kind != "cpu" || (text.contains(':') && name.empty()))
     return createStringError("unknown target '" + text + "': " + kSupported);
   Expected<Processor> processor = Processor::get(name);

@@ -70,6 +70,10 @@ public:
   virtual std::string getCodeKey() const = 0;
   /// The processor that executes the program's entry, which launches the kernels.
   virtual const Processor &getHost() const = 0;
+  /// Which ops the target has kernels for, as an error names them. Empty if it has all.
+  virtual std::string getSupportedKernels() const { return ""; }
+  /// Returns true if the runtime has a device that executes the target's kernels.
+  virtual bool isExecutable() const { return true; }
 
   //===--------------------------------------------------------------------===//
   // Facts of ops
@@ -133,8 +137,8 @@ private:
   std::string name;
 };
 
-/// Parses `cpu` (this machine's processor) or `cpu:NAME` (a processor by LLVM's name). An
-/// empty text means `cpu`. The error of another text names the texts that are supported.
+/// Parses `cpu` (this machine's processor), `cpu:NAME` (a processor by LLVM's name) or `gpu:CHIP`
+/// (`gpu:sm_90a`). An empty text means `cpu`. The error of another text names the texts that are supported.
 llvm::Expected<std::shared_ptr<const KernelTarget>> getKernelTarget(llvm::StringRef text);
 
 /// The target of a function: `text` if it is not empty, otherwise the function's

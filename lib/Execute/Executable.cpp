@@ -108,6 +108,10 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
   }
   if (failed(signatures.finish()))
     return failure();
+  if (!target->isExecutable())
+    return emitError(entries.front().getLoc(), "cannot be compiled for target '")
+           << target->getName() << "': no device of the runtime executes it, expected cpu, or cpu: "
+           << "and a processor's name";
   auto objects = compileObjects(lowered, *target, &program.statistics);
   if (!objects)
     return emitError(entries.front().getLoc()) << llvm::toString(objects.takeError());

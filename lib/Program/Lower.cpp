@@ -293,8 +293,13 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     // The runtime performs ops of `dist`, the target's library those of `nn`: one op a launch.
     auto ops = launch.getOps();
     bool isCall = !isa<nn::NnDialect>(op->getDialect()) || target.isLibraryOp(op);
-    if (std::distance(ops.begin(), ops.end()) != 1 || !isCall)
-      return op->emitOpError("cannot be compiled for execution");
+    if (std::distance(ops.begin(), ops.end()) != 1 || !isCall) {
+      std::string supported = target.getSupportedKernels();
+      if (supported.empty())
+        return op->emitOpError("cannot be compiled for execution");
+      return op->emitOpError("has no kernel for target '")
+             << target.getName() << "': expected " << supported;
+    }
     FailureOr<Step> step = getRuntimeCall(op);
     if (failed(step))
       return failure();

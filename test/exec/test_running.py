@@ -214,7 +214,11 @@ def test_target(files):
     done = run(files, "--target=cpu:z80")
     assert done.returncode == 2 and "unknown processor 'z80'" in done.stderr
     done = run(files, "--target=gpu:sm_90a")
-    assert done.returncode == 2 and "target 'gpu:sm_90a' is not supported yet" in done.stderr
+    assert done.returncode == 1
+    assert "cannot be compiled for target 'gpu:sm_90a': no device of the runtime executes it" in done.stderr
+    done = run(files, "--target=gpu:sm_12")
+    assert done.returncode == 2
+    assert "target 'gpu:sm_12': unknown chip 'sm_12', expected one of sm_80, sm_90, sm_90a" in done.stderr
     done = run(files, "--target-cpu=x86-64-v3")
     assert done.returncode == 2 and "--target-cpu is now --target" in done.stderr
 

@@ -400,10 +400,16 @@ def test_targets(module, x, tmp_path):
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert manifest["target"]["cpu"] == "x86-64-v3"
 
-    for use in (lambda: plan.run(x, target="gpu:sm_90a"),
-                lambda: plan.compile(tmp_path / "other", target="gpu:sm_90a"),
-                lambda: model.parallelize(mesh={"tp": 2}, target="gpu:sm_90a")):
-        with pytest.raises(mw.Error, match="target 'gpu:sm_90a' is not supported yet: expected cpu"):
+    for use in (lambda: plan.run(x, target="gpu:sm_12"),
+                lambda: plan.compile(tmp_path / "other", target="gpu:sm_12"),
+                lambda: model.parallelize(mesh={"tp": 2}, target="gpu:sm_12")):
+        with pytest.raises(mw.Error, match="target 'gpu:sm_12': unknown chip 'sm_12', expected one of sm_80"):
+            use()
+    # A program can be scheduled for a GPU. Nothing executes it yet.
+    other = model.parallelize(mesh={"tp": 2}, target="gpu:sm_90a")
+    assert other.report(format="json")["target"] == "gpu:sm_90a"
+    for use in (lambda: other.run(x), lambda: other.compile(tmp_path / "other")):
+        with pytest.raises(mw.Error, match="for target 'gpu:sm_90a'"):
             use()
     with pytest.raises(mw.Error, match="unknown target 'x86-64-v3': expected cpu"):
         plan.run(x, target="x86-64-v3")

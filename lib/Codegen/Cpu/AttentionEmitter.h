@@ -11,8 +11,9 @@
 #include "meshwright/lib/Codegen/AttentionBias.h"
 #include "meshwright/lib/Codegen/Cpu/AttentionPlan.h"
 #include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
-#include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
+#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 #include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"

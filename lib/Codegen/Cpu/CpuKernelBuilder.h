@@ -19,14 +19,13 @@
 
 #include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
 #include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Codegen/KernelWriter.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/ImplicitLocOpBuilder.h"
-#include "mlir/IR/OwningOpRef.h"
 #include "llvm/ADT/StringMap.h"
-#include "llvm/ADT/StringSet.h"
 
 namespace meshwright::lower {
 
@@ -50,7 +49,7 @@ public:
   CpuKernelBuilder(mlir::MLIRContext *context, const CpuTarget &target);
 
   std::optional<KernelInfo> build(rt::KernelOp launch) override;
-  std::vector<KernelSource> takeSources() override { return std::move(sources); }
+  std::vector<KernelSource> takeSources() override { return writer.takeSources(); }
 
   const CpuTarget &getTarget() const { return target; }
   const Processor &getProcessor() const { return target.getProcessor(); }
@@ -58,18 +57,10 @@ public:
 private:
   friend class KernelScope;
   /// Begins a kernel on buffers of these types.
-  mlir::func::FuncOp begin(mlir::Location loc, mlir::ArrayRef<mlir::Type> types,
-                           int64_t workspaceBytes = 0);
-  /// Ends the kernel of a launch, whose buffers are the inputs and the launch's results.
-  /// Returns its name, or the name of an equal kernel.
-  std::string finish(mlir::func::FuncOp kernel, rt::KernelOp launch,
-                     llvm::ArrayRef<mlir::Value> inputs);
+  mlir::func::FuncOp begin(mlir::ArrayRef<mlir::Type> types, int64_t workspaceBytes);
 
   const CpuTarget &target;
-  /// Holds the kernel between `begin` and `finish`.
-  mlir::OwningOpRef<mlir::ModuleOp> module;
-  std::vector<KernelSource> sources;
-  llvm::StringSet<> names;
+  KernelWriter writer;
   /// Names of kernels by the keys that their emitters choose.
   llvm::StringMap<std::string> known;
 };

@@ -7,7 +7,7 @@
 
 #include "meshwright/lib/Codegen/Cpu/Gemm.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
-#include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "llvm/ADT/SetVector.h"

@@ -14,10 +14,6 @@
 
 namespace meshwright::lower {
 
-/// Functions of f32 as polynomials, which LLVM compiles to vector instructions. Sine and
-/// cosine remain calls, as their polynomials are off by 5e-4 for large arguments.
-void addMathPatterns(mlir::RewritePatternSet &patterns, const Processor &processor);
-
 /// Conversions from f32 to bf16, by the processor's instructions or by integer arithmetic.
 void addNarrowingPatterns(mlir::RewritePatternSet &patterns, const Processor &processor);
 

@@ -46,21 +46,15 @@ public:
 private:
   mlir::func::FuncOp begin(mlir::Operation *op, llvm::ArrayRef<mlir::Type> types,
                            int64_t workspaceBytes = 0) {
-    return kernels.begin(op->getLoc(), types, workspaceBytes);
+    return kernels.begin(types, workspaceBytes);
   }
   std::string finish(mlir::func::FuncOp kernel, rt::KernelOp launch,
                      llvm::ArrayRef<mlir::Value> inputs) {
-    return kernels.finish(kernel, launch, inputs);
+    return kernels.writer.finish(kernel, launch, inputs);
   }
 
   CpuKernelBuilder &kernels;
 };
-
-using Builder = mlir::ImplicitLocOpBuilder;
-
-inline mlir::Value emitIndex(Builder &builder, int64_t value) {
-  return mlir::arith::ConstantIndexOp::create(builder, value);
-}
 
 } // namespace meshwright::lower
 

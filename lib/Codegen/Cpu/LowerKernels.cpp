@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/Cpu/LowerKernels.h"
 
+#include "meshwright/lib/Codegen/ApproximateMath.h"
 #include "meshwright/lib/Codegen/Cpu/KernelPatterns.h"
 
 #include "mlir/Conversion/Passes.h"
@@ -40,7 +41,7 @@ struct ExpandForProcessor : PassWrapper<ExpandForProcessor, OperationPass<>> {
 
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
-    meshwright::lower::addMathPatterns(patterns, processor);
+    meshwright::lower::addMathPatterns(patterns, /*hasAvx512=*/processor.vectorBytes == 64);
     meshwright::lower::addNarrowingPatterns(patterns, processor);
     arith::populateCeilFloorDivExpandOpsPatterns(patterns);
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))

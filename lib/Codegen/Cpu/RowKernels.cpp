@@ -16,154 +16,21 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
+#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 #include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
+#include "meshwright/lib/Codegen/RowStatistics.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
-#include <limits>
 #include <set>
 
 using namespace mlir;
 
 namespace meshwright::lower {
-
-static int64_t bytesOf(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return type.getNumElements() *
-         (getStorageType(type.getElementType()).getIntOrFloatBitWidth() / 8);
-}
-
-//===----------------------------------------------------------------------===//
-// Statistics
-//===----------------------------------------------------------------------===//
-
-namespace {
-
-/// Combines vectors to sums or extremes, and reduces a vector to a scalar.
-class Reducer {
-public:
-  Reducer(Builder &builder, const Statistic &statistic, Type type)
-      : b(builder), type(type), isFloat(isa<FloatType>(type)) {
-    switch (statistic.kind) {
-    case Statistic::Max:
-      // The maximum that softmax subtracts may ignore NaN: the result is NaN in any case.
-      kind = !isFloat                           ? vector::CombiningKind::MAXSI
-             : isa<nn::SoftmaxOp>(statistic.op) ? vector::CombiningKind::MAXNUMF
-                                                : vector::CombiningKind::MAXIMUMF;
-      break;
-    case Statistic::Min:
-      kind = isFloat ? vector::CombiningKind::MINIMUMF : vector::CombiningKind::MINSI;
-      break;
-    default:
-      kind = vector::CombiningKind::ADD;
-    }
-  }
-
-  Value neutral(int64_t width) {
-    auto vectorType = VectorType::get(width, type);
-    if (kind == vector::CombiningKind::ADD)
-      return emitConstant(b, vectorType, 0);
-    bool isMax = kind != vector::CombiningKind::MINIMUMF && kind != vector::CombiningKind::MINSI;
-    double infinity = std::numeric_limits<double>::infinity();
-    if (isFloat)
-      return emitConstant(b, vectorType, isMax ? -infinity : infinity);
-    unsigned bits = type.getIntOrFloatBitWidth();
-    APInt extreme = isMax ? APInt::getSignedMinValue(bits) : APInt::getSignedMaxValue(bits);
-    return arith::ConstantOp::create(b, DenseElementsAttr::get(vectorType, extreme));
-  }
-
-  Value combine(Value lhs, Value rhs) {
-    switch (kind) {
-    case vector::CombiningKind::ADD:
-      if (!isFloat)
-        return arith::AddIOp::create(b, lhs, rhs);
-      // Squares are added in one instruction.
-      return arith::AddFOp::create(b, lhs, rhs, arith::FastMathFlags::contract);
-    case vector::CombiningKind::MAXNUMF: {
-      Value above = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, rhs, lhs);
-      return arith::SelectOp::create(b, above, rhs, lhs);
-    }
-    case vector::CombiningKind::MAXIMUMF:
-      return arith::MaximumFOp::create(b, lhs, rhs);
-    case vector::CombiningKind::MINIMUMF:
-      return arith::MinimumFOp::create(b, lhs, rhs);
-    case vector::CombiningKind::MAXSI:
-      return arith::MaxSIOp::create(b, lhs, rhs);
-    default:
-      return arith::MinSIOp::create(b, lhs, rhs);
-    }
-  }
-
-  /// Halves a vector until one element is left: the same tree on all processors.
-  Value reduce(Value vector) {
-    int64_t width = cast<VectorType>(vector.getType()).getNumElements();
-    while (width > 1) {
-      int64_t half = width / 2;
-      Value low = vector::ExtractStridedSliceOp::create(b, vector, int64_t(0), half, int64_t(1));
-      Value high = vector::ExtractStridedSliceOp::create(b, vector, half, half, int64_t(1));
-      Value next = combine(low, high);
-      if (width % 2) {
-        Value last = vector::ExtractOp::create(b, vector, width - 1);
-        Value first = vector::ExtractOp::create(b, next, int64_t(0));
-        next = vector::InsertOp::create(b, combine(first, last), next, int64_t(0));
-      }
-      vector = next;
-      width = half;
-    }
-    return vector::ExtractOp::create(b, vector, int64_t(0));
-  }
-
-private:
-  Builder &b;
-  Type type;
-  bool isFloat;
-  vector::CombiningKind kind;
-};
-
-} // namespace
-
-/// 1 / sqrt(sum / count + eps).
-static Value emitInverseRoot(Builder &b, Value sum, int64_t count, double eps) {
-  Type type = sum.getType();
-  Value mean = arith::DivFOp::create(b, sum, emitConstant(b, type, count));
-  Value shifted = arith::AddFOp::create(b, mean, emitConstant(b, type, eps));
-  return arith::DivFOp::create(b, emitConstant(b, type, 1), math::SqrtOp::create(b, shifted));
-}
-
-/// The statistic that elements use, from the sum or the extreme of the whole row.
-static Value finishStatistic(Builder &b, const Statistic &statistic, Value value) {
-  Type type = value.getType();
-  auto compare = [&](arith::CmpFPredicate predicate, double constant) -> Value {
-    return arith::CmpFOp::create(b, predicate, value, emitConstant(b, type, constant));
-  };
-  if (auto norm = dyn_cast<nn::RmsNormOp>(statistic.op))
-    return emitInverseRoot(b, value, statistic.columns, norm.getEps().convertToDouble());
-  if (auto norm = dyn_cast<nn::LayerNormOp>(statistic.op)) {
-    if (statistic.stage == 1)
-      return emitInverseRoot(b, value, statistic.columns, norm.getEps().convertToDouble());
-    return arith::DivFOp::create(b, value, emitConstant(b, type, statistic.columns));
-  }
-  if (isa<nn::SoftmaxOp>(statistic.op)) {
-    // A row of -inf gives zeros.
-    Value zero = emitConstant(b, type, 0);
-    if (statistic.stage == 0) {
-      Value isEmpty = compare(arith::CmpFPredicate::OEQ, -std::numeric_limits<double>::infinity());
-      return arith::SelectOp::create(b, isEmpty, zero, value);
-    }
-    Value inverse = arith::DivFOp::create(b, emitConstant(b, type, 1), value);
-    return arith::SelectOp::create(b, compare(arith::CmpFPredicate::OEQ, 0), zero, inverse);
-  }
-  if (cast<nn::ReduceOp>(statistic.op).getKind() != nn::ReduceKind::Mean)
-    return value;
-  Value count = emitConstant(b, type, statistic.columns);
-  if (isa<FloatType>(type))
-    return arith::DivFOp::create(b, value, count);
-  return arith::FloorDivSIOp::create(b, value, count);
-}
 
 //===----------------------------------------------------------------------===//
 // Rows
@@ -203,9 +70,6 @@ private:
   using Columns = std::function<void(int64_t begin, int64_t end, Value column, int64_t width,
                                      Operation *anchor)>;
 
-  static Type getTypeOf(const Statistic &statistic) {
-    return getComputeType(getElementTypeOrSelf(statistic.op->getOperand(0).getType()));
-  }
   static Type getStoredType(Value value) {
     return getRowStorageType(getElementTypeOrSelf(value.getType()));
   }
@@ -262,7 +126,7 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan, const Proc
   int64_t bytes = 0;
   for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
     for (Value value : values)
-      bytes += bytesOf(value);
+      bytes += getBytes(value);
   isLarge = bytes > 16 * processor.l2Bytes;
   if (processor.hasStreamingStores && bytes > processor.l3Bytes)
     streamBytes = processor.vectorBytes;
@@ -457,7 +321,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
   SmallVector<Value> totals(statistics.size());
   auto addTerms = [&](ValueRange terms) {
     for (auto [statistic, term, total] : llvm::zip_equal(statistics, terms, totals)) {
-      Reducer reducer(b, *statistic, getTypeOf(*statistic));
+      Reducer reducer(b, *statistic);
       // All terms have one order, so sums have the same bits.
       if (row->getOrder() == LaneOrder::EvenFirst)
         term = emitInterleaved(b, term);
@@ -484,7 +348,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
     } else {
       SmallVector<Value> init;
       for (const Statistic *statistic : statistics)
-        init.push_back(Reducer(b, *statistic, getTypeOf(*statistic)).neutral(width));
+        init.push_back(Reducer(b, *statistic).getNeutral(width));
       auto loop =
           scf::ForOp::create(b, emitIndex(b, begin), emitIndex(b, tail), emitIndex(b, width), init);
       {
@@ -494,7 +358,7 @@ void RowKernel::emitPass(const RowPiece &piece, int64_t pass, int64_t columns) {
         SmallVector<Value> next;
         for (auto [statistic, term, sum] :
              llvm::zip_equal(statistics, emitChunk(piece, pass, columns), loop.getRegionIterArgs()))
-          next.push_back(Reducer(b, *statistic, getTypeOf(*statistic)).combine(sum, term));
+          next.push_back(Reducer(b, *statistic).combine(sum, term));
         if (!next.empty())
           scf::YieldOp::create(b, next);
       }
@@ -559,7 +423,7 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
       int64_t count = cast<RankedTensorType>(value.getType()).getNumElements();
       types.push_back(
           MemRefType::get({count}, getRowStorageType(getElementTypeOrSelf(value.getType()))));
-      info.bytes += bytesOf(value);
+      info.bytes += getBytes(value);
       points = std::max(points, count);
     }
   info.inputs = region.inputs;

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/KernelPatterns.h"
+#include "meshwright/lib/Codegen/ApproximateMath.h"
+
 #include "meshwright/lib/Codegen/Elements.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -187,12 +188,11 @@ struct ExpandReciprocal : OpRewritePattern<arith::DivFOp> {
 };
 } // namespace
 
-void meshwright::lower::addMathPatterns(RewritePatternSet &patterns, const Processor &processor) {
+void meshwright::lower::addMathPatterns(RewritePatternSet &patterns, bool hasAvx512) {
   populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
     return name == math::LogOp::getOperationName() || name == math::TanhOp::getOperationName() ||
            name == math::ErfOp::getOperationName();
   });
-  bool hasAvx512 = processor.vectorBytes == 64;
   patterns.add<ExpandExp>(patterns.getContext(), hasAvx512);
   if (hasAvx512)
     patterns.add<ExpandReciprocal>(patterns.getContext());

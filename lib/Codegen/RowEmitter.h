@@ -10,11 +10,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_CODEGEN_CPU_ROWEMITTER_H
-#define MESHWRIGHT_LIB_CODEGEN_CPU_ROWEMITTER_H
+#ifndef MESHWRIGHT_LIB_CODEGEN_ROWEMITTER_H
+#define MESHWRIGHT_LIB_CODEGEN_ROWEMITTER_H
 
-#include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+#include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/RowPlan.h"
+
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
 
 namespace meshwright::lower {
 
@@ -62,6 +64,10 @@ public:
   void prefetchWritten(mlir::Value buffer, const Access &access, int64_t part, int64_t parts);
   /// Ends the columns. Later elements are scalars of the row.
   void endColumns() { width = 0; }
+  /// The elements of the columns since `startColumns`. After another `startColumns` of the same
+  /// columns, `resumeColumns` makes them known again. They must dominate it.
+  NodeMap<mlir::Value> takeColumns() { return std::move(columnValues); }
+  void resumeColumns(NodeMap<mlir::Value> values) { columnValues = std::move(values); }
 
   /// The element of a value that a point reads, in the value's type: a vector, or a scalar if
   /// all columns read the same element.
@@ -87,7 +93,8 @@ public:
   void setStatistic(mlir::Operation *op, unsigned stage, const Access &row, mlir::Value value);
   /// Makes later reads come from a flat buffer.
   void setKept(mlir::Value value, const Access &access, mlir::Value buffer, const Access &at);
-  /// Sets the buffer with the exponentials of a softmax, not yet divided by their sum.
+  /// Sets the buffer with the exponentials of a softmax, not yet divided by their sum. Without
+  /// one, elements of the softmax compute their exponential again.
   void setExponentials(mlir::Operation *op, const Access &row, mlir::Value buffer);
 
   /// The terms of a statistic, from elements of its operand.
@@ -110,6 +117,7 @@ private:
   mlir::Value emitIota(nn::IotaOp op, const Access &access);
   mlir::Value emitOperand(mlir::Operation *op, mlir::Value operand, const Access &access);
   mlir::Value toVector(mlir::Value value);
+  mlir::Value emitExponential(mlir::Operation *op, const Access &row, mlir::Value x);
   mlir::Value getStatistic(mlir::Operation *op, unsigned stage, const Access &row);
   void prefetchLines(mlir::Value buffer, const Access &access, mlir::Value shift, bool isWritten,
                      int64_t part, int64_t parts);
@@ -131,4 +139,4 @@ private:
 
 } // namespace meshwright::lower
 
-#endif // MESHWRIGHT_LIB_CODEGEN_CPU_ROWEMITTER_H
+#endif // MESHWRIGHT_LIB_CODEGEN_ROWEMITTER_H

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/RowEmitter.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -383,12 +383,16 @@ Value RowEmitter::emitTerm(const Statistic &statistic) {
   case Statistic::CentredSquareSum:
     x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, statistic.row));
     return arith::MulFOp::create(builder, x, x);
-  case Statistic::ExponentialSum: {
-    x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, statistic.row));
-    return math::ExpOp::create(builder, x, getAccuracy(op->getResult(0).getType()));
-  }
+  case Statistic::ExponentialSum:
+    return emitExponential(op, statistic.row, x);
   }
   return x;
+}
+
+/// The exponential of an element, in the compute type, of a softmax.
+Value RowEmitter::emitExponential(Operation *op, const Access &row, Value x) {
+  x = combine<arith::SubFOp>(builder, x, getStatistic(op, 0, row));
+  return math::ExpOp::create(builder, x, getAccuracy(op->getResult(0).getType()));
 }
 
 Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
@@ -398,14 +402,19 @@ Value RowEmitter::emitRowReduction(Operation *op, const Access &access) {
     return convert(getStatistic(op, 0, row), type);
   auto operand = [&](Value value) { return convert(emitOperand(op, value, access), compute); };
   if (auto softmax = dyn_cast<nn::SoftmaxOp>(op)) {
+    const KeptBuffer *from = exponentials.find(softmax.getResult(), row);
+    if (!from) {
+      Value x = convert(emit(op->getOperand(0), access), compute);
+      x = emitExponential(op, row, x);
+      return convert(combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row)), type);
+    }
     // The index of the element in its row.
-    const KeptBuffer &from = *exponentials.find(softmax.getResult(), row);
-    Access at = from.at;
+    Access at = from->at;
     at.column = access.column;
     at.offset = access.offset - row.offset;
     for (size_t i = 0; i < at.rows.size(); ++i)
       at.rows[i] = access.rows[i] - row.rows[i];
-    Value x = load(from.buffer, at);
+    Value x = load(from->buffer, at);
     return convert(combine<arith::MulFOp>(builder, x, getStatistic(op, 1, row)), type);
   }
   Value x = convert(emit(op->getOperand(0), access), compute);

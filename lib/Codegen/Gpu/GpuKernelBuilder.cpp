@@ -1,0 +1,67 @@
+//===- GpuKernelBuilder.cpp - kernels of a program, for a GPU -------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
+
+#include "meshwright/lib/Codegen/RowEmitter.h"
+
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+
+#include <numeric>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
+  size_t known = writer.getNumSources();
+  std::optional<KernelInfo> info = buildRows(launch);
+  if (info)
+    writer.setPurpose(known, launch);
+  return info;
+}
+
+/// The bytes that the address of a value of the program is a multiple of. A view may begin
+/// within the buffer of another value.
+static int64_t getAlignment(Value value, int64_t ofBuffers) {
+  int64_t offset = 0, more;
+  for (Value last; last != value; offset += more) {
+    last = value;
+    value = rt::getBuffer(rt::getOuterValue(value), &more);
+  }
+  return offset == 0 ? ofBuffers : std::gcd(offset, ofBuffers);
+}
+
+func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs,
+                                     int64_t sharedBytes, int64_t threads) {
+  OpBuilder b(launch.getContext());
+  SmallVector<Type> types;
+  SmallVector<int64_t> alignments;
+  auto add = [&](Value value, Value placed) {
+    auto type = cast<RankedTensorType>(value.getType());
+    types.push_back(
+        MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
+    // Wider accesses do not exist.
+    constexpr int64_t widest = 16;
+    alignments.push_back(
+        std::min(widest, getAlignment(placed, target.getBufferAlignment())));
+  };
+  for (Value input : inputs)
+    add(input, input);
+  for (Value result : launch.getResults())
+    add(result, result);
+  if (sharedBytes > 0)
+    types.push_back(MemRefType::get({sharedBytes}, b.getI8Type(), MemRefLayoutAttrInterface(),
+                                    b.getI64IntegerAttr(kSharedSpace)));
+  func::FuncOp kernel = writer.begin(types);
+  for (auto [i, alignment] : llvm::enumerate(alignments))
+    kernel.setArgAttr(i, "llvm.align", b.getI64IntegerAttr(alignment));
+  kernel->setAttr(kThreadsAttr, b.getI64IntegerAttr(threads));
+  return kernel;
+}
+
+} // namespace meshwright::lower

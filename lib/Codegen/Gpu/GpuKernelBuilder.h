@@ -1,0 +1,57 @@
+//===- GpuKernelBuilder.h - kernels of a program, for a GPU -----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_GPU_GPUKERNELBUILDER_H
+#define MESHWRIGHT_LIB_CODEGEN_GPU_GPUKERNELBUILDER_H
+
+#include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
+#include "meshwright/lib/Codegen/KernelWriter.h"
+
+namespace meshwright::lower {
+
+/// The attribute of a kernel's function with the threads of a block.
+constexpr llvm::StringLiteral kThreadsAttr = "threads";
+/// Shared memory is in this address space.
+constexpr unsigned kSharedSpace = 3;
+
+/// Writes kernels as functions
+///
+///   @kernel(%input0: memref<...>, ..., %output0: memref<...>, ..., %shared: memref<Nxi8, 3>)
+///   attributes {threads = N}
+///
+/// in which all threads of all blocks do all of the work. Buffers have the order of
+/// `KernelInfo`, whose `items` are blocks and whose `grain` is the threads of a block.
+/// `%shared`, if there is one, is the block's shared memory.
+class GpuKernelBuilder : public KernelBuilder {
+public:
+  GpuKernelBuilder(mlir::MLIRContext *context, const GpuTarget &target)
+      : target(target), writer(context) {}
+
+  std::optional<KernelInfo> build(rt::KernelOp launch) override;
+  std::vector<KernelSource> takeSources() override { return writer.takeSources(); }
+
+private:
+  /// Launches that compute rows.
+  std::optional<KernelInfo> buildRows(rt::KernelOp launch);
+
+  /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
+  /// buffers have in the program.
+  mlir::func::FuncOp begin(rt::KernelOp launch, llvm::ArrayRef<mlir::Value> inputs,
+                           int64_t sharedBytes, int64_t threads);
+
+  const GpuTarget &target;
+  KernelWriter writer;
+};
+
+/// The columns that one thread computes together, in a kernel of rows: accesses have 16 bytes
+/// where the sizes of the program allow it. 0 if that would separate pairs of a rotary op.
+int64_t getRowWidth(const KernelRegion &region, const RowPlan &plan);
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_GPU_GPUKERNELBUILDER_H

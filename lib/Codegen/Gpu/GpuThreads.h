@@ -1,0 +1,32 @@
+//===- GpuThreads.h - threads of a block, and their exchange ----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_GPU_GPUTHREADS_H
+#define MESHWRIGHT_LIB_CODEGEN_GPU_GPUTHREADS_H
+
+#include "meshwright/lib/Codegen/Elements.h"
+
+#include "llvm/ADT/STLFunctionalExtras.h"
+
+namespace meshwright::lower {
+
+/// The number of this thread in its block, and of its block, as an index below `count`.
+mlir::Value emitThread(Builder &builder, int64_t count);
+mlir::Value emitBlock(Builder &builder, int64_t count);
+/// Orders the shared memory of the threads of a block. All of them have to execute it.
+void emitBarrier(Builder &builder);
+/// The scalar of the thread of the warp whose number differs in the bits of `mask`. All threads
+/// of the warp have to execute it.
+mlir::Value emitExchange(Builder &builder, mlir::Value value, int64_t mask);
+/// Combines the scalars of `lanes` consecutive threads, a power of two up to 32. Each gets the
+/// result.
+mlir::Value emitLaneReduction(Builder &builder, mlir::Value value, int64_t lanes,
+                              llvm::function_ref<mlir::Value(mlir::Value, mlir::Value)> combine);
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_GPU_GPUTHREADS_H

@@ -1,0 +1,110 @@
+//===- LowerKernels.cpp - GPU kernels to the LLVM dialect -----------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Gpu/LowerKernels.h"
+
+#include "meshwright/lib/Codegen/ApproximateMath.h"
+#include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
+
+#include "mlir/Conversion/Passes.h"
+#include "mlir/Dialect/Arith/Transforms/Passes.h"
+#include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+
+namespace {
+/// Rewrites functions that NVPTX does not have.
+struct ExpandForGpu : PassWrapper<ExpandForGpu, OperationPass<ModuleOp>> {
+  MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(ExpandForGpu)
+
+  void getDependentDialects(DialectRegistry &registry) const override {
+    registry.insert<arith::ArithDialect, func::FuncDialect, LLVM::LLVMDialect, math::MathDialect,
+                    vector::VectorDialect>();
+  }
+
+  void runOnOperation() override {
+    RewritePatternSet patterns(&getContext());
+    meshwright::lower::addMathPatterns(patterns, /*hasAvx512=*/false);
+    meshwright::lower::addGpuMathPatterns(patterns);
+    arith::populateCeilFloorDivExpandOpsPatterns(patterns);
+    if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
+      signalPassFailure();
+  }
+};
+} // namespace
+
+void meshwright::lower::loadGpuKernelDialects(MLIRContext &context) {
+  context.loadDialect<arith::ArithDialect, cf::ControlFlowDialect, func::FuncDialect,
+                      LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
+                      vector::VectorDialect>();
+}
+
+/// Makes the last argument, if it points to shared memory of so many bytes, a global.
+static void makeSharedGlobal(LLVM::LLVMFuncOp kernel, int64_t bytes) {
+  if (bytes == 0)
+    return;
+  OpBuilder builder(kernel);
+  auto type = LLVM::LLVMArrayType::get(builder.getI8Type(), bytes);
+  auto global = LLVM::GlobalOp::create(builder, kernel.getLoc(), type, /*isConstant=*/false,
+                                       LLVM::Linkage::Internal,
+                                       (kernel.getName() + "_shared").str(), Attribute(),
+                                       /*alignment=*/16, meshwright::lower::kSharedSpace);
+  builder.setInsertionPointToStart(&kernel.getBody().front());
+  Value address = LLVM::AddressOfOp::create(builder, kernel.getLoc(), global);
+  unsigned last = kernel.getNumArguments() - 1;
+  kernel.getArgument(last).replaceAllUsesWith(address);
+  kernel.getBody().front().eraseArgument(last);
+  LLVM::LLVMFunctionType all = kernel.getFunctionType();
+  kernel.setFunctionType(
+      LLVM::LLVMFunctionType::get(all.getReturnType(), all.getParams().drop_back()));
+  if (ArrayAttr attributes = kernel.getArgAttrsAttr())
+    kernel.setArgAttrsAttr(builder.getArrayAttr(attributes.getValue().drop_back()));
+}
+
+LogicalResult meshwright::lower::lowerGpuKernel(ModuleOp module) {
+  auto written = *module.getOps<func::FuncOp>().begin();
+  std::string name = written.getName().str();
+  auto threads = written->getAttrOfType<IntegerAttr>(kThreadsAttr);
+  auto last = dyn_cast<MemRefType>(written.getArgumentTypes().back());
+  int64_t sharedBytes = last && last.getMemorySpace() ? last.getNumElements() : 0;
+
+  PassManager manager(module->getContext(), ModuleOp::getOperationName());
+  manager.enableVerifier(false);
+  manager.addPass(std::make_unique<ExpandForGpu>());
+  OpPassManager &kernels = manager.nest<func::FuncOp>();
+  kernels.addPass(createCSEPass());
+  kernels.addPass(createSCFToControlFlowPass());
+  kernels.addPass(createConvertMathToLLVMPass());
+  manager.addPass(createFinalizeMemRefToLLVMConversionPass());
+  ConvertFuncToLLVMPassOptions functions;
+  functions.useBarePtrCallConv = true;
+  manager.addPass(createConvertFuncToLLVMPass(functions));
+  manager.addPass(createConvertVectorToLLVMPass());
+  manager.addPass(createArithToLLVMConversionPass());
+  manager.addPass(createConvertControlFlowToLLVMPass());
+  manager.addPass(createReconcileUnrealizedCastsPass());
+  if (failed(manager.run(module)))
+    return failure();
+  auto kernel = module.lookupSymbol<LLVM::LLVMFuncOp>(name);
+  makeSharedGlobal(kernel, sharedBytes);
+  kernel.setCConv(LLVM::CConv::PTX_Kernel);
+  // ptxas gives as many registers as so many threads can have.
+  OpBuilder builder(module->getContext());
+  Attribute limit[] = {builder.getStringAttr("nvvm.reqntid"),
+                       builder.getStringAttr(std::to_string(threads.getInt()))};
+  kernel.setPassthroughAttr(builder.getArrayAttr(builder.getArrayAttr(limit)));
+  return success();
+}

@@ -1,0 +1,77 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs programs of kernels for a GPU on the stand-in for the CUDA driver (test/fakegpu)."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+
+import numpy as np
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("MESHWRIGHT_BUILD_DIR", ROOT / "build"))
+TOOL = BUILD / "test" / "lib" / "meshwright-test-kernels"
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64,
+         "i64": torch.int64, "i32": torch.int32, "i1": torch.bool}
+spec = importlib.util.spec_from_file_location("fakegpu_cuda", ROOT / "test" / "fakegpu" / "cuda.py")
+cuda = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cuda)
+
+
+def missing():
+    """Why programs cannot run here, or None."""
+    return None if os.path.exists(cuda.library_path()) else "the stand-in is not built: cuda.h was not found"
+
+
+def compile_kernels(folder, text, target="gpu:sm_90"):
+    """The program as a list of launches, and the PTX of each kernel."""
+    (folder / "gpu.mlir").write_text(text)
+    done = subprocess.run([TOOL, folder / "gpu.mlir", target, folder / "kernels"], capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{text}"
+    program = json.loads((folder / "kernels" / "program.json").read_text())
+    names = {launch["kernel"] for launch in program["launches"]}
+    return program, {name: (folder / "kernels" / f"{name}.ptx").read_text() for name in names}
+
+
+def to_bytes(tensor):
+    """At least one byte: an allocation is not empty."""
+    raw = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(1, dtype=torch.uint8)
+    return raw.numpy()
+
+
+_drivers = {}
+
+
+def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
+    """The outputs by name, as `run_module` of the harness gives them."""
+    program, code = compile_kernels(folder, text, target)
+    driver = _drivers.get("driver") or _drivers.setdefault("driver", cuda.Driver())
+    given = {**inputs, **(weights or {})}
+    arena = driver.alloc(max(program["arena"], 1))
+    places = {"arena": [arena],
+              "argument": [driver.put(to_bytes(given[a["name"]])) for a in program["arguments"]],
+              "constant": [driver.put(np.frombuffer(bytes.fromhex(c), np.uint8)) for c in program["constants"]]}
+
+    def address(place):
+        kind, index, offset = place
+        return (arena + index if kind == "arena" else places[kind][index]) + offset
+
+    kernels = {name: driver.kernel(driver.load(ptx), name) for name, ptx in code.items()}
+    try:
+        for launch in program["launches"]:
+            if launch["blocks"]:
+                driver.launch(kernels[launch["kernel"]], launch["blocks"], launch["threads"],
+                              *[address(place) for place in launch["buffers"]])
+        driver.synchronize()
+        outputs = {}
+        for result in program["results"]:
+            dtype = TYPES[result["type"]]
+            count = int(np.prod(result["shape"]))
+            raw = driver.get(address(result["place"]), (count * dtype.itemsize,), np.uint8)
+            outputs[result["name"]] = torch.from_numpy(raw).view(dtype).reshape(result["shape"])
+        return outputs
+    finally:
+        for at in sum(places.values(), []):
+            driver.free(at)

@@ -1,0 +1,95 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Kernels for GPUs on the stand-in for the driver: the programs of test_rows and test_nn, against PyTorch;
+ptxas assembles them."""
+import re
+import shutil
+import subprocess
+
+import gpu_programs
+import harness
+import pytest
+import test_nn
+import test_rows
+import torch
+from test_nn import (test_binary, test_bits, test_casts, test_logarithms_of_small_numbers,  # noqa: F401
+                     test_nan, test_truth_values, test_unary)
+from test_rows import (test_a_choice_for_each_row, test_add_norm, test_elements_of_all_types,  # noqa: F401
+                       test_exponentials_of_all_sizes, test_f32_between_bf16, test_gated_activations, test_heads,
+                       test_masked_softmax, test_moves, test_norm_of_sum_with_norm, test_reductions_of_rows)
+
+pytestmark = pytest.mark.skipif(gpu_programs.missing() is not None, reason=str(gpu_programs.missing()))
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch, request):
+    if request.node.name in ("test_binary[f64]", "test_unary[f64]"):
+        pytest.skip("functions of libdevice use instructions that the stand-in does not have")
+    for module in (harness, test_nn, test_rows):
+        monkeypatch.setattr(module, "run_module", gpu_programs.run_program)
+
+
+ROWS = """func.func @main(%x: tensor<ROWSxCOLUMNSxT> {nn.input = "x"}, %y: tensor<ROWSxCOLUMNSxT> {nn.input = "y"},
+    %w: tensor<COLUMNSxT> {nn.input = "w"})
+    -> (tensor<ROWSxCOLUMNSxT> {nn.output = "h"}, tensor<ROWSxCOLUMNSxT> {nn.output = "n"}, tensor<ROWSxCOLUMNSxT> {nn.output = "s"}) {
+  %h = nn.add %x, %y : (tensor<ROWSxCOLUMNSxT>, tensor<ROWSxCOLUMNSxT>) -> tensor<ROWSxCOLUMNSxT>
+  %n = nn.rms_norm %h weight %w eps 1.0e-5 : (tensor<ROWSxCOLUMNSxT>, tensor<COLUMNSxT>) -> tensor<ROWSxCOLUMNSxT>
+  %s = nn.softmax %y dim 1 : tensor<ROWSxCOLUMNSxT>
+  return %h, %n, %s : tensor<ROWSxCOLUMNSxT>, tensor<ROWSxCOLUMNSxT>, tensor<ROWSxCOLUMNSxT>
+}
+"""
+
+
+def rows_program(rows, columns, dtype):
+    return ROWS.replace("ROWS", str(rows)).replace("COLUMNS", str(columns)).replace("xT", f"x{dtype}")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("columns", [64, 256, 520, 4096, 4101, 9000])
+def test_rows_of_all_lengths(tmp_path, dtype, columns):
+    """Lanes of a warp, a block, a block of registers, and loops. Two runs give the same bits."""
+    kind = gpu_programs.TYPES[dtype]
+    generator = torch.Generator().manual_seed(0)
+    x, y, w = (torch.randn(*shape, generator=generator).to(kind) for shape in ((5, columns), (5, columns), (columns,)))
+    program = rows_program(5, columns, dtype)
+    got = gpu_programs.run_program(tmp_path, program, {"x": x, "y": y, "w": w})
+    h = x + y
+    norm = h.float() * torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + 1e-5) * w.float()
+    bound = {"f32": 2e-6, "bf16": 1.6e-2, "f16": 2e-3}[dtype]
+    for name, want in {"h": h, "n": norm, "s": y.float().softmax(-1)}.items():
+        assert (got[name].float() - want.float()).abs().max() <= bound * want.float().abs().max(), name
+    again = gpu_programs.run_program(tmp_path, program, {"x": x, "y": y, "w": w})
+    assert all(torch.equal(got[name], again[name]) for name in got)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_accesses(tmp_path, dtype):
+    """Rows are read and written by 16 bytes, once, and reduced by shuffles."""
+    _, code = gpu_programs.compile_kernels(tmp_path, rows_program(64, 4096, dtype))
+    for text in code.values():
+        loads = re.findall(r"ld\.global[.\w]*", text)
+        assert loads and all(".v4.b32" in load or ".v2.b64" in load for load in loads), loads
+        assert all(".v4.b32" in s or ".v2.b64" in s for s in re.findall(r"st\.global[.\w]*", text))
+        assert text.count("shfl.sync.bfly") in (8, 16)
+    # Each block reads the row of x, y and w once: 16 elements a thread and 512 threads at most.
+    norm = next(text for text in code.values() if "rsqrt" in text or "sqrt.rn" in text)
+    threads = int(re.search(r"\.reqntid (\d+)", norm).group(1))
+    bytes_each = 4096 * (4 if dtype == "f32" else 2) // threads
+    assert len(re.findall(r"ld\.global", norm)) == 3 * bytes_each // 16
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
+def test_ptxas_accepts_kernels(tmp_path, chip):
+    ptxas = shutil.which("ptxas")
+    if not ptxas:
+        pytest.skip("ptxas is not on the path")
+    for dtype in ("f32", "bf16", "f16"):
+        for columns in (97, 4096, 9000):
+            folder = tmp_path / f"{dtype}-{columns}"
+            folder.mkdir()
+            _, code = gpu_programs.compile_kernels(folder, rows_program(16, columns, dtype), f"gpu:{chip}")
+            for name in code:
+                done = subprocess.run([ptxas, f"-arch={chip}", "-v", folder / "kernels" / f"{name}.ptx",
+                                       "-o", folder / "cubin"], capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+                assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
