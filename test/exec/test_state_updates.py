@@ -157,6 +157,15 @@ def test_memory_of_recovery(folder):
     assert memory["state"] == cache + logs + 2 * (8 + rows)
 
 
+def test_memory_of_recovery_of_all_entries(tmp_path):
+    (tmp_path / "m.mlir").write_text(SLICES)
+    save_file({}, tmp_path / "w.safetensors")
+    plan = mw.load(tmp_path / "m.mlir", tmp_path / "w.safetensors").parallelize(mesh={"tp": 1})
+    state = {entry: plan.report(format="json", entry=entry)["memory_per_rank"]["state"] for entry in ("prompt", "swap")}
+    # `prompt` logs three indices and rows. `swap` copies a state aside.
+    assert state["prompt"] == 320 + 2 * 24 + 64 + 128 and state["swap"] == state["prompt"] + 24
+
+
 # A static cache that a prompt fills by slices and steps fill one row at a time, and `swap`, which exchanges two states.
 SLICES = """
 nn.state @c {fill = 2.0 : f32} : tensor<2x10x4xf32>
