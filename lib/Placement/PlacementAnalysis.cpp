@@ -11,6 +11,8 @@
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 #include "meshwright/lib/Placement/PlacementDerivation.h"
 
+#include "llvm/Support/Threading.h"
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
@@ -313,4 +315,12 @@ LogicalResult meshwright::verifyPlacement(func::FuncOp func) {
   if (!func->hasAttr(DistDialect::kSpmdAttr) || func.isExternal())
     return success();
   return success(succeeded(PlacementAnalysis::run(func)));
+}
+
+bool meshwright::isPlacementProved(func::FuncOp func) {
+  uint64_t thread = llvm::get_threadid();
+  ScopedDiagnosticHandler ignore(func.getContext(), [&](Diagnostic &) {
+    return success(llvm::get_threadid() == thread);
+  });
+  return succeeded(verifyPlacement(func));
 }

@@ -78,6 +78,8 @@ bool mayPad(mlir::func::FuncOp func, dist::MeshAttr mesh);
 /// Proves the placement of an SPMD function (see PlacementAnalysis). Succeeds for a global
 /// function. Passes that move data end with this.
 mlir::LogicalResult verifyPlacement(mlir::func::FuncOp func);
+/// Returns true if `verifyPlacement` succeeds. Emits no errors.
+bool isPlacementProved(mlir::func::FuncOp func);
 
 } // namespace meshwright
 

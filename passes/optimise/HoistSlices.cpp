@@ -10,6 +10,12 @@
 // This pass moves the slices up, past the ops that compute the mask, to ids and positions.
 // It repeats these ops for each slice.
 //
+// A slice or a pad may append zeros as padding. Behind a move, the ops that it moved past compute
+// that padding, which few readers see. So all of them move first, and the program is proved. If
+// the proof fails, the pass starts anew and moves only those that append nothing. A part of a
+// value that is equal along the dimension would not tell padding from true elements: such a
+// value is padded itself.
+//
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
@@ -44,9 +50,11 @@ struct Cut {
   int64_t dim;
   /// The size of the dimension after the op.
   int64_t size;
+  /// Whether the op appends padding.
+  bool pads;
 
   /// Returns nothing for other ops, and for ops on several dimensions or values.
-  static std::optional<Cut> of(Operation *op);
+  static std::optional<Cut> of(Operation *op, MeshAttr mesh);
   bool operator==(const Cut &other) const;
   Type applyTo(RankedTensorType type) const {
     SmallVector<int64_t> shape(type.getShape());
@@ -60,33 +68,47 @@ struct Cut {
 /// the parts.
 class Hoister {
 public:
-  explicit Hoister(func::FuncOp func)
-      : block(func.front()), log(DistDialect::getDecisionLog(func.getContext())) {}
+  Hoister(func::FuncOp func, MeshAttr mesh, bool keepsPadding)
+      : block(func.front()), mesh(mesh), keepsPadding(keepsPadding) {}
 
   /// Returns true if the program changed.
   bool run();
+  /// Returns true if an op that appends padding moved.
+  bool movedPadding() const { return hasMovedPadding; }
+  const DecisionLog &getLog() const { return log; }
 
 private:
+  std::optional<Cut> getCut(Operation *op) const;
+  bool knowsSize(Value value, int64_t dim);
   std::optional<SmallVector<int64_t>> getOperandDims(Operation *op, int64_t dim) const;
   bool wantsCuts(Operation *op);
   Value getPart(Value value, const Cut &cut);
 
   Block &block;
-  DecisionLog &log;
+  MeshAttr mesh;
+  /// Whether ops that append padding stay.
+  bool keepsPadding;
+  bool hasMovedPadding = false;
+  DecisionLog log;
   /// The least bytes that are sliced if the slices of a value move up.
   DenseMap<Value, int64_t> frontier;
   /// The slices of an op's result that its users need, if all of them need slices.
   DenseMap<Operation *, SmallVector<Cut, 2>> cuts;
   DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> parts;
+  /// The results of `knowsSize`.
+  DenseMap<std::pair<Value, int64_t>, bool> sized;
 };
 
 } // namespace
 
-std::optional<Cut> Cut::of(Operation *op) {
+std::optional<Cut> Cut::of(Operation *op, MeshAttr mesh) {
   if (op->getNumOperands() != 1 || op->getNumResults() != 1)
     return std::nullopt;
   auto withDim = [&](int64_t dim) {
-    return Cut{op, dim, typeOf(op->getResult(0)).getDimSize(dim)};
+    auto slice = dyn_cast<dist::SliceOp>(op);
+    int64_t chunks = slice ? getNumShards(getAxes(slice.getAxes(), mesh)) : 1;
+    int64_t size = typeOf(op->getResult(0)).getDimSize(dim);
+    return Cut{op, dim, size, size * chunks > typeOf(op->getOperand(0)).getDimSize(dim)};
   };
   if (auto slice = dyn_cast<dist::SliceOp>(op))
     return withDim(slice.getDims()[0]);
@@ -136,6 +158,12 @@ static DenseElementsAttr getSplat(Operation *op) {
   return elements && elements.isSplat() ? elements : nullptr;
 }
 
+/// The op if it may move.
+std::optional<Cut> Hoister::getCut(Operation *op) const {
+  std::optional<Cut> cut = Cut::of(op, mesh);
+  return cut && keepsPadding && cut->pads ? std::nullopt : cut;
+}
+
 /// The dimension of each operand that corresponds to dimension `dim` of the result; -1 for
 /// an operand without such a dimension.
 std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64_t dim) const {
@@ -158,6 +186,22 @@ std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64
   return dims;
 }
 
+/// Returns true if the elements along a dimension come from a value that has it, and are not
+/// copies of one element. The layout of its padded part has the true size.
+bool Hoister::knowsSize(Value value, int64_t dim) {
+  Operation *op = value.getDefiningOp();
+  if (!op || !isCheap(op))
+    return !getSplat(op);
+  auto [known, isNew] = sized.try_emplace({value, dim}, false);
+  if (!isNew)
+    return known->second;
+  std::optional<SmallVector<int64_t>> dims = getOperandDims(op, dim);
+  bool isKnown = !dims; // The op does not move.
+  for (size_t i = 0; dims && i < dims->size() && !isKnown; ++i)
+    isKnown = (*dims)[i] >= 0 && knowsSize(op->getOperand(i), (*dims)[i]);
+  return sized[{value, dim}] = isKnown;
+}
+
 /// Returns true, and notes the parts, if the op is needed in parts only and its operands
 /// have fewer bytes to slice.
 bool Hoister::wantsCuts(Operation *op) {
@@ -169,11 +213,12 @@ bool Hoister::wantsCuts(Operation *op) {
   auto want = [&](const Cut &cut) {
     if (!llvm::is_contained(wanted, cut))
       wanted.push_back(cut);
-    return getOperandDims(op, cut.dim).has_value();
+    return getOperandDims(op, cut.dim).has_value() &&
+           (!cut.pads || knowsSize(op->getResult(0), cut.dim));
   };
   for (OpOperand &use : op->getUses()) {
     Operation *user = use.getOwner();
-    if (std::optional<Cut> cut = Cut::of(user)) {
+    if (std::optional<Cut> cut = getCut(user)) {
       if (!want(*cut))
         return false;
       continue;
@@ -242,7 +287,7 @@ bool Hoister::run() {
     wantsCuts(op);
   bool changed = false;
   for (Operation *op : ops) {
-    std::optional<Cut> cut = Cut::of(op);
+    std::optional<Cut> cut = getCut(op);
     Operation *whole = cut ? op->getOperand(0).getDefiningOp() : nullptr;
     if (!cuts.contains(whole))
       continue;
@@ -252,6 +297,7 @@ bool Hoister::run() {
                 .str(),
             {{"bytes_below", double(countBytes(whole->getResult(0)))},
              {"bytes_above", double(frontier.lookup(whole->getResult(0)))}});
+    hasMovedPadding |= cut->pads;
     op->getResult(0).replaceAllUsesWith(getPart(op->getOperand(0), *cut));
     changed = true;
   }
@@ -269,15 +315,45 @@ struct HoistSlicesPass : meshwright::impl::HoistSlicesPassBase<HoistSlicesPass> 
     if (!getSpmdMeshSymbol(func) || func.isDeclaration() ||
         func.front().getOps<dist::SliceOp>().empty())
       return markAllAnalysesPreserved();
-    // Slices of several dimensions move up one after the other.
-    bool changed = false;
-    while (Hoister(func).run())
-      changed = true;
-    if (!changed)
+    MeshAttr mesh = getSpmdMesh(func);
+    OwningOpRef<func::FuncOp> before;
+    if (mayPad(func, mesh))
+      before = func.clone();
+    Result result = hoist(func, mesh, /*keepsPadding=*/false);
+    if (result == Result::Same)
       return markAllAnalysesPreserved();
-    if (failed(verifyPlacement(func)))
+    if (result == Result::Unproved) {
+      func.getBody().takeBody(before->getBody());
+      hoist(func, mesh, /*keepsPadding=*/true);
+    }
+    if (result != Result::Proved && failed(verifyPlacement(func)))
       signalPassFailure();
   }
+
+private:
+  enum class Result { Same, Changed, Proved, Unproved };
+
+  Result hoist(func::FuncOp func, MeshAttr mesh, bool keepsPadding);
 };
 
 } // namespace
+
+/// Moves the slices. Decisions are logged unless the program has to be proved first.
+HoistSlicesPass::Result HoistSlicesPass::hoist(func::FuncOp func, MeshAttr mesh,
+                                               bool keepsPadding) {
+  DecisionLog log;
+  bool isChanged = false, movedPadding = false;
+  // Slices of several dimensions move up one after the other.
+  while (true) {
+    Hoister hoister(func, mesh, keepsPadding);
+    if (!hoister.run())
+      break;
+    isChanged = true;
+    movedPadding |= hoister.movedPadding();
+    log.append(hoister.getLog());
+  }
+  if (movedPadding && !isPlacementProved(func))
+    return Result::Unproved;
+  DistDialect::getDecisionLog(func.getContext()).append(log);
+  return !isChanged ? Result::Same : movedPadding ? Result::Proved : Result::Changed;
+}

@@ -95,6 +95,11 @@ def HoistSlicesPass : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
     keys is then computed for the queries of a rank and the keys of a step, not computed
     whole and sliced. Each part is computed once for all its users.
 
+    A slice may append padding, and a pad does. After the move, that padding is computed
+    by the ops that it moved past, and need not be zero. Where a reader needs zeros, the
+    ops that append padding stay. So do those of values that are equal along the
+    dimension, as constants are: their parts would not tell padding from true elements.
+
     ```mlir
     %1 = nn.compare eq %q, %k : (tensor<64x1xi64>, tensor<1x64xi64>) -> tensor<64x64xi1>
     %2 = dist.slice %1 axes ["ring"] dims [1] shift 1 : (tensor<64x64xi1>) -> tensor<64x32xi1>

@@ -20,7 +20,6 @@
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
-#include "llvm/Support/Threading.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_SINKALLGATHERPASS
@@ -253,7 +252,6 @@ private:
 
   llvm::MapVector<Value, TokenDim> collectSeeds(func::FuncOp func, MeshAttr mesh);
   Result sink(func::FuncOp func, const PlacementAnalysis &placement, bool keepsPadding);
-  bool isProved(func::FuncOp func);
 };
 
 } // namespace
@@ -291,18 +289,10 @@ SinkAllGatherPass::Result SinkAllGatherPass::sink(func::FuncOp func,
     return Result::Same;
   Sinker sinker(func, sharding, seeds, keepsPadding);
   bool changed = sinker.run();
-  if (sinker.replacedPadding() && !isProved(func))
+  if (sinker.replacedPadding() && !isPlacementProved(func))
     return Result::Unproved;
   DistDialect::getDecisionLog(func.getContext()).append(sinker.getLog());
   if (!changed)
     return Result::Same;
   return sinker.replacedPadding() ? Result::Proved : Result::Changed;
-}
-
-/// Returns true if the placement is right. Emits no errors.
-bool SinkAllGatherPass::isProved(func::FuncOp func) {
-  uint64_t thread = llvm::get_threadid();
-  ScopedDiagnosticHandler ignore(
-      &getContext(), [&](Diagnostic &) { return success(llvm::get_threadid() == thread); });
-  return succeeded(verifyPlacement(func));
 }

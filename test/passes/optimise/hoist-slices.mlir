@@ -84,3 +84,81 @@ func.func @stays(
   %3 = dist.slice %2 axes ["tp"] dims [1] : (tensor<16x32xf32>) -> tensor<16x16xf32>
   return %1, %3, %2 : tensor<8x32xf32>, tensor<16x16xf32>, tensor<16x32xf32>
 }
+
+// -----
+
+// A part of a constant, or of a value that is one element, would not tell padding from the 13 true
+// elements. A slice that appends no padding moves.
+// CHECK-LABEL: func.func @true_sizes
+// CHECK: %[[ONES:.*]] = nn.neg %{{.*}} : tensor<13xf32>
+// CHECK: %[[PAD:.*]] = dist.pad %[[ONES]] dims [0] : (tensor<13xf32>) -> tensor<14xf32>
+// CHECK: %[[S:.*]] = dist.slice %[[PAD]]
+// CHECK: nn.reduce sum %[[S]]
+// CHECK: %[[E:.*]] = nn.neg %{{.*}} : tensor<13xf32>
+// CHECK: %[[P:.*]] = dist.slice %[[E]] axes ["tp"] dims [0] : (tensor<13xf32>) -> tensor<7xf32>
+// CHECK: nn.reduce sum %[[P]]
+// CHECK: %[[B:.*]] = nn.broadcast %{{.*}} : (tensor<8xf32>) -> tensor<32x8xf32>
+// CHECK: return %{{.*}}, %{{.*}}, %[[B]]
+dist.mesh @mesh = <["tp"=2]>
+func.func @true_sizes(
+    %x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<1xf32>},
+    %y: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>})
+    -> (tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>},
+        tensor<f32> {dist.sharding = #dist.sharding<@mesh, []>, dist.global = tensor<f32>},
+        tensor<32x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<32x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %one = nn.constant dense<1.0> : tensor<13xf32>
+  %0 = nn.neg %one : tensor<13xf32>
+  %1 = dist.pad %0 dims [0] : (tensor<13xf32>) -> tensor<14xf32>
+  %2 = dist.slice %1 axes ["tp"] dims [0] : (tensor<14xf32>) -> tensor<7xf32>
+  %3 = nn.reduce sum %2 dims [0] : (tensor<7xf32>) -> tensor<f32>
+  %4 = dist.all_reduce sum %3 axes ["tp"] : (tensor<f32>) -> tensor<f32>
+  %b = nn.broadcast %x : (tensor<1xf32>) -> tensor<13xf32>
+  %5 = nn.neg %b : tensor<13xf32>
+  %6 = dist.slice %5 axes ["tp"] dims [0] : (tensor<13xf32>) -> tensor<7xf32>
+  %7 = nn.reduce sum %6 dims [0] : (tensor<7xf32>) -> tensor<f32>
+  %8 = dist.all_reduce sum %7 axes ["tp"] : (tensor<f32>) -> tensor<f32>
+  %9 = nn.broadcast %y : (tensor<16xf32>) -> tensor<32x16xf32>
+  %10 = dist.slice %9 axes ["tp"] dims [1] : (tensor<32x16xf32>) -> tensor<32x8xf32>
+  return %4, %8, %10 : tensor<f32>, tensor<f32>, tensor<32x8xf32>
+}
+
+// -----
+
+// Padding that is zero after the move, too: the slice moves.
+// CHECK-LABEL: func.func @padding_that_stays_zero
+// CHECK: %[[S:.*]] = dist.slice %{{.*}} axes ["tp"] dims [0] : (tensor<13xf32>) -> tensor<7xf32>
+// CHECK: nn.broadcast %[[S]] : (tensor<7xf32>) -> tensor<32x7xf32>
+dist.mesh @mesh = <["tp"=2]>
+func.func @padding_that_stays_zero(
+    %x: tensor<13xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<13xf32>})
+    -> (tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<32xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %x : (tensor<13xf32>) -> tensor<32x13xf32>
+  %1 = dist.slice %0 axes ["tp"] dims [1] : (tensor<32x13xf32>) -> tensor<32x7xf32>
+  %2 = nn.reduce sum %1 dims [1] : (tensor<32x7xf32>) -> tensor<32xf32>
+  %3 = dist.all_reduce sum %2 axes ["tp"] : (tensor<32xf32>) -> tensor<32xf32>
+  return %3 : tensor<32xf32>
+}
+
+// -----
+
+// The sum reads the padding of its operand as zeros. Behind a move past the addition it would be
+// ones: the slice stays.
+// CHECK-LABEL: func.func @padding_that_is_read
+// CHECK: %[[A:.*]] = nn.add %{{.*}}, %{{.*}} : (tensor<32x13xf32>, tensor<32x13xf32>)
+// CHECK: %[[S:.*]] = dist.slice %[[A]]
+// CHECK: nn.reduce sum %[[S]]
+dist.mesh @mesh = <["tp"=2]>
+func.func @padding_that_is_read(
+    %x: tensor<13xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<13xf32>})
+    -> (tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<32xf32>})
+    attributes {dist.spmd = @mesh} {
+  %one = nn.constant dense<1.0> : tensor<32x13xf32>
+  %0 = nn.broadcast %x : (tensor<13xf32>) -> tensor<32x13xf32>
+  %1 = nn.add %0, %one : (tensor<32x13xf32>, tensor<32x13xf32>) -> tensor<32x13xf32>
+  %2 = dist.slice %1 axes ["tp"] dims [1] : (tensor<32x13xf32>) -> tensor<32x7xf32>
+  %3 = nn.reduce sum %2 dims [1] : (tensor<32x7xf32>) -> tensor<32xf32>
+  %4 = dist.all_reduce sum %3 axes ["tp"] : (tensor<32xf32>) -> tensor<32xf32>
+  return %4 : tensor<32xf32>
+}
