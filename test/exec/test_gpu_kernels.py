@@ -12,11 +12,12 @@ import pytest
 import test_nn
 import test_rows
 import torch
-from test_nn import (test_binary, test_bits, test_casts, test_logarithms_of_small_numbers,  # noqa: F401
+from test_nn import (test_binary, test_bits, test_casts, test_integers, test_logarithms_of_small_numbers,  # noqa: F401
                      test_nan, test_truth_values, test_unary)
 from test_rows import (test_a_choice_for_each_row, test_add_norm, test_elements_of_all_types,  # noqa: F401
                        test_exponentials_of_all_sizes, test_f32_between_bf16, test_gated_activations, test_heads,
-                       test_masked_softmax, test_moves, test_norm_of_sum_with_norm, test_reductions_of_rows)
+                       test_masked_softmax, test_moves, test_norm_of_sum_with_norm, test_reductions_of_rows,
+                       test_threads_do_not_show)
 
 pytestmark = pytest.mark.skipif(gpu_programs.missing() is not None, reason=str(gpu_programs.missing()))
 

@@ -20,6 +20,8 @@ namespace meshwright::lower {
 std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   size_t known = writer.getNumSources();
   std::optional<KernelInfo> info = buildRows(launch);
+  if (!info)
+    info = buildColumns(launch);
   if (info)
     writer.setPurpose(known, launch);
   return info;

@@ -38,6 +38,8 @@ public:
 private:
   /// Launches that compute rows.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
+  /// Launches that reduce other dimensions.
+  std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
 
   /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
   /// buffers have in the program.

@@ -31,7 +31,7 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 }
 
 std::string GpuTarget::getSupportedKernels() const {
-  return "products, elementwise ops, movement, and norms, softmax and reductions of rows";
+  return "products, elementwise ops, movement, norms, softmax, reductions and running sums";
 }
 
 std::optional<int64_t> GpuTarget::getMostEvaluations(Operation *op) const {

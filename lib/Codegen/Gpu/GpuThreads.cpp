@@ -33,6 +33,11 @@ Value emitBlock(Builder &b, int64_t count) {
   return emitNumber(b, "llvm.nvvm.read.ptx.sreg.ctaid.x", count);
 }
 
+Value emitItem(Builder &b, int64_t blocks, int64_t threads) {
+  Value first = arith::MulIOp::create(b, emitBlock(b, blocks), emitIndex(b, threads));
+  return arith::AddIOp::create(b, first, emitThread(b, threads));
+}
+
 static Value emitI32(Builder &b, int64_t value) { return emitConstant(b, b.getI32Type(), value); }
 
 void emitBarrier(Builder &b) {

@@ -17,6 +17,8 @@ namespace meshwright::lower {
 /// The number of this thread in its block, and of its block, as an index below `count`.
 mlir::Value emitThread(Builder &builder, int64_t count);
 mlir::Value emitBlock(Builder &builder, int64_t count);
+/// The number of this thread in the grid.
+mlir::Value emitItem(Builder &builder, int64_t blocks, int64_t threads);
 /// Orders the shared memory of the threads of a block. All of them have to execute it.
 void emitBarrier(Builder &builder);
 /// The scalar of the thread of the warp whose number differs in the bits of `mask`. All threads
