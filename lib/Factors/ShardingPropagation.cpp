@@ -135,7 +135,7 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (!place.isResult && round == Interior && !place.value.hasOneUse())
         continue;
       // An axis shards one factor of a value. The first one keeps it.
-      if (anyOverlap(state.sharding.getAxes(), axes))
+      if (anyOverlap(state.sharding.getAxes(), axes) || anyOverlap(state.unreduced, axes))
         continue;
       own = axes;
       state.round = std::min(state.round, round);
@@ -161,6 +161,8 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
     return failure();
   state.sharding = std::move(*sharding);
   state.annotated = true;
+  for (AxisRefAttr axis : attr.getUnreduced())
+    state.unreduced.push_back(getAxis(axis, mesh));
   for (DimShardingAttr dim : attr.getDims())
     state.open.push_back(dim.getIsOpen());
   state.round = round;

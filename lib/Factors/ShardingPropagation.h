@@ -55,6 +55,8 @@ private:
     bool annotated = false;
     /// Which dimensions of an annotated value are open.
     mlir::SmallVector<bool, 4> open;
+    /// The axes over which the annotation declares the value unreduced. They shard no dimension.
+    dist::AxisList unreduced;
     /// The first round that propagates the value's axes.
     int round = 0;
     /// The annotation that its axes come from.

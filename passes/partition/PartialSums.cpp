@@ -137,7 +137,7 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
     return false;
   Local sum = getState(partials[0]).local;
   SmallVector<Value, 2> rest = getState(partials[0]).rest;
-  if (partials.size() == 2 && partials[0] != partials[1]) {
+  if (partials.size() == 2) {
     const State &second = getState(partials[1]);
     Local other = second.local;
     widenPartial(sum, other.unreduced.axes, op.getLoc());

@@ -170,6 +170,7 @@ class Generator:
             self.rng.choices([k for k, _ in kinds], [w for _, w in kinds])[0]()
         self.finish()
         self.choose_states(random.Random(f"states of {seed}"))
+        self.choose_unreduced(random.Random(f"unreduced {seed}"))
 
     # Values.
 
@@ -678,6 +679,27 @@ class Generator:
             if a.dtype == "f32" and not a.exact and not a.positive and rng.random() < 0.7:
                 self.program.states.append((a, rng.choice(fitting or [a])))
 
+    def choose_unreduced(self, rng):
+        """A third of the programs have inputs, states, constraints and results that are unreduced
+        over an axis that their sharding leaves free."""
+        program = self.program
+        if program.seed % 3 != 2 or program.options:
+            return
+
+        def unreduced(value, dims):
+            free = [axis for axis in program.mesh if f'"{axis}"' not in dims]
+            if value.dtype == "i1" or not free or rng.random() < 0.4:
+                return dims
+            return f'{dims}, unreduced = {rng.choice(["", "max "])}{{"{rng.choice(free)}"}}'
+
+        constraints = [op.result for op in program.ops if "SHARDING" in op.head]
+        for value in [*program.arguments, *constraints]:
+            dims = program.shardings.get(value.name) or spell_whole(value)
+            program.shardings[value.name] = unreduced(value, dims)
+        for i, result in enumerate(program.results):
+            dims = program.result_shardings.get(i) or spell_whole(result)
+            program.result_shardings[i] = unreduced(result, dims)
+
     def choose_options(self):
         """The whole pipeline chooses the shardings."""
         program, rng = self.program, self.rng
@@ -691,6 +713,11 @@ class Generator:
         for op in program.ops:
             if "SHARDING" in op.head:
                 op.head, op.types = "nn.reshape {0}", "function"
+
+
+def spell_whole(value):
+    """The bracketed part of the sharding of a value whose dimensions are open."""
+    return "[" + ", ".join(["{?}"] * len(value.shape)) + "]"
 
 
 def generate(seed, length=12):

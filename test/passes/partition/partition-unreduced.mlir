@@ -136,3 +136,18 @@ func.func @padded(%x: tensor<8x6xf32> {nn.input = "x", dist.sharding = #dist.sha
   nn.write @total, %after : tensor<6xf32>
   return
 }
+
+// -----
+
+// A sum with itself has each part twice.
+
+// CHECK-LABEL: func.func @twice
+// CHECK-SAME: %[[X:[a-z0-9]+]]: tensor<4xf32>
+// CHECK: %[[S:.+]] = nn.add %[[X]], %[[X]]
+// CHECK-NEXT: dist.all_reduce sum %[[S]]
+dist.mesh @mesh = <["a"=2]>
+func.func @twice(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"a"}>})
+    -> (tensor<4xf32> {nn.output = "y"}) {
+  %y = nn.add %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}

@@ -115,3 +115,17 @@ func.func @unreduced(%x: tensor<4x6xf32> {nn.input = "x", dist.sharding = #dist.
   nn.write @grad, %new : tensor<6xf32>
   return
 }
+
+// -----
+
+// An axis over which a value is unreduced shards none of its dimensions.
+
+// CHECK-LABEL: func.func @keeps_unreduced_axes
+// CHECK-SAME: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, nn.input = "y"}
+dist.mesh @mesh = <["tp"=2]>
+func.func @keeps_unreduced_axes(%x: tensor<6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>},
+                                %y: tensor<6xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{?}], unreduced = {"tp"}>})
+    -> (tensor<6xf32> {nn.output = "z"}) {
+  %z = nn.add %x, %y : (tensor<6xf32>, tensor<6xf32>) -> tensor<6xf32>
+  return %z : tensor<6xf32>
+}
