@@ -41,11 +41,12 @@ def Dist_PaddingOpInterface : OpInterface<"PaddingOpInterface"> {
   let description = [{
     How an op maps the states of its operands to that of its results, and the state that it
     needs padding to have where it reads it. `padding::Operands` has the states of the
-    operands in one region: their true elements, the tail of one factor, or corners where
-    tails of two factors meet.
+    operands in one region of one result: its true elements, the tail of one factor, or
+    corners where tails of two factors meet. Each result has bounds of its own. An op with
+    several results asks for the number of the result by `getResult`.
   }];
   let methods = [
-    InterfaceMethod<"A bound on the elements of the results in the region.",
+    InterfaceMethod<"A bound on the elements of the result in the region.",
                     "::meshwright::padding::Padding", "getResultPadding",
                     (ins "const ::meshwright::padding::Operands &":$in)>,
     InterfaceMethod<"The state that the op needs padding to have in dimensions that it contracts "

@@ -47,9 +47,18 @@ static Padding withAnySign(Padding state) {
 }
 
 uint32_t padding::joinCauses(uint32_t a, uint32_t b) {
-  if (a == b || !a || !b)
+  if (!a || !b)
     return a ? a : b;
-  return uint32_t(size_t(llvm::hash_combine(std::min(a, b), std::max(a, b)))) | 1;
+  if (isSameEvent(a, b))
+    return a | b;
+  a |= 1;
+  b |= 1;
+  return makeEvent(size_t(llvm::hash_combine(std::min(a, b), std::max(a, b))));
+}
+
+Padding padding::withRisingCondition(Padding state) {
+  state.cause &= ~1u;
+  return state;
 }
 
 Padding padding::meet(const Padding &a, const Padding &b) {

@@ -76,6 +76,11 @@ bool isMaskable(const Padding &state);
 Padding getUnconditional(const Padding &state);
 /// Whether the state has a condition that implies plus infinity or NaN.
 bool isConditionRising(const Padding &state);
+/// The same state of a result that is plus infinity or NaN wherever the operand is not finite.
+Padding withRisingCondition(Padding state);
+/// The event that a hash stands for. The lowest bit is cleared for a rising condition.
+inline uint32_t makeEvent(size_t hash) { return uint32_t(hash) | 3; }
+inline bool isSameEvent(uint32_t a, uint32_t b) { return (a | 1) == (b | 1); }
 /// The event that either of two events happened.
 uint32_t joinCauses(uint32_t a, uint32_t b);
 /// The bound on elements that satisfy either bound.
@@ -104,13 +109,17 @@ Padding sum(const Padding &a, int64_t count, mlir::Type type);
 /// Of a function that never falls on the interval. `map` gets infinite bounds, too.
 Padding mapRising(const Padding &a, llvm::function_ref<double(double)> map, mlir::Type type);
 
-/// The states of an op's operands in a region: their true elements, the tail of one
-/// factor, or corners where tails of two factors meet.
+/// The states of an op's operands in a region of one of its results: its true elements, the
+/// tail of one factor, or corners where tails of two factors meet.
 class Operands {
 public:
-  Operands(llvm::ArrayRef<Padding> states, llvm::ArrayRef<Padding> conditional)
-      : states(states), conditional(conditional) {}
+  Operands(llvm::ArrayRef<Padding> states, llvm::ArrayRef<Padding> conditional,
+           unsigned result = 0)
+      : states(states), conditional(conditional), result(result) {}
   virtual ~Operands() = default;
+
+  /// The number of the result.
+  unsigned getResult() const { return result; }
 
   /// The state of an operand in the region, without a condition.
   Padding operator[](unsigned operand) const { return states[operand]; }
@@ -128,7 +137,7 @@ public:
   virtual Padding getOverall(unsigned operand) const = 0;
   /// Whether the region is padding of an operand, rather than of another one's dimensions.
   virtual bool isPaddingOf(unsigned operand) const = 0;
-  /// Whether the region is padding along a dimension of the first result.
+  /// Whether the region is padding along a dimension of the result.
   virtual bool isAlongResult(unsigned dim) const = 0;
   /// The number of elements of an operand that one element of the result contracts or reads.
   virtual int64_t getReadCount() const = 0;
@@ -139,6 +148,7 @@ public:
 
 private:
   llvm::ArrayRef<Padding> states, conditional;
+  unsigned result;
 };
 
 /// A state that an op requires of the padding of a dimension that it contracts or reads

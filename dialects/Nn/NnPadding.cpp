@@ -13,31 +13,14 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/Nn.h"
-
-#include <cmath>
+#include "meshwright/dialects/Nn/NnPaddingDetail.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
 using namespace meshwright::padding;
 
-static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-static Type typeOf(Operation *op) { return getElementTypeOrSelf(op->getResult(0).getType()); }
 static bool isFloat(Operation *op) { return isa<FloatType>(typeOf(op)); }
-
-/// The type that sums are computed in.
-static Type getSumType(Type type) {
-  return isa<FloatType>(type) && !type.isF64() ? Float32Type::get(type.getContext()) : type;
-}
-
-static double getMagnitude(const Padding &state) {
-  return std::max(std::fabs(state.lower), std::fabs(state.upper));
-}
-
-/// -magnitude .. magnitude.
-static Padding around(double magnitude, Type type) { return round({-magnitude, magnitude}, type); }
 
 /// Elements within an interval unless the operand is NaN, or infinite with
 /// `needsFinite`.
@@ -58,22 +41,28 @@ Padding AbsOp::getResultPadding(const Operands &in) {
   Padding state = in.getConditional(0), result = state;
   result.lower = state.lower > 0 ? state.lower : state.upper < 0 ? -state.upper : 0;
   result.upper = getMagnitude(state);
-  return round(result, typeOf(*this));
+  return withRisingCondition(round(result, typeOf(*this)));
+}
+
+/// The state of an operand of a function that is plus infinity at plus infinity and NaN at NaN,
+/// but finite at minus infinity. The condition must not allow the last.
+static const Padding &getRising(const Operands &in, unsigned operand) {
+  const Padding &state = in.getConditional(operand);
+  return isConditionRising(state) ? state : in.getStates()[operand];
 }
 
 Padding ExpOp::getResultPadding(const Operands &in) {
-  const Padding &state = in.getConditional(0);
-  return mapRising(isConditionRising(state) ? state : in[0], [](double x) { return std::exp(x); },
-                   typeOf(*this));
+  return mapRising(getRising(in, 0), [](double x) { return std::exp(x); }, typeOf(*this));
 }
 
-/// Of a function of numbers that are not negative; others give NaN.
+/// Of a function of numbers that are not negative; others give NaN. Infinities of both signs
+/// give plus infinity or NaN.
 static Padding mapNonNegative(const Padding &state, llvm::function_ref<double(double)> map,
                               Type type) {
   Padding result =
       mapRising(state, [&](double x) { return map(std::max(x, 0.0)); }, type);
   result.mayBeNaN |= state.lower < 0;
-  return result;
+  return withRisingCondition(result);
 }
 
 Padding LogOp::getResultPadding(const Operands &in) {
@@ -123,11 +112,12 @@ Padding FloorOp::getResultPadding(const Operands &in) {
 Padding NotOp::getResultPadding(const Operands &in) { return {1 - in[0].upper, 1 - in[0].lower}; }
 
 Padding ReluOp::getResultPadding(const Operands &in) {
-  return mapRising(in[0], [](double x) { return std::max(x, 0.0); }, typeOf(*this));
+  return mapRising(getRising(in, 0), [](double x) { return std::max(x, 0.0); }, typeOf(*this));
 }
 
 /// x times a number between 0 and 1 that falls with x faster than 1 / x, so that the product
-/// is above `least`. It is computed as a product, so minus infinity gives NaN.
+/// is above `least`. It is computed as a product, so minus infinity gives NaN, and the
+/// condition rises.
 static Padding gate(const Padding &state, double least, Type type) {
   if (isZero(state))
     return state;
@@ -135,7 +125,7 @@ static Padding gate(const Padding &state, double least, Type type) {
   result.lower = state.lower < 0 ? least : 0;
   result.upper = std::max(state.upper, 0.0);
   result.mayBeNaN |= state.lower == -kInfinity;
-  return round(result, type);
+  return withRisingCondition(round(result, type));
 }
 Padding SiluOp::getResultPadding(const Operands &in) {
   return gate(in.getConditional(0), -0.3, typeOf(*this));
@@ -152,14 +142,16 @@ Padding SubOp::getResultPadding(const Operands &in) {
   // Minus infinity less a maximum of the row is minus infinity, unless the maximum is minus
   // infinity or NaN. Then each true difference is plus infinity or NaN.
   if (uint32_t event = in.getSharedEvent(1, "lowest"); in[0] == Padding::NegInf && event)
-    return {in[0].lower, in[0].upper, false, (event & ~1u) | 2};
+    return withRisingCondition({in[0].lower, in[0].upper, false, event});
   return add(in.getConditional(0), negate(in.getConditional(1)), typeOf(*this));
 }
 
 Padding MulOp::getResultPadding(const Operands &in) {
   Padding product = multiply(in.getConditional(0), in.getConditional(1), typeOf(*this));
-  if (getLhs() == getRhs() && isFloat(*this))
+  if (getLhs() == getRhs() && isFloat(*this)) {
     product.lower = std::max(product.lower, 0.0);
+    product = withRisingCondition(product);
+  }
   return product;
 }
 
@@ -171,6 +163,10 @@ Padding DivOp::getResultPadding(const Operands &in) {
     return round({-most, most}, type);
   }
   Padding lhs = in.getConditional(0), rhs = in[1];
+  // Where one event makes both infinite or NaN, each true quotient is NaN or infinite, too.
+  if (const Padding &divisor = in.getConditional(1);
+      divisor.cause && isSameEvent(lhs.cause, divisor.cause))
+    rhs = divisor;
   Padding quotient = divide(lhs, rhs, type);
   // Zero divided by a value is NaN only where the value is zero or NaN. If it is the same
   // beside the padding, each true quotient is infinite or NaN there.
@@ -197,7 +193,7 @@ static Padding raise(const Padding &base, double exponent, Type type) {
   Padding result = base;
   result.lower = base.upper < 0 ? power(base.upper) : 0;
   result.upper = power(getMagnitude(base));
-  return round(result, type);
+  return withRisingCondition(round(result, type));
 }
 
 Padding PowOp::getResultPadding(const Operands &in) {
@@ -223,10 +219,13 @@ Padding PowOp::getResultPadding(const Operands &in) {
 }
 
 static Padding maximum(const Padding &a, const Padding &b) {
-  return {std::max(a.lower, b.lower), std::max(a.upper, b.upper), a.mayBeNaN || b.mayBeNaN};
+  return {std::max(a.lower, b.lower), std::max(a.upper, b.upper), a.mayBeNaN || b.mayBeNaN,
+          joinCauses(a.cause, b.cause)};
 }
 
-Padding MaximumOp::getResultPadding(const Operands &in) { return maximum(in[0], in[1]); }
+Padding MaximumOp::getResultPadding(const Operands &in) {
+  return maximum(getRising(in, 0), getRising(in, 1));
+}
 
 Padding MinimumOp::getResultPadding(const Operands &in) {
   return negate(maximum(negate(in[0]), negate(in[1])));
@@ -457,131 +456,4 @@ Padding CrossEntropyOp::getResultPadding(const Operands &in) {
 
 std::optional<Need> CrossEntropyOp::getPaddingNeed() {
   return Need{std::nullopt, "and would count it as a class"};
-}
-
-//===----------------------------------------------------------------------===//
-// Layers
-//===----------------------------------------------------------------------===//
-
-/// A sum of products, tail and corners.
-static Padding sumProducts(Operation *op, const Operands &in) {
-  Type type = typeOf(op), wide = getSumType(type);
-  Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
-  in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
-    product = meet(product, multiply(corner(0), corner(1), wide));
-  });
-  return round(sum(product, in.getReadCount(), wide), type);
-}
-
-Padding MatmulOp::getResultPadding(const Operands &in) { return sumProducts(*this, in); }
-
-Padding LinearOp::getResultPadding(const Operands &in) {
-  Padding state = sumProducts(*this, in);
-  return getBias() ? add(state, in.getConditional(2), typeOf(*this)) : state;
-}
-
-/// Rows divided by their root mean square: no element is larger than the root of their
-/// number. An overflow of the squares gives zeros.
-static Padding normalize(const Operands &in, const APFloat &eps, Type type) {
-  double least = std::ldexp(1.0, -126);
-  if (!isFinite(in[0]) || !(eps.convertToDouble() > least))
-    return Padding::Arbitrary;
-  return isZero(in[0]) ? Padding::Zero : around(std::sqrt(double(in.getReadCount())), type);
-}
-
-static constexpr llvm::StringLiteral kCountsInNorm = "and would count it in the norm";
-
-Padding RmsNormOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this), wide = getSumType(type);
-  Padding state = normalize(in, getEps(), wide);
-  if (getWeight())
-    state = multiply(state, getUnitOffset() ? add(in[1], {1, 1}, wide) : in[1], wide);
-  return round(state, type);
-}
-std::optional<Need> RmsNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
-
-Padding LayerNormOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this), wide = getSumType(type);
-  // The mean overflows where its sum does.
-  if (!isFinite(sum(around(2 * getMagnitude(in[0]), wide), in.getReadCount(), wide)))
-    return Padding::Arbitrary;
-  Padding state = normalize(in, getEps(), wide);
-  unsigned next = 1;
-  if (getWeight())
-    state = multiply(state, in[next++], wide);
-  if (getBias())
-    state = add(state, in[next], wide);
-  return round(state, type);
-}
-std::optional<Need> LayerNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
-
-Padding RotaryOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this), wide = getSumType(type);
-  Padding x = in.getConditional(0);
-  // Features behind the rotated ones stay as they are.
-  Padding rotated = add(multiply(x, in.getConditional(1), wide),
-                        multiply(meet(x, negate(x)), in.getConditional(2), wide), wide);
-  return round(meet(rotated, x), type);
-}
-std::optional<Need> RotaryOp::getPaddingNeed() {
-  return Need{std::nullopt, "and would rotate it with the features"};
-}
-
-/// A mean of values. Its rounding is small against them.
-static Padding average(const Padding &values, Type type) {
-  Padding result = values;
-  double largest = getLargest(type);
-  result.lower = std::max(std::min(values.lower * 2, values.lower), -largest);
-  result.upper = std::min(std::max(values.upper * 2, values.upper), largest);
-  return round(result, type);
-}
-
-/// Attention is a mean of values if its scores are finite. For conditional operands:
-/// - A query that is not finite has scores that are not, for each key. The softmax of such
-///   a row is NaN.
-/// - A value that is not finite counts with a weight of zero, too: zero times infinity is
-///   NaN.
-/// - A key that is not finite may have a score of minus infinity, which hides it. Its value
-///   is not finite for the same reason, if both have the same condition. Keys that heads of
-///   a group share give each true head of the group scores that are not finite.
-/// Masks hide some keys from some queries, so none of this holds in padding of the queries.
-Padding AttentionOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this), wide = getSumType(type);
-  Padding query = in.getConditional(0), key = in.getConditional(1), value = in.getConditional(2);
-  if (in.isAlongResult(2)) {
-    query = in[0];
-    key = in[1];
-    value = in[2];
-  }
-  if (in.isPaddingOf(1) && key.cause && key.cause != value.cause)
-    key = Padding::Arbitrary;
-  int64_t features = getQuery().getType().getShape().back();
-  double scale = getScale().convertToDouble();
-  Padding scores = sum(multiply(query, key, wide), features, wide);
-  scores = multiply(scores, ofConstant(scale), wide);
-  uint32_t cause = scores.cause;
-  bool areNumbers = isFinite(scores);
-  if (getBias()) {
-    Padding bias = in[getKeyPadding() ? 4 : 3];
-    areNumbers &= isMaskable(bias) && isMaskable(add(scores, bias, wide));
-  }
-  if (!areNumbers || !isFinite(value))
-    return Padding::Arbitrary;
-  // A query that sees no key gives zeros.
-  Padding result = meet(value, Padding::Zero);
-  result.cause = joinCauses(cause, value.cause);
-  return average(result, type);
-}
-
-/// A part that is not finite counts with a weight of zero, too. A log-sum-exp has the
-/// condition of its part.
-Padding MergeAttentionOp::getResultPadding(const Operands &in) {
-  Padding result{0, 0};
-  for (unsigned part : {0, 2}) {
-    Padding out = in.getConditional(part), lse = in.getConditional(part + 1);
-    if (!isFinite(out) || !isMaskable(lse) || (lse.cause && lse.cause != out.cause))
-      return Padding::Arbitrary;
-    result = meet(result, out);
-  }
-  return average(result, typeOf(*this));
 }

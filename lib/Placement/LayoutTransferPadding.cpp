@@ -25,21 +25,25 @@ bool RuleTransfer::hasFactor(unsigned i, int factor) const {
                       [&](const auto &factors) { return usesFactor(factors, factor); });
 }
 
-SmallVector<RuleTransfer::Tail, 4> RuleTransfer::getTails(bool ofResults) const {
+void RuleTransfer::addTails(int factor, SmallVectorImpl<Tail> &tails) const {
+  for (const LayoutFactor &piece : pieces[factor])
+    if (piece.isPadded())
+      tails.push_back({factor, &piece});
+}
+
+SmallVector<RuleTransfer::Tail, 4> RuleTransfer::getResultTails(unsigned result) const {
   SmallVector<Tail, 4> tails;
-  auto addFactor = [&](int factor) {
-    for (const LayoutFactor &piece : pieces[factor])
-      if (piece.isPadded())
-        tails.push_back({factor, &piece});
-  };
-  if (ofResults) {
-    for (const FactorRule::DimFactors &dim : rule.results.front())
-      llvm::for_each(dim, addFactor);
-    return tails;
-  }
+  for (const FactorRule::DimFactors &dim : rule.results[result])
+    for (int factor : dim)
+      addTails(factor, tails);
+  return tails;
+}
+
+SmallVector<RuleTransfer::Tail, 4> RuleTransfer::getReadTails() const {
+  SmallVector<Tail, 4> tails;
   for (int f = 0, e = rule.factors.size(); f < e; ++f)
     if (rule.factors[f].kind != FactorKind::Parallel && owners[f] >= 0)
-      addFactor(f);
+      addTails(f, tails);
   return tails;
 }
 
@@ -106,7 +110,8 @@ static llvm::hash_code getValueNumber(Value value, int depth = 6) {
 uint32_t RuleTransfer::getEvent(unsigned i, StringRef what) const {
   if (context.namesOperands)
     *context.namesOperands = true;
-  return uint32_t(size_t(llvm::hash_combine(getValueNumber(op->getOperand(i)), what))) | 1;
+  return padding::makeEvent(
+      size_t(llvm::hash_combine(getValueNumber(op->getOperand(i)), what)));
 }
 
 RuleTransfer::State RuleTransfer::getState(unsigned i, const Tail &tail) const {
@@ -236,8 +241,10 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
 }
 
 LogicalResult RuleTransfer::checkReadPadding() {
+  if (!context.tracksPadding)
+    return success();
   if (std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed())
-    for (const Tail &tail : getTails(/*ofResults=*/false)) {
+    for (const Tail &tail : getReadTails()) {
       State state = getState(owners[tail.factor], tail);
       // Zeros may be conditional, since only sums need them. A maximum of integers ignores
       // the least one, as that of floats ignores minus infinity.
@@ -263,12 +270,12 @@ LogicalResult RuleTransfer::checkReadPadding() {
 // States of results
 //===----------------------------------------------------------------------===//
 
-/// The operands of the op in the region of some tails (see `evaluate`).
+/// The operands of the op in the region of some tails of a result (see `evaluate`).
 class RuleTransfer::RegionOperands : public padding::Operands {
 public:
-  RegionOperands(const RuleTransfer &transfer, ArrayRef<Tail> tails, ArrayRef<State> states,
-                 ArrayRef<State> conditional)
-      : Operands(states, conditional), transfer(transfer), tails(tails) {}
+  RegionOperands(const RuleTransfer &transfer, unsigned result, ArrayRef<Tail> tails,
+                 ArrayRef<State> states, ArrayRef<State> conditional)
+      : Operands(states, conditional, result), transfer(transfer), tails(tails) {}
 
   uint32_t getEvent(unsigned operand, StringRef what) const override {
     return tails.size() == 1 ? transfer.getEvent(operand, what) : 0;
@@ -284,7 +291,7 @@ public:
   }
   bool isAlongResult(unsigned dim) const override {
     return llvm::any_of(tails, [&](const Tail &t) {
-      return usesFactor(transfer.rule.results[0][dim], t.factor);
+      return usesFactor(transfer.rule.results[getResult()][dim], t.factor);
     });
   }
   int64_t getReadCount() const override {
@@ -297,7 +304,7 @@ public:
   }
   void visitReadCorners(
       llvm::function_ref<void(llvm::function_ref<State(unsigned)>)> visit) const override {
-    for (const Tail &read : transfer.getTails(/*ofResults=*/false)) {
+    for (const Tail &read : transfer.getReadTails()) {
       if (llvm::any_of(tails, [&](const Tail &t) { return t.factor == read.factor; }))
         continue;
       visit([&](unsigned operand) {
@@ -314,7 +321,7 @@ private:
   ArrayRef<Tail> tails;
 };
 
-RuleTransfer::State RuleTransfer::evaluate(ArrayRef<Tail> tails) const {
+RuleTransfer::State RuleTransfer::evaluate(unsigned result, ArrayRef<Tail> tails) const {
   SmallVector<State, 4> states, conditional;
   for (auto [i, layout] : llvm::enumerate(operands)) {
     if (tails.empty()) {
@@ -335,26 +342,25 @@ RuleTransfer::State RuleTransfer::evaluate(ArrayRef<Tail> tails) const {
     }
   }
   return cast<PaddingOpInterface>(op).getResultPadding(
-      RegionOperands(*this, tails, states, conditional.empty() ? states : conditional));
+      RegionOperands(*this, result, tails, states, conditional.empty() ? states : conditional));
 }
 
-LogicalResult RuleTransfer::derivePadding() {
+/// States the bounds on the elements of a result. The layout has the pieces of the result's
+/// factors.
+void RuleTransfer::describeElements(unsigned result, Layout &layout) const {
   if (!context.tracksPadding)
-    return success();
-  if (failed(checkReadPadding()))
-    return failure();
-  data = evaluate({});
-  SmallVector<Tail, 4> tails = getTails(/*ofResults=*/true);
+    return;
+  layout.data = evaluate(result, {});
+  SmallVector<Tail, 4> tails = getResultTails(result);
   for (auto [i, tail] : llvm::enumerate(tails))
     for (const Tail &other : ArrayRef(tails).drop_front(i + 1)) {
-      State here = evaluate({tail, other});
+      State here = evaluate(result, {tail, other});
       bool isFirst = i == 0 && other.piece == tails[1].piece;
-      corner = isFirst ? here : padding::meet(corner, here);
+      layout.corner = isFirst ? here : padding::meet(layout.corner, here);
     }
-  for (const FactorRule::DimFactors &dim : rule.results.front())
-    for (int factor : dim)
-      for (LayoutFactor &piece : pieces[factor])
-        if (piece.isPadded())
-          piece.padding = evaluate(Tail{factor, &piece});
-  return success();
+  const Tail *tail = tails.begin();
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &piece : dim.factors)
+      if (piece.isPadded())
+        piece.padding = evaluate(result, *tail++);
 }

@@ -433,6 +433,25 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
   }
 }
 
+Layout RuleTransfer::makeResult(unsigned result) const {
+  Layout layout;
+  for (const FactorRule::DimFactors &factors : rule.results[result]) {
+    DimLayout &dim = layout.dims.emplace_back();
+    for (int factor : factors)
+      dim.factors.append(pieces[factor].begin(), pieces[factor].end());
+    if (dim.factors.empty())
+      dim.factors.push_back(makeFactor(1));
+  }
+  layout.unreduced = unreduced;
+  layout.unreduced.append(contracted.begin(), contracted.end());
+  layout.unreduced = makeSet(layout.unreduced, mesh);
+  layout.reduction = reductions[result];
+  layout.keys = keys;
+  describeElements(result, layout);
+  canonicalize(layout, mesh);
+  return layout;
+}
+
 MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   if (rule.operands.size() != operands.size() || rule.results.size() != op->getNumResults())
     return LogicalResult(
@@ -451,44 +470,11 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     return failure();
   if (auto merge = dyn_cast<nn::MergeAttentionOp>(op); merge && failed(mergeKeys(merge)))
     return failure();
-  if (failed(derivePadding()))
+  if (failed(checkReadPadding()))
     return failure();
-
-  AxisList all = unreduced;
-  all.append(contracted.begin(), contracted.end());
-  all = makeSet(all, mesh);
   ResultLayouts layouts;
-  for (const FactorRule::ValueFactors &dims : rule.results) {
-    Layout &layout = layouts.emplace_back();
-    for (const FactorRule::DimFactors &factors : dims) {
-      DimLayout &dim = layout.dims.emplace_back();
-      for (int factor : factors)
-        dim.factors.append(pieces[factor].begin(), pieces[factor].end());
-      if (dim.factors.empty())
-        dim.factors.push_back(makeFactor(1));
-    }
-    layout.unreduced = all;
-    layout.reduction = reductions[layouts.size() - 1];
-    layout.corner = corner;
-    layout.data = data;
-    layout.keys = keys;
-    // A log-sum-exp is minus infinity where a query sees no key.
-    auto part = dyn_cast<LogSumExpOpInterface>(op);
-    if (part && op->getResult(layouts.size() - 1) == part.getLogSumExp()) {
-      auto ofLse = [](Padding result) {
-        Padding bound = padding::isFinite(result) ? Padding::Finite : Padding::Arbitrary;
-        bound.lower = Padding::NegInf.lower;
-        bound.cause = result.cause;
-        return bound;
-      };
-      layout.corner = ofLse(layout.corner);
-      layout.data = ofLse(layout.data);
-      for (DimLayout &dim : layout.dims)
-        for (LayoutFactor &factor : dim.factors)
-          factor.padding = ofLse(factor.padding);
-    }
-    canonicalize(layout, mesh);
-  }
+  for (unsigned result = 0; result < rule.results.size(); ++result)
+    layouts.push_back(makeResult(result));
   if (hasUnreducedCandidates &&
       (!layouts[0].isUnreduced() || layouts[0].reduction == getContraction()))
     addUnreducedCandidates(layouts[0], *alternatives);

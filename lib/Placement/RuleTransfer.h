@@ -30,7 +30,8 @@ dist::PositionsOp getPositions(mlir::Value positions);
 /// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
 ///    ops that keep order.
 /// 5. `coverKeys`, `mergeKeys`: attention over a part of the keys.
-/// 6. `derivePadding`: the op reads no arbitrary padding, and the padding of its results.
+/// 6. `checkReadPadding`: the op reads no arbitrary padding.
+/// 7. `makeResult`: the layout of each result, and what its elements are.
 class RuleTransfer {
 public:
   explicit RuleTransfer(const TransferContext &context);
@@ -73,16 +74,20 @@ private:
   void addUnreducedCandidates(const dist::Layout &layout,
                               mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 
+  dist::Layout makeResult(unsigned result) const;
+
   // The padding that the op reads, and the padding of its results.
-  mlir::LogicalResult derivePadding();
   mlir::LogicalResult checkReadPadding();
+  void describeElements(unsigned result, dist::Layout &layout) const;
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
   bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);
   mlir::LogicalResult readsPadding(const Tail &tail, State state, llvm::StringRef need);
-  /// The tails of factors that results have, or of factors that the op contracts or reads
+  /// The tails of factors that a result has, and of factors that the op contracts or reads
   /// whole.
-  llvm::SmallVector<Tail, 4> getTails(bool ofResults) const;
+  llvm::SmallVector<Tail, 4> getResultTails(unsigned result) const;
+  llvm::SmallVector<Tail, 4> getReadTails() const;
+  void addTails(int factor, llvm::SmallVectorImpl<Tail> &tails) const;
   bool hasFactor(unsigned i, int factor) const;
   /// The state of operand `i` in a tail; none if the tail is no padding of it.
   std::optional<State> getTail(unsigned i, const Tail &tail) const;
@@ -93,9 +98,9 @@ private:
   State getCorner(unsigned i, const Tail &tail, const Tail &other) const;
   /// A hash of the event that `what` is true of operand `i`.
   uint32_t getEvent(unsigned i, llvm::StringRef what) const;
-  /// The bound on the elements of the results in a region: true elements without tails, a
-  /// tail, or the corners of two tails.
-  State evaluate(llvm::ArrayRef<Tail> tails) const;
+  /// The bound on the elements of a result in a region: true elements without tails, a tail,
+  /// or the corners of two tails.
+  State evaluate(unsigned result, llvm::ArrayRef<Tail> tails) const;
   class RegionOperands;
 
   const TransferContext &context;
@@ -115,7 +120,6 @@ private:
   dist::AxisList contracted, unreduced;
   /// How the parts of each result combine.
   mlir::SmallVector<dist::ReductionKind, 1> reductions;
-  State corner = State::Zero, data = State::Arbitrary;
   /// The keys that attention or merged attention covers, if it lacks some.
   dist::KeyCover keys;
 };

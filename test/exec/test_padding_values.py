@@ -53,6 +53,7 @@ FEATURES = {
     "true zeros": lambda s, x: (s.b(x) / F.relu(x[..., :1])).tanh() * s.p,
     "minus infinity times zero": lambda s, x: (s.p * (x[..., :1] > 0).float().log()).exp() * s.b(x),
     "infinite buffer": lambda s, x: (s.p * s.hidden[1]).exp() + s.b(x),
+    "over its size": lambda s, x: s.b(x) * s.a(x) / s.a(x).abs().clamp_min(1e-3),
     "rectified": lambda s, x: F.relu(s.a(x)) * s.b(x),
 }
 

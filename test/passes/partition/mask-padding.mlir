@@ -45,6 +45,27 @@ func.func @gated(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.shar
 
 // -----
 
+// A feature over its size, which a maximum keeps away from zero, is zero in padding as well.
+// CHECK-LABEL: func.func @over_size
+// CHECK-NOT: dist.positions
+// CHECK: return
+dist.mesh @mesh = <["tp"=4]>
+func.func @over_size(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %s = nn.mul %u, %u : (tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %r = nn.sqrt %s : tensor<2x10xf32>
+  %k = nn.constant dense<0.001> : tensor<f32>
+  %c = nn.maximum %r, %k : (tensor<2x10xf32>, tensor<f32>) -> tensor<2x10xf32>
+  %h = nn.div %u, %c : (tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %y = nn.linear %h, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
 // A parameter with an entry that is not finite.
 // CHECK-LABEL: func.func @infinite_parameter
 // CHECK: dist.positions <10 pad 12{"tp"}>

@@ -208,3 +208,44 @@ func.func @condition_of_another_value(
   %r = nn.reduce sum %m dims [1] : (tensor<1x2x5x4xf32>) -> tensor<1x5x4xf32>
   return %r : tensor<1x5x4xf32>
 }
+
+// -----
+
+// The mean of values that are not finite. The log-sum-exp beside it is a number.
+dist.mesh @mesh = <["tp"=2]>
+func.func @mean_of_infinite_values(
+    %q: tensor<1x2x5x4xf32> {nn.parameter = "q", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, dist.global = tensor<1x3x5x4xf32>},
+    %p: tensor<1x2x1x1xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, dist.global = tensor<1x3x1x1xf32>})
+    -> (tensor<1x5x4xf32> {nn.output = "r", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}], unreduced = {"tp"}>, dist.global = tensor<1x5x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %v = nn.log %q : tensor<1x2x5x4xf32>
+  %a, %l = nn.attention %q, %q, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> (tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)
+  // expected-note@below {{operand 0 is from here}}
+  %m = nn.mul %a, %p : (tensor<1x2x5x4xf32>, tensor<1x2x1x1xf32>) -> tensor<1x2x5x4xf32>
+  // expected-error@below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero}}
+  %r = nn.reduce sum %m dims [1] : (tensor<1x2x5x4xf32>) -> tensor<1x5x4xf32>
+  return %r : tensor<1x5x4xf32>
+}
+
+// -----
+
+// A divisor that is not finite for another reason hides each true feature, but not NaN.
+dist.mesh @mesh = <["tp"=4]>
+func.func @features_over_other_sizes(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %z: tensor<2x8xf32> {nn.input = "z", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %v = nn.linear %z, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %s = nn.abs %v : tensor<2x3xf32>
+  %k = nn.constant dense<0.001> : tensor<f32>
+  %c = nn.maximum %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %h = nn.div %u, %c : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}

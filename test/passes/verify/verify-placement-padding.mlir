@@ -90,3 +90,41 @@ func.func @redistributed(
   %y = nn.linear %t, %o : (tensor<2x5x1xf32>, tensor<8x1xf32>) -> tensor<2x5x8xf32>
   return %y : tensor<2x5x8xf32>
 }
+
+// -----
+
+// Values that are not finite in padding do not matter to the log-sum-exp.
+// CHECK-LABEL: func.func @log_sum_exp_beside_infinite_values
+dist.mesh @mesh = <["tp"=2]>
+func.func @log_sum_exp_beside_infinite_values(
+    %q: tensor<1x2x5x4xf32> {nn.parameter = "q", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, dist.global = tensor<1x3x5x4xf32>},
+    %p: tensor<1x2x1xf32> {nn.parameter = "p", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<1x3x1xf32>})
+    -> (tensor<1x5xf32> {nn.output = "r", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<1x5xf32>})
+    attributes {dist.spmd = @mesh} {
+  %v = nn.log %q : tensor<1x2x5x4xf32>
+  %a, %l = nn.attention %q, %q, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> (tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)
+  %e = nn.exp %l : tensor<1x2x5xf32>
+  %m = nn.mul %e, %p : (tensor<1x2x5xf32>, tensor<1x2x1xf32>) -> tensor<1x2x5xf32>
+  %r = nn.reduce sum %m dims [1] : (tensor<1x2x5xf32>) -> tensor<1x5xf32>
+  return %r : tensor<1x5xf32>
+}
+
+// -----
+
+// One event makes the size and the feature infinite or NaN, and a maximum keeps plus infinity.
+// CHECK-LABEL: func.func @features_over_their_sizes
+dist.mesh @mesh = <["tp"=4]>
+func.func @features_over_their_sizes(
+    %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x8xf32>},
+    %a: tensor<3x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<10x8xf32>},
+    %o: tensor<8x3xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x10xf32>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"tp"}>, dist.global = tensor<2x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
+  %s = nn.abs %u : tensor<2x3xf32>
+  %k = nn.constant dense<0.001> : tensor<f32>
+  %c = nn.maximum %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
+  %h = nn.div %u, %c : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+  %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}

@@ -1,0 +1,39 @@
+//===- NnPaddingDetail.h - parts of the padding rules of ops ----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Private to dialects/Nn.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H
+#define MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include <cmath>
+
+namespace meshwright::padding {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+inline mlir::Type typeOf(mlir::Operation *op) { return mlir::getElementTypeOrSelf(op->getResult(0).getType()); }
+
+/// The type that sums are computed in.
+inline mlir::Type getSumType(mlir::Type type) {
+  return llvm::isa<mlir::FloatType>(type) && !type.isF64() ? mlir::Float32Type::get(type.getContext()) : type;
+}
+
+inline double getMagnitude(const Padding &state) {
+  return std::max(std::fabs(state.lower), std::fabs(state.upper));
+}
+
+/// -magnitude .. magnitude.
+inline Padding around(double magnitude, mlir::Type type) { return round({-magnitude, magnitude}, type); }
+
+} // namespace meshwright::padding
+
+#endif // MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H

@@ -1,0 +1,178 @@
+//===- PaddingTests.cpp - bounds on the elements of results ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Register/Register.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/DialectRegistry.h"
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/Parser/Parser.h"
+#include "gtest/gtest.h"
+
+#include <cmath>
+
+using namespace mlir;
+using namespace meshwright;
+using dist::Padding;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A tail of all operands, without padding that the op contracts.
+class Tail : public padding::Operands {
+public:
+  Tail(ArrayRef<Padding> states, ArrayRef<Padding> conditional, unsigned result)
+      : Operands(states, conditional, result) {}
+  uint32_t getEvent(unsigned operand, StringRef) const override {
+    return padding::makeEvent(64 * (operand + 1));
+  }
+  uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
+  Padding getOverall(unsigned operand) const override { return getStates()[operand]; }
+  bool isPaddingOf(unsigned) const override { return true; }
+  bool isAlongResult(unsigned dim) const override { return dim == 1; }
+  int64_t getReadCount() const override { return 1; }
+  void visitReadCorners(
+      llvm::function_ref<void(llvm::function_ref<Padding(unsigned)>)>) const override {}
+};
+
+class PaddingTest : public testing::Test {
+protected:
+  PaddingTest() {
+    DialectRegistry registry;
+    registerAllDialects(registry);
+    context.appendDialectRegistry(registry);
+    context.loadAllAvailableDialects();
+  }
+
+  /// The bound on result `number` of the first op of a function, for these states of its
+  /// operands.
+  Padding bound(const std::string &arguments, const std::string &op, ArrayRef<Padding> conditional,
+                unsigned number = 0) {
+    module = parseSourceString<ModuleOp>("func.func @f(" + arguments + ") {\n" + op + "\nreturn\n}",
+                                         &context);
+    EXPECT_TRUE(module);
+    auto function = cast<func::FuncOp>(module->getBody()->front());
+    SmallVector<Padding> states;
+    for (const Padding &state : conditional)
+      states.push_back(padding::getUnconditional(state));
+    return cast<dist::PaddingOpInterface>(function.getBody().front().front())
+        .getResultPadding(Tail(states, conditional, number));
+  }
+
+  MLIRContext context;
+  OwningOpRef<ModuleOp> module;
+};
+
+const std::string kAttentionArguments =
+    "%q: tensor<1x2x5x4xf32>, %k: tensor<1x2x7x4xf32>, %v: tensor<1x2x7x4xf32>";
+const std::string kAttention =
+    "%o, %l = nn.attention %q, %k, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x7x4xf32>, "
+    "tensor<1x2x7x4xf32>) -> (tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)";
+
+/// Values that are not finite spoil the mean of values alone.
+TEST_F(PaddingTest, ResultsOfAttentionDiffer) {
+  Padding states[] = {Padding::Zero, Padding::Zero, Padding::Arbitrary};
+  EXPECT_EQ(bound(kAttentionArguments, kAttention, states, 0), Padding::Arbitrary);
+  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  EXPECT_EQ(lse.lower, -kInfinity);
+  EXPECT_GE(lse.upper, std::log(7.0));
+  EXPECT_LE(lse.upper, 3);
+  EXPECT_FALSE(lse.mayBeNaN);
+  EXPECT_EQ(lse.cause, 0u);
+}
+
+/// The mean follows the values, the log-sum-exp the scores.
+TEST_F(PaddingTest, BoundsOfAttentionDiffer) {
+  Padding states[] = {{-10, 10}, {-10, 10}, Padding::Zero};
+  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, states, 0)));
+  // A score is half of a sum of four products.
+  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  EXPECT_GE(lse.upper, 200 + std::log(7.0));
+  EXPECT_LE(lse.upper, 210);
+  // Another number may stand for a large score.
+  states[0] = states[1] = {-1e10, 1e10};
+  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, states, 0)));
+  lse = bound(kAttentionArguments, kAttention, states, 1);
+  EXPECT_EQ(lse.upper, double(std::numeric_limits<float>::max()));
+}
+
+TEST_F(PaddingTest, AttentionOverNaNHasNoBounds) {
+  Padding states[] = {Padding::Arbitrary, Padding::Zero, Padding::Zero};
+  for (unsigned result : {0, 1})
+    EXPECT_EQ(bound(kAttentionArguments, kAttention, states, result), Padding::Arbitrary);
+}
+
+/// A log-sum-exp has the condition of the mean beside it.
+TEST_F(PaddingTest, ConditionsOfAttention) {
+  uint32_t hidden = padding::makeEvent(4), other = padding::makeEvent(8);
+  Padding zero{0, 0, false, hidden}, values{0, 0, false, other};
+  Padding states[] = {zero, Padding::Zero, values};
+  Padding mean = bound(kAttentionArguments, kAttention, states, 0);
+  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  EXPECT_TRUE(padding::isZero(mean));
+  EXPECT_EQ(mean.cause, padding::joinCauses(hidden, other));
+  EXPECT_EQ(lse.cause, mean.cause);
+  // Values do not matter to a log-sum-exp of scores that are always finite.
+  Padding finite[] = {Padding::Zero, Padding::Zero, values};
+  EXPECT_EQ(bound(kAttentionArguments, kAttention, finite, 0).cause, other);
+  EXPECT_EQ(bound(kAttentionArguments, kAttention, finite, 1).cause, 0u);
+}
+
+TEST_F(PaddingTest, ResultsOfAMergeDiffer) {
+  std::string arguments = "%a: tensor<1x2x5x4xf32>, %la: tensor<1x2x5xf32>, "
+                          "%b: tensor<1x2x5x4xf32>, %lb: tensor<1x2x5xf32>";
+  std::string merge = "%o, %l = nn.merge_attention %a, %la, %b, %lb : (tensor<1x2x5x4xf32>, "
+                      "tensor<1x2x5xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5xf32>) -> "
+                      "(tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)";
+  Padding part{-kInfinity, 5};
+  Padding states[] = {Padding::Zero, part, Padding::Arbitrary, part};
+  EXPECT_EQ(bound(arguments, merge, states, 0), Padding::Arbitrary);
+  Padding lse = bound(arguments, merge, states, 1);
+  EXPECT_EQ(lse.lower, -kInfinity);
+  EXPECT_GE(lse.upper, 5 + std::log(2.0));
+  EXPECT_LE(lse.upper, 7);
+  states[2] = Padding::Zero;
+  states[3] = Padding::Arbitrary;
+  EXPECT_EQ(bound(arguments, merge, states, 0), Padding::Arbitrary);
+  EXPECT_EQ(bound(arguments, merge, states, 1), Padding::Arbitrary);
+}
+
+/// The square of an infinity is plus infinity, and relu keeps it. It does not keep minus infinity.
+TEST_F(PaddingTest, RisingConditions) {
+  std::string argument = "%x: tensor<4xf32>", pair = argument + ", %y: tensor<4xf32>";
+  uint32_t hidden = padding::makeEvent(4);
+  Padding states[] = {{0, 0, false, hidden}, {1, 2}};
+  Padding squares[] = {states[0], states[0]};
+  Padding square = bound(argument, "%r = nn.mul %x, %x : (tensor<4xf32>, tensor<4xf32>) -> "
+                                   "tensor<4xf32>",
+                         squares);
+  EXPECT_TRUE(padding::isConditionRising(square));
+  EXPECT_TRUE(padding::isSameEvent(square.cause, hidden));
+  Padding size = bound(argument, "%r = nn.abs %x : tensor<4xf32>", states[0]);
+  EXPECT_EQ(size.cause, square.cause);
+  EXPECT_EQ(bound(argument, "%r = nn.relu %x : tensor<4xf32>", size), size);
+  EXPECT_TRUE(bound(argument, "%r = nn.relu %x : tensor<4xf32>", states[0]).mayBeNaN);
+  std::string maximum =
+      "%r = nn.maximum %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>";
+  Padding clamped = bound(pair, maximum, {size, states[1]});
+  EXPECT_EQ(clamped, (Padding{1, 2, false, size.cause}));
+  EXPECT_TRUE(bound(pair, maximum, states).mayBeNaN);
+  // Minus it is minus infinity or NaN.
+  Padding negative = bound(argument, "%r = nn.neg %x : tensor<4xf32>", clamped);
+  EXPECT_FALSE(padding::isConditionRising(negative));
+  EXPECT_TRUE(padding::isSameEvent(negative.cause, hidden));
+  // A quotient is not finite where its dividend is not.
+  std::string quotient =
+      "%r = nn.div %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>";
+  EXPECT_EQ(bound(pair, quotient, {states[0], clamped}), states[0]);
+  clamped.cause = padding::makeEvent(8);
+  EXPECT_FALSE(padding::isZero(bound(pair, quotient, {states[0], clamped})));
+}
+
+} // namespace
