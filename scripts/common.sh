@@ -22,7 +22,7 @@ PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobin
 # NVIDIA's headers and libraries, for the stage "gpu" of scripts/test.sh only. NCCL and cuBLASLt are
 # the versions that torch's build for CUDA 13 has; they load without a driver.
 GPU_PACKAGES=("nvidia-nccl-cu13==2.30.7" "nvidia-cublas==13.1.1.3" "nvidia-cuda-runtime==13.0.96"
-  "nvidia-cuda-crt==13.0.88")
+  "nvidia-cuda-crt==13.0.88" "nvidia-cuda-cccl==13.0.85")
 
 # Succeeds if the interpreter has GPU_PACKAGES, or other versions of them.
 python_has_gpu_packages() {
@@ -30,7 +30,8 @@ python_has_gpu_packages() {
 import pathlib, sys, sysconfig
 nvidia = pathlib.Path(sysconfig.get_path("purelib")) / "nvidia"
 files = ["nccl/include/nccl.h", "nccl/lib/libnccl.so.2", "cu13/include/cublasLt.h",
-         "cu13/lib/libcublasLt.so.13", "cu13/include/cuda.h", "cu13/include/crt/host_config.h"]
+         "cu13/lib/libcublasLt.so.13", "cu13/include/cuda.h", "cu13/include/crt/host_config.h",
+         "cu13/include/nv/target"]
 sys.exit(not all((nvidia / f).exists() for f in files))
 PY
 }

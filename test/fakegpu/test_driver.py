@@ -3,25 +3,18 @@
 """The stand-in for the CUDA driver: arithmetic, divergence, barriers, races, faults and limits."""
 
 import ctypes as C
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
+import fakegpu_cuda as cuda
 import numpy as np
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-spec = importlib.util.spec_from_file_location("fakegpu_cuda", HERE / "cuda.py")
-cuda = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cuda)
-
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(cuda.library_path()),
-    reason="the stand-in is not built: cuda.h was not found",
-)
+pytestmark = cuda.needs("libcuda.so.1")
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 REGS = ".reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .pred %p<8>;\n"
@@ -172,7 +165,7 @@ def apart(code, **env):
     """Runs code in a process of its own; its standard output and error."""
     head = (
         f"import sys, json, ctypes as C, numpy as np\nsys.path.insert(0, {str(HERE)!r})\n"
-        f"import cuda\nLOAD, SHARED, REVERSE, REGS, HEAD = {LOAD!r}, {SHARED!r}, {REVERSE!r}, {REGS!r}, {HEAD!r}\n"
+        f"import fakegpu_cuda as cuda\nLOAD, SHARED, REVERSE, REGS, HEAD = {LOAD!r}, {SHARED!r}, {REVERSE!r}, {REGS!r}, {HEAD!r}\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", head + code],

@@ -7,23 +7,15 @@ a pipelined bf16 GEMM by cp.async, ldmatrix and mma.sync; an RMSNorm; a GEMM by 
 """
 
 import ctypes as C
-import importlib.util
-import os
 import pathlib
 
+import fakegpu_cuda as cuda
 import numpy as np
 import pytest
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 HERE = pathlib.Path(__file__).resolve().parent
-spec = importlib.util.spec_from_file_location("fakegpu_cuda", HERE / "cuda.py")
-cuda = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cuda)
-
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(cuda.library_path()),
-    reason="the stand-in is not built: cuda.h was not found",
-)
+pytestmark = cuda.needs("libcuda.so.1")
 BF16 = ml_dtypes.bfloat16
 
 

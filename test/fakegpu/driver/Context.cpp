@@ -87,7 +87,7 @@ int attributeOf(CUdevice_attribute attribute, int ordinal, bool &known) {
   case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: return s.chip >= 90;
   case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY: return 1;
   case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED: return 1;
-  case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return ordinal + 1;
+  case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return s.physical[size_t(ordinal)] + 1;
   case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: return 0;
   case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: return 0;
   case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: return CU_COMPUTEMODE_DEFAULT;

@@ -29,6 +29,7 @@ struct Settings {
   std::string chipName = "sm_90";
   unsigned chip = 90;
   int devices = 8;
+  std::vector<int> physical; // number of each device that CUDA_VISIBLE_DEVICES shows
   uint64_t memory = uint64_t(16) << 30;
   int driver = CUDA_VERSION;
   uint64_t seed = 1;
@@ -63,9 +64,9 @@ struct Device;
 struct Work {
   enum Kind { Kernel, Copy, Set, Host, Empty, Allocate, Free } kind = Empty;
   std::function<double()> run;
-  // Of a kernel:
-  CUfunction function = nullptr;
-  std::shared_ptr<Launch> launch;
+  std::string name; // of a kernel
+  /// Work with a key in common runs in the order in which it was queued, on one stream or several.
+  std::vector<const void *> keys;
 };
 
 } // namespace fakegpu
@@ -92,6 +93,7 @@ struct Capture {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
   std::set<CUstream> streams;
+  std::map<const void *, CUgraphNode_st *> lastOf; // by key
   bool invalid = false;
 };
 } // namespace fakegpu
@@ -227,8 +229,10 @@ namespace fakegpu {
 std::vector<CUcontext> &contextStack();
 inline CUcontext currentContext() { return contextStack().empty() ? nullptr : contextStack().back(); }
 
+/// Counts a call of a function; returns true if FAKEGPU_FAIL says that it fails.
+bool failsNow(const std::string &call);
 /// The first step of each call: it counts, fails if FAKEGPU_FAIL says so, and reports a fault that a
-/// kernel has had. `device` is whether the call needs a context.
+/// kernel has had.
 CUresult enterCall(const char *name, bool needsContext);
 #define FAKEGPU_ENTER(name, needsContext)                                                          \
   if (CUresult entered = ::fakegpu::enterCall(name, needsContext))                                 \
@@ -236,8 +240,13 @@ CUresult enterCall(const char *name, bool needsContext);
 
 /// A stream of a handle: the null stream of the current context for 0 and CU_STREAM_LEGACY.
 CUstream streamOf(CUstream handle);
-/// Queues work, or adds it to the graph that the stream captures.
+/// Queues work, or adds it to the graph that the stream captures. Logs a kernel's launch.
 CUresult submit(CUstream stream, Work work);
+/// Waits for the work with this key that is queued; forgets its order.
+void awaitKey(const void *key);
+void forgetKey(const void *key);
+/// Rises with each operation that is queued or ends, on any stream.
+uint64_t activity();
 /// Waits for all streams of a context.
 void synchronizeContext(CUcontext context);
 /// Fails where a capture forbids a call that waits or allocates.
@@ -246,7 +255,7 @@ CUresult forbidDuringCapture(CUstream stream);
 /// Counts of FAKEGPU_LOG.
 struct Log {
   std::mutex mutex;
-  std::map<std::string, uint64_t> launches;
+  std::map<std::string, uint64_t> launches, calls; // calls of NCCL and cuBLASLt
   std::map<std::string, Counters> counters;
   uint64_t hostToDevice = 0, deviceToHost = 0, deviceToDevice = 0;
   uint64_t captures = 0, graphLaunches = 0, waits = 0;

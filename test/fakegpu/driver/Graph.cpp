@@ -157,10 +157,14 @@ FAKEGPU_EXPORT CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle)
     std::lock_guard<std::mutex> lock(Log::get().mutex);
     ++Log::get().graphLaunches;
   }
-  for (const Work &work : exec->nodes)
-    if (work.kind == Work::Kernel)
-      Log::get().launched(work.launch->program->name);
   Work work;
+  for (const Work &node : exec->nodes) {
+    if (node.kind == Work::Kernel)
+      Log::get().launched(node.name);
+    for (const void *key : node.keys)
+      if (std::find(work.keys.begin(), work.keys.end(), key) == work.keys.end())
+        work.keys.push_back(key);
+  }
   static std::atomic<uint64_t> count{0};
   uint64_t seed = Settings::get().seed + ++count;
   work.run = [nodes = exec->nodes, dependencies = exec->dependencies, seed] { return runGraph(nodes, dependencies, seed); };

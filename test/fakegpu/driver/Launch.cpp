@@ -133,8 +133,7 @@ CUresult launch(const Request &r, void **params, void **extra) {
   l->memory = d;
   Work work;
   work.kind = Work::Kernel;
-  work.function = r.function;
-  work.launch = l;
+  work.name = r.function->program->name;
   auto program = r.function->program; // lives as long as the launch
   work.run = [l, d, program] {
     try {
@@ -146,8 +145,6 @@ CUresult launch(const Request &r, void **params, void **extra) {
       return 2000.0;
     }
   };
-  if (!s->capture)
-    Log::get().launched(program->name);
   return submit(s, std::move(work));
 }
 

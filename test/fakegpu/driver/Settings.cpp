@@ -57,11 +57,15 @@ Settings readSettings() {
       if (end == at || index < 0 || index >= s.devices)
         break;
       ++shown;
+      s.physical.push_back(int(index));
       at = *end == ',' ? end + 1 : end;
       if (*end && *end != ',')
         break;
     }
     s.devices = shown;
+  } else {
+    for (int i = 0; i < s.devices; ++i)
+      s.physical.push_back(i);
   }
   return s;
 }
@@ -131,12 +135,18 @@ void Log::write() {
     return;
   }
   auto number = [](uint64_t v) { return (unsigned long long)v; };
-  fprintf(out, "{\"launches\": {");
   const char *comma = "";
-  for (auto &[name, count] : launches) {
-    fprintf(out, "%s\"%s\": %llu", comma, name.c_str(), number(count));
-    comma = ", ";
-  }
+  auto counts = [&](const std::map<std::string, uint64_t> &of) {
+    comma = "";
+    for (auto &[name, count] : of) {
+      fprintf(out, "%s\"%s\": %llu", comma, name.c_str(), number(count));
+      comma = ", ";
+    }
+  };
+  fprintf(out, "{\"launches\": {");
+  counts(launches);
+  fprintf(out, "}, \"calls\": {");
+  counts(calls);
   fprintf(out, "}, \"copies\": {\"h2d\": %llu, \"d2h\": %llu, \"d2d\": %llu}, ", number(hostToDevice),
           number(deviceToHost), number(deviceToDevice));
   fprintf(out, "\"graph_captures\": %llu, \"graph_launches\": %llu, \"waits\": %llu, \"kernels\": {",
@@ -168,18 +178,21 @@ CUresult resultOf(const Fault &fault) {
   return CUDA_ERROR_LAUNCH_FAILED;
 }
 
-CUresult enterCall(const char *name, bool needsContext) {
+bool failsNow(const std::string &call) {
   const Settings &s = Settings::get();
-  if (!s.failCall.empty()) {
+  static std::atomic<uint64_t> count{0};
+  return !s.failCall.empty() &&
+         (call == s.failCall || (s.failCall == "cuLaunchKernel" && call == "cuLaunchKernelEx")) &&
+         ++count == s.failAt;
+}
+
+CUresult enterCall(const char *name, bool needsContext) {
+  if (failsNow(name)) {
     std::string called = name;
-    bool match = called == s.failCall || (s.failCall == "cuLaunchKernel" && called == "cuLaunchKernelEx");
-    static std::atomic<uint64_t> count{0};
-    if (match && ++count == s.failAt) {
-      bool launch = called.find("Launch") != std::string::npos, memory = called.find("Alloc") != std::string::npos;
-      return launch ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
-    }
+    bool launch = called.find("Launch") != std::string::npos, memory = called.find("Alloc") != std::string::npos;
+    return launch ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
   }
-  if (Device::all().empty() && s.devices > 0)
+  if (Device::all().empty() && Settings::get().devices > 0)
     return CUDA_ERROR_NOT_INITIALIZED;
   if (!needsContext)
     return CUDA_SUCCESS;

@@ -58,18 +58,75 @@ CUstream streamOf(CUstream handle) {
   return currentContext() ? currentContext()->nullStream.get() : nullptr;
 }
 
+namespace {
+
+std::atomic<uint64_t> activities{0};
+
+/// The last work of each key that is not in a graph.
+struct KeyOrder {
+  std::mutex mutex;
+  std::map<const void *, std::shared_ptr<Completion>> last;
+  static KeyOrder &get() {
+    static auto *order = new KeyOrder; // streams may run at exit
+    return *order;
+  }
+};
+
+void capture(CUstream stream, Work work) {
+  Capture &c = *stream->capture;
+  auto node = std::make_unique<CUgraphNode_st>();
+  node->dependencies = stream->captureTail;
+  for (const void *key : work.keys) {
+    CUgraphNode_st *&last = c.lastOf[key];
+    if (last)
+      node->dependencies.push_back(last);
+    last = node.get();
+  }
+  node->work = std::move(work);
+  stream->captureTail = {node.get()};
+  c.graph->nodes.push_back(std::move(node));
+}
+
+} // namespace
+
+uint64_t activity() { return activities; }
+
+void forgetKey(const void *key) {
+  KeyOrder &order = KeyOrder::get();
+  std::lock_guard<std::mutex> lock(order.mutex);
+  order.last.erase(key);
+}
+
+void awaitKey(const void *key) {
+  KeyOrder &order = KeyOrder::get();
+  std::shared_ptr<Completion> last;
+  {
+    std::lock_guard<std::mutex> lock(order.mutex);
+    last = order.last[key];
+  }
+  if (last)
+    last->wait();
+}
+
 CUresult submit(CUstream stream, Work work) {
   if (stream->capture) {
-    Capture &c = *stream->capture;
-    auto node = std::make_unique<CUgraphNode_st>();
-    node->work = std::move(work);
-    node->dependencies = stream->captureTail;
-    stream->captureTail = {node.get()};
-    c.graph->nodes.push_back(std::move(node));
+    capture(stream, std::move(work));
     return CUDA_SUCCESS;
   }
+  if (work.kind == Work::Kernel)
+    Log::get().launched(work.name);
   orderWithNullStream(stream);
-  stream->push(std::move(work.run));
+  if (work.keys.empty()) {
+    stream->push(std::move(work.run));
+    return CUDA_SUCCESS;
+  }
+  KeyOrder &order = KeyOrder::get();
+  std::lock_guard<std::mutex> lock(order.mutex);
+  for (const void *key : work.keys)
+    stream->await(order.last[key]);
+  auto completion = stream->push(std::move(work.run));
+  for (const void *key : work.keys)
+    order.last[key] = completion;
   return CUDA_SUCCESS;
 }
 
@@ -103,6 +160,7 @@ std::shared_ptr<Completion> CUstream_st::push(std::function<double()> run) {
     queue.push_back({std::move(run), nullptr, completion});
     tail = completion;
   }
+  ++fakegpu::activities;
   added.notify_all();
   return completion;
 }
@@ -146,6 +204,7 @@ void CUstream_st::work() {
       if (context->device->error == CUDA_SUCCESS)
         time += op.run();
     }
+    ++fakegpu::activities;
     op.completion->finish(time);
   }
 }

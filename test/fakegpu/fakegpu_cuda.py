@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import numpy as np
+import pytest
 
 
 class CudaError(Exception):
@@ -15,13 +16,21 @@ class CudaError(Exception):
         self.call, self.code, self.name, self.log = call, code, name, log
 
 
-def library_path():
-    """libcuda.so.1 of the stand-in: FAKEGPU names its folder, else the build's."""
+def library_path(name="libcuda.so.1"):
+    """A library of the stand-in: FAKEGPU names its folder, else the build's."""
     root = pathlib.Path(__file__).resolve().parents[2]
     folder = os.environ.get("FAKEGPU") or os.path.join(
         os.environ.get("MESHWRIGHT_BUILD_DIR", str(root / "build")), "fakegpu"
     )
-    return os.path.join(folder, "libcuda.so.1")
+    return os.path.join(folder, name)
+
+
+def needs(name):
+    """The mark of tests that need this library of the stand-in."""
+    missing = {"libcuda.so.1": "cuda.h was not found"}.get(name, "run scripts/setup.sh --gpu")
+    return pytest.mark.skipif(
+        not os.path.exists(library_path(name)), reason=f"the stand-in {name} is not built: {missing}"
+    )
 
 
 class Driver:
