@@ -341,6 +341,13 @@ LayoutFactor dist::getFactor(FactorShardingAttr attr, MeshAttr mesh) {
   return factor;
 }
 
+LayoutFactor dist::getFactor(PositionsOp op, MeshAttr mesh) {
+  LayoutFactor factor = getFactor(op.getFactor(), mesh);
+  int64_t chunks = getNumShards(factor.axes);
+  factor.shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  return factor;
+}
+
 static SmallVector<AxisRefAttr> getAxisRefs(ArrayRef<Axis> axes, MeshAttr mesh) {
   SmallVector<AxisRefAttr> result;
   for (const Axis &axis : axes)

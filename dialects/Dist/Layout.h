@@ -165,6 +165,8 @@ FactorShardingAttr getFactorAttr(const LayoutFactor &factor, MeshAttr mesh);
 int64_t getOrderChunks(TokenOrder order, int64_t ranks);
 /// The factor that an attribute with a size spells.
 LayoutFactor getFactor(FactorShardingAttr attr, MeshAttr mesh);
+/// The layout of the dimension of `dist.positions`, with its shift from 0 on.
+LayoutFactor getFactor(PositionsOp op, MeshAttr mesh);
 ShardingAttr getSharding(const Layout &layout, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 /// As above for a place without a local type: a factor that is not padded to the smallest
 /// multiple of its number of shards is spelt out.

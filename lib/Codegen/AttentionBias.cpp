@@ -65,7 +65,7 @@ bool BiasWalker::walk(Value value, const Access &access) {
   seen.set(value, access, true);
   Operation *op = value.getDefiningOp();
   auto shape = cast<RankedTensorType>(value.getType()).getShape();
-  if (op && isFree(op)) {
+  if (op && isFree(op) && !isPaddingMask(op)) {
     ops.insert(op);
     auto iota = dyn_cast<nn::IotaOp>(op);
     if (!iota)

@@ -34,8 +34,9 @@ struct KernelInfo {
   /// The kernel's function.
   std::string name;
   /// The values of the launch's region whose buffers the kernel reads, in the order of
-  /// its arguments. Each is an argument of the region. The buffers of the results follow,
-  /// in the order in which the region yields them.
+  /// its arguments. Each is an argument of the region, or the result of a `dist.positions` in
+  /// it: the buffer then holds the index of the rank's first element. The buffers of the
+  /// results follow, in the order in which the region yields them.
   llvm::SmallVector<mlir::Value> inputs;
   /// The fields below are those of `mw_rt_launch`. One item means one call.
   int64_t kind = MW_RT_ROWS;

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/OpClasses.h"
 
+#include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
@@ -14,13 +15,31 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-bool isFree(Operation *op) {
+static bool isSplat(Operation *op) {
   auto constant = dyn_cast<nn::ConstantOp>(op);
-  if (!constant)
-    return isa<nn::IotaOp>(op);
-  auto elements = dyn_cast<DenseElementsAttr>(constant.getValue());
+  auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
   return elements && elements.isSplat();
 }
+
+bool isPaddingMask(Operation *op) {
+  if (auto positions = dyn_cast<dist::PositionsOp>(op)) {
+    dist::MeshAttr mesh = dist::getSpmdMesh(op);
+    return mesh && dist::getFactor(positions, mesh).isPadded();
+  }
+  if (!op->hasTrait<dist::View>() &&
+      !(op->hasTrait<dist::Elementwise>() && op->hasTrait<dist::Cheap>()))
+    return false;
+  bool readsMask = false;
+  for (Value operand : op->getOperands()) {
+    Operation *producer = operand.getDefiningOp();
+    if (!producer || (!isSplat(producer) && !isPaddingMask(producer)))
+      return false;
+    readsMask |= !isSplat(producer);
+  }
+  return readsMask;
+}
+
+bool isFree(Operation *op) { return isSplat(op) || isa<nn::IotaOp>(op) || isPaddingMask(op); }
 
 bool isMovement(Operation *op) {
   return op->hasTrait<dist::Reindexes>() && !op->hasTrait<dist::View>();

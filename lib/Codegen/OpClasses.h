@@ -17,8 +17,13 @@
 
 namespace meshwright::lower {
 
-/// Returns true for a splat or an iota: each kernel that reads one makes it for itself.
+/// Returns true for a splat, an iota or a mask of padding: each kernel that reads one makes it
+/// for itself.
 bool isFree(mlir::Operation *op);
+/// Returns true for the positions of a padded dimension, and for a cheap op that reads
+/// nothing but them and splats. A kernel makes positions of its loops and one number of the
+/// rank, which it reads.
+bool isPaddingMask(mlir::Operation *op);
 /// Returns true if the result's elements are the operand's, read in place, and the op
 /// is no view: a transpose, broadcast or slice.
 bool isMovement(mlir::Operation *op);

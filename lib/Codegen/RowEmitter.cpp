@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
+#include "meshwright/dialects/Dist/Layout.h"
+
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -45,6 +47,7 @@ void RowEmitter::startRow(const LoopSpace &space, ArrayRef<Value> indices) {
   this->indices.assign(indices.begin(), indices.end());
   width = 0;
   rowValues.clear();
+  firsts.clear();
   streamed.clear();
   kept.clear();
   exponentials.clear();
@@ -262,6 +265,10 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
   }
   if (auto iota = dyn_cast<nn::IotaOp>(op))
     return emitIota(iota, access);
+  if (auto positions = getTestedPositions(region, op))
+    return emitIsTrue(positions, access);
+  if (auto positions = dyn_cast<dist::PositionsOp>(op))
+    return emitPositions(positions, access);
   if (hasColumnParts(op))
     return emitPart(op, access);
   if (isRowReduction(op))
@@ -283,18 +290,62 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
 Value RowEmitter::emitIota(nn::IotaOp op, const Access &access) {
   auto type = cast<RankedTensorType>(op.getResult().getType());
   Access along = (*delinearize(access, type.getShape(), space))[op.getDim()];
-  Value first = arith::IndexCastOp::create(builder, builder.getI64Type(), emitIndexOf(along));
-  if (width && along.column != 0) {
-    auto vectorType = VectorType::get(width, builder.getI64Type());
-    bool evenFirst = getOrder() == LaneOrder::EvenFirst && type.getElementType().isF32();
-    SmallVector<int64_t> steps;
-    for (int64_t i = 0; i < width; ++i)
-      steps.push_back((evenFirst ? 2 * i % width + 2 * i / width : i) * along.column);
-    Value offsets = arith::ConstantOp::create(
-        builder, DenseElementsAttr::get(vectorType, ArrayRef<int64_t>(steps)));
-    first = arith::AddIOp::create(builder, toVector(first), offsets);
+  bool evenFirst = getOrder() == LaneOrder::EvenFirst && type.getElementType().isF32();
+  Value count = emitCount(along, builder.getI64Type(), evenFirst);
+  return emitCast(builder, count, type.getElementType());
+}
+
+Value RowEmitter::emitCount(const Access &along, Type type, bool evenFirst) {
+  Value first = arith::IndexCastOp::create(builder, type, emitIndexOf(along));
+  if (!width || along.column == 0)
+    return first;
+  SmallVector<Attribute> steps;
+  for (int64_t i = 0; i < width; ++i)
+    steps.push_back(builder.getIntegerAttr(
+        type, (evenFirst ? 2 * i % width + 2 * i / width : i) * along.column));
+  Value offsets = arith::ConstantOp::create(
+      builder, DenseElementsAttr::get(VectorType::get(width, type), steps));
+  return arith::AddIOp::create(builder, toVector(first), offsets);
+}
+
+Value RowEmitter::emitFirst(dist::PositionsOp op) {
+  Value &first = firsts[op];
+  if (!first) {
+    OpBuilder::InsertionGuard guard(builder);
+    if (width && anchor)
+      builder.setInsertionPoint(anchor);
+    first = memref::LoadOp::create(builder, getBuffer(op.getResult()), emitIndex(builder, 0));
   }
-  return emitCast(builder, first, type.getElementType());
+  return first;
+}
+
+/// Padding follows the true elements, so the test is one of the index, in i32 where that is wide
+/// enough.
+Value RowEmitter::emitIsTrue(dist::PositionsOp op, const Access &access) {
+  dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
+  Type type = factor.padded < (int64_t(1) << 31) ? builder.getI32Type() : builder.getI64Type();
+  Value limit = emitConstant(builder, type, double(factor.size));
+  limit = arith::SubIOp::create(builder, limit, emitCast(builder, emitFirst(op), type));
+  auto shape = cast<RankedTensorType>(op.getResult().getType()).getShape();
+  Value count = emitCount(delinearize(access, shape, space)->front(), type);
+  if (isa<VectorType>(count.getType()))
+    limit = toVector(limit);
+  return arith::CmpIOp::create(builder, arith::CmpIPredicate::slt, count, limit);
+}
+
+/// In the natural order.
+Value RowEmitter::emitPositions(dist::PositionsOp op, const Access &access) {
+  Type type = builder.getI64Type();
+  auto shape = cast<RankedTensorType>(op.getResult().getType()).getShape();
+  Value count = emitCount(delinearize(access, shape, space)->front(), type), first = emitFirst(op);
+  if (isa<VectorType>(count.getType()))
+    first = toVector(first);
+  Value position = arith::AddIOp::create(builder, count, first);
+  dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
+  Value isTrue = arith::CmpIOp::create(builder, arith::CmpIPredicate::slt, position,
+                                       emitConstant(builder, position.getType(), factor.size));
+  return arith::SelectOp::create(builder, isTrue, position,
+                                 emitConstant(builder, position.getType(), -1));
 }
 
 /// Emits elements of a rotary op or of a concatenation.

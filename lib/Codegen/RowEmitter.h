@@ -23,6 +23,10 @@ namespace meshwright::lower {
 /// The type of an element in the buffers of row kernels. bf16 is stored as integers there, since
 /// LLVM cannot move all vectors of bf16.
 mlir::Type getRowStorageType(mlir::Type element);
+/// The buffer that a kernel makes positions of: the index of the rank's first element.
+inline mlir::MemRefType getFirstBufferType(mlir::Value positions) {
+  return mlir::MemRefType::get({1}, mlir::getElementTypeOrSelf(positions.getType()));
+}
 /// Casts an element to its type in buffers, and back.
 mlir::Value toRowStorage(Builder &builder, mlir::Value value);
 mlir::Value fromRowStorage(Builder &builder, mlir::Value value, mlir::Type element);
@@ -39,7 +43,7 @@ class RowEmitter {
 public:
   RowEmitter(Builder &builder, const KernelRegion &region) : builder(builder), region(region) {}
 
-  /// The flat buffer of an input or output.
+  /// The flat buffer of an input or output, or the one number that positions are made of.
   void setBuffer(mlir::Value value, mlir::Value buffer) { buffers[value] = buffer; }
   mlir::Value getBuffer(mlir::Value value) const { return buffers.lookup(value); }
 
@@ -115,6 +119,12 @@ private:
   mlir::Value emitRowReduction(mlir::Operation *op, const Access &access);
   mlir::Value emitPart(mlir::Operation *op, const Access &access);
   mlir::Value emitIota(nn::IotaOp op, const Access &access);
+  /// The number of the element in each column, along a dimension.
+  mlir::Value emitCount(const Access &along, mlir::Type type, bool evenFirst = false);
+  mlir::Value emitPositions(dist::PositionsOp op, const Access &access);
+  mlir::Value emitIsTrue(dist::PositionsOp op, const Access &access);
+  /// The index of the rank's first element in the padded dimension.
+  mlir::Value emitFirst(dist::PositionsOp op);
   mlir::Value emitOperand(mlir::Operation *op, mlir::Value operand, const Access &access);
   mlir::Value toVector(mlir::Value value);
   mlir::Value emitExponential(mlir::Operation *op, const Access &row, mlir::Value x);
@@ -133,6 +143,7 @@ private:
   /// Inputs that columns have read in the order of the row.
   llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;
   NodeMap<mlir::Value> rowValues, columnValues;
+  llvm::DenseMap<mlir::Operation *, mlir::Value> firsts;
   NodeMap<KeptBuffer> kept, exponentials;
   std::map<unsigned, NodeMap<mlir::Value>> statistics;
 };

@@ -9,6 +9,8 @@
 
 #include "meshwright/lib/Codegen/OpClasses.h"
 
+#include "mlir/IR/Matchers.h"
+
 using namespace mlir;
 
 namespace meshwright::lower {
@@ -40,6 +42,24 @@ KernelRegion KernelRegion::of(ArrayRef<Operation *> ops, ArrayRef<Value> outputs
         region.inputs.push_back(operand);
   region.outputs.assign(outputs.begin(), outputs.end());
   return region;
+}
+
+SmallVector<Value> KernelRegion::getPositions() const {
+  SmallVector<Value> positions;
+  for (Operation *op : ops)
+    if (isa<dist::PositionsOp>(op))
+      positions.push_back(op->getResult(0));
+  return positions;
+}
+
+dist::PositionsOp getTestedPositions(const KernelRegion &region, Operation *op) {
+  auto compare = dyn_cast<nn::CompareOp>(op);
+  DenseElementsAttr bound;
+  if (!compare || compare.getKind() != nn::CompareKind::Ge ||
+      !matchPattern(compare.getRhs(), m_Constant(&bound)) || !bound.isSplat() ||
+      !bound.getSplatValue<APInt>().isZero() || compare.getLhs().getType().getRank() != 1)
+    return nullptr;
+  return dyn_cast_or_null<dist::PositionsOp>(region.getDefiningOp(compare.getLhs()));
 }
 
 //===----------------------------------------------------------------------===//

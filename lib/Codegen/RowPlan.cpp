@@ -123,6 +123,16 @@ FailureOr<int64_t> PieceWalker::walkNew(Value value, const Access &access, const
     piece.accesses.push_back((*dims)[iota.getDim()]);
     return 0;
   }
+  dist::PositionsOp tested = getTestedPositions(region, op);
+  if (tested || isa<dist::PositionsOp>(op)) {
+    auto dims = delinearize(access, shapeOf(value), space);
+    if (!dims)
+      return fail(op, "counts along a dimension that the kernel visits by one loop with others");
+    if (!tested && cast<dist::PositionsOp>(op).getFactor().getOrder() != TokenOrder::Natural)
+      return fail(op, "has elements in another order than the natural one");
+    piece.accesses.push_back(dims->front());
+    return 0;
+  }
   if (hasColumnParts(op))
     return walkParts(op, access, space);
   if (isRowReduction(op))

@@ -52,6 +52,9 @@ struct KernelRegion {
     ops.push_back(op);
     members.insert(op);
   }
+  /// The positions that the region makes. The kernel reads one number of the rank for each: the
+  /// index of the rank's first element in the padded dimension.
+  llvm::SmallVector<mlir::Value> getPositions() const;
   /// The region of a launch.
   static KernelRegion of(rt::KernelOp launch);
   /// The region of ops given in any order. Other ops read `outputs`.
@@ -73,6 +76,10 @@ struct Statistic {
   /// The number of passes before the pass that computes it.
   int64_t level;
 };
+
+/// The positions of a padded dimension, made in the region, that the op compares with zero: true
+/// elements come before padding, so their indices alone tell them apart. Null for other ops.
+dist::PositionsOp getTestedPositions(const KernelRegion &region, mlir::Operation *op);
 
 /// A store to an output, or to a part of it.
 struct Store {

@@ -60,8 +60,12 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
                              result.logBytes});
   entry.ops = std::move(lowered.ops);
   entry.fused = std::move(lowered.fused);
-  for (std::vector<char> &constant : lowered.constants)
-    entry.constants.push_back(own(std::move(constant)));
+  for (LoweredConstant &constant : lowered.constants) {
+    rt::ProgramConstant &added = entry.constants.emplace_back();
+    added.data = own(std::move(constant.data));
+    static_assert(sizeof(mw_rt_axes) == (1 + 2 * MW_RT_MAX_AXES) * sizeof(int64_t));
+    llvm::copy(constant.axes, reinterpret_cast<int64_t *>(&added.axes));
+  }
 }
 
 FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &options) {

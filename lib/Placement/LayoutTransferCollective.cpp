@@ -522,9 +522,7 @@ LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
 
 static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
   ResultLayouts layouts(1);
-  LayoutFactor factor = getFactor(op.getFactor(), mesh);
-  int64_t chunks = getNumShards(factor.axes);
-  factor.shift = (int64_t(op.getShift()) % chunks + chunks) % chunks;
+  LayoutFactor factor = getFactor(op, mesh);
   factor.padding = padding::ofConstant(-1);
   layouts[0].data = {0, double(factor.size - 1)};
   layouts[0].dims.emplace_back(std::move(factor));

@@ -48,6 +48,7 @@ public:
 private:
   LogicalResult addArguments();
   LogicalResult addConstant(nn::ConstantOp op);
+  LogicalResult addPositions(dist::PositionsOp op);
   LogicalResult addPrepared(rt::PrepareOp op);
   int64_t getResultOf(StringAttr state);
   void placeUpdates(rt::KernelOp launch);
@@ -163,7 +164,26 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
   if (int64_t(data.size()) != bytes)
     return op.emitOpError("has ") << data.size() << " bytes of data, expected " << bytes;
   places[op.getResult()] = {Place::Constant, int64_t(program.constants.size())};
-  program.constants.push_back(std::move(data));
+  program.constants.push_back({std::move(data)});
+  return success();
+}
+
+/// Adds the numbers that kernels make positions of: the index of each rank's first element.
+LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
+  dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
+  LoweredConstant constant;
+  if (failed(getRankAxes(op, factor.axes, constant.axes)))
+    return failure();
+  int64_t chunks = dist::getNumShards(factor.axes);
+  std::vector<int64_t> firsts;
+  for (int64_t i = 0; i < chunks; ++i)
+    firsts.push_back((i - factor.shift + chunks) % chunks * factor.getLocalSize());
+  auto *bytes = reinterpret_cast<const char *>(firsts.data());
+  constant.data.assign(bytes, bytes + firsts.size() * sizeof(int64_t));
+  auto known = llvm::find(program.constants, constant);
+  places[op.getResult()] = {Place::Constant, int64_t(known - program.constants.begin())};
+  if (known == program.constants.end())
+    program.constants.push_back(std::move(constant));
   return success();
 }
 
@@ -262,6 +282,10 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   }
   std::optional<KernelInfo> info = kernels->build(launch);
   if (info) {
+    for (Value input : info->inputs)
+      if (auto positions = input.getDefiningOp<dist::PositionsOp>();
+          positions && failed(addPositions(positions)))
+        return failure();
     Step step(op, "mw_rt_run_kernel");
     step.passing = Step::Kernel;
     step.kernel = info->name;

@@ -43,6 +43,17 @@ struct PreparedParameter {
   mw_rt_packing packing;
 };
 
+/// An array of the entry's `constants`. A constant that differs between ranks has a part for each
+/// coordinate over axes, which are the fields of `mw_rt_axes`.
+struct LoweredConstant {
+  std::vector<char> data;
+  llvm::SmallVector<int64_t> axes = {};
+
+  bool operator==(const LoweredConstant &other) const {
+    return data == other.data && axes == other.axes;
+  }
+};
+
 /// An entry in the LLVM dialect: a function of type `mw_rt_entry`, which calls the runtime. All
 /// ranks execute it.
 struct LoweredProgram {
@@ -59,8 +70,7 @@ struct LoweredProgram {
   std::vector<bool> isRead;
   /// The packed parameters, the `prepared` buffers of the entry.
   std::vector<PreparedParameter> prepared;
-  /// The arrays of the entry's `constants`.
-  std::vector<std::vector<char>> constants;
+  std::vector<LoweredConstant> constants;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
   /// By index in `ops`, the names of the other ops of the same kernel.

@@ -232,6 +232,16 @@ static FailureOr<dist::MeshAttr> getMesh(Operation *op) {
   return mesh;
 }
 
+LogicalResult getRankAxes(Operation *op, ArrayRef<dist::Axis> axes,
+                          SmallVectorImpl<int64_t> &fields) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  Descriptor descriptor;
+  if (failed(mesh) || failed(appendAxes(op, descriptor, axes, *mesh)))
+    return failure();
+  fields.append(descriptor.begin(), descriptor.end());
+  return success();
+}
+
 /// A tensor of a collective, as `mw_rt_moved_tensor`.
 static LogicalResult appendMoved(Operation *op, Descriptor &descriptor, int64_t code,
                                  ArrayRef<int64_t> in, ArrayRef<int64_t> out, int64_t dim,
@@ -460,13 +470,12 @@ static FailureOr<Step> getPositions(dist::PositionsOp op) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
-  dist::LayoutFactor factor = dist::getFactor(op.getFactor(), *mesh);
-  int64_t chunks = dist::getNumShards(factor.axes);
+  dist::LayoutFactor factor = dist::getFactor(op, *mesh);
   Step step(op, "mw_rt_run_positions");
   if (failed(appendAxes(op, step.descriptor, factor.axes, *mesh)))
     return failure();
-  step.descriptor.append({factor.size, factor.padded, int64_t(factor.order), factor.orderRanks,
-                          (int64_t(op.getShift()) % chunks + chunks) % chunks});
+  step.descriptor.append(
+      {factor.size, factor.padded, int64_t(factor.order), factor.orderRanks, factor.shift});
   return step;
 }
 

@@ -49,6 +49,10 @@ mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 /// gets the old rows at `offset`.
 Step getRowUpdate(mlir::Operation *op, int64_t result, int64_t offset);
 
+/// Appends the fields of `mw_rt_axes`. Fails after an error at the op.
+mlir::LogicalResult getRankAxes(mlir::Operation *op, llvm::ArrayRef<dist::Axis> axes,
+                                llvm::SmallVectorImpl<int64_t> &fields);
+
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);
 

@@ -196,7 +196,7 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
 }
 
 void Grouper::place(Operation *op) {
-  bool isView = rt::isView(op);
+  bool isView = rt::isView(op) && !isFree(op);
   if (dist::communicates(op) || op->getNumResults() != 1 ||
       (op->hasTrait<OpTrait::ConstantLike>() && !isFree(op)))
     return;

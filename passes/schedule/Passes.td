@@ -162,8 +162,9 @@ def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     An op joins the kernel that reads it if one kernel can process the rows of both:
     elementwise ops, movement, casts, rotary ops, norms, softmax and reductions of rows. If
     other kernels read it too, it becomes a result of the kernel (a residual sum and its
-    norm). Free ops are in each kernel that reads them. An op does not join if that would
-    compute it several times at some cost, or if the rows do not agree; the decision log
+    norm). Free ops are in each kernel that reads them: splats, counts, and masks of padding
+    (`dist.positions` of a padded dimension and cheap ops on them). An op does not join if that
+    would compute it several times at some cost, or if the rows do not agree; the decision log
     says so.
 
     The kernel of a product by a parameter also computes ops on the product's results, if

@@ -119,6 +119,13 @@ struct PreparedParameter {
   mw_rt_packing packing = {};
 };
 
+/// An array that the code of an entry reads. If it differs between ranks, it has a part of equal
+/// size for each coordinate over `axes`.
+struct ProgramConstant {
+  Bytes data;
+  mw_rt_axes axes = {};
+};
+
 /// An entry of a program: a function that callers may run.
 struct EntryDescription {
   std::string name = "main";
@@ -133,7 +140,7 @@ struct EntryDescription {
   std::vector<int64_t> stateResults;
   /// How the entry makes each of these values. A value that the list lacks is `Elsewhere`.
   std::vector<StateUpdate> updates;
-  std::vector<Bytes> constants;
+  std::vector<ProgramConstant> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;
   /// The other ops that are fused into the kernel of an op, by the op's number.

@@ -212,8 +212,8 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
     return true;
   };
   for (size_t i = 0; i < manifest.constants.size(); ++i)
-    for (const Stored &constant : manifest.constants[i])
-      if (!getBytes(constant, 0, manifest.description.entries[i].constants.emplace_back()))
+    for (size_t j = 0; j < manifest.constants[i].size(); ++j)
+      if (!getBytes(manifest.constants[i][j], 0, manifest.description.entries[i].constants[j].data))
         return nullptr;
   auto session =
       Session::create(std::move(manifest.description), std::move(code), owner, backend, error);
@@ -458,9 +458,9 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   };
   for (const EntryDescription &entry : description.entries) {
     std::vector<Stored> &constants = manifest.constants.emplace_back();
-    for (const Bytes &constant : entry.constants)
-      constants.push_back(add({}, constant.size, [&constant](int64_t, char *to) {
-        std::memcpy(to, constant.data.get(), constant.size);
+    for (const ProgramConstant &constant : entry.constants)
+      constants.push_back(add({}, constant.data.size, [&constant](int64_t, char *to) {
+        std::memcpy(to, constant.data.data.get(), constant.data.size);
         return true;
       }));
   }

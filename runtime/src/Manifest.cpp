@@ -144,8 +144,11 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
                       : update.kind == StateUpdate::Whole ? Json("whole")
                                                           : Json());
   Json &data = json["constants"] = Json::array();
-  for (const Stored &constant : constants)
-    data.push_back(write(constant));
+  for (size_t i = 0; i < constants.size(); ++i) {
+    Json &constant = data.emplace_back(write(constants[i]));
+    if (entry.constants[i].axes.count > 0)
+      constant["axes"] = write(entry.constants[i].axes);
+  }
   json["ops"] = entry.ops;
   Json &fused = json["fused"] = Json::object();
   for (const auto &[op, others] : entry.fused)
@@ -507,7 +510,12 @@ static void read(const Json &json, Manifest &manifest) {
     for (const Json &constant : entry.at("constants")) {
       constants.push_back(readStored(constant, manifest.groups, -1));
       require(manifest.groups[constants.back().group].axes.count == 0,
-              "a constant differs between ranks");
+              "a constant is in a file of some ranks");
+      ProgramConstant &known = description.entries.back().constants.emplace_back();
+      if (constant.contains("axes"))
+        known.axes = readAxes(constant["axes"], description.numRanks);
+      require(constants.back().bytes % sizeOfGroup(known.axes) == 0,
+              "a constant has parts of different sizes");
     }
   }
   require(!description.entries.empty(), "no entries");

@@ -7,6 +7,7 @@
 
 #include "RankMemory.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Memory.h"
 
 #include <algorithm>
@@ -278,14 +279,16 @@ bool RankMemory::placeConstants(int64_t entry, std::string &error) {
   while (placedHere.size() < ranks.size()) {
     size_t position = placedHere.size();
     std::vector<std::shared_ptr<const void>> mine;
-    for (const Bytes &constant : description.entries[entry].constants) {
+    for (const auto &[data, axes] : description.entries[entry].constants) {
+      int64_t bytes = data.size / sizeOfGroup(axes);
+      const char *part =
+          static_cast<const char *>(data.data.get()) + coordinateOf(axes, ranks[position]) * bytes;
       if (inHostMemory) {
-        mine.push_back(constant.data);
+        mine.push_back(std::shared_ptr<const void>(data.data, part));
         continue;
       }
-      DeviceMemory memory = getDevice(position).allocate(constant.size);
-      if (!memory ||
-          !getDevice(position).copyIn(memory.get(), constant.data.get(), constant.size, error))
+      DeviceMemory memory = getDevice(position).allocate(bytes);
+      if (!memory || !getDevice(position).copyIn(memory.get(), part, bytes, error))
         return false;
       mine.push_back(std::move(memory));
     }

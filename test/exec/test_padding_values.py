@@ -7,6 +7,8 @@ import copy
 import meshwright as mw
 import pytest
 import torch
+from harness import launch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -64,13 +66,69 @@ def test_features(name, tp):
     check(lambda: Features(FEATURES[name]), (randn(3, 7, 16),), mesh={"tp": tp})
 
 
-def test_mask_is_part_of_a_kernel():
-    """The kernel of the quotient masks it."""
-    model = mw.from_torch(Features(FEATURES["quotient"]).eval(), (randn(3, 7, 16),))
-    text = model.parallelize(mesh={"tp": 4}).ir(phase="rt")
-    kernels = [k.split("rt.yield")[0] for k in text.split("= rt.kernel")[1:]]
-    masked = [k for k in kernels if "nn.select" in k]
-    assert len(masked) == 1 and "nn.div" in masked[0]
+def count_launches(plan):
+    text = plan.ir(phase="rt")
+    return text.count("rt.kernel") + text.count("rt.start")
+
+
+@pytest.mark.parametrize("name", ["logarithm of a difference", "quotient", "minus infinity times zero"])
+def test_mask_takes_no_launch(name):
+    """The kernel that computes the value masks it: without padding there are as many launches."""
+    model = mw.from_torch(Features(FEATURES[name]).eval(), (randn(3, 7, 16),))
+    padded, whole = (model.parallelize(mesh={"tp": tp}) for tp in (4, 2))
+    assert "dist.positions" in padded.ir() and "dist.positions" not in whole.ir()
+    assert count_launches(padded) == count_launches(whole)
+
+
+class Feed(nn.Module):
+    """`features` features, an activation of zero that is not zero, and the contraction over them."""
+
+    def __init__(self, features, activation):
+        super().__init__()
+        self.up, self.down = nn.Linear(24, features), nn.Linear(features, 24)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.down(self.activation(self.up(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("activation", [torch.sigmoid, torch.exp, lambda u: u.softmax(-1)],
+                         ids=["sigmoid", "exp", "softmax"])
+def test_masked_products(activation, tp, dtype, tmp_path):
+    """Several tiles of rows, vectors of columns and a tail; a bundle has the numbers of all ranks."""
+    torch.manual_seed(1)
+    net, x = Feed(151, activation).eval(), randn(61, 24)
+    want = copy.deepcopy(net).double()(x.double())
+    plan = mw.from_torch(net.to(dtype), (x.to(dtype),)).parallelize(mesh={"tp": tp})
+    whole = mw.from_torch(Feed(150, activation).to(dtype), (x.to(dtype),)).parallelize(mesh={"tp": tp})
+    assert count_launches(plan) == count_launches(whole)
+    got = plan.run(x.to(dtype))[0]
+    assert (got.double() - want).abs().max() <= (1e-5 if dtype == torch.float32 else 2e-2) * want.abs().max()
+    plan.compile(tmp_path / "bundle")
+    save_file({"x": x.to(dtype)}, tmp_path / "in.safetensors")
+    done = launch(tmp_path / "bundle", f"--inputs={tmp_path}/in.safetensors", f"--outputs={tmp_path}/out.safetensors")
+    assert done.returncode == 0, done.stderr
+    [read] = load_file(tmp_path / "out.safetensors").values()
+    assert torch.equal(read, got)
+
+
+class Tokens(nn.Module):
+    """Attention, and sums over tokens of values that are not zero in padding."""
+
+    def forward(self, x):
+        h = x[:, None]
+        y = F.scaled_dot_product_attention(h, h, h, is_causal=True)[:, 0]
+        return (y.exp() / (y.square().sum(-1, keepdim=True) + 1)).sum(1)
+
+
+@pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
+def test_masked_tokens(order):
+    """Rows of padding, in each order."""
+    plan = check(Tokens, (randn(2, 13, 33),), mesh={"ring": 4},
+                 context_parallel={"ring": "ring", "order": order})
+    assert "nn.select" in plan.ir()
 
 
 class Heads(nn.Module):

@@ -262,7 +262,7 @@ struct SeparateProgram {
     Bytes bytes;
     bytes.data = std::shared_ptr<const void>(std::shared_ptr<void>(), constant.data());
     bytes.size = 16;
-    entry.constants = {bytes};
+    entry.constants.push_back({bytes});
     description.entries = {entry};
     program = Session::create(std::move(description), {addAll}, nullptr, "separate", error);
   }

@@ -57,7 +57,7 @@ bool isEpilogueOp(Operation *op, RankedTensorType product) {
   if (op->getNumResults() != 1)
     return false;
   if (isFree(op))
-    return isa<nn::ConstantOp>(op);
+    return !isa<nn::IotaOp>(op);
   auto type = dyn_cast<RankedTensorType>(op->getResult(0).getType());
   return (op->hasTrait<dist::View>() || op->hasTrait<dist::Elementwise>()) &&
          type && type.getNumElements() == product.getNumElements() && type.getRank() > 0 &&
@@ -378,6 +378,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   for (Value input : region.inputs)
     if (!llvm::is_contained(info.inputs, input))
       info.inputs.push_back(input);
+  llvm::append_range(info.inputs, region.getPositions());
   info.kind = MW_RT_GEMM;
   info.items = plan.items;
   info.grain = chooseGrain(plan.items, plan.bytes, plan.flops);
@@ -403,8 +404,11 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
     // Row kernels read and write flat buffers.
     auto addFlat = [&](Value value) {
       auto type = cast<RankedTensorType>(value.getType());
-      types.push_back(
-          MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
+      if (isa_and_nonnull<dist::PositionsOp>(region.getDefiningOp(value)))
+        types.push_back(getFirstBufferType(value));
+      else
+        types.push_back(
+            MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
     };
     if (spec.hasBias)
       types.push_back(MemRefType::get({spec.n}, spec.type));

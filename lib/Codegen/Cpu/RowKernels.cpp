@@ -172,9 +172,11 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   RowEmitter emitter(builder, region);
   row = &emitter;
   emitter.setEvenFirst(evenFirstWidth);
-  for (auto [i, input] : llvm::enumerate(region.inputs))
+  SmallVector<Value> read(region.inputs);
+  llvm::append_range(read, region.getPositions());
+  for (auto [i, input] : llvm::enumerate(read))
     emitter.setBuffer(input, arguments[i]);
-  ValueRange written = arguments.drop_front(region.inputs.size()).drop_back(3);
+  ValueRange written = arguments.drop_front(read.size()).drop_back(3);
   outputs.assign(written.begin(), written.end());
   Value begin = arguments[arguments.size() - 3], end = arguments[arguments.size() - 2];
   workspace = arguments.back();
@@ -418,15 +420,20 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   KernelInfo info;
   info.bytes = 0;
   int64_t points = 0;
-  for (ArrayRef<Value> values : {ArrayRef(region.inputs), ArrayRef(region.outputs)})
-    for (Value value : values) {
-      int64_t count = cast<RankedTensorType>(value.getType()).getNumElements();
-      types.push_back(
-          MemRefType::get({count}, getRowStorageType(getElementTypeOrSelf(value.getType()))));
-      info.bytes += getBytes(value);
-      points = std::max(points, count);
-    }
+  auto addBuffer = [&](Value value) {
+    int64_t count = cast<RankedTensorType>(value.getType()).getNumElements();
+    types.push_back(
+        MemRefType::get({count}, getRowStorageType(getElementTypeOrSelf(value.getType()))));
+    info.bytes += getBytes(value);
+    points = std::max(points, count);
+  };
+  llvm::for_each(region.inputs, addBuffer);
   info.inputs = region.inputs;
+  for (Value positions : region.getPositions()) {
+    types.push_back(getFirstBufferType(positions));
+    info.inputs.push_back(positions);
+  }
+  llvm::for_each(region.outputs, addBuffer);
   info.workspaceBytes = emitter.getWorkspaceBytes();
   info.items = emitter.getNumItems();
   bool onlyMoves = true;

@@ -52,8 +52,14 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
     alignments.push_back(
         std::min(widest, getAlignment(placed, target.getBufferAlignment())));
   };
-  for (Value input : inputs)
+  for (Value input : inputs) {
+    if (input.getDefiningOp<dist::PositionsOp>()) {
+      types.push_back(getFirstBufferType(input));
+      alignments.push_back(sizeof(int64_t));
+      continue;
+    }
     add(input, input);
+  }
   for (Value result : launch.getResults())
     add(result, result);
   if (sharedBytes > 0)

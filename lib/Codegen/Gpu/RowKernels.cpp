@@ -197,9 +197,11 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   RowEmitter emitter(builder, region);
   b = &builder;
   row = &emitter;
-  for (auto [i, input] : llvm::enumerate(region.inputs))
+  SmallVector<Value> read(region.inputs);
+  llvm::append_range(read, region.getPositions());
+  for (auto [i, input] : llvm::enumerate(read))
     emitter.setBuffer(input, arguments[i]);
-  ValueRange written = arguments.drop_front(region.inputs.size()).take_front(region.outputs.size());
+  ValueRange written = arguments.drop_front(read.size()).take_front(region.outputs.size());
   outputs.assign(written.begin(), written.end());
   if (sharedBytes)
     shared = arguments.back();
@@ -441,6 +443,7 @@ std::optional<KernelInfo> GpuKernelBuilder::buildRows(rt::KernelOp launch) {
   RowKernel emitter(region, *result.plan);
   KernelInfo info;
   info.inputs = region.inputs;
+  llvm::append_range(info.inputs, region.getPositions());
   info.items = emitter.getNumBlocks();
   info.grain = emitter.getNumThreads();
   info.bytes = 0;
