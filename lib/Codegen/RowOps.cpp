@@ -54,12 +54,16 @@ SmallVector<Value> KernelRegion::getPositions() const {
 
 dist::PositionsOp getTestedPositions(const KernelRegion &region, Operation *op) {
   auto compare = dyn_cast<nn::CompareOp>(op);
-  DenseElementsAttr bound;
-  if (!compare || compare.getKind() != nn::CompareKind::Ge ||
-      !matchPattern(compare.getRhs(), m_Constant(&bound)) || !bound.isSplat() ||
-      !bound.getSplatValue<APInt>().isZero() || compare.getLhs().getType().getRank() != 1)
+  if (!compare || compare.getKind() != nn::CompareKind::Ge)
     return nullptr;
-  return dyn_cast_or_null<dist::PositionsOp>(region.getDefiningOp(compare.getLhs()));
+  auto positions = dyn_cast_or_null<dist::PositionsOp>(region.getDefiningOp(compare.getLhs()));
+  // One element for each position. Operands of other comparisons may be no integers.
+  if (!positions || shapeOf(compare.getResult()) != shapeOf(positions.getResult()))
+    return nullptr;
+  DenseElementsAttr bound;
+  bool isTest = matchPattern(compare.getRhs(), m_Constant(&bound)) && bound.isSplat() &&
+                bound.getSplatValue<APInt>().isZero();
+  return isTest ? positions : nullptr;
 }
 
 //===----------------------------------------------------------------------===//

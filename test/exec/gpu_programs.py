@@ -15,7 +15,7 @@ BUILD = pathlib.Path(os.environ.get("MESHWRIGHT_BUILD_DIR", ROOT / "build"))
 TOOL = BUILD / "test" / "lib" / "meshwright-test-kernels"
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64,
          "i64": torch.int64, "i32": torch.int32, "i1": torch.bool}
-spec = importlib.util.spec_from_file_location("fakegpu_cuda", ROOT / "test" / "fakegpu" / "cuda.py")
+spec = importlib.util.spec_from_file_location("fakegpu_cuda", ROOT / "test" / "fakegpu" / "fakegpu_cuda.py")
 cuda = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cuda)
 

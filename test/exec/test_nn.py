@@ -86,6 +86,23 @@ def test_integers(tmp_path, dtype):
     p.check(tmp_path, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64])
+def test_comparisons_with_constants(tmp_path, dtype):
+    x = randn(3, 17).round().to(dtype)
+    element = type_of(torch.zeros((), dtype=dtype))[7:-1]
+    kinds = [(name, bound) for name in ("eq", "ne", "lt", "le", "gt", "ge") for bound in (0, 1)]
+    ops = [f"%c{i} = nn.constant dense<{bound if element[0] == 'i' else float(bound)}> : tensor<{element}>\n"
+           f"%{i} = nn.compare {name} %x, %c{i} : ({type_of(x)}, tensor<{element}>) -> tensor<3x17xi1>"
+           for i, (name, bound) in enumerate(kinds)]
+    results = ", ".join(f'tensor<3x17xi1> {{nn.output = "y{i}"}}' for i in range(len(kinds)))
+    lines = "\n".join(ops)
+    text = (f'func.func @main(%x: {type_of(x)} {{nn.input = "x"}}) -> ({results}) {{\n{lines}\n'
+            f'return {", ".join(f"%{i}" for i in range(len(kinds)))} : {", ".join(["tensor<3x17xi1>"] * len(kinds))}\n}}')
+    got = run_module(tmp_path, text, {"x": x})
+    for i, (name, bound) in enumerate(kinds):
+        assert torch.equal(got[f"y{i}"], getattr(torch, name)(x, bound)), (name, bound)
+
+
 def test_truth_values(tmp_path):
     a, b = randint(0, 2, 3, 17).bool(), randint(0, 2, 17, seed=1).bool()
     x, y = randn(3, 17).round(), randn(17, seed=1).round()

@@ -97,3 +97,34 @@ func.func @whole() -> (tensor<4xi64> {nn.output = "y", dist.sharding = #dist.sha
   %d = nn.mul %t, %t : (tensor<4xi64>, tensor<4xi64>) -> tensor<4xi64>
   return %d : tensor<4xi64>
 }
+
+// -----
+
+// Comparisons with splats of all types, which test no positions.
+// CHECK-LABEL: func.func @other_comparisons
+// CHECK-COUNT-3: nn.compare ge
+func.func @other_comparisons(%x: tensor<3xf32>, %y: tensor<3xbf16>, %z: tensor<3xi32>) -> (tensor<3xi1>, tensor<3xi1>, tensor<3xi1>) {
+  %a = nn.constant dense<0.0> : tensor<f32>
+  %b = nn.constant dense<1.0> : tensor<bf16>
+  %c = nn.constant dense<0> : tensor<i32>
+  %p = nn.compare ge %x, %a : (tensor<3xf32>, tensor<f32>) -> tensor<3xi1>
+  %q = nn.compare ge %y, %b : (tensor<3xbf16>, tensor<bf16>) -> tensor<3xi1>
+  %r = nn.compare ge %z, %c : (tensor<3xi32>, tensor<i32>) -> tensor<3xi1>
+  return %p, %q, %r : tensor<3xi1>, tensor<3xi1>, tensor<3xi1>
+}
+
+// -----
+
+// The comparison broadcasts positions, so they are not tested by their index.
+// CHECK-LABEL: func.func @broadcast
+// CHECK: rt.kernel
+// CHECK: dist.positions
+// CHECK-NOT: rt.kernel
+dist.mesh @mesh = <["tp"=4]>
+func.func @broadcast() -> (tensor<2x3xi1> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<2x10xi1>})
+    attributes {dist.spmd = @mesh} {
+  %t = dist.positions <10 pad 12{"tp"}> : tensor<3xi64>
+  %z = nn.constant dense<0> : tensor<2x1xi64>
+  %c = nn.compare ge %t, %z : (tensor<3xi64>, tensor<2x1xi64>) -> tensor<2x3xi1>
+  return %c : tensor<2x3xi1>
+}
