@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/RowPlan.h"
 
+#include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/lib/Codegen/OpClasses.h"
 
 #include "mlir/IR/Matchers.h"
@@ -50,6 +51,12 @@ SmallVector<Value> KernelRegion::getPositions() const {
     if (isa<dist::PositionsOp>(op))
       positions.push_back(op->getResult(0));
   return positions;
+}
+
+int64_t getFirstIndex(dist::PositionsOp op, int64_t coordinate) {
+  dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
+  int64_t chunks = dist::getNumShards(factor.axes);
+  return (coordinate - factor.shift + chunks) % chunks * factor.getLocalSize();
 }
 
 dist::PositionsOp getTestedPositions(const KernelRegion &region, Operation *op) {

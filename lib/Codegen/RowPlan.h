@@ -81,6 +81,10 @@ struct Statistic {
 /// elements come before padding, so their indices alone tell them apart. Null for other ops.
 dist::PositionsOp getTestedPositions(const KernelRegion &region, mlir::Operation *op);
 
+/// The number that a rank's kernels make positions of: the index of its first element, for the
+/// coordinate of the rank over the axes of the dimension.
+int64_t getFirstIndex(dist::PositionsOp op, int64_t coordinate);
+
 /// A store to an output, or to a part of it.
 struct Store {
   unsigned output;

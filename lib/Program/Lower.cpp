@@ -174,10 +174,9 @@ LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
   LoweredConstant constant;
   if (failed(getRankAxes(op, factor.axes, constant.axes)))
     return failure();
-  int64_t chunks = dist::getNumShards(factor.axes);
   std::vector<int64_t> firsts;
-  for (int64_t i = 0; i < chunks; ++i)
-    firsts.push_back((i - factor.shift + chunks) % chunks * factor.getLocalSize());
+  for (int64_t i = 0, chunks = dist::getNumShards(factor.axes); i < chunks; ++i)
+    firsts.push_back(getFirstIndex(op, i));
   auto *bytes = reinterpret_cast<const char *>(firsts.data());
   constant.data.assign(bytes, bytes + firsts.size() * sizeof(int64_t));
   auto known = llvm::find(program.constants, constant);

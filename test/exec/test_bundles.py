@@ -326,6 +326,29 @@ def test_manifests_of_others(bundle, key, value, expected):
     assert "manifest.json: " in message and expected in message
 
 
+@pytest.mark.parametrize("axes, expected", [
+    ([[1, 4]], "damaged: an axis is beyond the ranks"),
+    ([[1, 3]], "damaged: a constant has parts of different sizes"),
+])
+def test_constants_of_ranks(tmp_path, axes, expected):
+    """A mask of padding reads a number of the rank."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(8, 5), nn.Sigmoid(), nn.Linear(5, 8)), torch.randn(3, 8)
+    mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1, "tp": 2}).compile(tmp_path / "bundle")
+    save_file({"input": x}, tmp_path / "in.safetensors")
+    [y] = run(tmp_path / "bundle").values()
+    assert (y - net(x)).abs().max() < 1e-5
+
+    def change(manifest):
+        manifest["ranks"] = max(manifest["ranks"], axes[0][1] if "parts" in expected else 0)
+        [constant] = [c for c in manifest["entries"][0]["constants"] if "axes" in c]
+        assert constant["axes"] == [[1, 2]] and constant["bytes"] == 16
+        constant["axes"] = axes
+
+    change_manifest(tmp_path / "bundle", change)
+    assert expected in run(tmp_path / "bundle", status=1)
+
+
 def test_a_changed_manifest(bundle, tmp_path):
     path = bundle / "manifest.json"
     text = path.read_text()

@@ -79,6 +79,44 @@ def test_accesses(tmp_path, dtype):
     assert len(re.findall(r"ld\.global", norm)) == 3 * bytes_each // 16
 
 
+MASKS = """dist.mesh @mesh = <["tp"=4]>
+func.func @main(
+    %x: tensor<5x12xT> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, (10 pad 12)]>, dist.global = tensor<5x10xT>},
+    %r: tensor<12x6xT> {nn.input = "r", dist.sharding = #dist.sharding<@mesh, [(10 pad 12), {}]>, dist.global = tensor<10x6xT>})
+    -> (tensor<5x12xT> {nn.output = "columns", dist.sharding = #dist.sharding<@mesh, [{}, (10 pad 12)]>, dist.global = tensor<5x10xT>},
+        tensor<12x6xT> {nn.output = "rows", dist.sharding = #dist.sharding<@mesh, [(10 pad 12), {}]>, dist.global = tensor<10x6xT>},
+        tensor<12xi64> {nn.output = "places", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<46xi64>})
+    attributes {dist.spmd = @mesh} {
+  %t = dist.positions <10 pad 12> : tensor<12xi64>
+  %zero = nn.constant dense<0> : tensor<i64>
+  %n = nn.constant dense<0.0> : tensor<T>
+  %c = nn.compare ge %t, %zero : (tensor<12xi64>, tensor<i64>) -> tensor<12xi1>
+  %e = nn.exp %x : tensor<5x12xT>
+  %m = nn.select %c, %e, %n : (tensor<12xi1>, tensor<5x12xT>, tensor<T>) -> tensor<5x12xT>
+  %v = nn.reshape %c : (tensor<12xi1>) -> tensor<12x1xi1>
+  %s = nn.select %v, %r, %n : (tensor<12x1xi1>, tensor<12x6xT>, tensor<T>) -> tensor<12x6xT>
+  %p = dist.positions <46 pad 48{"tp"}> shift 1 : tensor<12xi64>
+  %d = nn.mul %p, %p : (tensor<12xi64>, tensor<12xi64>) -> tensor<12xi64>
+  return %m, %s, %d : tensor<5x12xT>, tensor<12x6xT>, tensor<12xi64>
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_masks_of_padding(tmp_path, dtype):
+    """On the first rank, whose chunk of the shifted dimension is the last one."""
+    kind = gpu_programs.TYPES[dtype]
+    x, r = (torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(kind) for shape in ((5, 12), (12, 6)))
+    x[:, 10:], r[10:] = float("inf"), float("nan")
+    got = gpu_programs.run_program(tmp_path, MASKS.replace("xT>", f"x{dtype}>").replace("<T>", f"<{dtype}>"),
+                                   {"x": x, "r": r})
+    assert not got["columns"][:, 10:].any() and not got["rows"][10:].any()
+    want = x[:, :10].double().exp()
+    assert (got["columns"][:, :10].double() - want).abs().max() <= 1e-2 * want.max()
+    assert torch.equal(got["rows"][:10], r[:10])
+    assert got["places"].tolist() == [i * i for i in range(36, 46)] + [1, 1]
+
+
 @pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
 def test_ptxas_accepts_kernels(tmp_path, chip):
     ptxas = shutil.which("ptxas")

@@ -45,6 +45,7 @@ public:
 private:
   json::Array getPlace(mlir::Value value);
   void addConstant(nn::ConstantOp op);
+  void addPositions(dist::PositionsOp op);
   void addKernel(rt::KernelOp launch);
 
   mlir::func::FuncOp main;
@@ -79,6 +80,13 @@ void ProgramWriter::addConstant(nn::ConstantOp op) {
   constants.push_back(toHex(bytes));
 }
 
+/// The program is that of the rank whose coordinates are 0.
+void ProgramWriter::addPositions(dist::PositionsOp op) {
+  int64_t first = lower::getFirstIndex(op, 0);
+  places[op.getResult()] = json::Array{"constant", int64_t(constants.size())};
+  constants.push_back(toHex(StringRef(reinterpret_cast<const char *>(&first), sizeof(first))));
+}
+
 void ProgramWriter::addKernel(rt::KernelOp launch) {
   for (auto [result, offset] : zip_equal(launch.getResults(), *launch.getOffsets()))
     places[result] = json::Array{"arena", offset};
@@ -87,8 +95,11 @@ void ProgramWriter::addKernel(rt::KernelOp launch) {
     exitOnError(createStringError("no kernel for " +
                                   launch.getOps().begin()->getName().getStringRef()));
   json::Array buffers;
-  for (mlir::Value input : info->inputs)
+  for (mlir::Value input : info->inputs) {
+    if (auto positions = input.getDefiningOp<dist::PositionsOp>())
+      addPositions(positions);
     buffers.push_back(getPlace(input));
+  }
   for (mlir::Value result : launch.getResults())
     buffers.push_back(getPlace(result));
   launches.push_back(json::Object{{"kernel", info->name},
