@@ -221,10 +221,12 @@ FAKENCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t
   FAKENCCL_ENTER("ncclCommGetAsyncError");
   if (!comm || !error)
     return refuse(ncclInvalidArgument, "the communicator is null");
-  if (comm->making)
-    *error = ncclInProgress;
-  else
-    *error = comm->failed ? ncclResult_t(comm->failed.load()) : comm->communicator->asyncError();
+  if (comm->making || comm->failed) {
+    *error = comm->making ? ncclInProgress : ncclResult_t(comm->failed.load());
+    return ncclSuccess;
+  }
+  comm->communicator->noteLost(false);
+  *error = comm->communicator->asyncError();
   return ncclSuccess;
 }
 

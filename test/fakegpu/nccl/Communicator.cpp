@@ -104,10 +104,9 @@ std::string Communicator::late(const std::function<bool(unsigned)> &isLate) {
   return text;
 }
 
-/// A peer that has gone is an error of the communicator; the operation waits on, as on hardware.
-void Communicator::noteLost() {
+void Communicator::noteLost(bool processes) {
   for (unsigned r = 0; r < ranks; ++r)
-    if (slot(r).aborted || (slot(r).process != getpid() && !slot(r).left && kill(slot(r).process, 0)))
+    if (slot(r).aborted || (processes && slot(r).process != getpid() && !slot(r).left && kill(slot(r).process, 0)))
       fail(ncclRemoteError, "rank " + std::to_string(r) + (slot(r).aborted ? " has aborted" : "'s process has ended"), false);
 }
 
@@ -121,7 +120,7 @@ bool Communicator::await(const std::function<bool()> &condition, const Operation
     if (poll < 20)
       continue;
     if (poll % 64 == 20)
-      noteLost();
+      noteLost(true);
     if (progress != seen || services::activity() != seenHere) {
       idle = 0, seen = progress, seenHere = services::activity();
     } else if (++idle > deadline()) {

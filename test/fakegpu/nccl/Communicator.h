@@ -51,6 +51,9 @@ public:
   void leave();
   bool aborted() const { return isAborted; }
   ncclResult_t asyncError() const { return ncclResult_t(firstError.load()); }
+  /// Makes the abort of a peer, or with `processes` its end, an error of the communicator. Operations
+  /// wait on, as on hardware.
+  void noteLost(bool processes);
   void fail(ncclResult_t code, const std::string &text, bool deviceToo);
   std::string lastError();
 
@@ -60,7 +63,6 @@ private:
   bool await(const std::function<bool()> &condition, const Operation &op, uint64_t number,
              const std::function<bool(unsigned)> &isLate);
   std::string late(const std::function<bool(unsigned)> &isLate);
-  void noteLost();
   bool agree(const Operation &op, uint64_t number);
   bool writeMessages(const std::vector<Request> &batch);
   bool receive(const Request &request);
