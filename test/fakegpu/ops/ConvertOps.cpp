@@ -115,13 +115,14 @@ uint64_t convert(uint64_t bits, const Conversion &c) {
       return c.flags & kSaturate ? encodeFloat(std::min(1.0, std::max(0.0, decodeFloat(result, c.to))), c.to, 0)
                                  : result;
     }
-    return c.flags & kSaturate ? clampInteger(bits, c.from, c.to) : bits;
+    // A register that is wider than the type takes the value as the type reads it.
+    return extend(c.flags & kSaturate ? clampInteger(bits, c.from, c.to) : bits, c.to);
   }
   double x = decodeFloat(bits, c.from);
   if ((c.flags & kFtz) && c.from.bits == 32 && std::fabs(x) < 0x1p-126)
     x = std::copysign(0.0, x);
   if (!c.to.isFloat())
-    return floatToInteger(x, c.to, mode);
+    return extend(floatToInteger(x, c.to, mode), c.to);
   if (c.flags & kRoundInteger)
     x = roundToInteger(x, mode), mode = NearestEven;
   if (c.flags & kSaturate)

@@ -10,6 +10,7 @@
 #include "ops/Registry.h"
 
 #include <algorithm>
+#include <cfenv>
 
 namespace fakegpu {
 namespace {
@@ -63,6 +64,12 @@ double evaluate(Operation op, double a, double b, double c) {
   }
 }
 
+/// A sum of zero is -0 if it is rounded down, unless both terms are +0.
+double zeroSum(double sum, double a, double b, uint32_t mode) {
+  bool positive = a == 0 && b == 0 && !std::signbit(a) && !std::signbit(b);
+  return sum == 0 && mode == Down && !positive ? -0.0 : sum;
+}
+
 double finishValue(double x, uint32_t flags) {
   if (flags & kSaturate)
     x = saturate(x);
@@ -99,6 +106,10 @@ template <Operation op> uint32_t slowF32(float a, float b, float c, uint32_t fla
   } else {
     x = evaluate(op, double(a), double(b), double(c));
   }
+  if (op == Add || op == Sub)
+    x = zeroSum(x, double(a), op == Sub ? -double(b) : double(b), flags & kModeMask);
+  if (op == Fma)
+    x = zeroSum(x, double(a) * double(b), double(c), flags & kModeMask);
   x = finishValue(x, flags);
   auto bits = uint32_t(roundTo(x, 8, 23, flags & kModeMask));
   if ((flags & kFtz) && !(bits & 0x7f800000u))
@@ -133,43 +144,42 @@ template <typename T, bool Negate> void signHandler(Warp &w, const Inst &i, uint
   });
 }
 
-double roundF64(double value, double error, uint32_t mode) {
-  if (error == 0 || !std::isfinite(value))
-    return value;
-  if ((mode == Up && error > 0) || (mode == TowardZero && value < 0 && error > 0))
-    return std::nextafter(value, INFINITY);
-  if ((mode == Down && error < 0) || (mode == TowardZero && value > 0 && error < 0))
-    return std::nextafter(value, -INFINITY);
-  return value;
+/// The host rounds 64-bit floats in the mode of an instruction while this object lives.
+class HostRounding {
+public:
+  explicit HostRounding(uint32_t mode) : before(std::fegetround()) {
+    static const int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+    std::fesetround(modes[mode & 3]);
+  }
+  ~HostRounding() { std::fesetround(before); }
+
+private:
+  int before;
+};
+
+template <Operation op> double nativeF64(double a, double b, double c) {
+  switch (op) {
+  case Add: return a + b;
+  case Sub: return a - b;
+  case Mul: return a * b;
+  case Fma: return std::fma(a, b, c);
+  case Div: return a / b;
+  case Sqrt: return std::sqrt(a);
+  case Rcp: return 1 / a;
+  default: return evaluate(op, a, b, c);
+  }
 }
 
 template <Operation op> double f64(double a, double b, double c, uint32_t mode) {
   if (op == Min || op == Max)
     return minMax(a, b, op == Max, mode);
-  if (op == Fma)
-    return std::fma(a, b, c);
-  if (op == Sub)
-    b = -b;
-  double x, error = 0;
-  if (op == Add || op == Sub) {
-    x = a + b;
-    double other = x - a;
-    error = (a - (x - other)) + (b - other);
-  } else if (op == Mul) {
-    x = a * b;
-    error = std::fma(a, b, -x);
-  } else if (op == Div || op == Rcp) {
-    double n = op == Rcp ? 1 : a, m = op == Rcp ? a : b;
-    x = n / m;
-    double rest = std::fma(-x, m, n);
-    error = m > 0 ? rest : -rest;
-  } else if (op == Sqrt) {
-    x = std::sqrt(a);
-    error = std::fma(-x, x, a);
-  } else {
-    return evaluate(op, a, b, c);
-  }
-  return (mode & kModeMask) ? roundF64(x, error, mode & kModeMask) : x;
+  if (!(mode & kModeMask))
+    return nativeF64<op>(a, b, c);
+  // Compilers may move arithmetic over a change of the mode, but not reads and writes of these.
+  volatile double x = a, y = b, z = c, result;
+  HostRounding rounding(mode & kModeMask);
+  result = nativeF64<op>(x, y, z);
+  return result;
 }
 
 template <Operation op> void f64Handler(Warp &w, const Inst &i, uint32_t mask) {
@@ -276,8 +286,6 @@ template <Operation op> void decodeApproximate(Decoder &d) {
 void decodeFma(Decoder &d) {
   Type type = d.takeType();
   takeFlags(d, type);
-  if (type.bits == 64 && d.inst.aux)
-    d.fail("only .rn is supported for .f64");
   if (d.statement().mods[0] == "oob")
     d.fail("modifier .oob is not supported");
   decodeFloatSources(d, type, 3);
