@@ -46,6 +46,9 @@ struct KernelInfo {
   int64_t flops = 0;
   /// Bytes that the kernel reads and writes. Negative: each input and output once.
   int64_t bytes = -1;
+  /// On a GPU: the address of a fault word follows the buffers. It is all ones before the launch,
+  /// and the position of the first index out of range after it.
+  bool checksIndices = false;
 };
 
 } // namespace lower

@@ -59,12 +59,16 @@ def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
         return (arena + index if kind == "arena" else places[kind][index]) + offset
 
     kernels = {name: driver.kernel(driver.load(ptx), name) for name, ptx in code.items()}
+    places["fault"] = [driver.put(np.full(1, -1, np.int64)) for _ in program["launches"]]
     try:
-        for launch in program["launches"]:
+        for launch, fault in zip(program["launches"], places["fault"], strict=True):
+            arguments = [address(place) for place in launch["buffers"]] + [fault] * launch["checksIndices"]
             if launch["blocks"]:
-                driver.launch(kernels[launch["kernel"]], launch["blocks"], launch["threads"],
-                              *[address(place) for place in launch["buffers"]])
+                driver.launch(kernels[launch["kernel"]], launch["blocks"], launch["threads"], *arguments)
         driver.synchronize()
+        for fault in places["fault"]:
+            if (position := driver.get(fault, (1,), np.int64)[0]) != -1:
+                raise IndexError(position)
         outputs = {}
         for result in program["results"]:
             dtype = TYPES[result["type"]]

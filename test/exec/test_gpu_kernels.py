@@ -132,3 +132,34 @@ def test_ptxas_accepts_kernels(tmp_path, chip):
                                        "-o", folder / "cubin"], capture_output=True, text=True)
                 assert done.returncode == 0, done.stderr
                 assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
+
+
+INDICES = """func.func @main(%t: tensor<7xCOLUMNSxT> {nn.input = "t"}, %i: tensor<3x2xi64> {nn.input = "i"},
+    %j: tensor<4xCOLUMNSxi32> {nn.input = "j"}) -> (tensor<3x2xCOLUMNSxT> {nn.output = "e"},
+    tensor<7x3x2xT> {nn.output = "g"}, tensor<4xCOLUMNSxT> {nn.output = "a"}) {
+  %e = ROWS -> tensor<3x2xCOLUMNSxT>
+  %g = nn.gather %t, %i dim 1 : (tensor<7xCOLUMNSxT>, tensor<3x2xi64>) -> tensor<7x3x2xT>
+  %a = nn.take_along %t, %j dim 0 : (tensor<7xCOLUMNSxT>, tensor<4xCOLUMNSxi32>) -> tensor<4xCOLUMNSxT>
+  return %e, %g, %a : tensor<3x2xCOLUMNSxT>, tensor<7x3x2xT>, tensor<4xCOLUMNSxT>
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "i1"])
+@pytest.mark.parametrize("columns", [7, 64])
+def test_reads_by_index(tmp_path, dtype, columns):
+    rows = ("nn.gather %t, %i dim 0 : (tensor<7xCOLUMNSxT>, tensor<3x2xi64>)" if dtype[0] == "i" else
+            "nn.embedding %i, %t : (tensor<3x2xi64>, tensor<7xCOLUMNSxT>)")
+    program = INDICES.replace("ROWS", rows).replace("COLUMNS", str(columns)).replace("xT", f"x{dtype}")
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randint(0, 9, (7, columns), generator=generator).to(gpu_programs.TYPES[dtype])
+    i = torch.randint(0, 7, (3, 2), generator=generator)
+    j = torch.randint(0, 7, (4, columns), generator=generator).int()
+    got = gpu_programs.run_program(tmp_path, program, {"t": table, "i": i, "j": j})
+    assert torch.equal(got["e"], table[i])
+    assert torch.equal(got["g"], table[:, i])
+    assert torch.equal(got["a"], table.gather(0, j.long()))
+    for wrong in (-1, 7):
+        i[1, 1] = wrong
+        with pytest.raises(IndexError, match="3"):
+            gpu_programs.run_program(tmp_path, program, {"t": table, "i": i, "j": j})

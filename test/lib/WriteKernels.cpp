@@ -106,6 +106,7 @@ void ProgramWriter::addKernel(rt::KernelOp launch) {
                                   {"blocks", info->items},
                                   {"threads", info->grain},
                                   {"shared", info->workspaceBytes},
+                                  {"checksIndices", info->checksIndices},
                                   {"buffers", std::move(buffers)}});
 }
 

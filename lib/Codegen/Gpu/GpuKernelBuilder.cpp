@@ -22,6 +22,8 @@ std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   std::optional<KernelInfo> info = buildRows(launch);
   if (!info)
     info = buildColumns(launch);
+  if (!info)
+    info = buildIndices(launch);
   if (info)
     writer.setPurpose(known, launch);
   return info;
@@ -39,7 +41,8 @@ static int64_t getAlignment(Value value, int64_t ofBuffers) {
 }
 
 func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs,
-                                     int64_t sharedBytes, int64_t threads) {
+                                     int64_t sharedBytes, int64_t threads,
+                                     bool hasFault) {
   OpBuilder b(launch.getContext());
   SmallVector<Type> types;
   SmallVector<int64_t> alignments;
@@ -62,6 +65,8 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
   }
   for (Value result : launch.getResults())
     add(result, result);
+  if (hasFault)
+    types.push_back(MemRefType::get({1}, b.getI64Type()));
   if (sharedBytes > 0)
     types.push_back(MemRefType::get({sharedBytes}, b.getI8Type(), MemRefLayoutAttrInterface(),
                                     b.getI64IntegerAttr(kSharedSpace)));

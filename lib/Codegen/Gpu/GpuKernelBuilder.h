@@ -40,11 +40,13 @@ private:
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   /// Launches that reduce other dimensions.
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
+  /// Launches that read rows or elements by index.
+  std::optional<KernelInfo> buildIndices(rt::KernelOp launch);
 
   /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
-  /// buffers have in the program.
+  /// buffers have in the program. `hasFault` adds the launch's fault word, of type memref<1xi64>.
   mlir::func::FuncOp begin(rt::KernelOp launch, llvm::ArrayRef<mlir::Value> inputs,
-                           int64_t sharedBytes, int64_t threads);
+                           int64_t sharedBytes, int64_t threads, bool hasFault = false);
 
   const GpuTarget &target;
   KernelWriter writer;

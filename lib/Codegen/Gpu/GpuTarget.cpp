@@ -31,7 +31,7 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 }
 
 std::string GpuTarget::getSupportedKernels() const {
-  return "products, elementwise ops, movement, norms, softmax, reductions and running sums";
+  return "products, elementwise ops, movement, reads by index, norms, softmax, reductions and running sums";
 }
 
 std::optional<int64_t> GpuTarget::getMostEvaluations(Operation *op) const {
