@@ -26,7 +26,7 @@ def cases(table, family):
     return list(importlib.import_module(f"corpus.{table}").FAMILIES[family]())
 
 
-@pytest.mark.parametrize("table, family", FAMILIES, ids="-".join)
+@pytest.mark.parametrize("table, family", FAMILIES, ids=[f"{t}-{f}" for t, f in FAMILIES])
 def test_results(driver, table, family):
     wrong = harness.run(driver, cases(table, family))
     assert not wrong, "\n".join(wrong)

@@ -47,65 +47,6 @@ def words(driver, body, a, block=None, shared=""):
 
 
 A = np.random.default_rng(1).integers(0, 2**32, 64, dtype=np.uint32)
-ONE_OPERAND = {
-    "popc.b32 %r2, %r1;": lambda a: bin(a).count("1"),
-    "clz.b32 %r2, %r1;": lambda a: 32 - a.bit_length(),
-    "brev.b32 %r2, %r1;": lambda a: int(f"{a:032b}"[::-1], 2),
-    "not.b32 %r2, %r1;": lambda a: ~a,
-    "bfe.u32 %r2, %r1, 5, 9;": lambda a: a >> 5 & 511,
-    "bfi.b32 %r2, %r1, 0, 8, 4;": lambda a: (a & 15) << 8,
-    "shl.b32 %r2, %r1, 7;": lambda a: a << 7,
-    "shl.b32 %r2, %r1, 32;": lambda a: 0,
-    "shr.u32 %r2, %r1, 7;": lambda a: a >> 7,
-    "prmt.b32 %r2, %r1, 0, 0x0123;": lambda a: int.from_bytes(a.to_bytes(4, "little"), "big"),
-    "lop3.b32 %r2, %r1, 0xFF00FF00, 0x0F0F0F0F, 0x96;": lambda a: a ^ 0xFF00FF00 ^ 0x0F0F0F0F,
-    "mul.hi.u32 %r2, %r1, 0x9E3779B9;": lambda a: a * 0x9E3779B9 >> 32,
-    "mul.lo.u32 %r2, %r1, 0x9E3779B9;": lambda a: a * 0x9E3779B9,
-    "mad.lo.u32 %r2, %r1, 3, 5;": lambda a: a * 3 + 5,
-    "div.u32 %r2, %r1, 1000;": lambda a: a // 1000,
-    "rem.u32 %r2, %r1, 1000;": lambda a: a % 1000,
-    "shf.l.wrap.b32 %r2, %r1, %r1, 9;": lambda a: a << 9 | a >> 23,
-    "min.u32 %r2, %r1, 77777777;": lambda a: min(a, 77777777),
-    "setp.gt.u32 %p1, %r1, 0x80000000; selp.u32 %r2, 1, 2, %p1;": lambda a: 1 if a > 2**31 else 2,
-}
-
-
-@pytest.mark.parametrize("body", ONE_OPERAND)
-def test_integers(driver, body):
-    want = np.array([ONE_OPERAND[body](int(a)) & 0xFFFFFFFF for a in A], np.uint32)
-    np.testing.assert_array_equal(words(driver, body, A), want)
-
-
-def test_conversions(driver):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    rng = np.random.default_rng(2)
-    x = np.concatenate([rng.standard_normal(58), [0, -0.0, 1e-7, 6e-8, 65519, 1e30]]).astype(np.float32)
-    bits = x.view(np.uint32)
-    with np.errstate(over="ignore"):
-        wants = {
-            "cvt.rn.bf16.f32 %h1, %f1;": x.astype(ml_dtypes.bfloat16),
-            "cvt.rn.f16.f32 %h1, %f1;": x.astype(np.float16),
-        }
-    for body, want in wants.items():
-        got = words(driver, f"mov.b32 %f1, %r1; {body} cvt.u32.u16 %r2, %h1;", bits)
-        np.testing.assert_array_equal(got.astype(np.uint16), want.view(np.uint16), body)
-    got = words(driver, "mov.b32 %f1, %r1; cvt.rzi.s32.f32 %r2, %f1;", bits)
-    np.testing.assert_array_equal(got.view(np.int32)[:63], x[:63].astype(np.int32))
-    assert got.view(np.int32)[63] == 2**31 - 1
-
-
-def test_divergence_reconverges(driver):
-    """Each lane runs a loop of its own length, then all shuffle together."""
-    body = """
-    mov.u32 %r2, 0; and.b32 %r3, %r1, 31;
-    LOOP: setp.eq.u32 %p1, %r3, 0; @%p1 bra DONE;
-    add.u32 %r2, %r2, %r3; sub.u32 %r3, %r3, 1; bra LOOP;
-    DONE: shfl.sync.bfly.b32 %r2, %r2, 1, 31, -1;
-    """
-    n = A & 31
-    want = (n * (n + 1) // 2).reshape(-1, 2)[:, ::-1].reshape(-1)
-    np.testing.assert_array_equal(words(driver, body, A), want)
-
 
 REVERSE = """
 mov.u32 %r4, buffer; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r4; st.shared.u32 [%r5], %r1;

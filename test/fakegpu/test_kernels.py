@@ -116,38 +116,6 @@ def test_results_of_wgmma_that_are_not_awaited_are_poison(driver):
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 
 
-def test_mma_of_f16(driver):
-    """The fragments, filled and read by their definition in the PTX manual."""
-    rng = np.random.default_rng(3)
-    a = rng.integers(-8, 8, (16, 16)).astype(np.float16)
-    b = rng.integers(-8, 8, (16, 8)).astype(np.float16)
-    c = rng.integers(-8, 8, (16, 8)).astype(np.float32)
-    group, pair = np.arange(32) // 4, np.arange(32) % 4 * 2
-    fa = np.empty((4, 32, 2), np.float16)
-    for r in range(4):
-        for h in range(2):
-            fa[r, :, h] = a[group + r % 2 * 8, pair + h + r // 2 * 8]
-    fb = np.empty((2, 32, 2), np.float16)
-    for r in range(2):
-        for h in range(2):
-            fb[r, :, h] = b[pair + h + r * 8, group]
-    fc = np.stack([c[group + r // 2 * 8, pair + r % 2] for r in range(4)])
-    regs = np.concatenate([fa.view(np.uint32)[..., 0], fb.view(np.uint32)[..., 0], fc.view(np.uint32)])
-    loads = "".join(f"ld.global.b32 %r{k}, [%rd0+{128 * k}];\n" for k in range(10))
-    stores = "".join(f"st.global.b32 [%rd1+{128 * k}], %r{10 + k};\n" for k in range(4))
-    ptx = f"""{HEAD}.visible .entry k(.param .u64 a, .param .u64 o) {{
-    .reg .b32 %r<16>; .reg .b64 %rd<4>;
-    ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [o]; mov.u32 %r14, %laneid;
-    mul.wide.u32 %rd2, %r14, 4; add.s64 %rd0, %rd0, %rd2; add.s64 %rd1, %rd1, %rd2;
-    {loads}
-    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%r10,%r11,%r12,%r13}}, {{%r0,%r1,%r2,%r3}},
-      {{%r4,%r5}}, {{%r6,%r7,%r8,%r9}};
-    {stores} ret; }}"""
-    (got,) = driver.run(ptx, "k", [regs], [((4, 32), np.float32)])
-    want = a.astype(np.float32) @ b.astype(np.float32) + c
-    np.testing.assert_array_equal(got, np.stack([want[group + r // 2 * 8, pair + r % 2] for r in range(4)]))
-
-
 ASYNC = f"""{HEAD}.visible .entry k(.param .u64 a, .param .u64 o) {{
 .reg .b32 %r<8>; .reg .b64 %rd<8>; .shared .align 16 .b8 buffer[512];
 ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [o]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd2, %r0, 16;

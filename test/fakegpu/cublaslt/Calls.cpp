@@ -85,11 +85,6 @@ std::vector<Algorithm> algorithms(const Problem &p, const Preference &preference
   return all;
 }
 
-bool overlap(const void *a, size_t n, const void *b, size_t m) {
-  auto x = reinterpret_cast<uint64_t>(a), y = reinterpret_cast<uint64_t>(b);
-  return n && m && x < y + m && y < x + n;
-}
-
 struct Range {
   const char *name;
   const void *device;
@@ -112,7 +107,7 @@ cublasStatus_t locate(std::vector<Range> &ranges, int device, bool inPlace) {
   }
   for (const Range &w : ranges)
     for (const Range &o : ranges)
-      if (&w != &o && w.written && overlap(w.device, w.bytes, o.device, o.bytes) && !(inPlace && *w.name == 'D' && *o.name == 'C'))
+      if (&w != &o && w.written && services::overlap(w.device, w.bytes, o.device, o.bytes) && !(inPlace && *w.name == 'D' && *o.name == 'C'))
         return refuse(CUBLAS_STATUS_INVALID_VALUE, std::string(w.name) + " overlaps " + o.name);
   return CUBLAS_STATUS_SUCCESS;
 }

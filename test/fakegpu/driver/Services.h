@@ -49,6 +49,12 @@ FAKEGPU_SERVICE void forgetKey(const void *key);
 /// Rises while streams of this process make progress.
 FAKEGPU_SERVICE uint64_t activity();
 
+/// Ranges [a, a + n) and [b, b + m) have bytes in common.
+inline bool overlap(const void *a, size_t n, const void *b, size_t m) {
+  auto x = reinterpret_cast<uint64_t>(a), y = reinterpret_cast<uint64_t>(b);
+  return n && m && x < y + m && y < x + n;
+}
+
 } // namespace fakegpu::services
 
 #endif

@@ -87,7 +87,7 @@ struct Program {
     uint8_t bits;
   };
   std::vector<SpecialRegister> specials;
-  unsigned raceGranule = 4; // bytes
+  unsigned raceGranule = 16; // bytes: the smallest access of shared memory
   bool readsNonCoherent = false;
   bool usesRegisterBudget = false; // setmaxnreg
   bool usesClusterBarrier = false;

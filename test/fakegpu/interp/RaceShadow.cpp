@@ -39,7 +39,7 @@ std::string RaceShadow::read(unsigned warp, unsigned lane, uint32_t offset, uint
       return "race: reads shared memory that " + name(cell.writer) + " writes, without a barrier";
     auto self = uint16_t(warp * 33 + lane);
     if (cell.manyReaders) {
-      readers[i][warp] = clock[warp];
+      readers[cell.all][warp] = clock[warp];
     } else if (!cell.readClock || cell.reader / 33 == warp ||
                cell.readClock <= know[warp][cell.reader / 33]) {
       bool same = cell.readClock == clock[warp] && cell.reader / 33 == warp && cell.reader != self;
@@ -49,7 +49,8 @@ std::string RaceShadow::read(unsigned warp, unsigned lane, uint32_t offset, uint
       Clocks all{};
       all[cell.reader / 33] = cell.readClock;
       all[warp] = clock[warp];
-      readers[i] = all;
+      cell.all = uint32_t(readers.size());
+      readers.push_back(all);
       cell.manyReaders = true;
     }
   }
@@ -64,7 +65,7 @@ std::string RaceShadow::write(unsigned warp, unsigned lane, uint32_t offset, uin
     if (!ordered(warp, lane, cell.writer, cell.writeClock))
       return "race: writes shared memory that " + name(cell.writer) + " writes, without a barrier";
     if (cell.manyReaders) {
-      const Clocks &all = readers[i];
+      const Clocks &all = readers[cell.all];
       for (unsigned u = 0; u < warps; ++u)
         if (all[u] > know[warp][u])
           return "race: writes shared memory that warp " + std::to_string(u) +

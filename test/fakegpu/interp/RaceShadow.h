@@ -51,6 +51,7 @@ private:
   struct Cell {
     uint32_t writeClock = 0, readClock = 0;
     uint16_t writer = 0, reader = 0; // warp * 33 + lane, lane 32 for several
+    uint32_t all = 0;                // of many readers: their clocks in `readers`
     bool manyReaders = false;
     bool pending = false;
   };
@@ -63,7 +64,7 @@ private:
 
   unsigned granule = 4, warps = 0;
   std::vector<Cell> cells;
-  std::unordered_map<uint32_t, Clocks> readers; // of cells with readers in several warps
+  std::vector<Clocks> readers; // of cells with readers in several warps
   std::array<uint32_t, 32> clock{};
   std::array<Clocks, 32> know{};
   struct Barrier {

@@ -114,12 +114,6 @@ ncclResult_t makeAll(std::vector<Making> makings) {
   return result;
 }
 
-/// Ranges [a, a + n) and [b, b + m) have bytes in common.
-bool overlap(const void *a, size_t n, const void *b, size_t m) {
-  auto x = reinterpret_cast<uint64_t>(a), y = reinterpret_cast<uint64_t>(b);
-  return n && m && x < y + m && y < x + n;
-}
-
 /// Buffers may be the same only where NCCL works in place.
 bool inPlace(const Operation &op, unsigned rank, const void *send, const void *receive) {
   auto *s = static_cast<const char *>(send), *r = static_cast<const char *>(receive);
@@ -159,7 +153,7 @@ ncclResult_t checkBuffers(const Operation &op, const Communicator &c, const void
     return refuse(ncclInvalidArgument, op.text() + ": " + (sent && !request.send ? "the send" : "the receive") + " buffer is not in one allocation that device " + std::to_string(c.device) + " may touch");
   if ((sent && reinterpret_cast<uint64_t>(send) % size) || (received && reinterpret_cast<uint64_t>(receive) % size))
     return refuse(ncclInvalidArgument, op.text() + ": a buffer is not aligned to its elements");
-  if (overlap(send, sent, receive, received) && !inPlace(op, c.rank, send, receive))
+  if (services::overlap(send, sent, receive, received) && !inPlace(op, c.rank, send, receive))
     return refuse(ncclInvalidArgument, op.text() + ": the buffers overlap, but not as an operation in place");
   return ncclSuccess;
 }

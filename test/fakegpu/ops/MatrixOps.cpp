@@ -24,63 +24,88 @@ template <bool Bf> float half(uint32_t word, unsigned high) {
   return Bf ? bfloatToFloat(bits) : halfToFloat(bits);
 }
 
-/// Collects the operands of mma.m16n8k{8,16} of 16-bit floats. The fragments are those of the PTX
-/// manual: A's register 2 * (k / 8) + (row / 8) of lane row % 8 * 4 + k % 8 / 2, B's register k / 8
-/// of lane column * 4 + k % 8 / 2.
-template <bool Bf> void loadOperands(Warp &w, const Inst &i, unsigned depth, float (&a)[16][16], float (&b)[16][8]) {
-  for (unsigned r = 0; r < depth / 4; ++r) {
-    const auto *words = w.at<uint32_t>(i.regs[r]);
-    for (unsigned l = 0; l < kLanes; ++l)
-      for (unsigned h = 0; h < 2; ++h)
-        a[l / 4 + r % 2 * 8][l % 4 * 2 + r / 2 * 8 + h] = half<Bf>(words[l], h);
-  }
-  for (unsigned r = 0; r < depth / 8; ++r) {
-    const auto *words = w.at<uint32_t>(i.regs[depth / 4 + r]);
-    for (unsigned l = 0; l < kLanes; ++l)
-      for (unsigned h = 0; h < 2; ++h)
-        b[l % 4 * 2 + r * 8 + h][l / 4] = half<Bf>(words[l], h);
+/// The 8x8 matrix of a register, row by row: lane l has row l / 4, columns l % 4 * 2 and the next.
+/// All fragments of mma consist of these; those of B are transposed.
+template <bool Bf> void unpack(const uint32_t *words, float *matrix) {
+#pragma omp simd
+  for (unsigned l = 0; l < kLanes; ++l) {
+    matrix[2 * l] = half<Bf>(words[l], 0);
+    matrix[2 * l + 1] = half<Bf>(words[l], 1);
   }
 }
 
-/// c = a * b + c. Products are exact in f32; the order of the sums is by ascending k.
-void multiply(unsigned depth, const float (&a)[16][16], const float (&b)[16][8], float (&c)[16][8]) {
-  for (unsigned row = 0; row < 16; ++row) {
-    float sum[8];
-    for (unsigned n = 0; n < 8; ++n)
-      sum[n] = c[row][n];
-    for (unsigned k = 0; k < depth; ++k)
-#pragma omp simd
-      for (unsigned n = 0; n < 8; ++n)
-        sum[n] = sum[n] + a[row][k] * b[k][n];
-    for (unsigned n = 0; n < 8; ++n)
-      c[row][n] = sum[n];
+/// A row of an 8x8 matrix: a vector of GCC and Clang.
+using Row = float __attribute__((vector_size(32)));
+struct Matrix {
+  alignas(64) float at[64];
+  Row row(unsigned r) const { Row v; memcpy(&v, at + 8 * r, sizeof v); return v; }
+  void set(unsigned r, Row v) { memcpy(at + 8 * r, &v, sizeof v); }
+};
+
+/// c += a * b. Products are exact in f32; the order of the sums is by ascending k.
+void multiply(const Matrix &a, const Matrix &b, Matrix &c) {
+  Row rows[8];
+  for (unsigned k = 0; k < 8; ++k)
+    rows[k] = b.row(k);
+  for (unsigned r = 0; r < 8; r += 2) { // two independent chains of sums
+    Row first = c.row(r), second = c.row(r + 1);
+    for (unsigned k = 0; k < 8; ++k) {
+      first += a.at[8 * r + k] * rows[k];
+      second += a.at[8 * r + 8 + k] * rows[k];
+    }
+    c.set(r, first);
+    c.set(r + 1, second);
   }
+}
+
+Matrix transposed(const Matrix &m) {
+  Matrix result;
+  for (unsigned row = 0; row < 8; ++row)
+    for (unsigned column = 0; column < 8; ++column)
+      result.at[8 * row + column] = m.at[8 * column + row];
+  return result;
 }
 
 /// regs: A, B, C, D. aux: depth. flag: accumulators in f16 (two to a register).
 template <bool Bf> void mmaHandler(Warp &w, const Inst &i, uint32_t mask) {
   wholeWarp(w, i, mask);
   unsigned depth = i.aux, first = depth / 4 + depth / 8, count = i.flag ? 2 : 4;
-  float a[16][16], b[16][8], c[16][8];
-  loadOperands<Bf>(w, i, depth, a, b);
-  auto row = [](unsigned e, unsigned l) { return l / 4 + e / 2 * 8; };
-  auto column = [](unsigned e, unsigned l) { return l % 4 * 2 + e % 2; };
-  for (unsigned e = 0; e < 4; ++e)
-    for (unsigned l = 0; l < kLanes; ++l)
-      c[row(e, l)][column(e, l)] = i.flag ? half<false>(w.at<uint32_t>(i.regs[first + e / 2])[l], e % 2)
-                                          : w.at<float>(i.regs[first + e])[l];
-  multiply(depth, a, b, c);
-  for (unsigned l = 0; l < kLanes; ++l) {
+  Matrix result[2], b[2];
+  for (unsigned k = 0; k < depth / 8; ++k) {
+    Matrix columns;
+    unpack<Bf>(w.at<uint32_t>(i.regs[depth / 4 + k]), columns.at);
+    b[k] = transposed(columns);
+  }
+  for (unsigned rows = 0; rows < 2; ++rows) {
+    float *c = result[rows].at;
     if (i.flag) {
-      for (unsigned e = 0; e < 2; ++e)
-        w.at<uint32_t>(i.regs[first + count + e])[l] =
-            uint32_t(floatToHalf(c[row(2 * e, l)][column(0, l)])) |
-            uint32_t(floatToHalf(c[row(2 * e, l)][column(1, l)])) << 16;
+      unpack<false>(w.at<uint32_t>(i.regs[first + rows]), c);
+    } else {
+      const auto *even = w.at<float>(i.regs[first + 2 * rows]), *odd = w.at<float>(i.regs[first + 2 * rows + 1]);
+#pragma omp simd
+      for (unsigned l = 0; l < kLanes; ++l)
+        c[2 * l] = even[l], c[2 * l + 1] = odd[l];
+    }
+    for (unsigned k = 0; k < depth / 8; ++k) {
+      Matrix a;
+      unpack<Bf>(w.at<uint32_t>(i.regs[2 * k + rows]), a.at);
+      multiply(a, b[k], result[rows]);
+    }
+  }
+  // D may be A, B or C, so it is written last.
+  for (unsigned rows = 0; rows < 2; ++rows) {
+    const float *d = result[rows].at;
+    if (i.flag) {
+      auto *words = w.at<uint32_t>(i.regs[first + count + rows]);
+      for (unsigned l = 0; l < kLanes; ++l)
+        words[l] = uint32_t(floatToHalf(d[2 * l])) | uint32_t(floatToHalf(d[2 * l + 1])) << 16;
       continue;
     }
-    for (unsigned e = 0; e < 4; ++e) {
-      float x = c[row(e, l)][column(e, l)];
-      w.at<uint32_t>(i.regs[first + count + e])[l] = x != x ? 0x7fffffffu : asBits(x);
+    auto *even = w.at<uint32_t>(i.regs[first + count + 2 * rows]), *odd = w.at<uint32_t>(i.regs[first + count + 2 * rows + 1]);
+#pragma omp simd
+    for (unsigned l = 0; l < kLanes; ++l) {
+      even[l] = d[2 * l] != d[2 * l] ? 0x7fffffffu : asBits(d[2 * l]);
+      odd[l] = d[2 * l + 1] != d[2 * l + 1] ? 0x7fffffffu : asBits(d[2 * l + 1]);
     }
   }
 }
