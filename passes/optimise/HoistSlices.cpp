@@ -151,6 +151,15 @@ static bool isCheap(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
+/// Whether an op that appends padding may move: past a cheap op, also after another cut has moved.
+static bool mayMovePadding(func::FuncOp func, MeshAttr mesh) {
+  return llvm::any_of(func.front(), [&](Operation &op) {
+    std::optional<Cut> cut = Cut::of(&op, mesh);
+    Operation *above = cut && cut->pads ? op.getOperand(0).getDefiningOp() : nullptr;
+    return above && (isCheap(above) || Cut::of(above, mesh));
+  });
+}
+
 /// The elements of a constant that are all equal; null for other ops.
 static DenseElementsAttr getSplat(Operation *op) {
   auto constant = llvm::dyn_cast_or_null<nn::ConstantOp>(op);
@@ -317,7 +326,7 @@ struct HoistSlicesPass : meshwright::impl::HoistSlicesPassBase<HoistSlicesPass> 
       return markAllAnalysesPreserved();
     MeshAttr mesh = getSpmdMesh(func);
     OwningOpRef<func::FuncOp> before;
-    if (mayPad(func, mesh))
+    if (mayMovePadding(func, mesh))
       before = func.clone();
     Result result = hoist(func, mesh, /*keepsPadding=*/false);
     if (result == Result::Same)

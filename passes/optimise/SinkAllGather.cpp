@@ -219,6 +219,22 @@ bool Sinker::run() {
   return true;
 }
 
+/// Whether a slice of a computed value appends padding. A shard can take the place of such a
+/// slice (see TokenOp::TakeShard).
+bool takesPaddedParts(func::FuncOp func, MeshAttr mesh) {
+  return llvm::any_of(func.front().getOps<dist::SliceOp>(), [&](dist::SliceOp slice) {
+    int64_t chunks = getNumShards(getCollectiveAxes(slice, mesh));
+    return llvm::any_of(llvm::enumerate(slice.getDims()), [&](auto dim) {
+      auto sizeOf = [&](Value value) {
+        return cast<RankedTensorType>(value.getType()).getDimSize(dim.value());
+      };
+      Value whole = slice->getOperand(dim.index());
+      return whole.getDefiningOp() &&
+             sizeOf(slice->getResult(dim.index())) * chunks != sizeOf(whole);
+    });
+  });
+}
+
 struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGatherPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
@@ -231,7 +247,7 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
     if (failed(placement) || failed(verifyDevice(placement->getMesh(), func)))
       return signalPassFailure();
     OwningOpRef<func::FuncOp> before;
-    if (mayPad(func, placement->getMesh()))
+    if (takesPaddedParts(func, placement->getMesh()))
       before = func.clone();
     Result result = sink(func, *placement, /*keepsPadding=*/false);
     if (result == Result::Same)

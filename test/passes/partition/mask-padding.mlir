@@ -81,3 +81,22 @@ func.func @infinite_parameter(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding
   %y = nn.linear %h, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
+
+// -----
+
+// A reshape of one truth value could give it either dimension. The one of the value is meant, and
+// masked once.
+// CHECK-LABEL: func.func @one_row_a_rank
+// CHECK: %[[V:.*]] = nn.take_along
+// CHECK: %[[T:.*]] = nn.reshape %{{.*}} : (tensor<1xi1>) -> tensor<1x1xi1>
+// CHECK: %[[M:.*]] = nn.select %[[T]], %[[V]]
+// CHECK: nn.reduce sum %[[M]]
+dist.mesh @mesh = <["x"=7]>
+func.func @one_row_a_rank(%a: tensor<6x9xf32> {nn.input = "a", dist.sharding = #dist.sharding<@mesh, [{"x"}, {}]>},
+                 %i: tensor<6x1xi32> {nn.input = "i", dist.sharding = #dist.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<1x1xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %e = nn.exp %a : tensor<6x9xf32>
+  %v = nn.take_along %e, %i dim 1 : (tensor<6x9xf32>, tensor<6x1xi32>) -> tensor<6x1xf32>
+  %r = nn.reduce sum %v dims [0, 1] {keep_dims} : (tensor<6x1xf32>) -> tensor<1x1xf32>
+  return %r : tensor<1x1xf32>
+}
