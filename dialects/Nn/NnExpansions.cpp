@@ -10,7 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Writer.h"
 
 #include <limits>
 
@@ -20,78 +20,12 @@ using namespace meshwright::nn;
 
 namespace {
 
-/// Writes ops whose result types follow from their operands.
-class Writer {
-public:
-  Writer(OpBuilder &builder, Location loc) : builder(builder), loc(loc) {}
-
-  template <typename Op> Value unary(Value x) {
-    return Op::create(builder, loc, x.getType(), x);
-  }
-  template <typename Op> Value binary(Value x, Value y) {
-    return Op::create(builder, loc, join({x, y}, elementOf(x)), x, y);
-  }
-  Value compare(CompareKind kind, Value x, Value y) {
-    return CompareOp::create(builder, loc, join({x, y}, builder.getI1Type()), kind, x, y);
-  }
-  Value select(Value condition, Value x, Value y) {
-    return SelectOp::create(builder, loc, join({condition, x, y}, elementOf(x)), condition, x, y);
-  }
-  Value cast(Value x, Type element) {
-    return elementOf(x) == element
-               ? x
-               : CastOp::create(builder, loc, typeOf(x).clone(element), x).getResult();
-  }
-  Value reshape(Value x, ArrayRef<int64_t> shape) {
-    return typeOf(x).getShape() == shape
-               ? x
-               : ReshapeOp::create(builder, loc, typeOf(x).clone(shape), x).getResult();
-  }
-  /// Reduces `dims`, which stay with size 1 if `keep` is set.
-  Value reduce(ReduceKind kind, Value x, ArrayRef<int64_t> dims, bool keep = true) {
-    SmallVector<int64_t> shape;
-    for (auto [d, size] : llvm::enumerate(typeOf(x).getShape()))
-      if (!llvm::is_contained(dims, int64_t(d)))
-        shape.push_back(size);
-      else if (keep)
-        shape.push_back(1);
-    return ReduceOp::create(builder, loc, typeOf(x).clone(shape), kind, x, dims, keep);
-  }
-  /// A scalar.
-  Value number(double value, Type element) {
-    Attribute attr = isa<FloatType>(element)
-                         ? Attribute(builder.getFloatAttr(element, value))
-                         : Attribute(builder.getIntegerAttr(element, int64_t(value)));
-    return ConstantOp::create(builder, loc,
-                              DenseElementsAttr::get(RankedTensorType::get({}, element), attr));
-  }
-  /// The type in which sums of elements of this type are computed.
-  Type getWide(Type element) {
-    return element.isF64() || element.isF32() ? element : Type(builder.getF32Type());
-  }
-  /// The indices themselves, by a lookup that fails where one is not in [0, size).
-  Value lookUpIndex(Value indices, int64_t size) {
-    auto table = RankedTensorType::get({size}, elementOf(indices));
-    return GatherOp::create(builder, loc, typeOf(indices), IotaOp::create(builder, loc, table, 0),
-                            indices, 0);
-  }
-  OpBuilder &getBuilder() { return builder; }
-  Location getLoc() { return loc; }
-
-  static RankedTensorType typeOf(Value x) { return mlir::cast<RankedTensorType>(x.getType()); }
-  static Type elementOf(Value x) { return typeOf(x).getElementType(); }
-
-private:
-  RankedTensorType join(ArrayRef<Value> values, Type element) {
-    SmallVector<ArrayRef<int64_t>> shapes;
-    for (Value value : values)
-      shapes.push_back(typeOf(value).getShape());
-    return RankedTensorType::get(*broadcastShapes(shapes), element);
-  }
-
-  OpBuilder &builder;
-  Location loc;
-};
+/// The indices themselves, by a lookup that fails where one is not in [0, size).
+Value lookUpIndex(Writer &w, Value indices, int64_t size) {
+  auto table = RankedTensorType::get({size}, Writer::elementOf(indices));
+  return GatherOp::create(w.getBuilder(), w.getLoc(), indices.getType(), w.iota(0, table), indices,
+                          0);
+}
 
 /// The exponentials of a row less its largest element, their sum, and that element.
 struct Exponentials {
@@ -184,7 +118,7 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
     checked = w.select(w.compare(CompareKind::Eq, checked, w.number(double(*ignored), index)),
                        w.number(0, index), checked);
   }
-  Value label = w.reshape(w.lookUpIndex(checked, classes), row);
+  Value label = w.reshape(lookUpIndex(w, checked, classes), row);
   Value number = IotaOp::create(builder, getLoc(), RankedTensorType::get(column, index), 0);
 
   Exponentials powers(w, z, dim);

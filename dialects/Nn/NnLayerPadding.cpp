@@ -16,16 +16,6 @@ using namespace meshwright;
 using namespace meshwright::nn;
 using namespace meshwright::padding;
 
-/// A sum of products, tail and corners.
-static Padding sumProducts(Operation *op, const Operands &in) {
-  Type type = typeOf(op), wide = getSumType(type);
-  Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
-  in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
-    product = meet(product, multiply(corner(0), corner(1), wide));
-  });
-  return round(sum(product, in.getReadCount(), wide), type);
-}
-
 Padding MatmulOp::getResultPadding(const Operands &in) { return sumProducts(*this, in); }
 
 Padding LinearOp::getResultPadding(const Operands &in) {

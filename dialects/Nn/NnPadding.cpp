@@ -382,13 +382,6 @@ Padding IndexCopyOp::getResultPadding(const Operands &in) {
 // Reductions
 //===----------------------------------------------------------------------===//
 
-/// The state of all elements of the first operand that one of the result depends on.
-static Padding ofRow(const Operands &in, Padding state) {
-  in.visitReadCorners(
-      [&](llvm::function_ref<Padding(unsigned)> corner) { state = meet(state, corner(0)); });
-  return state;
-}
-
 Padding ReduceOp::getResultPadding(const Operands &in) {
   Type type = typeOf(*this);
   switch (getKind()) {

@@ -34,6 +34,23 @@ inline double getMagnitude(const Padding &state) {
 /// -magnitude .. magnitude.
 inline Padding around(double magnitude, mlir::Type type) { return round({-magnitude, magnitude}, type); }
 
+/// The state of all elements of the first operand that one of the result depends on.
+inline Padding ofRow(const Operands &in, Padding state) {
+  in.visitReadCorners(
+      [&](llvm::function_ref<Padding(unsigned)> corner) { state = meet(state, corner(0)); });
+  return state;
+}
+
+/// A sum of products of the first two operands, tail and corners.
+inline Padding sumProducts(mlir::Operation *op, const Operands &in) {
+  mlir::Type type = typeOf(op), wide = getSumType(type);
+  Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
+  in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
+    product = meet(product, multiply(corner(0), corner(1), wide));
+  });
+  return round(sum(product, in.getReadCount(), wide), type);
+}
+
 } // namespace meshwright::padding
 
 #endif // MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H
