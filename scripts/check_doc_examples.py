@@ -34,9 +34,9 @@ def blank_out_prose(text: str) -> str:
 
 
 def ops_of(dialect: str) -> list[str]:
-    """The ops that the dialect's TableGen file defines."""
-    folder = dialect.capitalize()
-    source = (ROOT / "dialects" / folder / f"{folder}Ops.td").read_text()
+    """The ops that the dialect's TableGen files define."""
+    files = sorted((ROOT / "dialects" / dialect.capitalize()).glob("*Ops.td"))
+    source = "".join(file.read_text() for file in files)
     names = re.findall(r'^def \w+_\w+Op\b[^<"]*<"(\w+)"', source, re.MULTILINE)
     return [f"{dialect}.{name}" for name in names]
 

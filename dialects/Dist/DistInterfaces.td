@@ -99,14 +99,34 @@ def Dist_MatrixOpInterface : OpInterface<"MatrixOpInterface"> {
 def Dist_LookupOpInterface : OpInterface<"LookupOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{
-    Takes or replaces elements of a table by index along one dimension of it.
+    Takes, replaces or sums elements of a table by index along one dimension of it.
   }];
   let methods = [
-    InterfaceMethod<"The number of the operand that is indexed.", "unsigned", "getTableOperand">,
+    InterfaceMethod<"The number of the operand that is indexed. None if the first result is the "
+                    "table.",
+                    "std::optional<unsigned>", "getTableOperand">,
     InterfaceMethod<"The number of the operand of indices.", "unsigned", "getIndexOperand">,
     InterfaceMethod<"The dimension of the table that the indices count along.", "int64_t",
-                    "getTableDim">
+                    "getTableDim">,
+    InterfaceMethod<"Returns true if the op can have one more operand: the number of the first row "
+                    "of the local table in the whole table. Rows of other ranks are left out then.",
+                    "bool", "takesOffset", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>,
+    InterfaceMethod<"The number of that operand, if the op has it.",
+                    "std::optional<unsigned>", "getOffsetOperand", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return std::nullopt; }]>
   ];
+  let extraClassDeclaration = [{
+    ::mlir::Value getTable() {
+      std::optional<unsigned> operand = getTableOperand();
+      return operand ? (*this)->getOperand(*operand) : ::mlir::Value((*this)->getResult(0));
+    }
+    /// Null if the op has none.
+    ::mlir::Value getTableOffset() {
+      std::optional<unsigned> operand = getOffsetOperand();
+      return operand ? (*this)->getOperand(*operand) : ::mlir::Value();
+    }
+  }];
 }
 
 def Dist_ExpandOpInterface : OpInterface<"ExpandOpInterface"> {
@@ -119,8 +139,8 @@ def Dist_ExpandOpInterface : OpInterface<"ExpandOpInterface"> {
   let methods = [
     InterfaceMethod<[{
       Writes ops that compute the result at the builder's insertion point. They read the
-      dimension by elementwise ops and by reductions of kind `max` and `sum` alone. Null if
-      the op has no such form.
+      expanded dimensions by elementwise ops and by reductions of kind `max` and `sum` alone.
+      Null if the op has no such form.
     }], "::mlir::Value", "expand", (ins "::mlir::OpBuilder &":$builder)>,
     InterfaceMethod<"The dimensions of the first operand that the op reads whole.",
                     "::llvm::SmallVector<int64_t, 2>", "getExpandedDims">,

@@ -156,6 +156,9 @@ private:
 struct Need {
   std::optional<Padding> state;
   llvm::StringLiteral text;
+  /// Whether zeros may not be conditional: what the op reads of the padding does not go where
+  /// the true elements beside it go.
+  bool isStrict = false;
 };
 
 } // namespace meshwright::padding

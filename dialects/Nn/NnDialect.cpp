@@ -58,7 +58,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 /// Attributes of an op. Checks that
 ///  - nn.id is an i64 integer and nn.stage a string that is not empty, both on an
 ///    operation inside a function;
-///  - nn.table_rows is an i64 integer from 1 on, on an nn.embedding;
+///  - nn.table_rows is an i64 integer from 1 on, on an op that takes an offset;
 ///  - nn.whole_keys is a unit attribute on an nn.attention;
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
@@ -85,8 +85,9 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return success();
   }
   if (attribute.getName() == kTableRowsAttr) {
-    if (!isa<EmbeddingOp>(op))
-      return op->emitOpError("expected nn.table_rows on an nn.embedding");
+    auto lookup = dyn_cast<dist::LookupOpInterface>(op);
+    if (!lookup || !lookup.takesOffset())
+      return op->emitOpError("expected nn.table_rows on an nn.embedding or nn.scatter_add");
     auto rows = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!rows || !rows.getType().isInteger(64) || rows.getInt() < 1)
       return op->emitOpError() << "expected nn.table_rows to be an i64 integer from 1 on, got "

@@ -47,8 +47,8 @@ def Nn_Dialect : Dialect {
     static constexpr llvm::StringLiteral kIdAttr = "nn.id";
     /// On an op of a composed program: the model that the op comes from (string).
     static constexpr llvm::StringLiteral kStageAttr = "nn.stage";
-    /// On an nn.embedding with an offset: the rows of the whole table, without
-    /// padding (i64). An id at or above this number is in no part of the table,
+    /// On an nn.embedding or nn.scatter_add with an offset: the rows of the whole table,
+    /// without padding (i64). An id at or above this number is in no part of the table,
     /// and is an error.
     static constexpr llvm::StringLiteral kTableRowsAttr = "nn.table_rows";
     /// On an nn.attention over the shorter of joined sequences (a prompt's tokens

@@ -47,23 +47,27 @@ std::optional<unsigned> LinearOp::getBiasOperand() {
   return getBias() ? std::optional<unsigned>(2) : std::nullopt;
 }
 
-unsigned EmbeddingOp::getTableOperand() { return 1; }
+bool EmbeddingOp::takesOffset() { return true; }
+std::optional<unsigned> EmbeddingOp::getOffsetOperand() {
+  return getOffset() ? std::optional<unsigned>(2) : std::nullopt;
+}
+std::optional<unsigned> EmbeddingOp::getTableOperand() { return 1; }
 unsigned EmbeddingOp::getIndexOperand() { return 0; }
 int64_t EmbeddingOp::getTableDim() { return 0; }
 
-unsigned GatherOp::getTableOperand() { return 0; }
+std::optional<unsigned> GatherOp::getTableOperand() { return 0; }
 unsigned GatherOp::getIndexOperand() { return 1; }
 int64_t GatherOp::getTableDim() { return getDim(); }
 
-unsigned TakeAlongOp::getTableOperand() { return 0; }
+std::optional<unsigned> TakeAlongOp::getTableOperand() { return 0; }
 unsigned TakeAlongOp::getIndexOperand() { return 1; }
 int64_t TakeAlongOp::getTableDim() { return getDim(); }
 
-unsigned IndexCopyOp::getTableOperand() { return 0; }
+std::optional<unsigned> IndexCopyOp::getTableOperand() { return 0; }
 unsigned IndexCopyOp::getIndexOperand() { return 1; }
 int64_t IndexCopyOp::getTableDim() { return getDim(); }
 
-unsigned CrossEntropyOp::getTableOperand() { return 0; }
+std::optional<unsigned> CrossEntropyOp::getTableOperand() { return 0; }
 unsigned CrossEntropyOp::getIndexOperand() { return 1; }
 int64_t CrossEntropyOp::getTableDim() { return getDim(); }
 

@@ -68,10 +68,10 @@ LogicalResult LinearOp::verify() {
   return verifyShape(*this, "result", getResult(), expected);
 }
 
-std::optional<int64_t> nn::getTableRows(EmbeddingOp embedding) {
-  if (!embedding.getOffset())
-    return shapeOf(embedding.getTable()).front();
-  if (auto rows = embedding->getAttrOfType<IntegerAttr>(NnDialect::kTableRowsAttr))
+std::optional<int64_t> nn::getTableRows(dist::LookupOpInterface lookup) {
+  if (!lookup.getOffsetOperand())
+    return shapeOf(lookup.getTable())[lookup.getTableDim()];
+  if (auto rows = lookup->getAttrOfType<IntegerAttr>(NnDialect::kTableRowsAttr))
     return rows.getInt();
   return std::nullopt;
 }

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_DIALECTS_NN_NNOPS_TD
 
 include "meshwright/dialects/Nn/NnBase.td"
+include "meshwright/dialects/Nn/NnGradientOps.td"
 
 //===----------------------------------------------------------------------===//
 // Elementwise
@@ -374,7 +375,7 @@ def Nn_LinearOp
 
 def Nn_EmbeddingOp
     : Nn_Op<"embedding", [Dist_Combines, Dist_MatrixOpInterface,
-              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface, ["getOffsetOperand", "takesOffset"]>]> {
   let summary = "rows of a table by index";
   let description = [{
     ids [...] and a table [rows, features] give [..., features]. `offset` is a

@@ -12,9 +12,9 @@
 
 namespace meshwright::nn {
 
-/// The rows of the table that an embedding reads, or reads a part of (`nn.table_rows`).
-/// None where that is not known.
-std::optional<int64_t> getTableRows(EmbeddingOp embedding);
+/// The rows of the whole table of which an op has all or a part (`nn.table_rows`). None where
+/// that is not known.
+std::optional<int64_t> getTableRows(dist::LookupOpInterface lookup);
 
 } // namespace meshwright::nn
 

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 5
+#define MW_RT_ABI_VERSION 6
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -147,6 +147,12 @@ typedef struct mw_rt_gemm {
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
 } mw_rt_gemm;
 
+/* C = A^T B: A is rows x m, B is rows x n, C is m x n, stored densely in row-major order. C is
+ * f64 for f64, else f32, and so are the sums. */
+typedef struct mw_rt_weight_grad {
+  int64_t dtype, rows, m, n;
+} mw_rt_weight_grad;
+
 /* Rows by index: data [outer, size, inner], indices [count], result [outer, count,
  * inner]. With `has_offset`, data has the rows [offset, offset + size) of a larger table,
  * and indices of other rows give zeros. An index that is negative, or not below `total`,
@@ -166,6 +172,14 @@ typedef struct mw_rt_take_along {
 typedef struct mw_rt_index_copy {
   int64_t dtype, index_dtype, outer, size, inner, count;
 } mw_rt_index_copy;
+
+/* Sums rows by index: updates [outer, count, inner], indices [count], or [outer, count, inner] if
+ * `along` is set, and result [outer, size, inner], which begins as zeros. The result is f64 for
+ * f64, else f32. `has_offset` and `total` are as in mw_rt_gather: updates of other rows are left
+ * out. */
+typedef struct mw_rt_scatter_add {
+  int64_t dtype, index_dtype, outer, size, inner, count, along, total, has_offset, offset_dtype;
+} mw_rt_scatter_add;
 
 /* Masks a dimension that is sharded over `axes`: in a local tensor [outer, rows, inner],
  * elements with a global index of `size` or above become `value` (the bits of a double). */
@@ -218,6 +232,8 @@ int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
                        const void *b, const void *bias, void *c);
+int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,
+                              const void *a, const void *b, void *c);
 int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
                          const void *data, const void *indices, const void *offset, void *result);
 int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
@@ -231,6 +247,9 @@ int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_ind
 int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
                            int64_t offset, const void *state, const void *indices,
                            const void *source, const void *log);
+int32_t mw_rt_run_scatter_add(mw_rt_context *context, int64_t op, const mw_rt_scatter_add *what,
+                              const void *updates, const void *indices, const void *offset,
+                              void *result);
 int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
                        const void *input, void *result);
 int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,

@@ -35,9 +35,9 @@ static int64_t getBound(Value value, int depth) {
     if (auto lookup = dyn_cast<dist::LookupOpInterface>(user)) {
       if (use.getOperandNumber() != lookup.getIndexOperand())
         continue;
-      auto embedding = dyn_cast<nn::EmbeddingOp>(user);
-      std::optional<int64_t> rows = embedding ? nn::getTableRows(embedding) : std::nullopt;
-      add(rows ? *rows : rowsOf(user->getOperand(lookup.getTableOperand()), lookup.getTableDim()));
+      std::optional<int64_t> rows =
+          lookup.takesOffset() ? nn::getTableRows(lookup) : std::nullopt;
+      add(rows ? *rows : rowsOf(lookup.getTable(), lookup.getTableDim()));
     } else if (isa<rt::KernelOp, rt::StartOp>(user)) {
       Value inside = user->getRegion(0).getArgument(use.getOperandNumber());
       if (int64_t rows = getBound(inside, depth))

@@ -27,7 +27,7 @@ std::optional<unsigned> meshwright::getReplacedOperand(rt::KernelOp kernel) {
   Operation &op = *ops.begin();
   auto lookup = dyn_cast<dist::LookupOpInterface>(op);
   auto table = lookup && op.hasTrait<dist::ReplacesRows>()
-                   ? dyn_cast<BlockArgument>(op.getOperand(lookup.getTableOperand()))
+                   ? dyn_cast<BlockArgument>(lookup.getTable())
                    : BlockArgument();
   return table ? std::optional<unsigned>(table.getArgNumber()) : std::nullopt;
 }
@@ -70,7 +70,7 @@ bool meshwright::replacesRowsOfState(rt::KernelOp kernel, unsigned result) {
 
 int64_t meshwright::getLogBytes(rt::KernelOp kernel) {
   auto lookup = cast<dist::LookupOpInterface>(*kernel.getOps().begin());
-  auto table = cast<RankedTensorType>(lookup->getOperand(lookup.getTableOperand()).getType());
+  auto table = cast<RankedTensorType>(lookup.getTable().getType());
   auto indices = cast<RankedTensorType>(lookup->getOperand(lookup.getIndexOperand()).getType());
   int64_t count = indices.getNumElements(), rows = table.getDimSize(lookup.getTableDim());
   int64_t rowBytes = rows ? rt::getBufferBytes(table) / rows : 0;

@@ -251,16 +251,15 @@ LogicalResult RuleTransfer::checkReadPadding() {
       Type type = getElementTypeOrSelf(op->getOperand(owners[tail.factor]).getType());
       bool isLeast = need->state == Padding::NegInf && !isa<FloatType>(type) &&
                      state.upper <= padding::ofType(type).lower;
-      bool holds =
-          need->state == Padding::Zero ? isZero(state) : state == need->state || isLeast;
+      bool holds = need->state == Padding::Zero ? isZero(state) && !(need->isStrict && state.cause)
+                                                : state == need->state || isLeast;
       if (!holds)
         return readsPadding(tail, state, need->text);
     }
-  if (op->hasTrait<Product>() && isa<MatrixOpInterface>(op)) {
+  if (op->hasTrait<Product>())
     for (auto [f, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Contracted && failed(checkProduct(f, 0, 1)))
         return failure();
-  }
   if (auto attention = dyn_cast<nn::AttentionOp>(op))
     return checkKeys(attention);
   return success();

@@ -269,47 +269,70 @@ LogicalResult RuleTransfer::checkOrder() {
   return success();
 }
 
+/// The layout of the rows of a table that the op makes: sharded over the axes of its offset, if
+/// that is a coordinate.
+void RuleTransfer::placeTable(LookupOpInterface lookup) {
+  int factor = rule.results[0][lookup.getTableDim()].front();
+  LayoutFactor rows = makeFactor(rule.factors[factor].size);
+  Value offset = lookup.getTableOffset();
+  if (auto index = offset ? rt::getSource(offset).getDefiningOp<AxisIndexOp>() : AxisIndexOp()) {
+    rows.axes = dist::getAxes(index.getAxes(), mesh);
+    canonicalizeAxes(rows.axes, mesh);
+    rows.padded = rows.size * getNumShards(rows.axes);
+    rows.size = std::min(nn::getTableRows(lookup).value_or(rows.padded), rows.padded);
+  }
+  pieces[factor].assign({rows});
+}
+
 /// Checks a table whose rows are sharded, which needs an offset:
 /// - The offset is a coordinate over the axes of the rows.
 /// - A chunk has as many rows as the offset counts for each rank, in natural order.
 /// - The stated number of rows is the size of the table.
-LogicalResult RuleTransfer::checkEmbedding(nn::EmbeddingOp embedding) {
-  const DimLayout &rows = operands[1]->dims[0];
+LogicalResult RuleTransfer::checkTable(LookupOpInterface lookup) {
+  std::optional<unsigned> table = lookup.getTableOperand(), offset = lookup.getOffsetOperand();
+  DimLayout rows;
+  if (table)
+    rows = operands[*table]->dims[lookup.getTableDim()];
+  else
+    rows.factors = pieces[rule.results[0][lookup.getTableDim()].front()];
   AxisList axes = rows.getAxes();
-  Value offset = embedding.getOffset();
   if (!offset) {
     if (axes.empty())
       return success();
     return report(context,
                   "reads a table whose rows are sharded over " + toString(axes, mesh) +
                       " without an offset",
-                  1);
+                  *table);
   }
-  if (auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>()) {
-    AxisList own = dist::getAxes(index.getAxes(), mesh);
-    canonicalizeAxes(own, mesh);
-    if (own != axes)
-      return report(context,
-                    "has an offset along " + toString(own, mesh) +
-                        ", expected the axes of the table's rows, " + toString(axes, mesh),
-                    2);
-    if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
-      return report(context, "counts rows of a table whose rows are not in their natural order", 1);
-    int64_t chunk = index.getChunk();
-    if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
-      return report(context,
-                    "has an offset of " + Twine(chunk) + " rows a rank, expected " +
-                        Twine(rows.getLocalSize()),
-                    2);
-    int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(embedding).value_or(size);
-    if (stated != size)
-      return report(
-          context,
-          "has an offset in a table of " + Twine(stated) + " rows, expected " + Twine(size), 1);
-    return success();
+  auto index = rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>();
+  if (!index) {
+    if (axes.empty())
+      return success();
+    return report(context, "expected the offset of a sharded table to be a dist.axis_index",
+                  *offset);
   }
-  if (!axes.empty())
-    return report(context, "expected the offset of a sharded table to be a dist.axis_index", 2);
+  AxisList own = dist::getAxes(index.getAxes(), mesh);
+  canonicalizeAxes(own, mesh);
+  if (own != axes)
+    return report(context,
+                  "has an offset along " + toString(own, mesh) +
+                      ", expected the axes of the table's rows, " + toString(axes, mesh),
+                  *offset);
+  if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+    return report(context, "counts rows of a table whose rows are not in their natural order",
+                  *table);
+  int64_t chunk = index.getChunk();
+  if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
+    return report(context,
+                  "has an offset of " + Twine(chunk) + " rows a rank, expected " +
+                      Twine(rows.getLocalSize()),
+                  *offset);
+  int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(lookup).value_or(size);
+  if (stated != size)
+    return report(context,
+                  "has an offset in a table of " + Twine(stated) + " rows, expected " +
+                      Twine(size),
+                  table.value_or(*offset));
   return success();
 }
 
@@ -458,11 +481,13 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
         report(context, "has a factor rule that does not fit its operands and results"));
   if (failed(collect()))
     return failure();
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  if (lookup && !lookup.getTableOperand())
+    placeTable(lookup);
   bool hasUnreducedCandidates = alternatives && contractsUniform();
   if (failed(checkAxes()))
     return failure();
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
-      embedding && failed(checkEmbedding(embedding)))
+  if (lookup && lookup.takesOffset() && failed(checkTable(lookup)))
     return failure();
   if (failed(checkOrder()) || failed(checkUnreduced()))
     return failure();

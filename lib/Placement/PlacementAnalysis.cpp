@@ -77,12 +77,15 @@ LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handl
   llvm::sort(dependence.axes);
   dependence.axes.erase(std::unique(dependence.axes.begin(), dependence.axes.end()),
                         dependence.axes.end());
-  // The transfer of an embedding checks an offset that is a coordinate against the table.
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op);
-      embedding && !dependent.contains(embedding.getIds()) &&
-      !dependent.contains(embedding.getTable()) &&
-      rt::getSource(embedding.getOffset()).getDefiningOp<AxisIndexOp>())
-    return success();
+  // The transfer of a lookup checks an offset that is a coordinate against the table.
+  if (auto lookup = dyn_cast<LookupOpInterface>(op); lookup && lookup.getOffsetOperand()) {
+    bool isOffsetAlone = llvm::all_of(op->getOpOperands(), [&](OpOperand &operand) {
+      return operand.getOperandNumber() == *lookup.getOffsetOperand() ||
+             !dependent.contains(operand.get());
+    });
+    if (isOffsetAlone && rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>())
+      return success();
+  }
   auto scalar = [](Value value) {
     auto tensor = dyn_cast<ShapedType>(value.getType());
     return !tensor || (tensor.hasRank() && tensor.getRank() == 0);

@@ -26,7 +26,7 @@ dist::PositionsOp getPositions(mlir::Value positions);
 ///    dimensions, which must agree.
 /// 2. `checkAxes`: no axis shards two factors, and no factor that the op reads whole is
 ///    sharded. Axes of contracted factors become unreduced axes of the results.
-/// 3. `checkEmbedding`, `checkOrder`: ops that count elements find them where they expect.
+/// 3. `checkTable`, `checkOrder`: ops that count elements find them where they expect.
 /// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
 ///    ops that keep order.
 /// 5. `coverKeys`, `mergeKeys`: attention over a part of the keys.
@@ -54,7 +54,8 @@ private:
                                unsigned operand, unsigned dim);
   dist::AxisList getAxes(int factor) const;
   mlir::LogicalResult checkAxes();
-  mlir::LogicalResult checkEmbedding(nn::EmbeddingOp embedding);
+  void placeTable(dist::LookupOpInterface lookup);
+  mlir::LogicalResult checkTable(dist::LookupOpInterface lookup);
   /// Ops that count elements need their natural order.
   mlir::LogicalResult checkOrder();
   /// Describes the part of the keys that attention over sharded keys covers.

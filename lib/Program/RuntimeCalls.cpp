@@ -147,6 +147,33 @@ static Step getEmbedding(nn::EmbeddingOp op) {
   return step;
 }
 
+static Step getWeightGrad(nn::WeightGradOp op) {
+  ArrayRef<int64_t> lhs = shapeOf(op.getLhs());
+  Step step(op, "mw_rt_run_weight_grad");
+  step.inputs = {op.getLhs(), op.getRhs()};
+  step.descriptor = {codeOf(op.getLhs()), ShapedType::getNumElements(lhs.drop_back()), lhs.back(),
+                     shapeOf(op.getRhs()).back()};
+  return step;
+}
+
+static Step getScatterAdd(nn::ScatterAddOp op) {
+  ArrayRef<int64_t> updates = shapeOf(op.getUpdates());
+  int64_t dim = op.getDim(), count = op.getNumIndexedDims();
+  Step step(op, "mw_rt_run_scatter_add");
+  step.inputs = {op.getUpdates(), op.getIndices(), op.getOffset()};
+  step.descriptor = {codeOf(op.getUpdates()),
+                     codeOf(op.getIndices()),
+                     ShapedType::getNumElements(updates.take_front(dim)),
+                     shapeOf(op.getResult())[dim],
+                     ShapedType::getNumElements(updates.drop_front(dim + count)),
+                     ShapedType::getNumElements(updates.slice(dim, count)),
+                     op.getAlong(),
+                     nn::getTableRows(op).value_or(std::numeric_limits<int64_t>::max()),
+                     op.getOffset() != nullptr,
+                     codeOfOptional(op.getOffset())};
+  return step;
+}
+
 static Step getGather(nn::GatherOp op) {
   ArrayRef<int64_t> data = shapeOf(op.getData());
   int64_t dim = op.getDim();
@@ -511,6 +538,10 @@ static FailureOr<Step> getCall(Operation *op) {
     return getLinear(linear);
   if (auto matmul = dyn_cast<nn::MatmulOp>(op))
     return getMatmul(matmul);
+  if (auto gradient = dyn_cast<nn::WeightGradOp>(op))
+    return getWeightGrad(gradient);
+  if (auto scatter = dyn_cast<nn::ScatterAddOp>(op))
+    return getScatterAdd(scatter);
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op))
     return getEmbedding(embedding);
   if (auto gather = dyn_cast<nn::GatherOp>(op))

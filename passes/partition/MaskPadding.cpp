@@ -173,7 +173,7 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
 LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assignment,
                                            MutableArrayRef<Value> operands) {
   // An index outside a rank's rows of a table gives zeros: no row of padding is read.
-  if (isa<LookupOpInterface>(op))
+  if (auto lookup = dyn_cast<LookupOpInterface>(op); lookup && lookup.getTableOperand())
     return success();
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   bool isPadded = false;
@@ -191,11 +191,14 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
     SmallVector<int, 2> dims;
     bool isZero = true, isFinite = true;
   };
-  SmallVector<Read, 2> reads(operands.size());
+  // A sum over the first operand needs zeros there. The others do not count.
+  std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed();
+  bool sumsFirst = need && need->state == Padding::Zero;
+  SmallVector<Read, 2> reads(sumsFirst ? 1 : operands.size());
   for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands)))
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim) {
-        if (i >= operands.size() || opFactors.rule.factors[factor].kind != FactorKind::Contracted)
+        if (i >= reads.size() || opFactors.rule.factors[factor].kind != FactorKind::Contracted)
           continue;
         const Layout *layout = derive(operands[i]);
         if (!layout)
@@ -204,7 +207,8 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         for (const LayoutFactor &f : layout->dims[d].factors)
           if (f.isPadded()) {
             // Either may be conditional (see RuleTransfer::checkProduct).
-            reads[i].isZero &= padding::isZero(f.padding);
+            reads[i].isZero &= padding::isZero(f.padding) &&
+                               !(sumsFirst && need->isStrict && f.padding.cause);
             reads[i].isFinite &= padding::isFinite(f.padding);
           } else if (f.uniform) {
             reads[i].isZero &= padding::isZero(layout->data);

@@ -433,6 +433,30 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
   return reshard(value, {whole->second, replicated, {}}, sharding, op->getLoc());
 }
 
+/// Adds the operand that states the first row of a table whose rows are sharded. Returns false if
+/// they are not.
+bool Partitioner::addTableOffset(Operation *op, const Assignment &assignment, ArrayRef<Type> types,
+                                 SmallVectorImpl<Value> &operands) {
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  if (!lookup || !lookup.takesOffset())
+    return false;
+  const FactorRule &rule = factors.getFactors(op).rule;
+  std::optional<unsigned> table = lookup.getTableOperand();
+  int64_t dim = lookup.getTableDim();
+  AxisList axes;
+  for (int factor : table ? rule.operands[*table][dim] : rule.results[0][dim])
+    for (const AxisList &leaf : assignment[factor])
+      axes.append(leaf.begin(), leaf.end());
+  if (axes.empty())
+    return false;
+  Type local = table ? operands[*table].getType() : types[0];
+  operands.push_back(AxisIndexOp::create(
+      builder, op->getLoc(), RankedTensorType::get({}, builder.getI64Type()),
+      getAxesAttr(builder.getContext(), axes, mesh),
+      builder.getI64IntegerAttr(cast<RankedTensorType>(local).getDimSize(dim))));
+  return true;
+}
+
 LogicalResult Partitioner::partition(Operation *op) {
   Value result = op->getResult(0);
   if (op->getNumOperands() == 0) {
@@ -494,25 +518,16 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (failed(maskContraction(op, assignment, operands)) ||
       failed(maskSelection(op, assignment, operands)) || failed(maskIndices(op, operands)))
     return failure();
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty()) {
-    int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);
-    auto type = RankedTensorType::get({}, builder.getI64Type());
-    AxisList axes;
-    for (const AxisList &leaf : assignment[rule.operands[1][0].front()])
-      axes.append(leaf.begin(), leaf.end());
-    operands.push_back(AxisIndexOp::create(builder, op->getLoc(), type,
-                                           getAxesAttr(builder.getContext(), axes, mesh),
-                                           builder.getI64IntegerAttr(rows)));
-  }
   SmallVector<ValueSharding, 2> shardings;
   SmallVector<Type, 2> types;
   for (auto [value, dims] : llvm::zip_equal(op->getResults(), rule.results)) {
     shardings.push_back(project(value, dims, opFactors, assignment));
     types.push_back(getLocalType(value, shardings.back()));
   }
+  bool isPartOfTable = addTableOffset(op, assignment, types, operands);
   Operation *local = emit(op, operands, types);
-  if (auto embedding = dyn_cast<nn::EmbeddingOp>(op); embedding && !unreduced.empty())
-    if (std::optional<int64_t> rows = nn::getTableRows(embedding))
+  if (isPartOfTable)
+    if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [i, value] : llvm::enumerate(op->getResults()))
     if (failed(define(

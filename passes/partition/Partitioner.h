@@ -167,6 +167,9 @@ private:
   mlir::LogicalResult maskMaximum(mlir::Operation *op,
                                   mlir::MutableArrayRef<mlir::Value> operands);
 
+  bool addTableOffset(mlir::Operation *op, const Assignment &assignment,
+                      mlir::ArrayRef<mlir::Type> types,
+                      mlir::SmallVectorImpl<mlir::Value> &operands);
   /// Writes a copy of the op on local operands.
   mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
                         mlir::ArrayRef<mlir::Type> types);

@@ -100,6 +100,8 @@ public:
                       std::string &error) = 0;
   virtual bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
                         void *c, std::string &error) = 0;
+  virtual bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                          std::string &error) = 0;
   virtual bool gather(const mw_rt_gather &what, const void *data, const void *indices,
                       const void *offset, void *result, std::string &error) = 0;
   virtual bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
@@ -110,6 +112,8 @@ public:
   /// that is null.
   virtual bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
                         char *log, std::string &error) = 0;
+  virtual bool scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
+                          const void *offset, void *result, std::string &error) = 0;
   virtual bool mask(const mw_rt_mask &what, const void *input, void *result,
                     std::string &error) = 0;
   virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;

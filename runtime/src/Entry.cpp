@@ -110,6 +110,20 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
               });
 }
 
+int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,
+                              const void *a, const void *b, void *c) {
+  DType type = DType(what->dtype), sum = type == DType::F64 ? DType::F64 : DType::F32;
+  int64_t results = what->m * what->n;
+  int64_t bytes = what->rows * (what->m + what->n) * sizeOf(type) + results * sizeOf(sum);
+  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->rows, bytes,
+              [&](std::string &error) {
+                if (!context->device->weightGrad(*what, a, b, c, error))
+                  return false;
+                checkFinite(*context, op, 0, int64_t(sum), c, results);
+                return true;
+              });
+}
+
 //===----------------------------------------------------------------------===//
 // Collectives
 //===----------------------------------------------------------------------===//
@@ -191,6 +205,21 @@ int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index
     if (!context->device->indexCopy(*what, data, indices, source, data, error))
       return false;
     checkFinite(*context, op, 0, what->dtype, source, count);
+    return true;
+  });
+}
+
+int32_t mw_rt_run_scatter_add(mw_rt_context *context, int64_t op, const mw_rt_scatter_add *what,
+                              const void *updates, const void *indices, const void *offset,
+                              void *result) {
+  DType type = DType(what->dtype), sum = type == DType::F64 ? DType::F64 : DType::F32;
+  int64_t added = what->outer * what->count * what->inner;
+  int64_t rows = what->outer * what->size * what->inner;
+  int64_t bytes = added * sizeOf(type) + rows * sizeOf(sum);
+  return call(*context, op, TraceKind::Move, what->dtype, added, bytes, [&](std::string &error) {
+    if (!context->device->scatterAdd(*what, updates, indices, offset, result, error))
+      return false;
+    checkFinite(*context, op, 0, int64_t(sum), result, rows);
     return true;
   });
 }

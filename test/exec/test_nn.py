@@ -307,6 +307,61 @@ def test_embedding(tmp_path, dtype):
     p.check(tmp_path, 0)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_weight_grad(tmp_path, dtype):
+    p, sums = Program(), torch.float64 if dtype == torch.float64 else torch.float32
+    for rows in ([2, 7], [40], [], [3, 1]):
+        dy, x = randn(*rows, 19, dtype=dtype), randn(*rows, 37, seed=1, dtype=dtype)
+        want = dy.double().reshape(-1, 19).mT @ x.double().reshape(-1, 37)
+        p.op("nn.weight_grad {}, {}", [dy, x], want.to(sums))
+    # Its f32 is not that of a sum in bf16.
+    p.check(tmp_path, 1e-14 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_scatter_add(tmp_path, dtype):
+    p, sums = Program(), torch.float64 if dtype == torch.float64 else torch.float32
+    x, ids = randn(3, 4, 5, 6, dtype=dtype), randint(0, 7, 4, 5)
+    want = torch.zeros(3, 7, 6, dtype=sums)
+    p.op("nn.scatter_add {}, {} dim 1", [x, ids],
+         want.index_add(1, ids.flatten(), x.to(sums).flatten(1, 2)))
+    along = randint(0, 9, 3, 4, 5, 6, dtype=torch.int32)
+    for dim in range(4):
+        shape = [9 if d == dim else n for d, n in enumerate(x.shape)]
+        p.op(f"nn.scatter_add {{}}, {{}} dim {dim} {{{{along}}}}", [x, along],
+             torch.zeros(shape, dtype=sums).scatter_add(dim, along.long(), x.to(sums)))
+    offset, inside = torch.tensor(2, dtype=torch.int32), (ids >= 2) & (ids < 5)
+    part = want.index_add(1, ids.flatten(), (x.to(sums) * inside[..., None]).flatten(1, 2))[:, 2:5]
+    p.op("nn.scatter_add {}, {} offset {} dim 1", [x, ids, offset], part.contiguous())
+    p.check(tmp_path, 1e-14 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("along", ["", " {{along}}"])
+@pytest.mark.parametrize("index", [9, -1, 2**40])
+def test_scatter_out_of_range(tmp_path, index, along):
+    ids = torch.tensor([0, 8, index])
+    p = Program()
+    p.op(f"nn.scatter_add {{}}, {{}} dim 0{along}", [randn(3), ids], torch.zeros(9))
+    said = run_module(tmp_path, p.text(), p.inputs, status=1)
+    assert "nn.scatter_add" in said, said
+    assert f"index {index} at position 2 is out of range, expected 0 to 8" in said, said
+
+
+def test_pad(tmp_path):
+    x, flags, i = randn(2, 3, 4), randint(0, 2, 5).bool(), randint(-5, 5, 2, 3)
+    p = Program()
+    p.op("nn.pad {} low [0, 1, 0] high [0, 0, 2] interior [0, 0, 0]", [x], F.pad(x, (0, 2, 1, 0)))
+    p.op("nn.pad {} low [1, 0, 0] high [2, 0, 0] interior [0, 0, 0]", [x],
+         F.pad(x, (0, 0, 0, 0, 1, 2)))
+    spread = torch.zeros(2, 5, 11)
+    spread[:, ::2, 1::3] = x
+    p.op("nn.pad {} low [0, 0, 1] high [0, 0, 0] interior [0, 1, 2]", [x], spread)
+    p.op("nn.pad {} low [1] high [1] interior [0]", [flags], F.pad(flags, (1, 1)))
+    p.op("nn.pad {} low [0, 0] high [0, 1] interior [1, 0]", [i],
+         torch.stack([F.pad(i[0], (0, 1)), torch.zeros(4).long(), F.pad(i[1], (0, 1))]))
+    p.check(tmp_path, 0)
+
+
 def test_fused_groups_round_like_single_ops(tmp_path):
     """A chain of bf16 ops rounds after each."""
     x, y = randn(4, 40, dtype=torch.bfloat16), randn(40, seed=1, dtype=torch.bfloat16)

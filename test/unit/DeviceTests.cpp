@@ -96,6 +96,10 @@ public:
                 std::string &error) override {
     return open([&] { return inner->multiply(what, a, b, bias, c, error); });
   }
+  bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                  std::string &error) override {
+    return open([&] { return inner->weightGrad(what, a, b, c, error); });
+  }
   bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
               void *result, std::string &error) override {
     return open([&] { return inner->gather(what, data, indices, offset, result, error); });
@@ -115,6 +119,10 @@ public:
   bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
                    std::string &error) override {
     return open([&] { return inner->restoreRows(what, log, data, error); });
+  }
+  bool scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
+                  const void *offset, void *result, std::string &error) override {
+    return open([&] { return inner->scatterAdd(what, updates, indices, offset, result, error); });
   }
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
     return open([&] { return inner->mask(what, input, result, error); });

@@ -210,6 +210,22 @@ TEST_F(FactorRules, ConstantsAndShapes) {
             "a b c, d, a d c -> a b c {a=2, b=7!, c=8, d=3!} linear together 0, 2");
 }
 
+TEST_F(FactorRules, Gradients) {
+  EXPECT_EQ(rule("2x7x16xbf16 2x7x8xbf16", "nn.weight_grad %a0, %a1 : (tensor<2x7x16xbf16>, "
+                                           "tensor<2x7x8xbf16>) -> tensor<16x8xf32>"),
+            "a b c, a b d -> c d {a=2+, b=7+, c=16, d=8} linear 0, 1");
+  EXPECT_EQ(rule("5x2x7x8xf32 2x7xi64", "nn.scatter_add %a0, %a1 dim 1 : (tensor<5x2x7x8xf32>, "
+                                        "tensor<2x7xi64>) -> tensor<5x32x8xf32>"),
+            "a b c d, b c -> a e d {a=5, b=2+, c=7+, d=8, e=32} linear 0");
+  EXPECT_EQ(rule("2x7xf32 2x7xi64 i64",
+                 "nn.scatter_add %a0, %a1 offset %a2 dim 1 {along} : (tensor<2x7xf32>, "
+                 "tensor<2x7xi64>, tensor<i64>) -> tensor<2x9xf32>"),
+            "a b, a b,  -> a c {a=2, b=7+, c=9} linear 0");
+  EXPECT_EQ(rule("2x3xf32", "nn.pad %a0 low [0, 1] high [0, 0] interior [0, 0] : "
+                            "(tensor<2x3xf32>) -> tensor<2x4xf32>"),
+            "a b -> a c {a=2, b=3!, c=4!} linear 0");
+}
+
 TEST_F(FactorRules, Reshape) {
   auto reshape = [](ArrayRef<int64_t> from, ArrayRef<int64_t> to) {
     return spell(nn::getReshapeFactorRule(from, to));

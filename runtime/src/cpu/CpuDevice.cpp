@@ -110,6 +110,11 @@ bool CpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, c
   return gemm.multiply(what, a, b, bias, c, error);
 }
 
+bool CpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                           std::string &error) {
+  return gemm.weightGrad(what, a, b, c, error);
+}
+
 //===----------------------------------------------------------------------===//
 // Collectives
 //===----------------------------------------------------------------------===//

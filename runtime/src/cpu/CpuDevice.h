@@ -45,6 +45,8 @@ public:
               std::string &error) override;
   bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
                 std::string &error) override;
+  bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                  std::string &error) override;
   bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
               void *result, std::string &error) override;
   bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices, void *result,
@@ -53,6 +55,8 @@ public:
                  const void *source, void *result, std::string &error) override;
   bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices, char *log,
                 std::string &error) override;
+  bool scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
+                  const void *offset, void *result, std::string &error) override;
   bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override;
   bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) override;
   bool reorder(const mw_rt_reorder &what, const void *input, void *result,

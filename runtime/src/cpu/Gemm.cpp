@@ -219,12 +219,48 @@ static int64_t uniformStride(const mw_rt_gemm &what, const int64_t *strides) {
   return dense ? 1 : shared ? 0 : -1;
 }
 
-bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                    std::string &error) {
+Gemm::State &Gemm::getState() {
   if (!state)
     state = std::make_unique<State>();
+  return *state;
+}
+
+bool Gemm::needsF32(int64_t dtype) {
+  DType type = DType(dtype);
+  return type == DType::F16 || (type == DType::BF16 && !getState().hasBf16());
+}
+
+bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                      std::string &error) {
+  State &known = getState();
   DType type = DType(what.dtype);
-  bool isWide = type == DType::F16 || (type == DType::BF16 && !state->hasBf16());
+  if (needsF32(what.dtype)) {
+    float *wideA = known.getWide(0, what.rows * what.m), *wideB = known.getWide(1, what.rows * what.n);
+    widen(type, a, wideA, what.rows * what.m);
+    widen(type, b, wideB, what.rows * what.n);
+    a = wideA;
+    b = wideB;
+    type = DType::F32;
+  }
+  Product product{type,
+                  type == DType::F64 ? DType::F64 : DType::F32,
+                  what.m,
+                  what.n,
+                  what.rows,
+                  /*batch=*/1,
+                  /*transposeA=*/true,
+                  /*transposeB=*/false,
+                  false,
+                  false,
+                  /*bias=*/false};
+  return known.multiply(product, a, b, nullptr, c, error);
+}
+
+bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
+                    std::string &error) {
+  getState();
+  DType type = DType(what.dtype);
+  bool isWide = needsF32(what.dtype);
   auto widenTo = [&](int slot, const void *data, int64_t count) -> const void * {
     if (!isWide || !data)
       return data;

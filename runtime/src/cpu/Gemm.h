@@ -24,9 +24,15 @@ public:
   /// Returns false, with an error, if the library fails.
   bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
                 std::string &error);
+  /// The same of a weight's gradient.
+  bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                  std::string &error);
 
 private:
   struct State;
+  State &getState();
+  /// Returns true if the library multiplies numbers of this type in f32 only.
+  bool needsF32(int64_t dtype);
   /// Made by the first product: the library takes a while to load.
   std::unique_ptr<State> state;
 };

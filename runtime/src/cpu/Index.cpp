@@ -10,6 +10,7 @@
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace meshwright::rt {
@@ -107,6 +108,93 @@ bool CpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const 
       std::memcpy(static_cast<char *>(result) + (o * what.size + index) * row,
                   static_cast<const char *>(source) + (o * what.count + i) * row, row);
   }
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Sums by index
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// The work of a scatter-add, which workers share by columns.
+struct Scatter {
+  const mw_rt_scatter_add &what;
+  const void *updates, *indices;
+  /// The rows before those of the result.
+  int64_t first;
+  void *result;
+};
+
+float asNumber(const float *from, int64_t i) { return from[i]; }
+double asNumber(const double *from, int64_t i) { return from[i]; }
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+float asNumber(const Bf16 *from, int64_t i) { return bf16ToFloat(from[i].bits); }
+float asNumber(const F16 *from, int64_t i) { return f16ToFloat(from[i].bits); }
+
+} // namespace
+
+/// Sums the columns begin .. end of all rows, in the order of the updates.
+template <typename Update, typename Sum>
+static void sumColumns(const Scatter &work, int64_t begin, int64_t end) {
+  const mw_rt_scatter_add &what = work.what;
+  const auto *updates = static_cast<const Update *>(work.updates);
+  auto *result = static_cast<Sum *>(work.result);
+  for (int64_t row = 0; row < what.outer * what.size; ++row)
+    std::fill(result + row * what.inner + begin, result + row * what.inner + end, Sum(0));
+  for (int64_t o = 0; o < what.outer; ++o)
+    for (int64_t i = 0; i < what.count; ++i) {
+      int64_t from = (o * what.count + i) * what.inner;
+      if (what.along) {
+        for (int64_t j = begin; j < end; ++j) {
+          int64_t here = loadIndex(what.index_dtype, work.indices, from + j) - work.first;
+          if (here >= 0 && here < what.size)
+            result[(o * what.size + here) * what.inner + j] += asNumber(updates, from + j);
+        }
+        continue;
+      }
+      int64_t here = loadIndex(what.index_dtype, work.indices, i) - work.first;
+      if (here < 0 || here >= what.size)
+        continue;
+      Sum *to = result + (o * what.size + here) * what.inner;
+      for (int64_t j = begin; j < end; ++j)
+        to[j] += asNumber(updates, from + j);
+    }
+}
+
+static void runColumns(void *state, int64_t index, int64_t count) {
+  const Scatter &work = *static_cast<const Scatter *>(state);
+  int64_t begin = work.what.inner * index / count, end = work.what.inner * (index + 1) / count;
+  switch (DType(work.what.dtype)) {
+  case DType::F64:
+    return sumColumns<double, double>(work, begin, end);
+  case DType::BF16:
+    return sumColumns<Bf16, float>(work, begin, end);
+  case DType::F16:
+    return sumColumns<F16, float>(work, begin, end);
+  default:
+    return sumColumns<float, float>(work, begin, end);
+  }
+}
+
+bool CpuDevice::scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
+                           const void *offset, void *result, std::string &error) {
+  int64_t all = what.along ? what.outer * what.count * what.inner : what.count;
+  for (int64_t i = 0; i < all; ++i)
+    if (int64_t index = loadIndex(what.index_dtype, indices, i); index < 0 || index >= what.total)
+      return setOutOfRange(index, i, what.total, error);
+  Scatter work{what, updates, indices,
+               what.has_offset ? loadIndex(what.offset_dtype, offset, 0) : 0, result};
+  // Each share of columns fills a few cache lines of each row.
+  constexpr int64_t kLeastColumns = 64;
+  int64_t shares = std::clamp<int64_t>(what.inner / kLeastColumns, 1, workers->getCount());
+  workers->run(shares, runColumns, &work);
   return true;
 }
 
