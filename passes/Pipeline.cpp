@@ -14,6 +14,8 @@
 #include "meshwright/passes/annotate/Pipeline.h"
 #include "meshwright/passes/bind/Passes.h"
 #include "meshwright/passes/bind/Pipeline.h"
+#include "meshwright/passes/differentiate/Passes.h"
+#include "meshwright/passes/differentiate/Pipeline.h"
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/optimise/Pipeline.h"
 #include "meshwright/passes/partition/Passes.h"
@@ -31,9 +33,22 @@
 using namespace mlir;
 using namespace meshwright;
 
-LogicalResult meshwright::bindState(ModuleOp module) {
+LogicalResult meshwright::prepareAsIs(ModuleOp module) {
   PassManager manager(module.getContext());
   buildBindPipeline(manager);
+  buildDifferentiatePipeline(manager);
+  return manager.run(module);
+}
+
+LogicalResult meshwright::requestGradients(ModuleOp module, StringRef loss,
+                                           ArrayRef<std::string> parameters,
+                                           ArrayRef<std::string> frozen) {
+  RequestGradientsPassOptions options;
+  options.loss = loss.str();
+  options.parameters.assign(parameters.begin(), parameters.end());
+  options.frozen.assign(frozen.begin(), frozen.end());
+  PassManager manager(module.getContext());
+  manager.addPass(createRequestGradientsPass(options));
   return manager.run(module);
 }
 
@@ -126,6 +141,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     buildTiePipeline(pm, /*keepFirst=*/true);
     return;
   case Phase::Propagated:
+    // Policies of the forward pass see no backward ops.
+    buildDifferentiatePipeline(pm);
     buildPropagatePipeline(pm);
     return;
   case Phase::Partitioned:
@@ -146,6 +163,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Rt: {
     // A global program for one rank may enter here.
     buildBindPipeline(pm);
+    buildDifferentiatePipeline(pm);
     ScheduleOptions schedule;
     schedule.verifyPlacement = true;
     buildSchedulePhase(pm, schedule);
@@ -172,6 +190,7 @@ void meshwright::registerPasses() {
 
   registerBindPasses();
   registerAnnotatePasses();
+  registerDifferentiatePasses();
   registerPropagatePasses();
   registerPartitionPasses();
   registerOptimisePasses();
@@ -180,7 +199,25 @@ void meshwright::registerPasses() {
   registerVerifyPasses();
 }
 
+namespace {
+struct DifferentiateOptions : PassPipelineOptions<DifferentiateOptions> {
+  Option<std::string> loss{*this, "loss", llvm::cl::init("0"),
+                           llvm::cl::desc("the output that is differentiated")};
+  ListOption<std::string> parameters{*this, "parameters",
+                                     llvm::cl::desc("shell patterns of names of parameters")};
+};
+} // namespace
+
 void meshwright::registerPipelines() {
+  PassPipelineRegistration<DifferentiateOptions>(
+      "differentiate", "gradients of a loss as results of a global program",
+      [](OpPassManager &pm, const DifferentiateOptions &options) {
+        RequestGradientsPassOptions request;
+        request.loss = options.loss;
+        request.parameters.assign(options.parameters.begin(), options.parameters.end());
+        pm.addPass(createRequestGradientsPass(request));
+        buildDifferentiatePipeline(pm);
+      });
   registerPassPipeline(
       "parallelize", "the whole pipeline, from a global program to SPMD IR",
       [](OpPassManager &pm, StringRef text,

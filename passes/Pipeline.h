@@ -30,9 +30,16 @@ mlir::FailureOr<ParallelizeOptions> readParallelizeOptions(llvm::StringRef text,
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,
                               Phase to = Phase::Spmd);
 
-/// Turns reads and writes of state into arguments and results (see `bind-state`), as all
-/// phases do first. For programs that run as they are. Fails after an error.
-mlir::LogicalResult bindState(mlir::ModuleOp module);
+/// Turns reads and writes of state into arguments and results (see `bind-state`), and replaces
+/// gradients (see `differentiate-gradients`). For global programs that run as they are. Fails
+/// after an error.
+mlir::LogicalResult prepareAsIs(mlir::ModuleOp module);
+
+/// Makes gradients of a loss results of the default entry (see `request-gradients`). All
+/// parameters of float type have one if there are no patterns. Fails after an error.
+mlir::LogicalResult requestGradients(mlir::ModuleOp module, llvm::StringRef loss,
+                                     llvm::ArrayRef<std::string> parameters,
+                                     llvm::ArrayRef<std::string> frozen);
 
 /// Adds the schedule phase, and the proof of its result if `options` ask for it: from an
 /// SPMD program, or a global one for one rank, to planned launches.

@@ -30,6 +30,13 @@
 #define GET_ATTRDEF_CLASSES
 #include "meshwright/dialects/Nn/NnAttrs.h.inc"
 
+namespace meshwright::nn {
+/// Cotangents of one op (`passes/differentiate/Vjp.h`).
+class Vjp;
+} // namespace meshwright::nn
+
+#include "meshwright/dialects/Nn/NnInterfaces.h.inc"
+
 #define GET_OP_CLASSES
 #include "meshwright/dialects/Nn/NnOps.h.inc"
 

@@ -11,6 +11,8 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
 
+#include "meshwright/dialects/Nn/NnInterfaces.cpp.inc"
+
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 //===----------------------------------------------------------------------===//

@@ -114,6 +114,12 @@ public:
   /// the given names. Parameters and states of one name are one.
   static Result<Program> join(const std::vector<Stage> &programs);
 
+  /// Makes a program whose outputs are those of this one, then `grad.NAME` for each parameter
+  /// that a pattern matches: the gradient of an output, given by its position or name, with
+  /// respect to it. Parameters in `frozen` have none.
+  Result<Program> differentiate(std::string_view loss, const std::vector<std::string> &parameters,
+                                const std::vector<std::string> &frozen = {}) const;
+
   /// Returns the program as MLIR, optionally with source locations.
   std::string str(bool locations = false) const;
   /// Returns true if the program already is an SPMD program (`dist.spmd`).

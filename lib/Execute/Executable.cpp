@@ -68,14 +68,18 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
   }
 }
 
+static bool hasGradients(ModuleOp module) {
+  return module.walk([](nn::GradientOp) { return WalkResult::interrupt(); }).wasInterrupted();
+}
+
 FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &options) {
-  // A program that runs as it is still reads and writes its state by name.
+  // A program that runs as it is still reads and writes its state by name, and has its gradients.
   OwningOpRef<ModuleOp> bound;
   ModuleOp module = given;
-  if (!given.getOps<nn::StateOp>().empty()) {
+  if (!given.getOps<nn::StateOp>().empty() || hasGradients(given)) {
     bound = given.clone();
     module = *bound;
-    if (failed(bindState(module)))
+    if (failed(prepareAsIs(module)))
       return failure();
   }
   SmallVector<func::FuncOp> entries;

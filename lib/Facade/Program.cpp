@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/compose/Compose.h"
 #include "meshwright/passes/compose/Join.h"
 #include "meshwright/runtime/include/Types.h"
@@ -402,4 +403,24 @@ Result<Program> Program::join(const std::vector<Stage> &programs) {
   Program program;
   program.state = std::move(*combined);
   return {std::move(program), combined.getDiagnostics()};
+}
+
+Result<Program> Program::differentiate(std::string_view loss,
+                                       const std::vector<std::string> &parameters,
+                                       const std::vector<std::string> &frozen) const {
+  auto made = std::make_shared<State>();
+  made->context = createContext();
+  DiagnosticCollector collector(made->context.get());
+  made->module = state->cloneInto(made->context.get());
+  if (!made->module)
+    return collector.take();
+  if (failed(requestGradients(*made->module, loss, parameters, frozen)))
+    return collector.take();
+  FailureOr<Ports> ports = getPorts(*made->module);
+  if (failed(ports))
+    return collector.take();
+  made->ports = std::move(*ports);
+  Program program;
+  program.state = std::move(made);
+  return {std::move(program), collector.take()};
 }

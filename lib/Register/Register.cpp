@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/differentiate/Models.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -24,6 +25,7 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
   registry.insert<dist::DistDialect, nn::NnDialect, rt::RtDialect, func::FuncDialect,
                   arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
   func::registerAllExtensions(registry);
+  registerDifferentiation(registry);
 }
 
 void meshwright::registerAllPasses() {

@@ -132,6 +132,13 @@ NB_MODULE(_core, m) {
             return toPython(Program::join(programs));
           },
           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "differentiate",
+          [](const Program &program, std::string_view loss,
+             const std::vector<std::string> &parameters, const std::vector<std::string> &frozen) {
+            return toPython(program.differentiate(loss, parameters, frozen));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("str", &Program::str, nb::arg("locations") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("entries", &Program::getEntries)

@@ -11,7 +11,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, as_numpy, dense, is_meta, state_of
+from .tensors import Dense, as_numpy, dense, is_meta, is_trained, state_of
 
 
 class Model:
@@ -76,6 +76,21 @@ class Model:
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
+
+    def differentiate(self, loss=0, parameters=("*",)) -> "Model":
+        """Returns a model with the same outputs, then "grad.NAME" for each trained parameter.
+
+        loss: the output to differentiate, a float with one element; its position or name.
+        parameters: shell patterns of names. They select among the parameters of float type; of
+            those that come from a PyTorch module, among those that require gradients.
+
+        A parameter that the loss does not depend on has a gradient of zeros.
+        """
+        if isinstance(parameters, str):
+            parameters = [parameters]
+        frozen = [name for name, value in self._parameters.items() if not is_trained(value)]
+        program = unwrap(self._program.differentiate(str(loss), list(parameters), frozen))
+        return Model(program, self._parameters, self._imported)
 
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).

@@ -46,6 +46,12 @@ def is_meta(value) -> bool:
     return is_torch(value) and value.device.type == "meta"
 
 
+def is_trained(value) -> bool:
+    """Whether a parameter has a gradient: it is no tensor of PyTorch, or requires one. Buffers and
+    frozen parameters do not."""
+    return not is_torch(value) or value.requires_grad
+
+
 def state_of(value):
     """A value that changes when a tensor is written to in place. None for NumPy arrays, which do
     not count their writes."""

@@ -95,6 +95,13 @@ TEST_F(OpFacts, EveryNnOpStatesRulePaddingAndWork) {
   }
 }
 
+TEST_F(OpFacts, EveryNnOpStatesItsDerivative) {
+  for (RegisteredOperationName name : getOps("nn"))
+    EXPECT_TRUE(name.hasInterface<nn::DifferentiableOpInterface>())
+        << name.getStringRef().str()
+        << " does not state how it differentiates, or that it does not (passes/differentiate)";
+}
+
 TEST_F(OpFacts, TraitsImplyOthers) {
   for (StringRef dialect : {"dist", "nn", "rt"})
     for (RegisteredOperationName name : getOps(dialect)) {
