@@ -436,16 +436,26 @@ bool RuleTransfer::contractsUniform() const {
   return false;
 }
 
+/// The most parts of axes of which each set is a candidate for an unreduced result.
+static constexpr size_t kMaxUnreducedParts = 6;
+
 void RuleTransfer::addUnreducedCandidates(const Layout &layout,
                                           SmallVectorImpl<Layout> &alternatives) const {
-  AxisList free;
+  // Axes, or their prime parts if there are few: a sum may be over a part of an axis.
+  AxisList free, primes;
   for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
     Axis whole{static_cast<int>(i), 1, axis.getSize()};
-    if (whole.size > 1 && !layout.uses(whole))
-      free.push_back(whole);
+    free.push_back(whole);
+    layout_transfer::appendPrimes(whole, primes);
   }
-  // One candidate for each set of the first four axes. Few meshes have more.
-  for (size_t mask = 1, e = size_t(1) << std::min<size_t>(free.size(), 4); mask < e; ++mask) {
+  auto isUsed = [&](const Axis &axis) { return axis.size == 1 || layout.uses(axis); };
+  llvm::erase_if(free, isUsed);
+  llvm::erase_if(primes, isUsed);
+  if (primes.size() <= kMaxUnreducedParts)
+    free = std::move(primes);
+  // One candidate for each set of them.
+  for (size_t mask = 1, e = size_t(1) << std::min(free.size(), kMaxUnreducedParts); mask < e;
+       ++mask) {
     Layout other = layout;
     other.reduction = getContraction();
     for (size_t i = 0; i < free.size(); ++i)

@@ -1,4 +1,4 @@
-// RUN: sharding-opt %s --verify-placement | sharding-opt | FileCheck %s
+// RUN: sharding-opt %s --verify-placement --split-input-file | sharding-opt --split-input-file | FileCheck %s
 
 // All local dimensions but the features are 1, so that nearly every value may be read in
 // several ways, and layers share a mask: what each two uses agree on does not fit all.
@@ -75,4 +75,19 @@ func.func @main(
   %46 = dist.all_gather %45 axes ["u"] dims [1] : (tensor<1x1x8xf32>) -> tensor<1x2x8xf32>
   %47 = nn.reduce  mean %46 dims [1] : (tensor<1x2x8xf32>) -> tensor<1x8xf32>
   return %47 : tensor<1x8xf32>
+}
+
+// -----
+
+// The constant may be part of a value that a part of the axis shards, so its sum may be
+// unreduced over that part.
+dist.mesh @mesh = <["x"=4]>
+// CHECK-LABEL: func.func @sum_over_part
+func.func @sum_over_part()
+    -> (tensor<f32> {nn.output = "y", dist.global = tensor<f32>, dist.sharding = #dist.sharding<@mesh, []>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.constant dense<1.0> : tensor<5xf32>
+  %1 = nn.reduce sum %0 dims [0] : (tensor<5xf32>) -> tensor<f32>
+  %2 = dist.all_reduce sum %1 axes ["x":(1)2] : (tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
 }
