@@ -212,11 +212,17 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
             reads[i].isFinite &= padding::isFinite(f.padding);
           } else if (f.uniform) {
             reads[i].isZero &= padding::isZero(layout->data);
+            reads[i].isFinite &= padding::isFinite(layout->data);
           }
       }
   auto maskOperand = [&](size_t i) {
     for (int dim : reads[i].dims) {
-      const Layout &layout = *derive(operands[i]);
+      Layout layout = *derive(operands[i]);
+      // Which of equal elements are padding is known from the layout that the op asks for.
+      if (llvm::any_of(layout.dims[dim].factors, [](const LayoutFactor &f) { return f.uniform; })) {
+        Value global = op->getOperand(i);
+        layout = getLayout(global, project(global, opFactors.rule.operands[i], opFactors, assignment));
+      }
       if (layout.dims[dim].isPadded())
         operands[i] = mask(operands[i], layout, dim, op->getLoc());
     }

@@ -7,7 +7,7 @@ import copy
 import meshwright as mw
 import pytest
 import torch
-from harness import launch
+from harness import assert_close, launch, run_module
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
@@ -216,3 +216,26 @@ def test_weights_of_each_type_are_checked(dtype, bad):
         net.a.weight[9, 15] = bad
     with pytest.raises(mw.Error, match="parameter 'a.weight' has an element of magnitude"):
         plan.run(x)
+
+
+def test_sums_of_equal_elements(tmp_path):
+    """A constant of equal elements does not tell which of them are padding."""
+    text = """
+dist.mesh @m = <["x"=6]>
+func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@m, [{"x"}]>})
+    -> (tensor<4xf32> {nn.output = "y"}, tensor<f32> {nn.output = "z"}, tensor<f32> {nn.output = "w"}) {
+  %c = nn.constant dense<0.5> : tensor<4xf32>
+  %p = nn.softmax %c dim 0 : tensor<4xf32>
+  %y = nn.add %x, %p : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %e = nn.exp %c : tensor<4xf32>
+  %t = nn.add %e, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %z = nn.reduce sum %e dims [0] : (tensor<4xf32>) -> tensor<f32>
+  %w = nn.reduce mean %t dims [0] : (tensor<4xf32>) -> tensor<f32>
+  return %y, %z, %w : tensor<4xf32>, tensor<f32>, tensor<f32>
+}
+"""
+    x = randn(4)
+    got = run_module(tmp_path, text, {"x": x}, arguments=["--parallelize"])
+    assert_close(got["y"], x + 0.25, 1e-6)
+    assert_close(got["z"], 4 * torch.tensor(0.5).exp(), 1e-6)
+    assert_close(got["w"], (x + 0.25).mean() + torch.tensor(0.5).exp(), 1e-6)

@@ -100,3 +100,23 @@ func.func @one_row_a_rank(%a: tensor<6x9xf32> {nn.input = "a", dist.sharding = #
   %r = nn.reduce sum %v dims [0, 1] {keep_dims} : (tensor<6x1xf32>) -> tensor<1x1xf32>
   return %r : tensor<1x1xf32>
 }
+
+// -----
+
+// Elements of a constant are equal in the padding, too, so its sum masks them. The layout that
+// the sum asks for tells which are padding.
+// CHECK-LABEL: func.func @sum_of_equal_elements
+// CHECK: %[[C:.*]] = nn.constant dense<2.500000e-01> : tensor<1xf32>
+// CHECK: %[[P:.*]] = dist.positions <4 pad 6{"x"}> : tensor<1xi64>
+// CHECK: %[[T:.*]] = nn.compare ge %[[P]]
+// CHECK: %[[M:.*]] = nn.select %[[T]], %{{.*}}, %{{.*}} : (tensor<1xi1>, tensor<1xf32>, tensor<f32>) -> tensor<1xf32>
+// CHECK: nn.reduce sum %[[M]] dims [0] : (tensor<1xf32>) -> tensor<f32>
+dist.mesh @mesh = <["x"=6]>
+func.func @sum_of_equal_elements()
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x"}]>},
+        tensor<f32> {nn.output = "z", dist.sharding = #dist.sharding<@mesh, []>}) {
+  %c = nn.constant {dist.sharding = #dist.sharding<@mesh, [{"x"}]>} dense<0.25> : tensor<4xf32>
+  %e = nn.exp %c : tensor<4xf32>
+  %s = nn.reduce sum %e dims [0] : (tensor<4xf32>) -> tensor<f32>
+  return %c, %s : tensor<4xf32>, tensor<f32>
+}
