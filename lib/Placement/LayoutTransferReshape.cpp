@@ -9,7 +9,7 @@
 // local sizes. A factor of local size 1 fits on either side of a boundary, and into a
 // dimension of local size 1. Each such choice gives a candidate layout.
 //
-// 1. `joinWhole` joins neighbours that are not sharded.
+// 1. `joinWhole` takes sharded dimensions apart, and joins neighbours that are not sharded.
 // 2. `cut` finds the result dimension of each piece that has several local elements.
 // 3. `openHeads` and `splitDigits` take coordinates apart that may belong to several
 //    dimensions.
@@ -22,6 +22,7 @@
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
 #include <algorithm>
+#include <numeric>
 
 using namespace mlir;
 using namespace meshwright;
@@ -50,7 +51,8 @@ public:
       : input(input), shape(shape), mesh(mesh) {}
 
   /// Finds the result dimension of each piece that has several local elements. With `join`,
-  /// neighbours that are not sharded count as one piece, so a boundary may cut them anywhere.
+  /// neighbours that are not sharded count as one piece, so a boundary may cut them anywhere. So do
+  /// the rows of a chunk.
   bool cut(bool join);
   /// All candidates, the likeliest first.
   void enumerate(SmallVectorImpl<Layout> &candidates);
@@ -80,13 +82,26 @@ void Reshape::joinWhole() {
     return p.factor.axes.empty() && !p.factor.isPadded() && p.factor.size > 1;
   };
   SmallVector<Piece, 8> joined;
-  for (const Piece &piece : pieces) {
+  auto append = [&](const Piece &piece) {
     if (joined.empty() || !isWhole(joined.back()) || !isWhole(piece)) {
       joined.push_back(piece);
-      continue;
+      return;
     }
     LayoutFactor &upper = joined.back().factor;
     upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform);
+  };
+  for (Piece &piece : pieces) {
+    // The part of a chunk that no rank shares with another: 16{x} is 2{x} times 8.
+    LayoutFactor upper, lower;
+    int64_t minor = std::gcd(piece.factor.size, piece.factor.getLocalSize());
+    if (piece.factor.axes.empty() || minor == 1 ||
+        !splitFactor(piece.factor, minor, mesh, upper, lower)) {
+      append(piece);
+      continue;
+    }
+    if (upper.padded > 1)
+      append({upper, piece.from});
+    append({lower, piece.from});
   }
   pieces = std::move(joined);
 }

@@ -174,12 +174,13 @@ std::optional<Cut> Hoister::getCut(Operation *op) const {
 }
 
 /// The dimension of each operand that corresponds to dimension `dim` of the result; -1 for
-/// an operand without such a dimension.
+/// an operand without such a dimension. Nothing if a part of the dimension is not computed from
+/// parts of the operands, as behind a reshape that moves its boundaries.
 std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64_t dim) const {
   FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
   const FactorRule::DimFactors &own = rule.results[0][dim];
   int64_t size = typeOf(op->getResult(0)).getDimSize(dim);
-  if (own.size() != 1)
+  if (own.size() != 1 || rule.factors[own[0]].kind == FactorKind::Special)
     return std::nullopt;
   SmallVector<int64_t> dims;
   for (auto [operand, factors] : llvm::zip_equal(op->getOperands(), rule.operands)) {

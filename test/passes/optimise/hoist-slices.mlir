@@ -162,3 +162,21 @@ func.func @padding_that_is_read(
   %4 = dist.all_reduce sum %3 axes ["tp"] : (tensor<32xf32>) -> tensor<32xf32>
   return %4 : tensor<32xf32>
 }
+
+// -----
+
+// Rows of the result are no rows of the broadcast value, whose boundaries differ.
+// CHECK-LABEL: func.func @other_boundaries
+// CHECK: %[[R:.*]] = nn.reshape %{{.*}} : (tensor<5x6xf32>) -> tensor<6x5xf32>
+// CHECK: dist.slice %[[R]]
+dist.mesh @mesh = <["y"=2]>
+func.func @other_boundaries(
+    %x: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<6xf32>})
+    -> (tensor<3x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"y"}, {}]>, dist.global = tensor<6x1xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %x : (tensor<6xf32>) -> tensor<5x6xf32>
+  %1 = nn.reshape %0 : (tensor<5x6xf32>) -> tensor<6x5xf32>
+  %2 = dist.slice %1 axes ["y"] dims [0] : (tensor<6x5xf32>) -> tensor<3x5xf32>
+  %3 = nn.reduce max %2 dims [1] {keep_dims} : (tensor<3x5xf32>) -> tensor<3x1xf32>
+  return %3 : tensor<3x1xf32>
+}

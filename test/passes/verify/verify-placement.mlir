@@ -290,3 +290,20 @@ func.func @reshape_splits_padded(%a: tensor<5x2xf32> {dist.sharding = #dist.shar
   %1 = dist.all_gather %0 axes ["z"] dims [2] : (tensor<5x1x2xf32>) -> tensor<5x1x4xf32>
   return %1 : tensor<5x1x4xf32>
 }
+
+// -----
+
+// The rows of a chunk join the dimensions behind, where the boundaries are others: 16{y} is 2{y}
+// times 8, and 3 padded to 4 stays so.
+dist.mesh @mesh = <["y"=2]>
+// CHECK-LABEL: func.func @chunks_with_other_boundaries
+func.func @chunks_with_other_boundaries(
+    %a: tensor<8x9x2xf32> {dist.global = tensor<16x9x2xf32>, dist.sharding = #dist.sharding<@mesh, [{"y"}, {}, {}]>},
+    %b: tensor<4x17x4x3xf32> {dist.global = tensor<6x17x4x3xf32>, dist.sharding = #dist.sharding<@mesh, [{"y"}, {}, {}, {}]>})
+    -> (tensor<1x9x16xf32> {dist.global = tensor<2x9x16xf32>, dist.sharding = #dist.sharding<@mesh, [{"y"}, {}, {}]>},
+        tensor<1x2x17x6x4xf32> {dist.global = tensor<1x3x17x6x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"y"}, {}, {}, {}]>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %a : (tensor<8x9x2xf32>) -> tensor<1x9x16xf32>
+  %1 = nn.reshape %b : (tensor<4x17x4x3xf32>) -> tensor<1x2x17x6x4xf32>
+  return %0, %1 : tensor<1x9x16xf32>, tensor<1x2x17x6x4xf32>
+}
