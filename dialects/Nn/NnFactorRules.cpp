@@ -442,45 +442,102 @@ FactorRule MergeAttentionOp::getFactorRule() {
   return rule;
 }
 
-FactorRule AttentionOp::getFactorRule() {
-  FactorRule rule;
-  ArrayRef<int64_t> query = shapeOf(getQuery()), key = shapeOf(getKey());
-  int64_t kvHeads = key[1];
-  int batch = rule.addFactor(query[0]);
-  int kv = rule.addFactor(kvHeads);
-  int group = rule.addFactor(query[1] / kvHeads);
-  // Causal and window masks compare indices. A chunk of the queries does not know its
-  // indices in the whole sequence.
-  bool positional = !getQPositions() && (getCausal() || getWindowLeft() || getWindowRight());
-  int queries = rule.addFactor(query[2], positional ? FactorKind::Special : FactorKind::Parallel);
-  int keys = rule.addFactor(key[2], FactorKind::Special);
-  rule.factors[keys].reductions = {dist::FactorReduction::Merge};
-  int features = rule.addFactor(query[3], FactorKind::Special);
-  int valueFeatures = rule.addFactor(shapeOf(getValue())[3]);
+namespace {
+/// The factors of attention, whose operands are those of a call of it.
+struct AttentionFactors {
+  int batch, kv, group, queries, keys, features, valueFeatures;
+  FactorRule::DimFactors getHeads() const { return {kv, group}; }
+  ValueFactors getRows() const { return {{batch}, getHeads(), {queries}}; }
+};
+} // namespace
 
-  FactorRule::DimFactors heads = {kv, group};
-  rule.operands.push_back({{batch}, heads, {queries}, {features}});
-  rule.operands.push_back({{batch}, {kv}, {keys}, {features}});
-  rule.operands.push_back({{batch}, {kv}, {keys}, {valueFeatures}});
-  int64_t scores[] = {query[0], query[1], query[2], key[2]};
-  ValueFactors scoreFactors = {{batch}, heads, {queries}, {keys}};
-  if (getKeyPadding())
-    rule.operands.push_back({{batch}, {keys}});
-  if (Value bias = getBias())
+/// Adds factors and the operands from the query on.
+template <typename Op>
+static AttentionFactors addAttention(Op op, FactorRule &rule, FactorKind queryKind,
+                                     FactorKind valueKind) {
+  ArrayRef<int64_t> query = shapeOf(op.getQuery()), key = shapeOf(op.getKey());
+  AttentionFactors f;
+  f.batch = rule.addFactor(query[0]);
+  f.kv = rule.addFactor(key[1]);
+  f.group = rule.addFactor(query[1] / key[1]);
+  f.queries = rule.addFactor(query[2], queryKind);
+  f.keys = rule.addFactor(key[2], FactorKind::Special);
+  f.features = rule.addFactor(query[3], FactorKind::Special);
+  f.valueFeatures = rule.addFactor(shapeOf(op.getValue())[3], valueKind);
+
+  ValueFactors rows = f.getRows(), wide = rows;
+  wide.push_back({f.features});
+  rule.operands.push_back(wide);
+  rule.operands.push_back({{f.batch}, {f.kv}, {f.keys}, {f.features}});
+  rule.operands.push_back({{f.batch}, {f.kv}, {f.keys}, {f.valueFeatures}});
+  return f;
+}
+
+/// Adds the operands of the mask.
+template <typename Op>
+static void addMask(Op op, FactorRule &rule, const AttentionFactors &f) {
+  ArrayRef<int64_t> query = shapeOf(op.getQuery());
+  int64_t scores[] = {query[0], query[1], query[2], shapeOf(op.getKey())[2]};
+  ValueFactors scoreFactors = f.getRows();
+  scoreFactors.push_back({f.keys});
+  if (op.getKeyPadding())
+    rule.operands.push_back({{f.batch}, {f.keys}});
+  if (Value bias = op.getBias())
     rule.operands.push_back(broadcastFactors(shapeOf(bias), scores, scoreFactors));
-  const std::pair<Value, int> positions[] = {{getQPositions(), queries}, {getKvPositions(), keys}};
+  const std::pair<Value, int> positions[] = {{op.getQPositions(), f.queries},
+                                             {op.getKvPositions(), f.keys}};
   for (auto [value, tokens] : positions)
     if (value) {
-      FactorRule::DimFactors token = {tokens}, row = {batch};
+      FactorRule::DimFactors token = {tokens}, row = {f.batch};
       rule.operands.push_back(shapeOf(value).size() == 2 ? ValueFactors{row, token}
                                                          : ValueFactors{token});
     }
-  if (getKvLengths())
-    rule.operands.push_back({{batch}});
-  rule.results.push_back({{batch}, heads, {queries}, {valueFeatures}});
+  if (op.getKvLengths())
+    rule.operands.push_back({{f.batch}});
+}
+
+FactorRule AttentionOp::getFactorRule() {
+  FactorRule rule;
+  // Causal and window masks compare indices. A chunk of the queries does not know its
+  // indices in the whole sequence.
+  bool positional = !getQPositions() && (getCausal() || getWindowLeft() || getWindowRight());
+  AttentionFactors f =
+      addAttention(*this, rule, positional ? FactorKind::Special : FactorKind::Parallel,
+                   FactorKind::Parallel);
+  rule.factors[f.keys].reductions = {dist::FactorReduction::Merge};
+  addMask(*this, rule, f);
+  ValueFactors rows = f.getRows(), result = rows;
+  result.push_back({f.valueFeatures});
+  rule.results.push_back(std::move(result));
   if (getLse())
-    rule.results.push_back({{batch}, heads, {queries}});
+    rule.results.push_back(std::move(rows));
   return rule;
+}
+
+/// Gradients of keys sum over the queries, and those of queries do not: a rank has all queries of
+/// its heads.
+FactorRule AttentionGradOp::getFactorRule() {
+  FactorRule rule;
+  AttentionFactors f = addAttention(*this, rule, FactorKind::Special, FactorKind::Special);
+  ValueFactors rows = f.getRows(), out = rows;
+  out.push_back({f.valueFeatures});
+  rule.operands.insert(rule.operands.begin(), out);
+  rule.operands.push_back(out);
+  rule.operands.push_back(rows);
+  addMask(*this, rule, f);
+  auto add = [&](int tokens, int last) {
+    rule.results.push_back({{f.batch}, f.getHeads(), {tokens}, {last}});
+  };
+  add(f.queries, f.features);
+  add(f.keys, f.features);
+  add(f.keys, f.valueFeatures);
+  if (getBiasGrad())
+    add(f.queries, f.keys);
+  return rule;
+}
+
+bool AttentionGradOp::mayBroadcast(unsigned operand, unsigned) {
+  return getOperand(operand) == getBias();
 }
 
 bool AttentionOp::mayBroadcast(unsigned operand, unsigned) {

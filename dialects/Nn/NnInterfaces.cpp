@@ -41,6 +41,13 @@ double AttentionOp::getFlops() {
   return 2.0 * pairs * double(query[3] + value[3]);
 }
 
+/// The scores again, their cotangents, and those of queries, keys and values.
+double AttentionGradOp::getFlops() {
+  ArrayRef<int64_t> query = typeOf(getQuery()).getShape(), value = typeOf(getValue()).getShape();
+  double pairs = double(query[0]) * double(query[1]) * double(query[2]) * double(value[2]);
+  return 2.0 * pairs * double(3 * query[3] + 2 * value[3]);
+}
+
 //===----------------------------------------------------------------------===//
 // Roles of operands and results
 //===----------------------------------------------------------------------===//

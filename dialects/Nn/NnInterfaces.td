@@ -22,6 +22,11 @@ def Nn_DifferentiableOpInterface : OpInterface<"DifferentiableOpInterface"> {
                     "bool", "isConstant", (ins), /*methodBody=*/"",
                     /*defaultImplementation=*/[{ return false; }]>,
     InterfaceMethod<[{
+      Makes the op return all that its product reads. Returns the op, or the one that replaces it
+      in all uses: the results of the first one come first.
+    }], "::mlir::Operation *", "prepare", (ins), /*methodBody=*/"",
+    /*defaultImplementation=*/[{ return $_op; }]>,
+    InterfaceMethod<[{
       Writes the vector-Jacobian product of the op, on global types: ops that compute the
       cotangents of operands from those of the results. Fails, after an error that names the
       op, if it has none.

@@ -144,6 +144,17 @@ Padding AttentionOp::getResultPadding(const Operands &in) {
                          getElementTypeOrSelf(getLse().getType()));
 }
 
+/// Zero where the cotangent is, if all else is finite: probabilities are at most 1. Nothing else is
+/// known. Masks hide some elements from some others, so no state is conditional.
+Padding AttentionGradOp::getResultPadding(const Operands &in) {
+  bool areNumbers = isZero(in[0]) && isMaskable(in[5]);
+  for (unsigned operand : {1, 2, 3, 4})
+    areNumbers &= isFinite(in[operand]);
+  if (getBias())
+    areNumbers &= isMaskable(in[getKeyPadding() ? 7 : 6]);
+  return areNumbers ? Padding::Zero : Padding::Arbitrary;
+}
+
 /// A part that is not finite counts with a weight of zero, too. A log-sum-exp has the
 /// condition of its part.
 Padding MergeAttentionOp::getResultPadding(const Operands &in) {

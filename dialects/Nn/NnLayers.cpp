@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Checks.h"
+#include "meshwright/dialects/Nn/NnPaddingDetail.h"
 #include "meshwright/dialects/Nn/TableRows.h"
 
 #include <cmath>
@@ -157,7 +158,7 @@ LogicalResult RotaryOp::verify() {
 ///  - scale is finite, and soft_cap finite and positive;
 ///  - windows are not negative;
 ///  - kv_length is from 0 to the number of keys.
-static LogicalResult verifyAttentionAttributes(AttentionOp op) {
+template <typename Op> static LogicalResult verifyAttentionAttributes(Op op) {
   double scale = op.getScale().convertToDouble();
   if (!std::isfinite(scale))
     return op.emitOpError() << "expected scale to be finite, got " << scale;
@@ -179,7 +180,7 @@ static LogicalResult verifyAttentionAttributes(AttentionOp op) {
 }
 
 /// Checks that positions are [tokens] or [batch, tokens].
-static LogicalResult verifyPositions(AttentionOp op, StringRef name, Value positions, int64_t batch,
+static LogicalResult verifyPositions(Operation *op, StringRef name, Value positions, int64_t batch,
                                      int64_t tokens) {
   if (shapeOf(positions).size() == 2)
     return verifyShape(op, name, positions, {batch, tokens});
@@ -187,59 +188,122 @@ static LogicalResult verifyPositions(AttentionOp op, StringRef name, Value posit
 }
 
 /// Checks that
-///  - query, key, value and result have four dimensions and one element type;
+///  - query, key and value have four dimensions and one element type;
 ///  - there are a query and features, and the query heads are a multiple of the key heads;
-///  - these four agree in batch, heads, tokens and features;
+///  - these three agree in batch, heads, tokens and features;
 ///  - key_padding has a value for each key of the batch;
 ///  - a bias broadcasts to the scores;
 ///  - there are positions of queries and keys, or of neither, one for each token, for the whole
 ///    batch or for each of its rows;
 ///  - kv_lengths has a number for each row of the batch;
-///  - a log-sum-exp has a number for each query, in f32 (f64 for f64);
 ///  - the mask and the scale are those of `verifyAttentionAttributes`.
-LogicalResult AttentionOp::verify() {
+template <typename Op> static LogicalResult verifyAttentionOperands(Op op) {
   const std::pair<StringRef, Value> tensors[] = {
-      {"query", getQuery()}, {"key", getKey()}, {"value", getValue()}, {"result", getResult()}};
+      {"query", op.getQuery()}, {"key", op.getKey()}, {"value", op.getValue()}};
   for (auto [name, value] : tensors)
-    if (failed(verifyRank(*this, name, value, 4)) ||
-        failed(verifyElementType(*this, name, value, "query", getQuery())))
+    if (failed(verifyRank(op, name, value, 4)) ||
+        failed(verifyElementType(op, name, value, "query", op.getQuery())))
       return failure();
-  Shape query = shapeOf(getQuery()), key = shapeOf(getKey()), value = shapeOf(getValue());
+  Shape query = shapeOf(op.getQuery()), key = shapeOf(op.getKey()), value = shapeOf(op.getValue());
   if (llvm::is_contained(query, 0) || value[3] == 0)
-    return emitOpError() << "expected at least one query, and features, got a query of type "
-                         << getQuery().getType() << " and a value of type " << getValue().getType();
+    return op.emitOpError() << "expected at least one query, and features, got a query of type "
+                            << op.getQuery().getType() << " and a value of type "
+                            << op.getValue().getType();
   if (key[1] < 1 || query[1] % key[1] != 0)
-    return emitOpError() << "expected a number of query heads that is a multiple of the key's, got "
-                         << query[1] << " and " << key[1];
-  if (failed(verifyShape(*this, "key", getKey(), {query[0], key[1], key[2], query[3]})) ||
-      failed(verifyShape(*this, "value", getValue(), {query[0], key[1], key[2], value[3]})) ||
-      failed(verifyShape(*this, "result", getResult(), {query[0], query[1], query[2], value[3]})))
+    return op.emitOpError()
+           << "expected a number of query heads that is a multiple of the key's, got " << query[1]
+           << " and " << key[1];
+  if (failed(verifyShape(op, "key", op.getKey(), {query[0], key[1], key[2], query[3]})) ||
+      failed(verifyShape(op, "value", op.getValue(), {query[0], key[1], key[2], value[3]})))
     return failure();
-  if (getKeyPadding() &&
-      failed(verifyShape(*this, "key_padding", getKeyPadding(), {query[0], key[2]})))
+  if (op.getKeyPadding() &&
+      failed(verifyShape(op, "key_padding", op.getKeyPadding(), {query[0], key[2]})))
     return failure();
-  if (getBias() &&
-      (failed(verifyElementType(*this, "bias", getBias(), "query", getQuery())) ||
-       failed(verifyStretchesTo(*this, "bias", getBias(), {query[0], query[1], query[2], key[2]}))))
+  if (op.getBias() &&
+      (failed(verifyElementType(op, "bias", op.getBias(), "query", op.getQuery())) ||
+       failed(verifyStretchesTo(op, "bias", op.getBias(), {query[0], query[1], query[2], key[2]}))))
     return failure();
-  if (bool(getQPositions()) != bool(getKvPositions()))
-    return emitOpError("expected positions of queries and keys, or of neither");
-  if (getQPositions() &&
-      (failed(verifyPositions(*this, "q_positions", getQPositions(), query[0], query[2])) ||
-       failed(verifyPositions(*this, "kv_positions", getKvPositions(), query[0], key[2]))))
+  if (bool(op.getQPositions()) != bool(op.getKvPositions()))
+    return op.emitOpError("expected positions of queries and keys, or of neither");
+  if (op.getQPositions() &&
+      (failed(verifyPositions(op, "q_positions", op.getQPositions(), query[0], query[2])) ||
+       failed(verifyPositions(op, "kv_positions", op.getKvPositions(), query[0], key[2]))))
     return failure();
-  if (getKvLengths() && failed(verifyShape(*this, "kv_lengths", getKvLengths(), {query[0]})))
+  if (op.getKvLengths() && failed(verifyShape(op, "kv_lengths", op.getKvLengths(), {query[0]})))
     return failure();
-  if (Value lse = getLse()) {
-    if (failed(verifyShape(*this, "lse", lse, {query[0], query[1], query[2]})))
+  return verifyAttentionAttributes(op);
+}
+
+/// The shape of attention's result.
+template <typename Op> static SmallVector<int64_t> getAttentionShape(Op op) {
+  SmallVector<int64_t> shape(shapeOf(op.getQuery()));
+  shape.back() = shapeOf(op.getValue()).back();
+  return shape;
+}
+
+/// Checks that
+///  - operands and attributes are those of `verifyAttentionOperands`;
+///  - the result has four dimensions and the element type and shape of the mean of values;
+///  - a log-sum-exp has a number for each query, in f32 (f64 for f64).
+LogicalResult AttentionOp::verify() {
+  if (failed(verifyAttentionOperands(*this)) ||
+      failed(verifyElementType(*this, "result", getResult(), "query", getQuery())) ||
+      failed(verifyShape(*this, "result", getResult(), getAttentionShape(*this))))
+    return failure();
+  Value lse = getLse();
+  if (!lse)
+    return success();
+  if (failed(verifyShape(*this, "lse", lse, shapeOf(getQuery()).drop_back())))
+    return failure();
+  Type element = getElementTypeOrSelf(getQuery().getType());
+  Type got = getElementTypeOrSelf(lse.getType());
+  if (!got.isF64() && (element.isF64() || !got.isF32()))
+    return emitOpError() << "expected lse of element type " << (element.isF64() ? "" : "f32 or ")
+                         << "f64, got " << got;
+  return success();
+}
+
+/// Checks that
+///  - operands and attributes are those of `verifyAttentionOperands`;
+///  - cotangent and out have the element type and the shape of attention's result;
+///  - lse has a number for each query, and the results are in the type of sums;
+///  - the results have the shapes that the op states, and that of a bias is there only with one.
+LogicalResult AttentionGradOp::verify() {
+  if (failed(verifyAttentionOperands(*this)))
+    return failure();
+  SmallVector<int64_t> shape = getAttentionShape(*this);
+  const std::pair<StringRef, Value> outs[] = {{"cotangent", getCotangent()}, {"out", getOut()}};
+  for (auto [name, value] : outs)
+    if (failed(verifyElementType(*this, name, value, "query", getQuery())) ||
+        failed(verifyShape(*this, name, value, shape)))
       return failure();
-    Type element = getElementTypeOrSelf(getQuery().getType());
-    Type got = getElementTypeOrSelf(lse.getType());
-    if (!got.isF64() && (element.isF64() || !got.isF32()))
-      return emitOpError() << "expected lse of element type " << (element.isF64() ? "" : "f32 or ")
-                           << "f64, got " << got;
+  Shape query = shapeOf(getQuery());
+  if (failed(verifyShape(*this, "lse", getLse(), query.drop_back())))
+    return failure();
+  if (getBiasGrad() && !getBias())
+    return emitOpError("expected a bias, of which it has the gradient");
+  int64_t keys = shapeOf(getKey())[2];
+  SmallVector<int64_t> ofKeys(query), ofScores(query);
+  ofKeys[2] = ofScores[3] = keys;
+  shape[2] = keys;
+  const std::tuple<StringRef, Value, ArrayRef<int64_t>> results[] = {
+      {"query_grad", getQueryGrad(), query},
+      {"key_grad", getKeyGrad(), ofKeys},
+      {"value_grad", getValueGrad(), shape},
+      {"bias_grad", getBiasGrad(), ofScores}};
+  Type expected = padding::getSumType(getElementTypeOrSelf(getQuery().getType()));
+  for (auto [name, value, own] : results) {
+    if (!value)
+      continue;
+    if (failed(verifyShape(*this, name, value, own)))
+      return failure();
+    if (Type got = getElementTypeOrSelf(value.getType()); got != expected)
+      return emitOpError() << "expected " << name << " of element type " << expected << ", got "
+                           << got;
   }
-  return verifyAttentionAttributes(*this);
+  if (Type got = getElementTypeOrSelf(getLse().getType()); got != expected)
+    return emitOpError() << "expected lse of element type " << expected << ", got " << got;
+  return success();
 }
 
 /// Checks that

@@ -172,10 +172,18 @@ LogicalResult Differentiator::visit(Operation *op) {
   auto model = dyn_cast<DifferentiableOpInterface>(op);
   if (!model)
     return op->emitOpError("cannot be differentiated: expected an op of the nn dialect");
-  Vjp vjp(op, builder, cotangents, wanted);
+  Operation *prepared = model.prepare();
+  if (prepared != op) {
+    if (loss.getDefiningOp() == op)
+      loss = prepared->getResult(cast<OpResult>(loss).getResultNumber());
+    cotangents.resize(prepared->getNumResults());
+    op->erase();
+    model = cast<DifferentiableOpInterface>(prepared);
+  }
+  Vjp vjp(prepared, builder, cotangents, wanted);
   if (failed(model.buildVjp(vjp)))
     return failure();
-  for (auto [operand, term] : llvm::zip_equal(op->getOperands(), vjp.getContributions()))
+  for (auto [operand, term] : llvm::zip_equal(prepared->getOperands(), vjp.getContributions()))
     if (term)
       terms[operand].push_back(term);
   return success();

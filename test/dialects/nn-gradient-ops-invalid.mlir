@@ -173,3 +173,83 @@ func.func @pad(%x: tensor<2x3xf32>) {
   %0 = nn.pad %x low [0, 1] high [0, 2] interior [1, 0] : (tensor<2x3xf32>) -> tensor<2x6xf32>
   return
 }
+
+// -----
+
+func.func @attention_grad_key(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x8xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected key of shape [1, 2, 9, 16], got [1, 2, 9, 8]}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_scale(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected window_left not to be negative, got -1}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 {window_left = -1 : i64} : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_cotangent(%d: tensor<1x4x7x16xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected cotangent of shape [1, 4, 7, 8], got [1, 4, 7, 16]}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x16xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_cotangent_type(%d: tensor<1x4x7x8xf32>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected cotangent of element type 'bf16' as query, got 'f32'}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xf32>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_lse(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x2x7xf32>) {
+  // expected-error@below {{expected lse of shape [1, 4, 7], got [1, 2, 7]}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x2x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_lse_type(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf64>) {
+  // expected-error@below {{expected lse of element type 'f32', got 'f64'}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf64>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_query(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected query_grad of shape [1, 4, 7, 16], got [1, 4, 9, 16]}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x9x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_key_heads(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected key_grad of shape [1, 4, 9, 16], got [1, 2, 9, 16]}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x2x9x16xf32>, tensor<1x4x9x8xf32>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_value_type(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected value_grad of element type 'f32', got 'f64'}}
+  %g:3 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf64>)
+  return
+}
+
+// -----
+
+func.func @attention_grad_bias(%d: tensor<1x4x7x8xbf16>, %q: tensor<1x4x7x16xbf16>, %k: tensor<1x2x9x16xbf16>, %v: tensor<1x2x9x8xbf16>, %o: tensor<1x4x7x8xbf16>, %l: tensor<1x4x7xf32>) {
+  // expected-error@below {{expected a bias, of which it has the gradient}}
+  %g:4 = nn.attention_grad %d, %q, %k, %v, %o, %l scale 0.25 : (tensor<1x4x7x8xbf16>, tensor<1x4x7x16xbf16>, tensor<1x2x9x16xbf16>, tensor<1x2x9x8xbf16>, tensor<1x4x7x8xbf16>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x9x16xf32>, tensor<1x4x9x8xf32>, tensor<1x4x7x9xf32>)
+  return
+}

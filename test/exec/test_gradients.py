@@ -103,6 +103,32 @@ def loss(z, y, smoothing=0.0, ignored=-100):
                            ignore_index=ignored)
 
 
+def attend(q, k, v, scale=0.3, seen=None, bias=None, cap=None):
+    """Attention written out. `seen` broadcasts to the scores."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * scale
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    if bias is not None:
+        scores = scores + bias
+    if seen is None:
+        return scores.softmax(-1) @ v
+    some = seen.expand(scores.shape).any(-1, keepdim=True)
+    return torch.where(some, scores.masked_fill(~seen & some, -torch.inf).softmax(-1) @ v, 0)
+
+
+def near(queries, keys, left=None, right=None):
+    """Query i sees keys i - left to i + right."""
+    i, j = torch.arange(queries)[:, None], torch.arange(keys)
+    low = torch.ones(queries, keys, dtype=torch.bool) if left is None else j >= i - left
+    return low if right is None else low & (j <= i + right)
+
+
+def heads(batch, query_heads, key_heads, queries, keys, features=8, value_features=8):
+    return (randn(batch, query_heads, queries, features), randn(batch, key_heads, keys, features, seed=1),
+            randn(batch, key_heads, keys, value_features, seed=2))
+
+
 X, Y = randn(4, 6, 9), randn(6, 1, seed=1)
 POSITIVE = X.abs() + 0.2
 IDS, LABELS = randint(0, 7, 4, 5), randint(0, 6, 4, 9)
@@ -183,6 +209,32 @@ CASES = {
     "weight_grad": Case("nn.weight_grad {}, {}", lambda a, b: torch.einsum("...m,...n->mn", a, b),
                         X, randn(4, 6, 5, seed=1)),
 }
+KEYS = torch.arange(75) < torch.tensor([[75], [40], [0]])
+ATTENTION = {
+    "attention": Case("nn.attention {}, {}, {} scale 0.3", attend, *heads(2, 3, 3, 7, 5)),
+    "attention of groups": Case("nn.attention {}, {}, {} scale 0.3", attend, *heads(2, 6, 2, 7, 5, 10, 7)),
+    "attention causal": Case("nn.attention {}, {}, {} scale 0.3 {{causal}}", lambda *x: attend(
+        *x, seen=near(150, 150, right=0)), *heads(1, 2, 1, 150, 150)),
+    "attention windows": Case("nn.attention {}, {}, {} scale 0.3 {{window_left = 20 : i64, window_right = 3 : i64}}",
+                              lambda *x: attend(*x, seen=near(140, 200, 20, 3)), *heads(2, 2, 2, 140, 200)),
+    "attention padding": Case("nn.attention {}, {}, {} key_padding {} scale 0.3", lambda q, k, v, m: attend(
+        q, k, v, seen=m[:, None, None]), *heads(3, 2, 1, 9, 75), KEYS),
+    "attention kv_length": Case("nn.attention {}, {}, {} scale 0.3 {{kv_length = 66 : i64}}", lambda *x: attend(
+        *x, seen=torch.arange(75) < 66), *heads(1, 2, 2, 9, 75)),
+    "attention kv_lengths": Case("nn.attention {}, {}, {} kv_lengths {} scale 0.3 {{causal}}", lambda q, k, v, n: attend(
+        q, k, v, seen=near(75, 75, right=0) & (torch.arange(75) < n[:, None, None, None])),
+        *heads(3, 2, 1, 75, 75), torch.tensor([75, 30, 0])),
+    "attention positions": Case(
+        "nn.attention {}, {}, {} positions {}, {} scale 0.3 {{causal, window_left = 30 : i64}}",
+        lambda q, k, v, p, r: attend(q, k, v, seen=(r >= 0) & (r <= p[:, None]) & (r >= p[:, None] - 30)),
+        *heads(1, 2, 1, 70, 90), torch.arange(70) * 37 % 90, torch.arange(90) * 53 % 90 - 4),
+    "attention cap": Case("nn.attention {}, {}, {} scale 0.3 {{soft_cap = 1.5 : f64}}", lambda *x: attend(*x, cap=1.5),
+                          *heads(2, 2, 1, 7, 20)),
+    **{f"attention bias {shape}": Case("nn.attention {}, {}, {} bias {} scale 0.3", lambda q, k, v, b: attend(
+        q, k, v, bias=b), *heads(2, 4, 2, 7, 70), randn(*shape, seed=3))
+       for shape in ((2, 4, 7, 70), (1, 4, 7, 70), (2, 1, 1, 70), (70,))},
+}
+CASES.update(ATTENTION)
 # The wide result of these is no bf16.
 WIDE = ("scatter_add", "weight_grad")
 

@@ -221,6 +221,14 @@ TEST_F(FactorRules, Gradients) {
                  "nn.scatter_add %a0, %a1 offset %a2 dim 1 {along} : (tensor<2x7xf32>, "
                  "tensor<2x7xi64>, tensor<i64>) -> tensor<2x9xf32>"),
             "a b, a b,  -> a c {a=2, b=7+, c=9} linear 0");
+  EXPECT_EQ(rule("2x4x7x8xf32 2x4x7x8xf32 2x2x9x8xf32 2x2x9x5xf32 2x4x7x5xf32 2x4x7xf32 4x1x9xf32",
+                 "nn.attention_grad %a4, %a1, %a2, %a3, %a4, %a5 bias %a6 scale 0.5 : "
+                 "(tensor<2x4x7x5xf32>, tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, "
+                 "tensor<2x2x9x5xf32>, tensor<2x4x7x5xf32>, tensor<2x4x7xf32>, tensor<4x1x9xf32>) -> "
+                 "(tensor<2x4x7x8xf32>, tensor<2x4x9x8xf32>, tensor<2x4x9x5xf32>, "
+                 "tensor<2x4x7x9xf32>)"),
+            "a (bc) d e, a (bc) d f, a b g f, a b g e, a (bc) d e, a (bc) d, (bc) . g -> a (bc) d f, "
+            "a (bc) g f, a (bc) g e, a (bc) d g {a=2, b=2, c=2, d=7!, e=5!, f=8!, g=9!}");
   EXPECT_EQ(rule("2x3xf32", "nn.pad %a0 low [0, 1] high [0, 0] interior [0, 0] : "
                             "(tensor<2x3xf32>) -> tensor<2x4xf32>"),
             "a b -> a c {a=2, b=3!, c=4!} linear 0");

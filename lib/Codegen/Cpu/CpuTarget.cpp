@@ -67,8 +67,8 @@ int64_t CpuTarget::getPackedBytes(rt::PackingAttr packing, Type type) const {
 }
 
 bool CpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::EmbeddingOp, nn::GatherOp,
-             nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);
+  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::AttentionGradOp, nn::EmbeddingOp,
+             nn::GatherOp, nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);
 }
 
 void CpuTarget::loadDialects(MLIRContext &context) const { loadKernelDialects(context); }

@@ -117,3 +117,24 @@ func.func @losses(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.
   %3 = nn.add %g, %h : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   return %3 : tensor<4xf32>
 }
+
+// -----
+
+// Attention gets a log-sum-exp, which its gradients read. It keeps its attributes and its sharding.
+// Gradients of keys are sums over the query heads of a group.
+
+// CHECK-LABEL: func.func @attention
+// CHECK: %[[O:.*]], %[[L:.*]] = nn.attention %arg0, %arg1, %arg1 scale 5.000000e-01 {causal, dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, #dist.sharding<@mesh, [{}, {"tp"}, {}]>], nn.id = 7 : i64}
+// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %[[D:.*]], %arg0, %arg1, %arg1, %[[O]], %[[L]] scale 5.000000e-01 {causal} : (tensor<1x4x7x8xbf16>, {{.*}}, tensor<1x4x7xf32>) -> (tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>)
+// CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
+// CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
+dist.mesh @mesh = <["tp"=2]>
+func.func @attention(%q: tensor<1x4x7x8xbf16> {nn.parameter = "q"}, %k: tensor<1x2x7x8xbf16> {nn.parameter = "k"})
+    -> (tensor<1x4x7x8xf32> {nn.output = "grad.q"}, tensor<1x2x7x8xf32> {nn.output = "grad.k"}) {
+  %0 = nn.attention %q, %k, %k scale 0.5 {causal, nn.id = 7 : i64, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>} : (tensor<1x4x7x8xbf16>, tensor<1x2x7x8xbf16>, tensor<1x2x7x8xbf16>) -> tensor<1x4x7x8xbf16>
+  %1 = nn.cast %0 : (tensor<1x4x7x8xbf16>) -> tensor<1x4x7x8xf32>
+  %2 = nn.reduce sum %1 dims [0, 1, 2, 3] : (tensor<1x4x7x8xf32>) -> tensor<f32>
+  %g = nn.gradient %2 of "q" : (tensor<f32>) -> tensor<1x4x7x8xf32>
+  %h = nn.gradient %2 of "k" : (tensor<f32>) -> tensor<1x2x7x8xf32>
+  return %g, %h : tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>
+}
