@@ -35,6 +35,8 @@ struct TransferContext {
   mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr;
   /// False for a program without padding. The states of elements are then not derived.
   bool tracksPadding = true;
+  /// Tries candidates of a reshape that few programs need.
+  bool isExhaustive = false;
   /// If given, set where conditions of padding may name operands of the op, so that they hold
   /// for this op alone.
   bool *namesOperands = nullptr;

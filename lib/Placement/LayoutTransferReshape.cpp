@@ -16,6 +16,9 @@
 // 4. `enumerate` calls `expand`, which tries each dimension of `getChoices` for each piece
 //    of local size 1, the likeliest first. It stops after `kMaxCandidates`.
 //
+// `TransferContext::isExhaustive` opens the head of each dimension, and lets each coordinate
+// belong to the dimension before it.
+//
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
@@ -47,8 +50,8 @@ struct Piece {
 
 class Reshape {
 public:
-  Reshape(const Layout &input, ArrayRef<int64_t> shape, MeshAttr mesh)
-      : input(input), shape(shape), mesh(mesh) {}
+  Reshape(const Layout &input, ArrayRef<int64_t> shape, MeshAttr mesh, bool isExhaustive)
+      : input(input), shape(shape), mesh(mesh), isExhaustive(isExhaustive) {}
 
   /// Finds the result dimension of each piece that has several local elements. With `join`,
   /// neighbours that are not sharded count as one piece, so a boundary may cut them anywhere. So do
@@ -70,6 +73,7 @@ private:
   const Layout &input;
   ArrayRef<int64_t> shape;
   MeshAttr mesh;
+  bool isExhaustive;
   SmallVector<Piece, 8> pieces;
   /// Each way to take the coordinates of the pieces apart into digits.
   SmallVector<SmallVector<Piece, 8>, 1> ways;
@@ -179,15 +183,14 @@ bool Reshape::isMoved(size_t i) const {
 /// A reshape that keeps the local shape moves coordinates alone: 12 x 6{x} to 36 x 2, where x has
 /// 3 ranks. Any boundary may be new.
 void Reshape::openHeads() {
-  bool movesCoordinates = shape == ArrayRef(input.getLocalShape());
+  bool opensAll = isExhaustive || shape == ArrayRef(input.getLocalShape());
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece &piece = pieces[i];
     bool first = piece.to >= 0 && (i == 0 || (pieces[i - 1].to != piece.to));
     if (!first || piece.factor.axes.empty())
       continue;
     bool slot = piece.to > 0 && shape[piece.to - 1] == 1;
-    bool cutHere =
-        i > 0 && (movesCoordinates || pieces[i - 1].from == piece.from || isMoved(i - 1));
+    bool cutHere = i > 0 && (opensAll || pieces[i - 1].from == piece.from || isMoved(i - 1));
     LayoutFactor upper, lower;
     if ((!slot && !cutHere) ||
         !splitFactor(piece.factor, piece.factor.getLocalSize(), mesh, upper, lower))
@@ -303,7 +306,7 @@ Reshape::Choice Reshape::getChoices(size_t i) {
     choices.push_back(after);
   if (!wasDim)
     choices.append(slots.rbegin(), slots.rend());
-  if (before >= 0 && (wasDim || wasBehind || slots.empty()))
+  if (before >= 0 && (wasDim || wasBehind || slots.empty() || isExhaustive))
     choices.push_back(before);
   return choices;
 }
@@ -369,7 +372,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
                                               SmallVectorImpl<Layout> *alternatives) {
   auto op = cast<nn::ReshapeOp>(context.op);
   const Layout &input = *context.operands[0];
-  Reshape reshape(input, op.getResult().getType().getShape(), context.mesh);
+  Reshape reshape(input, op.getResult().getType().getShape(), context.mesh, context.isExhaustive);
   SmallVector<Layout, 1> candidates;
   bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
     return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });

@@ -248,10 +248,11 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
   return success();
 }
 
-LogicalResult PlacementDerivation::run() {
+LogicalResult PlacementDerivation::run(bool isExhaustive) {
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "expected a body of one block";
   memo.tracksPadding = mayPad(func, mesh);
+  memo.isExhaustive = isExhaustive;
   analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
   if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
     return failure();
@@ -259,13 +260,32 @@ LogicalResult PlacementDerivation::run() {
 }
 
 FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
-  PlacementAnalysis analysis;
-  analysis.mesh = getSpmdMesh(func);
-  if (!analysis.mesh)
+  MeshAttr mesh = getSpmdMesh(func);
+  if (!mesh)
     return LogicalResult(func.emitOpError() << "expected an SPMD function with 'dist.spmd'");
-  if (failed(PlacementDerivation(func, analysis).run()))
-    return failure();
-  return analysis;
+  // A few reshapes have more candidates than the likely ones. They cost time, so they are tried
+  // where the likely ones give no proof. The errors are those of the likely ones.
+  std::vector<Diagnostic> errors;
+  for (bool isExhaustive : {false, true}) {
+    PlacementAnalysis analysis;
+    analysis.mesh = mesh;
+    uint64_t thread = llvm::get_threadid();
+    ScopedDiagnosticHandler hold(func.getContext(), [&](Diagnostic &diagnostic) {
+      if (llvm::get_threadid() != thread)
+        return failure();
+      if (!isExhaustive)
+        errors.push_back(std::move(diagnostic));
+      return success();
+    });
+    if (succeeded(PlacementDerivation(func, analysis).run(isExhaustive)))
+      return analysis;
+    bool reshapes = func.walk([](nn::ReshapeOp) { return WalkResult::interrupt(); }).wasInterrupted();
+    if (!reshapes)
+      break;
+  }
+  for (Diagnostic &error : errors)
+    func.getContext()->getDiagEngine().emit(std::move(error));
+  return failure();
 }
 
 bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {

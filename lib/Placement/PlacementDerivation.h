@@ -29,7 +29,8 @@ class PlacementDerivation {
 public:
   PlacementDerivation(mlir::func::FuncOp func, PlacementAnalysis &analysis)
       : func(func), analysis(analysis), mesh(analysis.mesh), memo(mesh, analysis.storage) {}
-  mlir::LogicalResult run();
+  /// Tries candidates that few programs need, if `isExhaustive`.
+  mlir::LogicalResult run(bool isExhaustive);
 
 private:
   mlir::FailureOr<dist::Layout> getBoundary(mlir::DictionaryAttr attributes, mlir::Type type,

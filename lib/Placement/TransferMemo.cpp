@@ -90,7 +90,7 @@ TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands,
   SmallVector<Layout, 1> alternatives;
   bool namesOperands = false;
   FailureOr<ResultLayouts> results = meshwright::transfer(
-      {op, operands, mesh, emitError, explain, tracksPadding, &namesOperands, getRule(op)},
+      {op, operands, mesh, emitError, explain, tracksPadding, isExhaustive, &namesOperands, getRule(op)},
       &alternatives);
   if (failed(results))
     return failure();

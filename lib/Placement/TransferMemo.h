@@ -54,6 +54,8 @@ public:
 
   /// False for a program without padding (see `TransferContext`).
   bool tracksPadding = true;
+  /// See `TransferContext`.
+  bool isExhaustive = false;
 
 private:
   dist::MeshAttr mesh;

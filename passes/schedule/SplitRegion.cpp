@@ -303,6 +303,11 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
   if (!layout)
     return false;
   const DimLayout &dim = layout->dims[place.dim];
+  bool isJoined = region.index.contains(value.getDefiningOp());
+  if (isJoined && llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; })) {
+    reason = "the rows are equal where the ops that can run in chunks end, which chunks do not show";
+    return false;
+  }
   if (layout->keys.isPart()) {
     reason = "attention over a part of the keys leaves the ops that can run in chunks";
     return false;

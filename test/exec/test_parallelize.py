@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from harness import launch
+from harness import launch, type_of
 from safetensors.torch import load_file, save_file
 
 BLOCK = """func.func @main(%x: tensor<2x7x24xf32> {nn.input = "x"},
@@ -99,6 +99,45 @@ def test_rows_replaced_by_index(tmp_path, options):
         for n, position in enumerate(index):
             want[:, :, position] = (x[:, n] @ w.mT).reshape(3, 6, 4)
         assert torch.allclose(load_file(tmp_path / "y.safetensors")["y"], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh,before,after,sharding", [
+    ('"x"=8', (2, 6, 16, 13), (6, 16, 2, 13), '[{}, {"x"}, {}, {}]'),
+    ('"x"=6', (1, 3, 40), (6, 1, 20), '[{}, {}, {"x"}]'),
+    ('"x"=4', (3, 28), (1, 6, 14, 1), '[{}, {"x"}]'),
+    ('"x"=2, "y"=2', (1, 1, 9, 14), (18, 7), '[{}, {}, {"y"}, {"x"}]'),
+])
+def test_reshapes_of_padded_dimensions(tmp_path, mesh, before, after, sharding):
+    # The coordinate of a shard moves to another dimension, and the local order of elements stays.
+    x = torch.randn(before, generator=torch.Generator().manual_seed(0))
+    (tmp_path / "m.mlir").write_text(f"""dist.mesh @mesh = <[{mesh}]>
+    func.func @main(%x: {type_of(x)} {{nn.input = "x", dist.sharding = #dist.sharding<@mesh, {sharding}>}}) -> ({type_of(x.reshape(after))} {{nn.output = "y"}}) {{
+      %0 = nn.reshape %x {{nn.id = 0 : i64}} : ({type_of(x)}) -> {type_of(x.reshape(after))}
+      return %0 : {type_of(x.reshape(after))}
+    }}""")
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    save_file({}, tmp_path / "w.safetensors")
+    done = run(tmp_path, "--parallelize=data-parallel=none tensor-parallel=none", "--check", f"--outputs={tmp_path}/y.safetensors")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert torch.equal(load_file(tmp_path / "y.safetensors")["y"], x.reshape(after))
+
+
+@pytest.mark.parametrize("overlap", ["on", "off"])
+def test_sums_of_equal_rows(tmp_path, overlap):
+    # Each rank along "x" owns some of the equal rows; their sum over "tp" stays whole.
+    (tmp_path / "m.mlir").write_text("""dist.mesh @mesh = <["x"=2, "tp"=4]>
+    func.func @main(%x: tensor<2x8xf32> {nn.input = "x"}, %w: tensor<7x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>}) -> (tensor<3x2x7xf32> {nn.output = "y"}) {
+      %0 = nn.broadcast %x {nn.id = 0 : i64} : (tensor<2x8xf32>) -> tensor<3x2x8xf32>
+      %1 = nn.linear %0, %w {nn.id = 1 : i64, dist.sharding = #dist.sharding<@mesh, [{"x"}, {}, {}]>} : (tensor<3x2x8xf32>, tensor<7x8xf32>) -> tensor<3x2x7xf32>
+      return %1 : tensor<3x2x7xf32>
+    }""")
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, 8, generator=generator), torch.randn(7, 8, generator=generator)
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    save_file({"w": w}, tmp_path / "w.safetensors")
+    done = run(tmp_path, f"--parallelize=data-parallel=none tensor-parallel=none overlap={overlap}", "--check", f"--outputs={tmp_path}/y.safetensors")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert torch.allclose(load_file(tmp_path / "y.safetensors")["y"], (x @ w.mT).expand(3, 2, 7), atol=1e-5)
 
 
 LOOKUP = """func.func @main(%i: tensor<3x5xi64> {nn.input = "i"}, %e: tensor<31x8xf32> {nn.parameter = "e"}) -> (tensor<3x5x8xf32> {nn.output = "y"}) {

@@ -324,3 +324,22 @@ func.func @groups(
   %2 = dist.all_to_all %1 axes ["u"] from [1] to [2] : (tensor<1x2x16x4xf32>) -> tensor<1x8x4x4xf32>
   return %2 : tensor<1x8x4x4xf32>
 }
+
+// -----
+
+// All rows of the sum are equal. Two chunks that are joined would not show that, and the result
+// promises each rank the rows of its own.
+// CHECK-LABEL: func.func @equal_rows
+// CHECK: dist.all_reduce {{.*}} : (tensor<4x16xf32>) -> tensor<4x16xf32>
+// LOG: declined: dist.all_reduce stays whole: the rows are equal where the ops that can run in chunks end, which chunks do not show
+dist.mesh @mesh = <["x"=2, "tp"=4], device = "h100">
+func.func @equal_rows(
+    %x: tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<32xf32>},
+    %w: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x32xf32>, nn.parameter = "w"})
+    -> (tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"x"}, {}]>, dist.global = tensor<7x16xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %x : (tensor<8xf32>) -> tensor<4x8xf32>
+  %1 = nn.linear %0, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<4x16xf32>) -> tensor<4x16xf32>
+  return %2 : tensor<4x16xf32>
+}
