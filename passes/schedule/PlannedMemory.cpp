@@ -76,14 +76,44 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   return memory;
 }
 
-void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, const Resident &resident) {
+static bool writesState(FunctionOpInterface function) {
+  for (unsigned i = 0; i < function.getNumResults(); ++i)
+    if (function.getResultAttr(i, nn::NnDialect::kStateAttr))
+      return true;
+  return false;
+}
+
+/// The other entries of the module whose calls change state.
+static SmallVector<FunctionOpInterface> getOtherWriters(FunctionOpInterface function) {
+  SmallVector<FunctionOpInterface> others;
+  if (auto module = function->getParentOfType<ModuleOp>())
+    for (FunctionOpInterface entry : nn::getEntries(module))
+      if (entry != function && writesState(entry))
+        others.push_back(entry);
+  return others;
+}
+
+/// The memory with which calls of `others` recover, beyond `own`, which the calls of another entry
+/// need.
+static int64_t countRecovery(ArrayRef<FunctionOpInterface> others, const RecoveryMemory &own) {
+  RecoveryMemory all = own;
+  for (FunctionOpInterface entry : others)
+    all.add(planMemory(entry).recovery);
+  return all.getBytes() - own.getBytes();
+}
+
+void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, FunctionOpInterface original) {
   Builder builder(func.getContext());
   func->removeAttr(rt::RtDialect::kCeilingAttr);
   func->removeAttr(rt::RtDialect::kResidentAttr);
   if (!ceiling)
     return;
+  Resident resident = countResident(original);
+  int64_t bytes = resident.weights + resident.state;
+  if (auto others = getOtherWriters(original); !others.empty())
+    bytes += countRecovery(others, planMemory(original).recovery);
   func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
-  if (int64_t bytes = resident.weights + resident.state)
+  if (bytes)
     func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
@@ -101,7 +131,10 @@ static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &p
   for (auto other : llvm::make_early_inc_range(isolated.get().getOps<func::FuncOp>()))
     if (other != copy)
       other.erase();
-  setCeiling(copy, ceiling, countResident(function));
+  // A request for this ceiling has noted what other entries need.
+  auto noted = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr);
+  if (!ceiling || !noted || noted.getInt() != ceiling)
+    setCeiling(copy, ceiling, function);
   if (failed(isolated.run([](OpPassManager &pm) { buildSchedulePipeline(pm); }))) {
     planned.refusal = isolated.getError();
     if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
@@ -140,20 +173,8 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   return planned;
 }
 
-static bool writesState(FunctionOpInterface function) {
-  for (unsigned i = 0; i < function.getNumResults(); ++i)
-    if (function.getResultAttr(i, nn::NnDialect::kStateAttr))
-      return true;
-  return false;
-}
-
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
-  RecoveryMemory recovery = planned.recovery;
-  if (auto module = function->getParentOfType<ModuleOp>())
-    for (FunctionOpInterface entry : nn::getEntries(module))
-      if (entry != function && writesState(entry))
-        recovery.add(planMemory(entry).recovery);
-  planned.memory.state += recovery.getBytes() - planned.recovery.getBytes();
+  planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery);
   return planned.memory;
 }

@@ -41,9 +41,11 @@ PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0
 /// which calls of the other entries recover.
 Memory planSessionMemory(mlir::FunctionOpInterface function);
 
-/// Notes on a function the ceiling that its schedule keeps to, of which other entries and commits
-/// take `resident`. Removes an earlier note if the ceiling is 0.
-void setCeiling(mlir::func::FuncOp func, int64_t ceiling, const Resident &resident);
+/// Notes on a function the ceiling that its schedule keeps to, and the part of it that other
+/// entries and commits take: `countResident`, and the memory with which calls of the other entries
+/// recover beyond what the calls of this one share with them. Notes what `original`, in its
+/// module, needs, of which `func` may be a copy. Removes earlier notes if the ceiling is 0.
+void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterface original);
 
 /// Adds to `counted`, the memory of the program before it was scheduled, the packing, the
 /// inputs and the arena of the planned program, and the memory with which calls of the planned

@@ -35,7 +35,7 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
                       builder.getStringAttr(stringify(overlap.getValue())));
       if (!memoryCeiling)
         continue;
-      setCeiling(func, memoryCeiling, countResident(func));
+      setCeiling(func, memoryCeiling, func);
       if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
         chooseChunks(func);
     }

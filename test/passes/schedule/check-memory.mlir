@@ -10,6 +10,10 @@
 // RUN: FileCheck %s --check-prefix=REPORT --input-file=%t/mask.json
 // RUN: sharding-opt %t/branch.mlir --check-memory="ceiling=128" | FileCheck %s
 // RUN: not sharding-opt %t/branch.mlir --check-memory="ceiling=127" 2>&1 | FileCheck %s --check-prefix=BRANCH
+// RUN: sharding-opt %t/entries.mlir --check-memory="ceiling=448" | FileCheck %s
+// RUN: not sharding-opt %t/entries.mlir --check-memory="ceiling=447" 2>&1 | FileCheck %s --check-prefix=ENTRIES
+// RUN: sharding-opt %t/entries.mlir --report-communication="file=%t/entries.json" -o /dev/null
+// RUN: FileCheck %s --check-prefix=SESSION --input-file=%t/entries.json
 
 // CHECK: func.func @main
 
@@ -82,4 +86,31 @@ func.func @main(
     scf.yield %x : tensor<4x4xf32>
   }
   return %0 : tensor<4x4xf32>
+}
+
+// Calls of the other entry need a second buffer for the state "t", and share that of "s".
+// ENTRIES: error: 'main' needs 448 bytes on a rank, 384 for parameters and inputs (256 of them for other entries and commits) and 64 for what it computes
+// SESSION: "state": 384
+// SESSION-NEXT: "activations_peak": 64
+//--- entries.mlir
+dist.mesh @mesh = <["tp"=2]>
+nn.state @s {dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<16xf32>
+nn.state @t {dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<32xf32>
+func.func @main(
+    %x: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>, nn.input = "x"},
+    %s: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>, nn.state = "s"})
+    -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>, nn.state = "s"})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.add %s, %x : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+  return %0 : tensor<16xf32>
+}
+func.func @other(
+    %s: tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>, nn.state = "s"},
+    %t: tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<32xf32>, nn.state = "t"})
+    -> (tensor<16xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<16xf32>, nn.state = "s"},
+        tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<32xf32>, nn.state = "t"})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.neg %s : tensor<16xf32>
+  %1 = nn.neg %t : tensor<32xf32>
+  return %0, %1 : tensor<16xf32>, tensor<32xf32>
 }
