@@ -211,12 +211,13 @@ private:
   SmallVector<Operation *> deferred;
   /// The ops of `batch` and `deferred`.
   DenseSet<Operation *> waiting;
-  DenseMap<Value, SmallVector<Value, 4>> chunks;
+  /// The chunks of a value in a region. Another region may cut it elsewhere.
+  DenseMap<std::pair<const SplitRegion *, Value>, SmallVector<Value, 4>> chunks;
   SmallVector<Operation *> replaced;
 };
 
 Value Splitter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
-  SmallVector<Value, 4> &list = chunks[value];
+  SmallVector<Value, 4> &list = chunks[{region, value}];
   list.resize(region->bounds.size());
   if (list[chunk])
     return list[chunk];
@@ -269,7 +270,7 @@ void Splitter::write(const ChunkOp &how, unsigned chunk) {
   }
   auto setResults = [&](ValueRange values) {
     for (auto [result, value] : llvm::zip_equal(how.op->getResults(), values)) {
-      SmallVector<Value, 4> &list = chunks[result];
+      SmallVector<Value, 4> &list = chunks[{region, result}];
       list.resize(region->bounds.size());
       list[chunk] = value;
     }
@@ -303,7 +304,7 @@ void Splitter::join(Value value, const TokenDim &place) {
   if (llvm::none_of(value.getUses(), readsWhole))
     return;
   SmallVector<Value, 4> parts;
-  for (Value chunk : chunks[value])
+  for (Value chunk : chunks[{region, value}])
     parts.push_back(exposeRows(value, chunk, place));
   auto type = cast<RankedTensorType>(parts[0].getType());
   SmallVector<int64_t> shape(type.getShape());

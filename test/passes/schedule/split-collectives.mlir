@@ -343,3 +343,39 @@ func.func @equal_rows(
   %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<4x16xf32>) -> tensor<4x16xf32>
   return %2 : tensor<4x16xf32>
 }
+
+// -----
+
+// Products of one value before several collectives, which are cut by sequences and by tokens: each
+// region has its own chunks of the value.
+// CHECK-LABEL: func.func @two_places
+// CHECK-DAG: nn.slice %arg3 starts [0, 0, 0] limits [1, 10, 2]
+// CHECK-DAG: nn.slice %arg3 starts [0, 0, 0] limits [2, 5, 2]
+dist.mesh @mesh = <["x"=4], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @two_places(
+    %a: tensor<2x2xf32> {dist.global = tensor<2x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"x"}]>, nn.parameter = "a"},
+    %b: tensor<2x4xf32> {dist.global = tensor<2x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"x":(2)2}]>, nn.parameter = "b"},
+    %w: tensor<8x1xf32> {dist.global = tensor<8x2xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"x":(1)2}]>, nn.parameter = "w"},
+    %x: tensor<2x10x2xf32> {dist.global = tensor<2x10x2xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>},
+    %c: tensor<2x1x10x1xf32> {dist.global = tensor<2x4x10x1xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"x"}, {}, {}]>})
+    -> (tensor<2x4x10x2xf32> {dist.global = tensor<2x4x10x2xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %a {in_out} : (tensor<2x10x2xf32>, tensor<2x2xf32>) -> tensor<2x10x2xf32>
+  %1 = nn.reshape %0 : (tensor<2x10x2xf32>) -> tensor<2x10x1x2xf32>
+  %2 = nn.transpose %1 [0, 2, 1, 3] : (tensor<2x10x1x2xf32>) -> tensor<2x1x10x2xf32>
+  %3 = dist.slice %x axes ["x":(1)2] dims [2] : (tensor<2x10x2xf32>) -> tensor<2x10x1xf32>
+  %4 = nn.linear %3, %w : (tensor<2x10x1xf32>, tensor<8x1xf32>) -> tensor<2x10x8xf32>
+  %5 = dist.slice %4 axes ["x":(2)2] dims [0] : (tensor<2x10x8xf32>) -> tensor<1x10x8xf32>
+  %6 = dist.reduce_scatter sum %5 axes ["x":(1)2] dims [2] : (tensor<1x10x8xf32>) -> tensor<1x10x4xf32>
+  %7 = dist.all_to_all %6 axes ["x":(2)2] from [0] to [2] : (tensor<1x10x4xf32>) -> tensor<2x10x2xf32>
+  %8 = nn.reshape %7 : (tensor<2x10x2xf32>) -> tensor<2x10x1x2xf32>
+  %9 = nn.transpose %8 [0, 2, 1, 3] : (tensor<2x10x1x2xf32>) -> tensor<2x1x10x2xf32>
+  %10 = nn.linear %x, %b {in_out} : (tensor<2x10x2xf32>, tensor<2x4xf32>) -> tensor<2x10x4xf32>
+  %11 = dist.slice %10 axes ["x":(1)2] dims [2] : (tensor<2x10x4xf32>) -> tensor<2x10x2xf32>
+  %12 = dist.permute %11 axes ["x"] pairs [[0, 0], [2, 1], [1, 2], [3, 3]] : (tensor<2x10x2xf32>) -> tensor<2x10x2xf32>
+  %13 = nn.reshape %12 : (tensor<2x10x2xf32>) -> tensor<2x10x1x2xf32>
+  %14 = nn.transpose %13 [0, 2, 1, 3] : (tensor<2x10x1x2xf32>) -> tensor<2x1x10x2xf32>
+  %15:4 = dist.all_gather %2, %9, %14, %c axes ["x"] dims [1, 1, 1, 1] : (tensor<2x1x10x2xf32>, tensor<2x1x10x2xf32>, tensor<2x1x10x2xf32>, tensor<2x1x10x1xf32>) -> (tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x1xf32>)
+  %16 = nn.attention %15#0, %15#1, %15#2 bias %15#3 scale 0.7 {causal} : (tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x1xf32>) -> tensor<2x4x10x2xf32>
+  return %16 : tensor<2x4x10x2xf32>
+}
