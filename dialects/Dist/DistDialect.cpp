@@ -126,8 +126,10 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
       if (array.size() != op->getNumResults())
         return op->emitOpError() << "'dist.sharding' lists " << array.size()
                                  << " shardings, expected " << op->getNumResults();
+      // A unit attribute stands for one of several results that has no sharding.
       for (auto [sharding, type] : llvm::zip_equal(array, op->getResultTypes()))
-        if (failed(verifySharding(op, sharding, type)))
+        if (!(array.size() > 1 && isa<UnitAttr>(sharding)) &&
+            failed(verifySharding(op, sharding, type)))
           return failure();
       return success();
     }

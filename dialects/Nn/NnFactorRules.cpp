@@ -54,6 +54,7 @@ static FactorRule withLinear(FactorRule rule, std::initializer_list<int> operand
 //===----------------------------------------------------------------------===//
 
 FactorRule NegOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0}); }
+FactorRule StopGradientOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0}); }
 FactorRule AddOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
 FactorRule SubOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}, true); }
 FactorRule MulOp::getFactorRule() { return withLinear(getElementwiseRule(*this), {0, 1}); }

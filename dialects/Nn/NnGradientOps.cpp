@@ -224,7 +224,8 @@ LogicalResult PadOp::verify() {
   for (size_t i = 0; i < shape.size(); ++i) {
     auto size = getPaddedSize(shape[i], getLow()[i], getHigh()[i], getInterior()[i]);
     if (!size)
-      return emitOpError() << "expected dimension " << i << " of result of less than 2^63, got more";
+      return emitOpError() << "expected dimension " << i
+                           << " of result of less than 2^63, got more";
     expected.push_back(*size);
   }
   return verifyShape(*this, "result", getResult(), expected);

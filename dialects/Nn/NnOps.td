@@ -62,6 +62,13 @@ def Nn_GeluOp : Nn_Unary<"gelu", "Gaussian error linear unit", Nn_FloatTensor> {
   let arguments = (ins Nn_FloatTensor:$input, UnitAttr:$approximate_tanh);
 }
 
+def Nn_StopGradientOp : Nn_Unary<"stop_gradient", "x, of which a loss does not depend on x",
+                                 Nn_FloatTensor, [Dist_Cheap], ["getFactorRule"]> {
+  let description = [{
+    `differentiate` replaces the op by its operand.
+  }];
+}
+
 def Nn_AddOp : Nn_Binary<"add", "x + y", Nn_NumberTensor, [Commutative, Dist_Cheap],
                          ["getFactorRule"]>;
 def Nn_SubOp : Nn_Binary<"sub", "x - y", Nn_NumberTensor, [Dist_Cheap], ["getFactorRule"]>;

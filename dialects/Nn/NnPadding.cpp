@@ -37,6 +37,8 @@ Padding NegOp::getResultPadding(const Operands &in) {
   return round(negate(in.getConditional(0)), typeOf(*this));
 }
 
+Padding StopGradientOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+
 Padding AbsOp::getResultPadding(const Operands &in) {
   Padding state = in.getConditional(0), result = state;
   result.lower = state.lower > 0 ? state.lower : state.upper < 0 ? -state.upper : 0;

@@ -154,13 +154,13 @@ typedef struct mw_rt_weight_grad {
 } mw_rt_weight_grad;
 
 /* Gradients of attention: see nn.attention_grad. Query i of a row sees keys i - left to i + right
- * below `kv_length`; a limit of -1 is none. With `has_positions`, positions in operands are compared
- * instead of indices; those of a row of the batch begin `*_position_stride` behind those of the row
- * before. `bias_strides` count elements along batch, head, query and key; stride 0 broadcasts.
- * `scale` and `soft_cap` are the bits of doubles; a cap of zero is none. Inputs are cotangent, query,
- * key, value, out, lse, key padding, bias, positions of queries and of keys, and lengths; those that
- * are absent are null. Outputs are the gradients of query, key and value, and then of the bias if
- * `has_bias_grad` is set. */
+ * below `kv_length`; a limit of -1 is none. With `has_positions`, positions in operands are
+ * compared instead of indices; those of a row of the batch begin `*_position_stride` behind those
+ * of the row before. `bias_strides` count elements along batch, head, query and key; stride 0
+ * broadcasts. `scale` and `soft_cap` are the bits of doubles; a cap of zero is none. Inputs are
+ * cotangent, query, key, value, out, lse, key padding, bias, positions of queries and of keys, and
+ * lengths; those that are absent are null. Outputs are the gradients of query, key and value, and
+ * then of the bias if `has_bias_grad` is set. */
 typedef struct mw_rt_attention_grad {
   int64_t dtype, batch, query_heads, key_heads, queries, keys, features, value_features;
   int64_t left, right, kv_length;

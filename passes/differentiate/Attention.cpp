@@ -86,9 +86,10 @@ static LogicalResult differentiateAttention(AttentionOp op, Vjp &vjp) {
       w.getBuilder(), w.getLoc(), ofShape(query[2], query[3]), ofShape(keys, query[3]),
       ofShape(keys, valueFeatures), wantsBias ? ofShape(query[2], keys) : Type(),
       w.cast(vjp.getCotangent(), Writer::elementOf(op.getQuery())), op.getQuery(), op.getKey(),
-      op.getValue(), op.getResult(), w.cast(op.getLse(), type), op.getKeyPadding(), op.getBias(), op.getQPositions(),
-      op.getKvPositions(), op.getKvLengths(), op.getScaleAttr(), op.getCausalAttr(),
-      op.getWindowLeftAttr(), op.getWindowRightAttr(), op.getKvLengthAttr(), op.getSoftCapAttr());
+      op.getValue(), op.getResult(), w.cast(op.getLse(), type), op.getKeyPadding(), op.getBias(),
+      op.getQPositions(), op.getKvPositions(), op.getKvLengths(), op.getScaleAttr(),
+      op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), op.getKvLengthAttr(),
+      op.getSoftCapAttr());
   vjp.add(0, grad.getQueryGrad());
   if (vjp.wants(1))
     vjp.add(1, sumGroups(w, grad.getKeyGrad(), keyHeads));
@@ -119,13 +120,8 @@ struct AttentionModel : DifferentiableOpInterface::ExternalModel<AttentionModel,
     dist::ShardingAttr sharding = getShardingAttr(op->getResult(0));
     state.attributes.erase(dist::DistDialect::kShardingAttr);
     Operation *prepared = builder.create(state);
-    if (sharding) {
+    if (sharding)
       setShardingAttr(prepared->getResult(0), sharding);
-      auto rows = dist::ShardingAttr::get(op->getContext(), sharding.getMesh(),
-                                          sharding.getDims().drop_back(), {},
-                                          dist::ReductionKind::Sum);
-      setShardingAttr(prepared->getResult(1), rows);
-    }
     op->getResult(0).replaceAllUsesWith(prepared->getResult(0));
     return prepared;
   }

@@ -16,6 +16,20 @@ namespace meshwright {
 using namespace mlir;
 using namespace meshwright;
 
+/// Erases ops that only stop gradients. One that a policy gave a sharding stays. Returns true if
+/// there are some.
+static bool eraseStops(func::FuncOp func) {
+  bool changed = false;
+  func.walk([&](nn::StopGradientOp op) {
+    if (op->hasAttr(dist::DistDialect::kShardingAttr))
+      return;
+    op.getResult().replaceAllUsesWith(op.getInput());
+    op.erase();
+    changed = true;
+  });
+  return changed;
+}
+
 namespace {
 struct DifferentiateGradientsPass
     : meshwright::impl::DifferentiateGradientsPassBase<DifferentiateGradientsPass> {
@@ -24,9 +38,8 @@ struct DifferentiateGradientsPass
     for (auto func : getOperation().getOps<func::FuncOp>()) {
       llvm::MapVector<Value, SmallVector<nn::GradientOp>> byLoss;
       func.walk([&](nn::GradientOp op) { byLoss[op.getLoss()].push_back(op); });
-      if (byLoss.empty())
-        continue;
-      if (!func.getBody().hasOneBlock()) {
+      changed |= !byLoss.empty();
+      if (!byLoss.empty() && !func.getBody().hasOneBlock()) {
         func.emitOpError() << "has " << func.getBody().getBlocks().size()
                            << " blocks, expected one";
         return signalPassFailure();
@@ -34,7 +47,7 @@ struct DifferentiateGradientsPass
       for (auto &[loss, gradients] : byLoss)
         if (failed(Differentiator(func, gradients).run()))
           return signalPassFailure();
-      changed = true;
+      changed |= eraseStops(func);
     }
     if (!changed)
       markAllAnalysesPreserved();

@@ -48,7 +48,8 @@ void Differentiator::findActive() {
       dependsOnData.insert(argument);
   for (Operation &op : func.front().without_terminator()) {
     bool isData = op.hasTrait<dist::NamesMemory>() ||
-                  llvm::any_of(op.getOperands(), [&](Value v) { return dependsOnData.contains(v); });
+                  llvm::any_of(op.getOperands(),
+                               [&](Value v) { return dependsOnData.contains(v); });
     if (isData)
       dependsOnData.insert(op.result_begin(), op.result_end());
     auto model = dyn_cast<DifferentiableOpInterface>(&op);

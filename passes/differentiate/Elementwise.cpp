@@ -267,5 +267,5 @@ void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachVjp<SelectOp, differentiateSelect>(context);
   attachVjp<CastOp, differentiateCast>(context);
   attachVjp<FloorOp, differentiateFloor>(context);
-  attachConstant<NotOp, AndOp, OrOp, XorOp, CompareOp>(context);
+  attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp>(context);
 }

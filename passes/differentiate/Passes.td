@@ -67,6 +67,7 @@ def DifferentiateGradientsPass : Pass<"differentiate-gradients", "::mlir::Module
     It is an error if the loss depends on none of the parameters, or through an op that
     cannot be differentiated.
 
+    Then replaces each `nn.stop_gradient` by its operand, unless the op carries a sharding.
     Guarantees that no op is an `nn.gradient`.
 
     Before:

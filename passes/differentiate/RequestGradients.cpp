@@ -93,7 +93,8 @@ FailureOr<Value> Requester::findLoss() {
                                << "'" << func.getName() << "' has no output '" << loss
                                << "' to differentiate: expected a position from 0 to "
                                << int64_t(outputs.size()) - 1 << ", or one of ";
-    llvm::interleaveComma(outputs, error, [&](auto &output) { error << "'" << output.first << "'"; });
+    llvm::interleaveComma(outputs, error,
+                          [&](auto &output) { error << "'" << output.first << "'"; });
     return LogicalResult(error);
   }
   auto type = cast<RankedTensorType>(found->second.getType());
@@ -126,8 +127,9 @@ LogicalResult Requester::select(SmallVectorImpl<StringAttr> &selected) {
         continue;
       bool isName = llvm::is_contained(parameter.names, StringRef(patterns[i]));
       if (!isFloat && isName)
-        return emitError(parameter.loc) << "parameter '" << name.getValue() << "' is of the integer type "
-                                        << parameter.element << ": expected a float to differentiate by";
+        return emitError(parameter.loc)
+               << "parameter '" << name.getValue() << "' is of the integer type "
+               << parameter.element << ": expected a float to differentiate by";
       isUsed[i] |= isFloat && !isFrozen;
       isSelected |= isFloat && !isFrozen;
     }

@@ -145,8 +145,12 @@ def _convert(diagnostics):
     return [Diagnostic(d.message, d.severity, d.file, d.line) for d in diagnostics]
 
 
-def from_torch(module, args=(), kwargs=None) -> Model:
+def from_torch(module, args=(), kwargs=None, training=False) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
+
+    training: imports it as it is, in train mode or not, for `Model.differentiate`. Gradients end
+        where PyTorch's do: at detach(), in torch.no_grad(), at an embedding's padding_idx. Dropout
+        is not covered.
 
     Buffers that the module writes to in place are state: each call of a session sees what the call
     before wrote. Batch norms keep their mode: in train mode they update their running statistics.
@@ -162,7 +166,7 @@ def from_torch(module, args=(), kwargs=None) -> Model:
     if not isinstance(args, (tuple, list)):
         raise InputError(f"args is a {type(args).__name__}: expected a tuple of arguments")
     try:
-        imported = import_module(module, tuple(args), kwargs)
+        imported = import_module(module, tuple(args), kwargs, training=training)
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
     return _model_of(imported, type(module).__name__)

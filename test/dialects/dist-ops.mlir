@@ -22,11 +22,14 @@ func.func @global(%a: tensor<8x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [
                   %d: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(2)2}, {"tp":(1)2, ?}], unreduced = {"dp"}>},
                   %e: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp", "dp"}, {}], unreduced = max {}>},
                   %f: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}], unreduced = max {"tp":(2)2}>},
-                  %g: tensor<72x8xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {}]>}) {
+                  %g: tensor<72x8xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"tp":(1)2}, 3 pad 4{"tp":(2)2}, 12), {}]>},
+                  %h: tensor<2x1x2x4xf32>, %i: tensor<2x1x2xf32>) {
   // CHECK: nn.neg {{.*}} {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>}
   %0 = nn.neg %c {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>} : tensor<8x8xf32>
   // CHECK: nn.neg {{.*}} {dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}]>]}
   %1 = nn.neg %c {dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}]>]} : tensor<8x8xf32>
+  // CHECK: nn.merge_attention {{.*}} {dist.sharding = [#dist.sharding<@mesh, [{"dp"}, {}, {}, {}]>, unit]}
+  %m, %l = nn.merge_attention %h, %i, %h, %i {dist.sharding = [#dist.sharding<@mesh, [{"dp"}, {}, {}, {}]>, unit]} : (tensor<2x1x2x4xf32>, tensor<2x1x2xf32>, tensor<2x1x2x4xf32>, tensor<2x1x2xf32>) -> (tensor<2x1x2x4xf32>, tensor<2x1x2xf32>)
   // CHECK: dist.constrain {{%.+}} <@mesh, [{"dp"}, {"tp"}]> : tensor<8x8xf32>
   %2 = dist.constrain %1 <@mesh, [{"dp"}, {"tp"}]> : tensor<8x8xf32>
   return

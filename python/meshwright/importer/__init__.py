@@ -109,16 +109,20 @@ def _describe(spec) -> str:
     return f"args {args} and kwargs {kwargs}"
 
 
-def import_module(module: torch.nn.Module, args, kwargs=None, variable=()) -> ImportedProgram:
-    """Imports `module` as it computes module(*args, **kwargs) in evaluation mode.
+def import_module(module: torch.nn.Module, args, kwargs=None, variable=(),
+                  training=False) -> ImportedProgram:
+    """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
+    `training` as it is, with the ends of gradients.
 
-    Only batch norms keep their mode. Buffers that the module writes to are state of the program.
+    In evaluation mode only batch norms keep their mode. Buffers that the module writes to are state
+    of the program.
     Shapes and element types are those of the arguments. The module is left as it was; its weights
     may be on the meta device. Buffers that are not trained, such as masks and positions, count as
     constants, except those named in `variable`. Raises ImportFailed, which lists everything that is
     not covered.
     """
-    exported = export(module, args, kwargs, covers, has_handler, frozenset(variable))
+    exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
+                      training)
     graph = Convert(exported).run()
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
@@ -132,7 +136,7 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=()) -> Im
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
         outputs=list(graph.output_names),
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
-        again=lambda names: import_module(module, args, kwargs, {*variable, *names}),
+        again=lambda names: import_module(module, args, kwargs, {*variable, *names}, training),
         graph=graph, _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 

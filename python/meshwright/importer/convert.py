@@ -16,7 +16,7 @@ from .errors import Diagnostic, ImportFailed, Uncovered
 from .export import Exported
 from .forms import Dense, Diagonal
 from .functionalize import written_arguments
-from .graph import DTYPES, TORCH_DTYPES, Builder, Graph, Node, Write, numel
+from .graph import DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node, Write, numel
 from .locations import Locations
 from .specialise import is_symbolic
 
@@ -91,6 +91,12 @@ class Convert:
         if isinstance(x, Node):
             return self.build.cast(x, dtype or x.dtype)
         return self.build.scalar(x, dtype or ("f32" if isinstance(x, float) else "i64"))
+
+    def stopped(self, x):
+        """`x`, of which a loss does not depend on what `x` depends on, if gradients are wanted."""
+        if self.exported.training and isinstance(x, Node) and x.dtype in FLOATS:
+            return self.build.unary("stop_gradient", x)
+        return x
 
     def run(self) -> Graph:
         self._arguments()

@@ -143,7 +143,7 @@ class Emitter:
         return f"nn.{node.op}{' ' if text else ''}{text} {{{attributes}}} : {self._types(node)}"
 
     _SAME_TYPES = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",
-                   "floor", "not", "relu", "silu", "tanh", "sigmoid", "gelu", "cumsum", "softmax",
+                   "floor", "not", "relu", "silu", "tanh", "sigmoid", "gelu", "stop_gradient", "cumsum", "softmax",
                    "constant", "iota"}
 
     def _types(self, node: Node) -> str:

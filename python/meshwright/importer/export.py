@@ -22,13 +22,14 @@ from .writes import remove_writes
 
 
 @contextlib.contextmanager
-def _inference_settings(module: torch.nn.Module):
-    """Evaluation mode, no caches, no fused encoder fast path; everything is put back.
+def _settings(module: torch.nn.Module, training: bool):
+    """No caches, no fused encoder fast path, and evaluation mode unless `training` is set.
+    Everything is put back.
 
     Batch norms keep their mode: one in train mode updates its running statistics.
     """
-    training = [m for m in module.modules() if m.training and
-                not isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    trained = [m for m in module.modules() if m.training and not training and
+               not isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     configs, seen = [], set()
 
     def collect(config):
@@ -50,7 +51,7 @@ def _inference_settings(module: torch.nn.Module):
     detect = encoder._detect_is_causal_mask
     logging_disabled = logging.root.manager.disable
     try:
-        for m in training:
+        for m in trained:
             m.training = False
         for config, _ in configs:
             config.__dict__["use_cache"] = False
@@ -66,7 +67,7 @@ def _inference_settings(module: torch.nn.Module):
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for config, value in configs:
             config.__dict__["use_cache"] = value
-        for m in training:
+        for m in trained:
             m.training = True
 
 
@@ -109,20 +110,24 @@ class Exported:
     outputs: list[tuple[torch.fx.Node, str]] = field(default_factory=list)
     #: Key of a buffer that the module writes to -> (its value after the call, the last write).
     writes: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
+    #: Whether gradients will be asked for: the program states where they end.
+    training: bool = False
 
 
-def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable) -> Exported:
-    """Exports the module.
+def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
+           training=False) -> Exported:
+    """Exports the module, with `training` as it is in train mode.
 
     `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
     it can be imported. `variable` names buffers whose values may change.
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
-    with _inference_settings(module):
+    with _settings(module, training):
         try:
-            with torch.no_grad():
-                program, writes, is_special = _functional(module, args, kwargs, variable)
+            # Regions of torch.no_grad() are only seen where gradients are on.
+            with torch.set_grad_enabled(training):
+                program, writes, is_special = _functional(module, args, kwargs, variable, training)
                 if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
                     # Traces it all again.
                     program.graph_module.recompile()
@@ -134,19 +139,22 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable)
         except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
     result = _signature(module, program, args, kwargs, variable)
+    result.training = training
     values = program.graph.output_node().args[0]
     result.writes = dict(zip(writes, zip(values[len(values) - len(writes):], writes.values())))
     _check_writes(result)
     return result
 
 
-def _functional(module, args, kwargs, variable):
+def _functional(module, args, kwargs, variable, training):
     """The exported program without writes, as far as they are covered; see `functionalize`.
 
     Also the writes to buffers, and whether shapes depended on constants."""
     def run():
         program = torch.export.export(module, args, kwargs, strict=False)
         remove_writes(program.graph)
+        if training:
+            inline_regions(program.graph_module)
         return program
 
     program = run()

@@ -11,9 +11,14 @@ from .forms import Dense, Diagonal, as_affine, written_out
 from .graph import FLOATS, Node, numel
 
 
-@aten("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh")
+@aten("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
 def identity(c, x, *args, **kwargs):
     return x
+
+
+@aten("detach")
+def detach(c, x):
+    return c.stopped(x)
 
 
 @aten("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
@@ -271,7 +276,13 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
     if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
         small = c.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
         return c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
-    return c.build.embedding(ids, table)
+    rows = c.build.embedding(ids, table)
+    if not c.exported.training or padding_idx < 0:
+        return rows
+    # The row of the padding is not trained.
+    is_padding = c.build.compare("eq", ids, c.build.scalar(padding_idx, ids.dtype))
+    is_padding = c.build.reshape(is_padding, ids.shape + (1,))
+    return c.build.select(is_padding, c.stopped(rows), rows)
 
 
 @aten("index_select")

@@ -19,9 +19,26 @@ def inline_regions(module: torch.fx.GraphModule):
         inner = getattr(module, node.args[at].target)
         inline_regions(inner)
         region = node.args[at]
+        if node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]:
+            _detach_results(inner.graph)
         replace(graph, node, inner.graph, node.args[at + 1:])
         if not region.users:
             graph.erase_node(region)
+
+
+def _detach_results(graph):
+    """Ends the dependence of a loss on what the results of a region depend on."""
+    output = graph.output_node()
+
+    def detached(node):
+        if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
+            return node
+        with graph.inserting_before(output):
+            copy = graph.call_function(torch.ops.aten.detach.default, (node,))
+        copy.meta.update(node.meta)
+        return copy
+
+    output.args = (torch.fx.node.map_arg(output.args[0], detached),)
 
 
 def replace(graph, node, inner, operands):

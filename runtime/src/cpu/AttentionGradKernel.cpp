@@ -215,7 +215,9 @@ public:
 
 private:
   using L = Lanes<T>;
-  enum Input { Cotangent, Query, Key, Value, Out, Lse, Padding, Bias, QueryPlaces, KeyPlaces, Lengths };
+  enum Input {
+    Cotangent, Query, Key, Value, Out, Lse, Padding, Bias, QueryPlaces, KeyPlaces, Lengths
+  };
 
   Reader<T> read(Input input) const { return {work.inputs[input], what.dtype}; }
   T *getResult(int64_t output) const { return static_cast<T *>(work.outputs[output]); }
@@ -341,7 +343,8 @@ template <typename T> void Head<T>::packKeys() {
     for (int64_t d = 0; d < what.features; ++d)
       keysTransposed[d * kBlock + j] = j < numKeys ? keys[j * work.features + d] : T(0);
     for (int64_t d = 0; d < what.value_features; ++d)
-      valuesTransposed[d * kBlock + j] = j < numKeys ? valueGrads[j * work.valueFeatures + d] : T(0);
+      valuesTransposed[d * kBlock + j] =
+          j < numKeys ? valueGrads[j * work.valueFeatures + d] : T(0);
   }
   for (int64_t i = 0; i < kBlock * work.features; ++i)
     keyGrads[i] = 0;
@@ -405,7 +408,8 @@ template <typename T> void Head<T>::addBlock(const Places &ofKeys) {
   if ((what.right >= 0 && ofKeys.lowest - own.highest > what.right) ||
       (what.left >= 0 && own.lowest - ofKeys.highest > what.left))
     return;
-  bool isMasked = ofKeys.hasHidden || (what.right >= 0 && ofKeys.highest - own.lowest > what.right) ||
+  bool isMasked = ofKeys.hasHidden ||
+                  (what.right >= 0 && ofKeys.highest - own.lowest > what.right) ||
                   (what.left >= 0 && own.highest - ofKeys.lowest > what.left);
   Reader<T> query = read(Query), cotangent = read(Cotangent);
   for (int64_t i = 0; i < numQueries; ++i) {
@@ -416,13 +420,13 @@ template <typename T> void Head<T>::addBlock(const Places &ofKeys) {
   }
   auto rowsOf = [](const T *data, int64_t stride) { return Factor<T>{data, stride, 1}; };
   auto columnsOf = [](const T *data) { return Factor<T>{data, 1, kBlock}; };
-  multiply<T>(probabilities, kBlock, rowsOf(queries, work.features), keysTransposed, kBlock, numQueries,
-              paddedKeys, what.features, /*adds=*/false);
+  multiply<T>(probabilities, kBlock, rowsOf(queries, work.features), keysTransposed, kBlock,
+              numQueries, paddedKeys, what.features, /*adds=*/false);
   multiply<T>(scoreGrads, kBlock, rowsOf(cotangents, work.valueFeatures), valuesTransposed, kBlock,
               numQueries, paddedKeys, what.value_features, /*adds=*/false);
   differentiateScores(isMasked);
-  multiply<T>(valueGrads, work.valueFeatures, columnsOf(probabilities), cotangents, work.valueFeatures,
-              numKeys, work.valueFeatures, numQueries, /*adds=*/true);
+  multiply<T>(valueGrads, work.valueFeatures, columnsOf(probabilities), cotangents,
+              work.valueFeatures, numKeys, work.valueFeatures, numQueries, /*adds=*/true);
   multiply<T>(keyGrads, work.features, columnsOf(scoreGrads), queries, work.features, numKeys,
               work.features, numQueries, /*adds=*/true);
   multiply<T>(queryGrads, work.features, rowsOf(scoreGrads, kBlock), keys, work.features, numQueries,

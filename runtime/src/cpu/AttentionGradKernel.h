@@ -29,18 +29,18 @@ struct AttentionGrad {
   int64_t features, valueFeatures;
 };
 
-/// Numbers in the workspace of a thread: of a block of queries the queries, the cotangents of their
-/// results and their gradients; of a block of keys the keys, also transposed, the values transposed,
-/// and the gradients of both; the probabilities of pairs and their cotangents; and two numbers for
-/// each query of a head.
+/// Numbers in the workspace of a thread: of a block of queries the queries, the cotangents of
+/// their results and their gradients; of a block of keys the keys, also transposed, the values
+/// transposed, and the gradients of both; the probabilities of pairs and their cotangents; and two
+/// numbers for each query of a head.
 static inline int64_t getAttentionGradNumbers(const AttentionGrad &work) {
   constexpr int64_t size = kAttentionGradBlock;
   return size * (5 * work.features + 3 * work.valueFeatures + 2 * size) + 2 * work.what.queries;
 }
 
 /// Computes the query heads begin .. end of all rows of the batch. `numbers` are numbers of the
-/// arithmetic's type, f32 or f64 for f64: `getAttentionGradNumbers` of them. `places` has an integer
-/// for each key and each query.
+/// arithmetic's type, f32 or f64 for f64: `getAttentionGradNumbers` of them. `places` has an
+/// integer for each key and each query.
 using AttentionGradKernel = void (*)(const AttentionGrad &work, int64_t begin, int64_t end,
                                      void *numbers, int64_t *places);
 

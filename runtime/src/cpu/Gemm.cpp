@@ -235,7 +235,8 @@ bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *
   State &known = getState();
   DType type = DType(what.dtype);
   if (needsF32(what.dtype)) {
-    float *wideA = known.getWide(0, what.rows * what.m), *wideB = known.getWide(1, what.rows * what.n);
+    float *wideA = known.getWide(0, what.rows * what.m);
+    float *wideB = known.getWide(1, what.rows * what.n);
     widen(type, a, wideA, what.rows * what.m);
     widen(type, b, wideB, what.rows * what.n);
     a = wideA;

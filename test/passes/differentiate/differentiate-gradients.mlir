@@ -124,7 +124,7 @@ func.func @losses(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.
 // Gradients of keys are sums over the query heads of a group.
 
 // CHECK-LABEL: func.func @attention
-// CHECK: %[[O:.*]], %[[L:.*]] = nn.attention %arg0, %arg1, %arg1 scale 5.000000e-01 {causal, dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, #dist.sharding<@mesh, [{}, {"tp"}, {}]>], nn.id = 7 : i64}
+// CHECK: %[[O:.*]], %[[L:.*]] = nn.attention %arg0, %arg1, %arg1 scale 5.000000e-01 {causal, dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, unit], nn.id = 7 : i64}
 // CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %[[D:.*]], %arg0, %arg1, %arg1, %[[O]], %[[L]] scale 5.000000e-01 {causal} : (tensor<1x4x7x8xbf16>, {{.*}}, tensor<1x4x7xf32>) -> (tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>)
 // CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
 // CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
@@ -137,4 +137,32 @@ func.func @attention(%q: tensor<1x4x7x8xbf16> {nn.parameter = "q"}, %k: tensor<1
   %g = nn.gradient %2 of "q" : (tensor<f32>) -> tensor<1x4x7x8xf32>
   %h = nn.gradient %2 of "k" : (tensor<f32>) -> tensor<1x2x7x8xf32>
   return %g, %h : tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>
+}
+
+// -----
+
+// The loss does not depend on %w through the first factor. The op is erased behind the backward pass,
+// also in a function without gradients.
+
+// CHECK-LABEL: func.func @stop
+// CHECK: %[[E:.*]] = nn.exp %arg0
+// CHECK-NEXT: nn.mul %[[E]], %arg0
+// CHECK-NOT: nn.exp
+// CHECK-NOT: nn.stop_gradient
+// CHECK: %[[G:.*]] = nn.mul %{{.*}}, %[[E]]
+// CHECK-NEXT: return %[[G]]
+func.func @stop(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.output = "y"}) {
+  %0 = nn.exp %w : tensor<4xf32>
+  %1 = nn.stop_gradient %0 : tensor<4xf32>
+  %2 = nn.mul %1, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = nn.reduce sum %2 dims [0] : (tensor<4xf32>) -> tensor<f32>
+  %g = nn.gradient %3 of "w" : (tensor<f32>) -> tensor<4xf32>
+  return %g : tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @no_gradient
+// CHECK-NEXT: return %arg0
+func.func @no_gradient(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.output = "y"}) {
+  %0 = nn.stop_gradient %w : tensor<4xf32>
+  return %0 : tensor<4xf32>
 }

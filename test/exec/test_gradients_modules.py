@@ -1,0 +1,182 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Gradients of PyTorch modules on several meshes, against autograd in f64, and their bytes."""
+
+import copy
+
+import meshwright as mw
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+MESHES = {
+    "dp=2": dict(mesh={"dp": 2}),
+    "tp=2 sp": dict(mesh={"tp": 2}, sequence_parallel="on"),
+    "tp=3": dict(mesh={"tp": 3}, sequence_parallel="off"),
+    "dp=2,tp=2": dict(mesh={"dp": 2, "tp": 2}),
+    "ulysses=2": dict(mesh={"ulysses": 2, "ring": 1},
+                      context_parallel={"ulysses": "ulysses", "ring": "ring"}),
+    "ring=2": dict(mesh={"ulysses": 1, "ring": 2},
+                   context_parallel={"ulysses": "ulysses", "ring": "ring", "order": "zigzag"}),
+}
+
+
+class Block(nn.Module):
+    """A decoder layer with grouped queries and rotary positions."""
+
+    def __init__(self, width=24, heads=6, groups=2):
+        super().__init__()
+        self.heads, self.groups, self.size = heads, groups, width // heads
+        self.norm, self.norm2 = nn.RMSNorm(width), nn.LayerNorm(width)
+        self.q, self.o = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, groups * self.size) for _ in range(2))
+        self.gate, self.up, self.down = nn.Linear(width, 40), nn.Linear(width, 40), nn.Linear(40, width)
+
+    def rotate(self, x):
+        angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] / torch.tensor([1.0, 10.0], dtype=x.dtype)
+        angle = torch.cat([angle, angle], -1)
+        a, b = x.chunk(2, -1)
+        return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (p(h).unflatten(-1, (n, self.size)).transpose(1, 2) for p, n in
+                   ((self.q, self.heads), (self.k, self.groups), (self.v, self.groups)))
+        a = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
+        x = x + self.o(a.transpose(1, 2).flatten(2))
+        h = self.norm2(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Decoder(nn.Module):
+    """A decoder whose table is its head, too, and a loss over labels of which some do not count."""
+
+    def __init__(self, vocabulary=37, width=24):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(2))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+class Ends(nn.Module):
+    """Gradients end at a detached value, in a region without gradients and at a row of padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 12, padding_idx=3)
+        self.a, self.b, self.c = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 12)
+        self.c.weight.requires_grad_(False)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        with torch.no_grad():
+            gate = self.b(x).sigmoid()
+        h = self.a(x)
+        return (self.c(h * h.detach() * gate) + x).square().mean()
+
+
+def wanted(module, inputs, dtype=torch.float64):
+    module = copy.deepcopy(module).to(dtype)
+    loss = module(**inputs)
+    loss.backward()
+    return {f"grad.{n}": p.grad for n, p in module.named_parameters() if p.requires_grad}, loss
+
+
+def check(module, inputs, model=None, **options):
+    """Gradients are as exact as PyTorch's in f32, relative to the largest of all."""
+    model = model or mw.from_torch(module, (), inputs, training=True).differentiate()
+    want, loss = wanted(module, inputs)
+    own, _ = wanted(module, inputs, torch.float32)
+    got = dict(zip(model.outputs, model.parallelize(**options).run(**inputs), strict=True))
+    assert list(got)[1:] == list(want)
+    top = max(float(g.abs().max()) for g in want.values() if g is not None)
+    for name, gradient in want.items():
+        if gradient is None:
+            assert not got[name].any(), name
+            continue
+        error = float((got[name].double() - gradient).abs().max()) / top
+        torch_error = float((own[name].double() - gradient).abs().max()) / top
+        assert error <= max(1e-6, 1.25 * torch_error), (name, error, torch_error)
+    assert abs(float(got[model.outputs[0]]) - float(loss.detach())) <= 1e-5 * abs(float(loss.detach()))
+
+
+def decoder(batch=3, tokens=13):
+    torch.manual_seed(3)
+    ids = torch.randint(0, 37, (batch, tokens))
+    labels = ids.roll(-1, 1)
+    labels[0, 2:5] = -100
+    return Decoder().train(), dict(ids=ids, labels=labels)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_decoder(mesh):
+    check(*decoder(), **MESHES[mesh])
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2 sp", "tp=3"])
+def test_where_gradients_end(mesh):
+    torch.manual_seed(3)
+    module = Ends().train()
+    check(module, dict(ids=torch.randint(0, 11, (4, 7))), **MESHES[mesh])
+
+
+def test_evaluation_mode_has_no_ends():
+    """Without `training` a program does not state where gradients end."""
+    module = Ends()
+    assert "stop_gradient" not in mw.from_torch(module, (), dict(ids=torch.zeros(2, 3).long())).ir()
+
+
+def test_parameters_by_pattern():
+    module, inputs = decoder()
+    model = mw.from_torch(module, (), inputs, training=True)
+    grads = model.differentiate(loss=model.outputs[0], parameters=["layers.1.*.bias", "head.*"])
+    names = [n for n, _ in module.named_parameters() if n.startswith("layers.1.") and n.endswith("bias")
+             and n.count(".") == 3]
+    assert grads.outputs[1:] == ["grad.table.weight", *(f"grad.{n}" for n in names)]
+    with pytest.raises(mw.Error, match=r"pattern 'layers\.9\.\*' matches no parameter"):
+        model.differentiate(parameters=["layers.9.*"])
+    with pytest.raises(mw.Error, match="no output '4' to differentiate"):
+        model.differentiate(loss=4)
+
+
+def test_dropout_is_refused():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
+    with pytest.raises(mw.Error, match="dropout in training mode is not covered"):
+        mw.from_torch(module, (torch.zeros(2, 4),), training=True)
+    # In evaluation mode nothing is dropped.
+    mw.from_torch(module, (torch.zeros(2, 4),))
+
+
+def sent(model, **options):
+    total = {}
+    for c in model.parallelize(**options).report(format="json")["collectives"]:
+        axes = ",".join(c["axes"])
+        total[axes] = total.get(axes, 0) + c["bytes_per_rank"]
+    return total
+
+
+def test_bytes():
+    """A gradient is summed once over the ranks of the batch. The backward pass sends as much over the
+    ranks of tensor parallelism as the forward pass, with sequence parallelism, too."""
+    module, inputs = decoder(batch=8, tokens=16)
+    model = mw.from_torch(module, (), inputs, training=True)
+    grads = model.differentiate()
+    weights = sum(p.numel() for p in module.parameters()) * 4
+    one = sent(grads, mesh={"dp": 2})["dp"]
+    # An all-reduce over two ranks sends its operand once. The loss is a sum and a count.
+    assert weights <= one <= weights + 64, (one, weights)
+    state = 8 * 16 * 24 * 4
+    for sequence_parallel in ("off", "on"):
+        options = dict(mesh={"tp": 2}, sequence_parallel=sequence_parallel)
+        forward, both = sent(model, **options)["tp"], sent(grads, **options)["tp"]
+        # The embedding and the head move a state each. Gradients of replicated norms are small.
+        assert both <= 2 * forward + 2 * state, (sequence_parallel, forward, both)
