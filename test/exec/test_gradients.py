@@ -142,7 +142,6 @@ CASES = {
         "tanh": torch.tanh, "sigmoid": torch.sigmoid, "gelu": F.gelu}.items()},
     **{name: Case(f"nn.{name} {{}}", getattr(torch, name), POSITIVE, same=True)
        for name in ("log", "sqrt", "rsqrt", "reciprocal")},
-    "stop_gradient": Case("nn.stop_gradient {}", lambda x: 0 * x + x.detach(), X, same=True),
     "gelu tanh": Case("nn.gelu {} {{approximate_tanh}}", lambda x: F.gelu(x, approximate="tanh"), X, same=True),
     **{name: Case(f"nn.{name} {{}}, {{}}", function, X, Y) for name, function in {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
