@@ -299,9 +299,16 @@ Padding CompareOp::getResultPadding(const Operands &in) {
 }
 
 Padding SelectOp::getResultPadding(const Operands &in) {
-  if (in[0].lower == 1)
-    return in[1];
-  return in[0].upper == 0 ? in[2] : meet(in[1], in[2]);
+  auto choose = [&](const Padding &a, const Padding &b) {
+    return in[0].lower == 1 ? a : in[0].upper == 0 ? b : meet(a, b);
+  };
+  // Where one event makes both branches infinite or NaN, each true element is, too.
+  const Padding &a = in.getConditional(1), &b = in.getConditional(2);
+  if (!a.cause || !isSameEvent(a.cause, b.cause))
+    return choose(in[1], in[2]);
+  Padding state = choose(a, b);
+  state.cause = joinCauses(a.cause, b.cause);
+  return state;
 }
 
 Padding CastOp::getResultPadding(const Operands &in) {

@@ -57,6 +57,7 @@ FEATURES = {
     "infinite buffer": lambda s, x: (s.p * s.hidden[1]).exp() + s.b(x),
     "over its size": lambda s, x: s.b(x) * s.a(x) / s.a(x).abs().clamp_min(1e-3),
     "rectified": lambda s, x: F.relu(s.a(x)) * s.b(x),
+    "leaky": lambda s, x: F.leaky_relu(s.a(x)) * s.p,
 }
 
 
@@ -64,6 +65,18 @@ FEATURES = {
 @pytest.mark.parametrize("tp", [3, 4, 8])
 def test_features(name, tp):
     check(lambda: Features(FEATURES[name]), (randn(3, 7, 16),), mesh={"tp": tp})
+
+
+def test_selection_of_infinite_branches():
+    """Both branches are infinite where a hidden state is, so padding needs no mask."""
+    torch.manual_seed(1)
+    net, x = Features(FEATURES["leaky"]).eval(), randn(3, 16)
+    x[0, 5] = -INF
+    plan, want = mw.from_torch(net, (x,)).parallelize(mesh={"tp": 4}), net(x)
+    assert "dist.positions" not in plan.ir()
+    got = plan.run(x)[0]
+    assert not got[0].isfinite().any() and not want[0].isfinite().any()
+    assert_close(got[1:], want[1:], 1e-5)
 
 
 def count_launches(plan):

@@ -195,6 +195,37 @@ def test_rows_by_index():
            lambda x, y, i: x.scatter_add(2, i[None, :, None].expand(2, 2, 3) // 2, y)], x, y, i)
 
 
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 3}], ids=str)
+def test_bags_of_embeddings(mesh):
+    table, i = randn(10, 8), torch.tensor([[1, 3, 3, 9], [3, 3, 3, 3], [0, 5, 2, 3]])
+    bag = lambda **kw: lambda table, i, w: F.embedding_bag(i, table, **kw)
+    check([bag(mode="sum"), bag(mode="mean"), bag(mode="max"), bag(mode="sum", padding_idx=3),
+           bag(mode="mean", padding_idx=-7), bag(mode="max", padding_idx=3),
+           lambda table, i, w: F.embedding_bag(i, table, mode="sum", per_sample_weights=w),
+           lambda table, i, w: F.embedding_bag(i.flatten(), table, torch.tensor([0, 6])),
+           lambda table, i, w: F.embedding_bag(i.flatten(), table, torch.tensor([0, 6, 12]),
+                                               include_last_offset=True)],
+          table, i, randn(3, 4), mesh=mesh)
+
+
+class Bags(nn.Module):
+    def __init__(self, offsets=None):
+        super().__init__()
+        self.bags, self.offsets = nn.EmbeddingBag(10, 8), offsets
+
+    def forward(self, i, offsets):
+        return self.bags(i, offsets if self.offsets is None else torch.tensor(self.offsets))
+
+
+@pytest.mark.parametrize("offsets, said", [
+    (None, "offsets that are known at run time only are not covered; expected indices of shape"),
+    ([0, 4], r"the offsets \[0, 4\] are not covered; expected bags of one length"),
+])
+def test_bags_of_several_lengths(offsets, said):
+    with pytest.raises(mw.Error, match=said):
+        mw.from_torch(Bags(offsets), (torch.arange(9), torch.tensor([0, 4])))
+
+
 class Constants(nn.Module):
     """A mask and a number are constants; shapes depend on them."""
     def __init__(self):

@@ -8,6 +8,7 @@ import torch
 
 from .convert import Convert, aten
 from .errors import Uncovered
+from .forms import written_out
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import binary, binary_scalar, wide
 from .ops_reduce import norm_of, root_of_squares, variance
@@ -352,3 +353,55 @@ def distances(c, a, b, order, mode=None):
 def weight_norm(c, v, g, dim=0):
     norm = root_of_squares(c, v, [d for d in range(v.rank) if d != dim % v.rank], True)
     return c.build.binary("mul", wide(c, v), c.build.binary("div", wide(c, g), norm))
+
+
+# Bags of embeddings.
+
+@aten("embedding_bag")
+def embedding_bag(c, table, ids, offsets, scale=False, mode=0, sparse=False, weights=None,
+                  include_last=False, padding=None):
+    padding = -1 if padding is None else padding % table.shape[0]
+    return bags_of_rows(c, table, ids, offsets, scale, mode, sparse, weights, include_last, padding)
+
+
+@aten("_embedding_bag")
+def bags_of_rows(c, table, ids, offsets, scale=False, mode=0, sparse=False, weights=None,
+                 include_last=False, padding=-1):
+    """Sums, means or maxima of rows of a table, of bags of one length. The id `padding` is in no
+    bag, and an empty bag gives zeros."""
+    build, kind = c.build, ("sum", "mean", "max")[mode]
+    bags, length = _bags(ids, offsets, include_last)
+    ids = build.reshape(ids, (bags, length))
+    rows = build.embedding(ids, table)
+    if weights is not None:
+        rows = build.binary("mul", rows, build.reshape(weights, (bags, length, 1)))
+    if padding < 0:
+        return [build.reduce(kind, rows, [1], False), None, None, None]
+    zero, none = (build.scalar(x, rows.dtype) for x in (0.0, -math.inf))
+    true = build.compare("ne", build.reshape(ids, (bags, length, 1)),
+                         build.scalar(padding, ids.dtype))
+    rows = build.select(true, rows, none if kind == "max" else zero)
+    if kind == "sum":
+        return [build.reduce("sum", rows, [1], False), None, None, None]
+    count = build.reduce("sum", build.cast(true, "f32"), [1], False)
+    one = build.scalar(1.0, "f32")
+    if kind == "max":
+        best = build.reduce("max", rows, [1], False)
+        return [build.select(build.compare("lt", count, one), zero, best), None, None, None]
+    total = build.reduce("sum", wide(c, rows), [1], False)
+    count = build.cast(build.binary("maximum", count, one), total.dtype)
+    return [build.cast(build.binary("div", total, count), rows.dtype), None, None, None]
+
+
+def _bags(ids: Node, offsets: Node, include_last: bool) -> tuple[int, int]:
+    """The number of bags, and their length."""
+    starts = written_out(offsets.form, offsets.shape) if offsets.form is not None else None
+    if starts is None or starts.device.type == "meta":
+        raise Uncovered("embedding bags with offsets that are known at run time only are not "
+                        "covered; expected indices of shape [bags, length]")
+    ends = starts.tolist() if include_last else [*starts.tolist(), ids.shape[0]]
+    length = ends[1] - ends[0] if len(ends) > 1 else 0
+    if not length or ends != list(range(0, ids.shape[0] + 1, length)):
+        raise Uncovered(f"embedding bags with the offsets {starts.tolist()} are not covered; "
+                        "expected bags of one length")
+    return len(ends) - 1, length

@@ -45,6 +45,46 @@ func.func @gated(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.shar
 
 // -----
 
+// One infinite hidden state makes both branches of a selection infinite or NaN.
+// CHECK-LABEL: func.func @leaky
+// CHECK-NOT: dist.positions
+// CHECK: return
+dist.mesh @mesh = <["tp"=4]>
+func.func @leaky(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %zero = nn.constant dense<0.0> : tensor<f32>
+  %slope = nn.constant dense<0.01> : tensor<f32>
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %c = nn.compare gt %u, %zero : (tensor<2x10xf32>, tensor<f32>) -> tensor<2x10xi1>
+  %l = nn.mul %u, %slope : (tensor<2x10xf32>, tensor<f32>) -> tensor<2x10xf32>
+  %s = nn.select %c, %u, %l : (tensor<2x10xi1>, tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %y = nn.linear %s, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
+// A selection of an infinite value or of a finite one may leave all true features finite.
+// CHECK-LABEL: func.func @choice
+// CHECK: dist.positions <10 pad 12{"tp"}>
+dist.mesh @mesh = <["tp"=4]>
+func.func @choice(%x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %v: tensor<2x8xf32> {nn.input = "v", dist.sharding = #dist.sharding<@mesh, [{}, {}]>},
+                 %a: tensor<10x8xf32> {nn.parameter = "a", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},
+                 %o: tensor<8x10xf32> {nn.parameter = "o", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>})
+    -> (tensor<2x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %w = nn.linear %v, %a : (tensor<2x8xf32>, tensor<10x8xf32>) -> tensor<2x10xf32>
+  %c = nn.compare gt %u, %w : (tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xi1>
+  %s = nn.select %c, %u, %w : (tensor<2x10xi1>, tensor<2x10xf32>, tensor<2x10xf32>) -> tensor<2x10xf32>
+  %y = nn.linear %s, %o : (tensor<2x10xf32>, tensor<8x10xf32>) -> tensor<2x8xf32>
+  return %y : tensor<2x8xf32>
+}
+
+// -----
+
 // A feature over its size, which a maximum keeps away from zero, is zero in padding as well.
 // CHECK-LABEL: func.func @over_size
 // CHECK-NOT: dist.positions
