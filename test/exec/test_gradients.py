@@ -230,6 +230,8 @@ ATTENTION = {
         *heads(1, 2, 1, 70, 90), torch.arange(70) * 37 % 90, torch.arange(90) * 53 % 90 - 4),
     "attention cap": Case("nn.attention {}, {}, {} scale 0.3 {{soft_cap = 1.5 : f64}}", lambda *x: attend(*x, cap=1.5),
                           *heads(2, 2, 1, 7, 20)),
+    "attention cap bias": Case("nn.attention {}, {}, {} bias {} scale 0.3 {{soft_cap = 1.5 : f64}}", lambda q, k, v, b:
+                               attend(q, k, v, bias=b, cap=1.5), *heads(2, 2, 1, 7, 20), randn(2, 7, 20, seed=3)),
     **{f"attention bias {shape}": Case("nn.attention {}, {}, {} bias {} scale 0.3", lambda q, k, v, b: attend(
         q, k, v, bias=b), *heads(2, 4, 2, 7, 70), randn(*shape, seed=3))
        for shape in ((2, 4, 7, 70), (1, 4, 7, 70), (2, 1, 1, 70), (70,))},

@@ -232,9 +232,9 @@ private:
   bool isSeen(int64_t query, int64_t key) const;
   void packKeys();
   void addBlock(const Places &keys);
-  void differentiateScores(bool isMasked);
-  /// The scores of row `i`: caps them, adds the bias, and leaves probabilities.
-  void emitProbabilities(int64_t i, bool isMasked);
+  /// Turns products of a query and keys into probabilities, and cotangents of probabilities into
+  /// those of the products.
+  void differentiateRow(int64_t i, bool isMasked);
   T getBias(int64_t i, int64_t j) const;
   void storeKeys();
 
@@ -358,21 +358,17 @@ template <typename T> T Head<T>::getBias(int64_t i, int64_t j) const {
                     (firstQuery + i) * strides[2] + (firstKey + j) * strides[3]];
 }
 
-template <typename T> void Head<T>::emitProbabilities(int64_t i, bool isMasked) {
-  T *scores = probabilities + i * kBlock, *slopes = scoreGrads + i * kBlock;
-  T known = lse[firstQuery + i], own = delta[firstQuery + i];
-  for (int64_t j = 0; j < paddedKeys; j += L::count) {
-    typename L::Vector score = L::load(scores + j) * scale;
-    typename L::Vector slope = (L::load(slopes + j) - own);
-    if (softCap > 0)
-      for (int64_t lane = 0; lane < L::count; ++lane) {
-        T capped = T(__builtin_tanh(score[lane] / softCap));
-        score[lane] = softCap * capped;
-        slope[lane] *= 1 - capped * capped;
-      }
-    L::store(scores + j, score);
-    L::store(slopes + j, slope);
-  }
+template <typename T> void Head<T>::differentiateRow(int64_t i, bool isMasked) {
+  T *scores = probabilities + i * kBlock, *grads = scoreGrads + i * kBlock;
+  T known = lse[firstQuery + i], own = delta[firstQuery + i], capSlopes[kBlock];
+  for (int64_t j = 0; j < paddedKeys; j += L::count)
+    L::store(scores + j, L::load(scores + j) * scale);
+  if (softCap > 0)
+    for (int64_t j = 0; j < numKeys; ++j) {
+      T capped = T(__builtin_tanh(scores[j] / softCap));
+      scores[j] = softCap * capped;
+      capSlopes[j] = 1 - capped * capped;
+    }
   if (what.has_bias)
     for (int64_t j = 0; j < numKeys; ++j)
       scores[j] += getBias(i, j);
@@ -386,20 +382,16 @@ template <typename T> void Head<T>::emitProbabilities(int64_t i, bool isMasked) 
     for (int64_t j = 0; j < numKeys; ++j)
       scores[j] = isSeen(place, keyPlaces[firstKey + j]) ? scores[j] : T(0);
   for (int64_t j = 0; j < paddedKeys; j += L::count)
-    L::store(slopes + j, L::load(slopes + j) * L::load(scores + j));
-}
-
-template <typename T> void Head<T>::differentiateScores(bool isMasked) {
-  T *biasGrad = what.has_bias_grad ? getResult(3) : nullptr;
-  for (int64_t i = 0; i < numQueries; ++i) {
-    emitProbabilities(i, isMasked);
-    T *slopes = scoreGrads + i * kBlock;
-    if (biasGrad)
-      __builtin_memcpy(biasGrad + (head * what.queries + firstQuery + i) * what.keys + firstKey,
-                       slopes, numKeys * sizeof(T));
-    for (int64_t j = 0; j < paddedKeys; j += L::count)
-      L::store(slopes + j, L::load(slopes + j) * scale);
-  }
+    L::store(grads + j, (L::load(grads + j) - own) * L::load(scores + j));
+  // The bias is added behind the cap.
+  if (what.has_bias_grad)
+    __builtin_memcpy(getResult(3) + (head * what.queries + firstQuery + i) * what.keys + firstKey,
+                     grads, numKeys * sizeof(T));
+  if (softCap > 0)
+    for (int64_t j = 0; j < numKeys; ++j)
+      grads[j] *= capSlopes[j];
+  for (int64_t j = 0; j < paddedKeys; j += L::count)
+    L::store(grads + j, L::load(grads + j) * scale);
 }
 
 /// Adds the pairs of the present blocks of queries and keys, if some are seen.
@@ -424,7 +416,8 @@ template <typename T> void Head<T>::addBlock(const Places &ofKeys) {
               numQueries, paddedKeys, what.features, /*adds=*/false);
   multiply<T>(scoreGrads, kBlock, rowsOf(cotangents, work.valueFeatures), valuesTransposed, kBlock,
               numQueries, paddedKeys, what.value_features, /*adds=*/false);
-  differentiateScores(isMasked);
+  for (int64_t i = 0; i < numQueries; ++i)
+    differentiateRow(i, isMasked);
   multiply<T>(valueGrads, work.valueFeatures, columnsOf(probabilities), cotangents,
               work.valueFeatures, numKeys, work.valueFeatures, numQueries, /*adds=*/true);
   multiply<T>(keyGrads, work.features, columnsOf(scoreGrads), queries, work.features, numKeys,
