@@ -96,3 +96,36 @@ func.func @other_coordinate(
   %g = nn.scatter_add %dy, %ids offset %p dim 0 {nn.table_rows = 7 : i64} : (tensor<8x6xf32>, tensor<8xi64>, tensor<i64>) -> tensor<4x6xf32>
   return %g : tensor<4x6xf32>
 }
+
+// -----
+
+// A gradient that is summed twice.
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @reduced_twice(
+    %dy: tensor<4x6xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x6xf32>},
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<6x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<6x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %g = nn.weight_grad %dy, %x : (tensor<4x6xf32>, tensor<4x8xf32>) -> tensor<6x8xf32>
+  // expected-note@below {{operand 0 is from here, and has layout [{}, {}]}}
+  %r = dist.all_reduce sum %g axes ["dp"] : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  // expected-error@below {{reduces operand 0 over {"dp"}, over which it is replicated: the result would be 2 times too large}}
+  %s = dist.all_reduce sum %r axes ["dp"] : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  return %s : tensor<6x8xf32>
+}
+
+// -----
+
+// A gradient that is summed over the wrong axes.
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @wrong_axes(
+    %dy: tensor<4x6xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x6xf32>},
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<6x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<6x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is unreduced over {"dp"} from here on}}
+  %g = nn.weight_grad %dy, %x : (tensor<4x6xf32>, tensor<4x8xf32>) -> tensor<6x8xf32>
+  // expected-error@below {{reduces operand 0 over {"tp"}, over which it is replicated}}
+  %r = dist.all_reduce sum %g axes ["tp"] : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  return %r : tensor<6x8xf32>
+}
