@@ -9,9 +9,9 @@
 // op that can run on shards is repeated on them, and its result is gathered for the users
 // that need it whole. Ops without users are erased at the end.
 //
-// A slice of a gathered value pads with zeros. The shard may have anything there, which few
-// readers see. So the slice is replaced by the shard first, and the program proved. If the proof
-// fails, the pass starts anew and keeps the slices that pad.
+// A slice of a gathered value pads with zeros, and so does a pad. The shard may have anything
+// there, which few readers see. So the shard takes their place first, and the program is proved. If
+// the proof fails, the pass starts anew and keeps the ops that pad.
 //
 //===----------------------------------------------------------------------===//
 
@@ -38,13 +38,13 @@ class Sinker {
 public:
   Sinker(func::FuncOp func, const TokenSharding &sharding,
          const llvm::MapVector<Value, TokenDim> &seeds, bool keepsPadding)
-      : block(func.front()), sharding(sharding), seeds(seeds),
+      : func(func), block(func.front()), sharding(sharding), seeds(seeds),
         plan(block, sharding, seeds, GatherPlan::Joins::None), keepsPadding(keepsPadding) {}
 
   /// Returns true if the program changed.
   bool run();
-  /// Returns true if a shard took the place of a slice that pads.
-  bool replacedPadding() const { return hasReplacedPadding; }
+  /// The program before a shard took the place of an op that pads. None if no shard did.
+  OwningOpRef<func::FuncOp> takeProgramBefore() { return std::move(before); }
   const DecisionLog &getLog() const { return log; }
 
 private:
@@ -53,13 +53,14 @@ private:
   Value getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token);
   void report();
 
+  func::FuncOp func;
   Block &block;
   const TokenSharding &sharding;
   const llvm::MapVector<Value, TokenDim> &seeds;
   GatherPlan plan;
-  /// Whether slices that pad stay.
+  /// Whether ops that pad stay.
   bool keepsPadding;
-  bool hasReplacedPadding = false;
+  OwningOpRef<func::FuncOp> before;
   mutable DecisionLog log;
 
   /// The shards of whole values.
@@ -133,13 +134,17 @@ void Sinker::visit(Operation *op) {
     return;
   // Copies, as insertions below move the entries of the maps.
   Value seed = origin.lookup(source), shard = shards.lookup(source);
-  if (how->kind == TokenOp::TakeShard) {
-    bool pads = llvm::any_of(how->operands, [](const std::optional<TokenDim> &token) {
+  bool pads = isa<PadOp>(op);
+  if (how->kind == TokenOp::TakeShard)
+    pads = llvm::any_of(how->operands, [](const std::optional<TokenDim> &token) {
       return token && token->size != token->padded;
     });
-    if (pads && keepsPadding)
-      return;
-    hasReplacedPadding |= pads;
+  if (pads && keepsPadding)
+    return;
+  // The ops that run on shards so far have no users yet.
+  if (pads && !before)
+    before = func.clone();
+  if (how->kind == TokenOp::TakeShard) {
     op->getResult(0).replaceAllUsesWith(shard);
     ++passed[seed];
     return;
@@ -219,22 +224,6 @@ bool Sinker::run() {
   return true;
 }
 
-/// Whether a slice of a computed value appends padding. A shard can take the place of such a
-/// slice (see TokenOp::TakeShard).
-bool takesPaddedParts(func::FuncOp func, MeshAttr mesh) {
-  return llvm::any_of(func.front().getOps<dist::SliceOp>(), [&](dist::SliceOp slice) {
-    int64_t chunks = getNumShards(getCollectiveAxes(slice, mesh));
-    return llvm::any_of(llvm::enumerate(slice.getDims()), [&](auto dim) {
-      auto sizeOf = [&](Value value) {
-        return cast<RankedTensorType>(value.getType()).getDimSize(dim.value());
-      };
-      Value whole = slice->getOperand(dim.index());
-      return whole.getDefiningOp() &&
-             sizeOf(slice->getResult(dim.index())) * chunks != sizeOf(whole);
-    });
-  });
-}
-
 struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGatherPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
@@ -246,14 +235,10 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
         getAnalysis<SharedPlacementAnalysis>().placement;
     if (failed(placement) || failed(verifyDevice(placement->getMesh(), func)))
       return signalPassFailure();
-    OwningOpRef<func::FuncOp> before;
-    if (takesPaddedParts(func, placement->getMesh()))
-      before = func.clone();
     Result result = sink(func, *placement, /*keepsPadding=*/false);
     if (result == Result::Same)
       return markAllAnalysesPreserved();
-    if (result == Result::Unproved) {
-      func.getBody().takeBody(before->getBody());
+    if (result == Result::Restored) {
       FailureOr<PlacementAnalysis> again = PlacementAnalysis::run(func);
       if (failed(again))
         return signalPassFailure();
@@ -264,7 +249,7 @@ struct SinkAllGatherPass : meshwright::impl::SinkAllGatherPassBase<SinkAllGather
   }
 
 private:
-  enum class Result { Same, Changed, Proved, Unproved };
+  enum class Result { Same, Changed, Proved, Restored };
 
   llvm::MapVector<Value, TokenDim> collectSeeds(func::FuncOp func, MeshAttr mesh);
   Result sink(func::FuncOp func, const PlacementAnalysis &placement, bool keepsPadding);
@@ -294,7 +279,7 @@ llvm::MapVector<Value, TokenDim> SinkAllGatherPass::collectSeeds(func::FuncOp fu
   return seeds;
 }
 
-/// Moves the gathers. Decisions are logged unless the program has to be proved first.
+/// Moves the gathers. Restores the program if it is not right with the padding of shards.
 SinkAllGatherPass::Result SinkAllGatherPass::sink(func::FuncOp func,
                                                   const PlacementAnalysis &placement,
                                                   bool keepsPadding) {
@@ -305,10 +290,13 @@ SinkAllGatherPass::Result SinkAllGatherPass::sink(func::FuncOp func,
     return Result::Same;
   Sinker sinker(func, sharding, seeds, keepsPadding);
   bool changed = sinker.run();
-  if (sinker.replacedPadding() && !isPlacementProved(func))
-    return Result::Unproved;
+  OwningOpRef<func::FuncOp> before = sinker.takeProgramBefore();
+  if (before && !isPlacementProved(func)) {
+    func.getBody().takeBody(before->getBody());
+    return Result::Restored;
+  }
   DistDialect::getDecisionLog(func.getContext()).append(sinker.getLog());
   if (!changed)
     return Result::Same;
-  return sinker.replacedPadding() ? Result::Proved : Result::Changed;
+  return before ? Result::Proved : Result::Changed;
 }

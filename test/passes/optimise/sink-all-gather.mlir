@@ -250,3 +250,27 @@ func.func @reader_of_zeros(
   %6 = dist.all_reduce sum %5 axes ["x"] : (tensor<4x5xf32>) -> tensor<4x5xf32>
   return %6 : tensor<4x5xf32>
 }
+
+// -----
+
+// The sum reads zeros behind the pad. The shard has others there: the pad stays.
+// CHECK-LABEL: func.func @pad_that_is_read
+// CHECK: dist.all_gather
+// CHECK: %[[P:.*]] = dist.pad
+// CHECK: %[[S:.*]] = dist.slice %[[P]]
+// CHECK: nn.reduce sum %[[S]]
+dist.mesh @mesh = <["x"=2], device = "h100">
+func.func @pad_that_is_read(
+    %x: tensor<2x5xf32> {dist.sharding = #dist.sharding<@mesh, [{"x"}, {}]>, dist.global = tensor<3x5xf32>})
+    -> (tensor<5xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<5xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.exp %x : tensor<2x5xf32>
+  %1 = dist.all_gather %0 axes ["x"] dims [0] : (tensor<2x5xf32>) -> tensor<4x5xf32>
+  %2 = nn.slice %1 starts [0, 0] limits [3, 5] strides [1, 1] : (tensor<4x5xf32>) -> tensor<3x5xf32>
+  %3 = nn.neg %2 : tensor<3x5xf32>
+  %4 = dist.pad %3 dims [0] : (tensor<3x5xf32>) -> tensor<4x5xf32>
+  %5 = dist.slice %4 axes ["x"] dims [0] : (tensor<4x5xf32>) -> tensor<2x5xf32>
+  %6 = nn.reduce sum %5 dims [0] : (tensor<2x5xf32>) -> tensor<5xf32>
+  %7 = dist.all_reduce sum %6 axes ["x"] : (tensor<5xf32>) -> tensor<5xf32>
+  return %7 : tensor<5xf32>
+}
