@@ -55,6 +55,17 @@ def test_trigonometric_of_large_numbers():
     check([torch.log10], randn(40).abs())
 
 
+def test_logarithm_of_gamma():
+    x = torch.tensor([1e-30, 1e-4, 0.1, 0.4999, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 9.99, 10.0, 25.0])
+    check([torch.lgamma], x)
+    check([torch.lgamma, torch.special.gammaln, lambda x: torch.mvlgamma(x.abs() + 1, 2)],
+          torch.tensor([-1e-30, -0.25, -0.5, -1.001, -2.5, -7.75]))
+    check([torch.lgamma], torch.tensor([1e3, 1e5, 3e7, 1e20, 1e36]))
+    ends = torch.tensor([0.0, -1.0, -3.0, -1e10, torch.inf, -torch.inf, torch.nan])
+    check([torch.lgamma, lambda x: torch.lgamma(x.bfloat16())], ends)
+    check([torch.lgamma], torch.linspace(-9, 40, 501, dtype=torch.float64), rtol=1e-13)
+
+
 def test_angles():
     y, x = torch.cartesian_prod(*[torch.tensor([-2.0, -1e-3, 0.0, 1e-20, 3.0, 1e30])] * 2).unbind(1)
     check([torch.atan2], y, x, rtol=3e-7)

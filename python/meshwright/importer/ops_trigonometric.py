@@ -1,8 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Trigonometric and hyperbolic functions and their inverses.
+"""Trigonometric and hyperbolic functions and their inverses, and the gamma function.
 
-The inverses are computed in f64: they take steps that lose digits.
+The inverses and the gamma function are computed in f64: they take steps that lose digits.
 """
 import math
 
@@ -111,3 +111,44 @@ def hypot(c, x, y):
     x, y = _in_f64(c, x), _in_f64(c, y)
     squares = c.build.binary("mul", x, x), c.build.binary("mul", y, y)
     return c.build.unary("sqrt", c.build.binary("add", *squares))
+
+
+#: Of 1 / z, 1 / z^3, ... in Stirling's series of log(gamma(z)).
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
+
+
+def _lgamma_above(c, x) -> Node:
+    """log(gamma(x)) from 1/2 on: Stirling's series from 10 on, and
+    gamma(x) = gamma(x + 10) / (x (x + 1) ... (x + 9)) below."""
+    b, number = c.build, lambda value: c.build.scalar(value, "f64")
+    is_small = b.compare("lt", x, number(10))
+    z = b.select(is_small, b.binary("add", x, number(10)), x)
+    inverse = b.unary("reciprocal", z)
+    square, series = b.binary("mul", inverse, inverse), number(_STIRLING[-1])
+    for factor in reversed(_STIRLING[:-1]):
+        series = b.binary("add", b.binary("mul", series, square), number(factor))
+    power = b.binary("mul", b.binary("sub", z, number(0.5)),
+                     b.binary("sub", b.unary("log", z), number(1)))
+    result = b.binary("add", b.binary("add", power, b.binary("mul", series, inverse)),
+                      number(0.5 * math.log(2 * math.pi) - 0.5))
+    product = small = b.binary("minimum", x, number(10))
+    for n in range(1, 10):
+        product = b.binary("mul", product, b.binary("add", small, number(n)))
+    return b.select(is_small, b.binary("sub", result, b.unary("log", product)), result)
+
+
+@aten("lgamma", "special_gammaln")
+def lgamma(c, x):
+    """Below 1/2 by gamma(x) gamma(1 - x) = pi / sin(pi x)."""
+    x, b = _in_f64(c, x), c.build
+    number = lambda value: b.scalar(value, "f64")
+    is_below = b.compare("lt", x, number(0.5))
+    above = _lgamma_above(c, b.select(is_below, b.binary("sub", number(1), x), x))
+    # The size of the sine is even, and has the period 1.
+    size = b.unary("abs", x)
+    rest = b.binary("sub", size, b.unary("floor", size))
+    rest = b.binary("minimum", rest, b.binary("sub", number(1), rest))
+    sine = b.unary("log", b.unary("sin", b.binary("mul", rest, number(math.pi))))
+    below = b.binary("sub", number(math.log(math.pi)), b.binary("add", sine, above))
+    result = b.select(is_below, below, above)
+    return b.select(b.compare("eq", size, number(math.inf)), size, result)
