@@ -385,10 +385,10 @@ void AttentionBlocks::emitResult() {
 }
 
 void AttentionBlocks::emitLogSumExp() {
-  if (hasWideLogSumExp()) {
+  if (hasWideLogSumExp(op)) {
     Value start = add(mul(unit, plan.rows), firstRow);
     loop(getIndex(0), numRows, 1, [&](Value i) {
-      Value wide = getWideLogSumExp(loadScalar(sums.buffer, i), loadScalar(maxima.buffer, i));
+      Value wide = emitWideLogSumExp(b, op, loadScalar(sums.buffer, i), loadScalar(maxima.buffer, i));
       memref::StoreOp::create(b, wide, lse, add(start, i));
     });
     return;

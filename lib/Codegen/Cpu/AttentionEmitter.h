@@ -8,10 +8,11 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONEMITTER_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONEMITTER_H
 
-#include "meshwright/lib/Codegen/AttentionBias.h"
+#include "meshwright/lib/Codegen/AttentionScores.h"
 #include "meshwright/lib/Codegen/Cpu/AttentionPlan.h"
 #include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
+#include "meshwright/lib/Codegen/LoopEmitter.h"
 #include "meshwright/lib/Codegen/Processor.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
@@ -22,16 +23,6 @@
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
 namespace meshwright::lower {
-
-using llvm::ArrayRef;
-using llvm::function_ref;
-using llvm::SmallVector;
-using mlir::Type;
-using mlir::Value;
-using mlir::ValueRange;
-
-/// 2^x of a vector, for x of at most 1. Results that are not normal numbers become zero.
-Value emitExp2(mlir::ImplicitLocOpBuilder &builder, Value x);
 
 /// The op, the processor and the plan of a kernel of attention.
 struct AttentionKernel {
@@ -44,13 +35,10 @@ struct AttentionKernel {
 
 /// Emits the kernel of one nn.attention. This class has the parts that both forms of the
 /// kernel share: arithmetic on indices and vectors, the mask, and the running softmax.
-class AttentionEmitter {
+class AttentionEmitter : protected LoopEmitter, protected AttentionBuffers {
 public:
   virtual ~AttentionEmitter() = default;
 
-  /// The values that the kernel reads: query, key, value, and, if the op has them, key padding,
-  /// the bias or the inputs of its ops, positions and lengths.
-  SmallVector<Value> getInputs();
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
   /// For each thread.
@@ -77,30 +65,6 @@ protected:
   };
   /// Reserves a region of `count` elements of `type`.
   void reserve(Region &region, int64_t count, Type type);
-
-  //===--------------------------------------------------------------------===//
-  // Indices and control flow
-  //===--------------------------------------------------------------------===//
-
-  Value getIndex(int64_t value);
-  Value add(Value a, Value c);
-  Value add(Value a, int64_t c) { return add(a, getIndex(c)); }
-  Value sub(Value a, Value c);
-  Value mul(Value a, int64_t c);
-  Value div(Value a, int64_t c);
-  Value rem(Value a, int64_t c);
-  Value min(Value a, Value c);
-  Value min(Value a, int64_t c) { return min(a, getIndex(c)); }
-  Value max(Value a, Value c);
-  Value isBelow(Value a, Value c);
-  Value both(Value a, Value c);
-
-  using LoopBody = function_ref<SmallVector<Value>(Value, ValueRange)>;
-  SmallVector<Value> loop(Value from, Value to, int64_t step, ValueRange inits, LoopBody body);
-  void loop(Value from, Value to, int64_t step, function_ref<void(Value)> body);
-  void when(Value condition, function_ref<void()> body, function_ref<void()> otherwise = nullptr);
-  SmallVector<Value> choose(Value condition, function_ref<SmallVector<Value>()> body,
-                            function_ref<SmallVector<Value>()> otherwise);
 
   //===--------------------------------------------------------------------===//
   // Vectors
@@ -138,14 +102,11 @@ protected:
   // The scores
   //===--------------------------------------------------------------------===//
 
-  /// The factor of products of queries and keys, before the cap.
-  double getFactor();
-  /// Scores are kept in this unit: log2 e if they are exponents of two, 1 if a bias is added
-  /// that could overflow.
-  double getUnit();
+  double getFactor() { return getScoreFactor(op); }
+  double getUnit() { return getScoreUnit(op); }
   /// Applies the soft cap to scores, which are products times the factor. The result has the
   /// unit.
-  Value cap(Value scores);
+  Value cap(Value scores) { return emitSoftCap(b, op, scores); }
   bool hasCap() { return op.getSoftCap().has_value(); }
   /// e^(scores - maximum), of scores in the unit.
   Value exponentiate(Value scores, Value maximum);
@@ -155,13 +116,6 @@ protected:
   Value invert(Value sum);
   /// log(sum) + maximum, as the log-sum-exp result has it.
   Value getLogSumExp(Value sum, Value maximum);
-  /// Whether the log-sum-exp is in f64 and the scores are not.
-  bool hasWideLogSumExp();
-  /// The same of two scalars, in f64. A huge maximum, as a mask of the least finite number
-  /// has, would absorb the logarithm: it is replaced by a smaller number. Distinct maxima
-  /// stay so far apart that parts with the lesser one have no weight.
-  Value getWideLogSumExp(Value sum, Value maximum);
-
   /// The type in which positions are compared: 64 bits if they are operands.
   Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
   Value toPlace(Value index);
@@ -201,8 +155,6 @@ protected:
   nn::AttentionOp op;
   AttentionPlan plan;
   const Processor &processor;
-  mlir::ImplicitLocOpBuilder b;
-  Value query, key, value, padding, bias, queryPositions, keyPositions, lengths, result, lse;
   /// The row of the batch.
   Value batchIndex;
   /// The number of keys that the row's queries may see: all keys, or up to the row's length if
@@ -210,11 +162,6 @@ protected:
   Value numKeysOfRow;
 
 private:
-  /// The tensors that the kernel reads, each with the member that holds its buffer; null for
-  /// inputs of the bias.
-  SmallVector<std::pair<Value, Value *>> getInputBuffers();
-  SmallVector<std::pair<Value, Value *>> getOutputBuffers();
-
   std::optional<KernelRegion> biasRegion;
   /// The index of the row's first positions, if it has its own.
   Value firstQueryPlace, firstKeyPlace;

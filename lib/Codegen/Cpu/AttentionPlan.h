@@ -8,11 +8,8 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONPLAN_H
 #define MESHWRIGHT_LIB_CODEGEN_CPU_ATTENTIONPLAN_H
 
+#include "meshwright/lib/Codegen/AttentionShape.h"
 #include "meshwright/lib/Codegen/Processor.h"
-
-#include "meshwright/dialects/Nn/Nn.h"
-
-#include <optional>
 
 namespace meshwright::lower {
 
@@ -22,20 +19,9 @@ namespace meshwright::lower {
 /// Query heads that share a key head are stored consecutively, so their rows are one matrix. An
 /// item is a block of rows of one unit. A unit is a query head, or, if the rows of a head do not
 /// fill a block, all query heads of a key head.
-struct AttentionPlan {
+struct AttentionPlan : AttentionShape {
   AttentionPlan(nn::AttentionOp op, const Processor &processor);
 
-  /// `keys` counts the keys that any query may see (up to kv_length), `keyRows` the keys in
-  /// memory.
-  int64_t batch, queryHeads, keyHeads, queries, keys, keyRows, features, valueFeatures;
-  /// A query at i sees keys from i - left to i + right.
-  std::optional<int64_t> left, right;
-  /// Positions of queries and keys are operands. Keys at negative positions are padding.
-  bool hasPositions;
-  /// Each row of the batch has its own positions of queries, and of keys.
-  bool hasQueryPositionsOfRow, hasKeyPositionsOfRow;
-  /// The types of elements in memory and of arithmetic: f32, or f64 for f64.
-  mlir::Type element, compute;
   /// Elements of `compute` in a vector register.
   int64_t lanes;
   /// Instructions multiply pairs of bf16.
@@ -51,12 +37,7 @@ struct AttentionPlan {
   /// Items of a unit.
   int64_t blocks;
 
-  /// Lower bounds of the operations and the bytes.
-  int64_t flops, bytes;
-
   int64_t getItems() const { return units * blocks; }
-  /// Returns true if some query of the op may not see some key because of its position.
-  bool isPositional() const { return left || right || hasPositions; }
   /// Returns true if the rows of a unit are queries at positions 0, 1, ..., and keys are at such
   /// positions, too. The index of a row then decides the keys that it sees.
   bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }

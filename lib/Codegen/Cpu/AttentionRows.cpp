@@ -349,8 +349,8 @@ void AttentionRows::emitResult() {
     if (!lse)
       return;
     Value logarithm;
-    if (hasWideLogSumExp()) {
-      logarithm = getWideLogSumExp(loadScalar(sums.buffer, row), loadScalar(maxima.buffer, row));
+    if (hasWideLogSumExp(op)) {
+      logarithm = emitWideLogSumExp(b, op, loadScalar(sums.buffer, row), loadScalar(maxima.buffer, row));
     } else {
       Value maximum = splat(loadScalar(maxima.buffer, row));
       logarithm = vector::ExtractOp::create(b, getLogSumExp(sum, maximum), 0);

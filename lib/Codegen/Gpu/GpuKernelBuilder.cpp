@@ -19,7 +19,11 @@ namespace meshwright::lower {
 
 std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   size_t known = writer.getNumSources();
-  std::optional<KernelInfo> info = buildRows(launch);
+  std::optional<KernelInfo> info = buildAttention(launch);
+  if (!info)
+    info = buildMerge(launch);
+  if (!info)
+    info = buildRows(launch);
   if (!info)
     info = buildColumns(launch);
   if (!info)

@@ -16,6 +16,10 @@ namespace meshwright::lower {
 
 /// The attribute of a kernel's function with the threads of a block.
 constexpr llvm::StringLiteral kThreadsAttr = "threads";
+/// The attribute with the least number of blocks that a multiprocessor has to hold at a time.
+/// ptxas gives threads all registers that these blocks leave. Without it, ptxas spills some
+/// registers to hold more blocks.
+constexpr llvm::StringLiteral kBlocksAttr = "blocks";
 /// Shared memory is in this address space.
 constexpr unsigned kSharedSpace = 3;
 
@@ -36,6 +40,9 @@ public:
   std::vector<KernelSource> takeSources() override { return writer.takeSources(); }
 
 private:
+  /// Launches of nn.attention, and of nn.merge_attention.
+  std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
+  std::optional<KernelInfo> buildMerge(rt::KernelOp launch);
   /// Launches that compute rows.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   /// Launches that reduce other dimensions.

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
 
+#include "meshwright/lib/Codegen/AttentionBias.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/LowerKernels.h"
 #include "meshwright/lib/Codegen/Gpu/PtxEmitter.h"
@@ -31,7 +32,8 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 }
 
 std::string GpuTarget::getSupportedKernels() const {
-  return "products, elementwise ops, movement, reads by index, norms, softmax, reductions and running sums";
+  return "products, attention, elementwise ops, movement, reads by index, norms, softmax, reductions and "
+         "running sums";
 }
 
 std::optional<int64_t> GpuTarget::getMostEvaluations(Operation *op) const {
@@ -54,9 +56,9 @@ RowPlanResult GpuTarget::planRows(const KernelRegion &region) const {
   return result;
 }
 
-std::optional<KernelRegion> GpuTarget::getBiasRegion(nn::AttentionOp, std::string &reason) const {
-  reason = "the target's attention reads its bias from memory";
-  return std::nullopt;
+std::optional<KernelRegion> GpuTarget::getBiasRegion(nn::AttentionOp op,
+                                                     std::string &reason) const {
+  return lower::getBiasRegion(op, reason);
 }
 
 int64_t GpuTarget::getPackedBytes(rt::PackingAttr, Type) const {

@@ -45,6 +45,10 @@ void emitBarrier(Builder &b) {
                                 ValueRange(emitI32(b, 0)));
 }
 
+Value emitAny(Builder &b, Value value) {
+  return call(b, "llvm.nvvm.barrier.cta.red.or.aligned.all", b.getI1Type(), {emitI32(b, 0), value});
+}
+
 static Value exchangeWord(Builder &b, Value word, int64_t mask) {
   return call(b, "llvm.nvvm.shfl.sync.bfly.i32", b.getI32Type(),
               {emitI32(b, -1), word, emitI32(b, mask), emitI32(b, 31)});

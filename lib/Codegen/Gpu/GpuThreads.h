@@ -21,6 +21,8 @@ mlir::Value emitBlock(Builder &builder, int64_t count);
 mlir::Value emitItem(Builder &builder, int64_t blocks, int64_t threads);
 /// Orders the shared memory of the threads of a block. All of them have to execute it.
 void emitBarrier(Builder &builder);
+/// The same, and whether `value` is true in any of the threads.
+mlir::Value emitAny(Builder &builder, mlir::Value value);
 /// The scalar of the thread of the warp whose number differs in the bits of `mask`. All threads
 /// of the warp have to execute it.
 mlir::Value emitExchange(Builder &builder, mlir::Value value, int64_t mask);

@@ -78,6 +78,7 @@ LogicalResult meshwright::lower::lowerGpuKernel(ModuleOp module) {
   auto written = *module.getOps<func::FuncOp>().begin();
   std::string name = written.getName().str();
   auto threads = written->getAttrOfType<IntegerAttr>(kThreadsAttr);
+  auto blocks = written->getAttrOfType<IntegerAttr>(kBlocksAttr);
   auto last = dyn_cast<MemRefType>(written.getArgumentTypes().back());
   int64_t sharedBytes = last && last.getMemorySpace() ? last.getNumElements() : 0;
 
@@ -103,8 +104,15 @@ LogicalResult meshwright::lower::lowerGpuKernel(ModuleOp module) {
   kernel.setCConv(LLVM::CConv::PTX_Kernel);
   // ptxas gives as many registers as so many threads can have.
   OpBuilder builder(module->getContext());
-  Attribute limit[] = {builder.getStringAttr("nvvm.reqntid"),
-                       builder.getStringAttr(std::to_string(threads.getInt()))};
-  kernel.setPassthroughAttr(builder.getArrayAttr(builder.getArrayAttr(limit)));
+  SmallVector<Attribute> limits;
+  auto addLimit = [&](StringRef limit, IntegerAttr number) {
+    Attribute pair[] = {builder.getStringAttr(limit),
+                        builder.getStringAttr(std::to_string(number.getInt()))};
+    limits.push_back(builder.getArrayAttr(pair));
+  };
+  addLimit("nvvm.reqntid", threads);
+  if (blocks)
+    addLimit("nvvm.minctasm", blocks);
+  kernel.setPassthroughAttr(builder.getArrayAttr(limits));
   return success();
 }

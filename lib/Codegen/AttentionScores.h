@@ -1,0 +1,46 @@
+//===- AttentionScores.h - arithmetic of attention's scores -----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Scores are products of queries and keys times `getScoreFactor`, bounded by the soft cap, in
+// the unit that `getScoreUnit` states.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_ATTENTIONSCORES_H
+#define MESHWRIGHT_LIB_CODEGEN_ATTENTIONSCORES_H
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "mlir/IR/ImplicitLocOpBuilder.h"
+
+namespace meshwright::lower {
+
+/// 2^x of a number or a vector, for x of at most 1. Results that are not normal numbers become
+/// zero.
+mlir::Value emitExp2(mlir::ImplicitLocOpBuilder &builder, mlir::Value x);
+
+/// Scores are kept in this unit: log2 e if they are exponents of two, 1 if a bias is added that
+/// could overflow.
+double getScoreUnit(nn::AttentionOp op);
+/// The factor of products of queries and keys, before the cap.
+double getScoreFactor(nn::AttentionOp op);
+/// Applies the soft cap, if the op has one, to products times the factor. The result has the
+/// unit.
+mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::AttentionOp op,
+                        mlir::Value scores);
+
+/// Whether the log-sum-exp is in f64 and the scores are not.
+bool hasWideLogSumExp(nn::AttentionOp op);
+/// log(sum) + maximum of two scalars, in f64. A huge maximum, as a mask of the least finite
+/// number has, would absorb the logarithm: it is replaced by a smaller number. Distinct maxima
+/// stay so far apart that parts with the lesser one have no weight.
+mlir::Value emitWideLogSumExp(mlir::ImplicitLocOpBuilder &builder, nn::AttentionOp op,
+                              mlir::Value sum, mlir::Value maximum);
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_ATTENTIONSCORES_H

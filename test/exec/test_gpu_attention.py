@@ -1,0 +1,162 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Attention for GPUs on the stand-in for the driver, against PyTorch in f64; ptxas assembles its kernels."""
+import math
+import shutil
+import subprocess
+
+import gpu_programs
+import harness
+import pytest
+import test_attention
+import test_attention_bias
+import test_attention_parts
+import torch
+from test_attention import ELEMENT, TOLERANCE, Program, attend, log_sum_exp, name, places, randn, tensors
+from test_attention_bias import Expression
+from test_attention_parts import MASKS, Module, orders
+
+pytestmark = pytest.mark.skipif(gpu_programs.missing() is not None, reason=str(gpu_programs.missing()))
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch):
+    for module in (harness, test_attention, test_attention_bias, test_attention_parts):
+        monkeypatch.setattr(module, "run_module", gpu_programs.run_program)
+
+
+@pytest.mark.parametrize("queries,keys,dtype", [
+    *((*size, torch.float32) for size in ((1, 40), (33, 7), (70, 97))), (70, 130, torch.bfloat16),
+    (40, 64, torch.float16)], ids=name)
+def test_masks(tmp_path, queries, keys, dtype):
+    """Structure, padding and lengths; fewer and more queries than a block, fewer and more keys than a tile."""
+    q, k, v = x = tensors(2, 4, 2, queries, keys, 16, 12, dtype)
+    i, j = places(queries, keys)
+    padding = torch.rand(2, keys, generator=torch.Generator().manual_seed(3)) > 0.4
+    padding[1] = False
+    lengths = torch.tensor([keys // 2, keys + 3])
+    module = Module()
+    for operands, text, seen, cap in (
+            ([], "", torch.ones(queries, keys, dtype=torch.bool), None),
+            ([], "causal", j <= i, None),
+            ([], "causal, soft_cap = 1.5, window_left = 20", (j <= i) & (j >= i - 20), 1.5),
+            ([], f"kv_length = {keys // 2}, window_right = 30", (j < keys // 2) & (j <= i + 30), None),
+            ([padding], "causal", (j <= i) & padding[:, None, None], None),
+            ([lengths], "window_right = 3", (j <= i + 3) & (j < lengths[:, None, None])[:, None], None)):
+        kind = "" if not operands else "key_padding {} " if operands[0] is padding else "kv_lengths {} "
+        got = module.attention([*x, *operands], f"{kind}scale 0.25 {{{{{text}}}}}")
+        module.expect(got[0], attend(*x, 0.25, seen, cap=cap), TOLERANCE[dtype])
+        module.expect(got[1], log_sum_exp(q, k, 0.25, seen, cap=cap), TOLERANCE[dtype])
+    module.check(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_heads(tmp_path, dtype):
+    """Heads of 1 to 256 features and more, odd ones too."""
+    p = Program()
+    for features, value_features in ((1, 1), (7, 5), (20, 36), (128, 128), (256, 256), (264, 8)):
+        x = tensors(1, 2, 1, 37, 40, features, value_features, dtype)
+        i, j = places(37, 40)
+        scale = features**-0.5
+        p.op(f"nn.attention {{}}, {{}}, {{}} scale {scale!r} {{{{causal}}}}", x, attend(*x, scale, j <= i))
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_bias(tmp_path, dtype):
+    """From memory, in all shapes; rows that it hides are zeros."""
+    x = tensors(2, 4, 2, 34, 50, 16, 12, dtype)
+    p = Program()
+    for shape in ((34, 50), (2, 1, 34, 50), (4, 34, 1), (50,)):
+        bias = randn(*shape, seed=5, dtype=dtype)
+        if shape == (34, 50):
+            bias[0], bias[1, 30:] = -math.inf, -math.inf
+        p.op("nn.attention {}, {}, {} bias {} scale 0.25", [*x, bias], attend(*x, 0.25, bias=bias))
+    p.check(tmp_path, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=ELEMENT.get)
+def test_segments(tmp_path, dtype):
+    """A bias that the kernel computes from values of queries and keys."""
+    x = tensors(2, 4, 2, 40, 70, 16, 12, dtype)
+    e = Expression()
+    segments = torch.arange(70).div(25, rounding_mode="floor").expand(2, 70)
+    of_query = e.input(segments[:, None, :40, None].contiguous())
+    of_key = e.input(segments[:, None, None, :].contiguous())
+    text = e.check(tmp_path, x, [e.hide(e.op("compare eq", of_query, of_key), dtype)], TOLERANCE[dtype])
+    program, _ = gpu_programs.compile_kernels(tmp_path, text)
+    assert len(program["launches"]) == 1
+
+
+@pytest.mark.parametrize("tokens,dtype", [(60, torch.float32), (140, torch.bfloat16)], ids=name)
+@pytest.mark.parametrize("order", ["zigzag", "striped"])
+def test_parts_make_the_whole(tmp_path, tokens, dtype, order):
+    """The steps of a ring, merged one by one."""
+    q, k, v = tensors(1, 4, 2, tokens, tokens, 16, 12, dtype)
+    chunks = orders(tokens, 2)[order]
+    module = Module()
+    for own, attributes in zip(chunks, ("causal", "causal, window_left = 20")):
+        queries = q[:, :, own].contiguous()
+        parts = [module.attention([queries, k[:, :, of].contiguous(), v[:, :, of].contiguous(), own, of],
+                                  f"positions {{}}, {{}} scale 0.25 {{{{{attributes}}}}}") for of in chunks]
+        whole = module.merge(*parts)
+        seen = MASKS[attributes](own[:, None], torch.arange(tokens)[None])
+        tolerance = TOLERANCE[dtype] * (2 if dtype == torch.bfloat16 else 1)
+        module.expect(whole[0], attend(queries, k, v, 0.25, seen), tolerance)
+        module.expect(whole[1], log_sum_exp(queries, k, 0.25, seen), TOLERANCE[dtype])
+    module.check(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+def test_merge(tmp_path, dtype):
+    module = Module()
+    for shape in ((1, 3, 5, 7), (1, 2, 9, 128)):
+        a, b = randn(*shape, dtype=dtype), randn(*shape, seed=1, dtype=dtype)
+        la, lb = (20 * randn(*shape[:3], seed=s) for s in (2, 3))
+        la[0, 0, 0], la[0, 0, 1], lb[0, 0, 1] = -math.inf, -math.inf, -math.inf
+        a[0, 0, :2], b[0, 0, 1] = 0, 0
+        want = test_attention_parts.merge(a, la, b, lb)
+        got = module.op("nn.merge_attention {}, {}, {}, {}", [(module.input(t), t) for t in (a, la, b, lb)], want)
+        for value, expected in zip(got, want):
+            module.expect(value, expected, TOLERANCE[expected.dtype])
+    module.check(tmp_path)
+
+
+def one_program(dtype, features, tokens=200):
+    q = f"tensor<1x4x{tokens}x{features}x{dtype}>"
+    k = f"tensor<1x2x{tokens}x{features}x{dtype}>"
+    return (f'func.func @main(%q: {q} {{nn.input = "q"}}, %k: {k} {{nn.input = "k"}}, %v: {k} {{nn.input = "v"}}) -> '
+            f'({q} {{nn.output = "o"}}) {{\n  %o = nn.attention %q, %k, %v scale 0.1 {{causal}} : ({q}, {k}, {k}) -> '
+            f"{q}\n  return %o : {q}\n}}\n")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_hidden_tiles_are_left_out(tmp_path, dtype):
+    """A query reads nothing behind the tile that has it; two runs give the same bits."""
+    generator = torch.Generator().manual_seed(0)
+    kind = gpu_programs.TYPES[dtype]
+    x = {n: torch.randn(1, h, 200, 16, generator=generator).to(kind) for n, h in (("q", 4), ("k", 2), ("v", 2))}
+    program = one_program(dtype, 16)
+    first = gpu_programs.run_program(tmp_path, program, x)["o"]
+    assert torch.equal(first, gpu_programs.run_program(tmp_path, program, x)["o"])
+    x["k"][:, :, 128:], x["v"][:, :, 128:] = math.nan, math.nan
+    got = gpu_programs.run_program(tmp_path, program, x)["o"]
+    assert torch.equal(got[:, :, :128], first[:, :, :128]) and got[:, :, 128:].isnan().all()
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
+def test_ptxas_accepts_kernels(tmp_path, chip):
+    ptxas = shutil.which("ptxas")
+    if not ptxas:
+        pytest.skip("ptxas is not on the path")
+    for dtype, features in (("f32", 128), ("f32", 20), ("bf16", 128), ("bf16", 256), ("f16", 72)):
+        folder = tmp_path / f"{dtype}-{features}"
+        folder.mkdir()
+        _, code = gpu_programs.compile_kernels(folder, one_program(dtype, features), f"gpu:{chip}")
+        for kernel, text in code.items():
+            assert ("mma.sync" in text) == (dtype != "f32")
+            done = subprocess.run([ptxas, f"-arch={chip}", "-v", folder / "kernels" / f"{kernel}.ptx",
+                                   "-o", folder / "cubin"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
