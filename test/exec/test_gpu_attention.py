@@ -123,6 +123,27 @@ def test_merge(tmp_path, dtype):
     module.check(tmp_path)
 
 
+def test_log_sum_exp_of_f64(tmp_path):
+    """Of scores of f32, also in the merge; a mask of the least finite number leaves the number of keys."""
+    x = q, k, v = tensors(1, 2, 1, 5, 40, 16, 12, torch.float32)
+    bias = torch.zeros(5, 40)
+    bias[1] = torch.finfo(torch.float32).min
+    wide, module = torch.empty(1, 2, 5, dtype=torch.float64), Module()
+    result = torch.empty(1, 2, 5, 12)
+    parts = []
+    for size in (40, 8):
+        operands = [q, k[:, :, :size].contiguous(), v[:, :, :size].contiguous(), bias[:, :size].contiguous()]
+        parts.append(module.op("nn.attention {}, {}, {} bias {} scale 0.25",
+                               [(module.input(t), t) for t in operands], [result, wide]))
+    whole = module.merge(*parts)
+    places = [*range(40), *range(8)]
+    x = [q, k[:, :, places], v[:, :, places], bias[:, places]]
+    want = attend(*x[:3], 0.25, bias=x[3])
+    want[:, :, 1] = x[2].mean(2)
+    module.expect(whole[0], want, 3e-6)
+    module.check(tmp_path)
+
+
 def one_program(dtype, features, tokens=200):
     q = f"tensor<1x4x{tokens}x{features}x{dtype}>"
     k = f"tensor<1x2x{tokens}x{features}x{dtype}>"

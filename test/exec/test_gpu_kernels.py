@@ -79,6 +79,19 @@ def test_accesses(tmp_path, dtype):
     assert len(re.findall(r"ld\.global", norm)) == 3 * bytes_each // 16
 
 
+def test_logarithms_of_f64(tmp_path):
+    """Numbers of all sizes, also those that are not normal, and those without a logarithm."""
+    x = torch.randn(500, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(230).exp()
+    x = torch.cat([x, 1 + torch.linspace(-1e-3, 1e-3, 100, dtype=torch.float64), torch.tensor(
+        [5e-324, 1e-310, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, float("inf"), 0.0, -1.0,
+         float("nan"), -float("inf")], dtype=torch.float64)])
+    program = (f'func.func @main(%x: tensor<{len(x)}xf64> {{nn.input = "x"}}) -> (tensor<{len(x)}xf64> '
+               f'{{nn.output = "y"}}) {{\n  %y = nn.log %x : tensor<{len(x)}xf64>\n'
+               f"  return %y : tensor<{len(x)}xf64>\n}}\n")
+    got = gpu_programs.run_program(tmp_path, program, {"x": x})["y"]
+    assert torch.allclose(got, x.log(), rtol=5e-16, atol=0, equal_nan=True), (got - x.log()).abs().max()
+
+
 MASKS = """dist.mesh @mesh = <["tp"=4]>
 func.func @main(
     %x: tensor<5x12xT> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, (10 pad 12)]>, dist.global = tensor<5x10xT>},

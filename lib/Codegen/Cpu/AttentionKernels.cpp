@@ -50,8 +50,7 @@ AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor)
 
 AttentionEmitter::AttentionEmitter(const AttentionKernel &kernel)
     : LoopEmitter(kernel.op->getContext()), op(kernel.op), plan(kernel.plan),
-      processor(kernel.processor),
-      biasRegion(kernel.biasRegion) {
+      processor(kernel.processor), biasRegion(kernel.biasRegion) {
   if (op.getBias())
     biasStrides = getBiasStrides(op);
   if (biasRegion)

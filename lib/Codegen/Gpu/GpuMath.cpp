@@ -83,6 +83,55 @@ template <typename Op> struct ExpandTrigonometric : OpRewritePattern<Op> {
   }
 };
 
+/// Logarithms of f64: x = 2^n m with m near 1, and log m = 2 artanh((m - 1) / (m + 1)) as a series.
+/// Accurate to two units in the last place.
+struct ExpandWideLog : OpRewritePattern<math::LogOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(math::LogOp op, PatternRewriter &rewriter) const override {
+    Type type = op.getType(), i64 = withElement(type, rewriter.getI64Type());
+    if (!getElementTypeOrSelf(type).isF64())
+      return rewriter.notifyMatchFailure(op, "not f64");
+    ImplicitLocOpBuilder b(op.getLoc(), rewriter);
+    auto number = [&](double value) { return emitConstant(b, type, value); };
+    auto choose = [&](Value condition, Value x, Value y) -> Value {
+      return arith::SelectOp::create(b, condition, x, y);
+    };
+    auto compare = [&](arith::CmpFPredicate predicate, Value x, double y) -> Value {
+      return arith::CmpFOp::create(b, predicate, x, number(y));
+    };
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    Value x = op.getOperand(), scaled = arith::MulFOp::create(b, x, number(0x1p54));
+    Value isSmall = compare(arith::CmpFPredicate::OLT, x, 0x1p-1022);
+    Value bits = arith::BitcastOp::create(b, i64, choose(isSmall, scaled, x));
+    Value exponent = arith::ShRUIOp::create(b, bits, emitConstant(b, i64, 52));
+    Value n = arith::SIToFPOp::create(b, type, exponent);
+    n = arith::SubFOp::create(b, n, choose(isSmall, number(1023 + 54), number(1023)));
+    Value mantissa =
+        arith::AndIOp::create(b, bits, emitConstant(b, i64, double((int64_t(1) << 52) - 1)));
+    mantissa = arith::OrIOp::create(b, mantissa, emitConstant(b, i64, double(int64_t(1023) << 52)));
+    Value m = arith::BitcastOp::create(b, type, mantissa);
+    Value isLarge = compare(arith::CmpFPredicate::OGT, m, M_SQRT2);
+    m = choose(isLarge, arith::MulFOp::create(b, m, number(0.5)), m);
+    n = choose(isLarge, arith::AddFOp::create(b, n, number(1)), n);
+    Value z = arith::DivFOp::create(b, arith::SubFOp::create(b, m, number(1)),
+                                    arith::AddFOp::create(b, m, number(1)));
+    Value square = arith::MulFOp::create(b, z, z), series = number(2.0 / 23);
+    for (int64_t k = 21; k > 0; k -= 2)
+      series = math::FmaOp::create(b, series, square, number(2.0 / k));
+    // ln 2 in two parts: a multiple of the first one has no error.
+    constexpr double high = 0x1.62e42fefa38p-1, low = 0x1.ef35793c7673p-45;
+    Value sum = math::FmaOp::create(b, n, number(low), arith::MulFOp::create(b, z, series));
+    sum = math::FmaOp::create(b, n, number(high), sum);
+    sum = choose(compare(arith::CmpFPredicate::OEQ, x, 0), number(-infinity), sum);
+    sum = choose(compare(arith::CmpFPredicate::OEQ, x, infinity), x, sum);
+    Value isNone = compare(arith::CmpFPredicate::ULT, x, 0);
+    rewriter.replaceOp(
+        op, choose(isNone, number(std::numeric_limits<double>::quiet_NaN()), sum));
+    return success();
+  }
+};
+
 /// x - y * trunc(x / y) of f32 through f64, exact for quotients below 2^29.
 struct ExpandRemainder : OpRewritePattern<arith::RemFOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -156,10 +205,9 @@ template <typename Op> struct CallLibdevice : OpRewritePattern<Op> {
 void meshwright::lower::addGpuMathPatterns(RewritePatternSet &patterns) {
   MLIRContext *context = patterns.getContext();
   patterns.add<ExpandRoughExp>(context, /*benefit=*/2);
-  patterns.add<ExpandTrigonometric<math::SinOp>, ExpandTrigonometric<math::CosOp>, ExpandRemainder>(
-      context);
+  patterns.add<ExpandTrigonometric<math::SinOp>, ExpandTrigonometric<math::CosOp>, ExpandWideLog,
+               ExpandRemainder>(context);
   patterns.add<CallLibdevice<math::ExpOp>>(context, "exp");
-  patterns.add<CallLibdevice<math::LogOp>>(context, "log");
   patterns.add<CallLibdevice<math::TanhOp>>(context, "tanh");
   patterns.add<CallLibdevice<math::ErfOp>>(context, "erf");
   patterns.add<CallLibdevice<math::SinOp>>(context, "sin");
