@@ -201,6 +201,11 @@ private:
   Value exposeRows(Value value, Value part, const TokenDim &place);
   Value hideRanks(Value value, Value part, const TokenDim &place);
   void join(Value value, const TokenDim &place);
+  /// Whether each rank has its own rows of a value that enters or leaves the region.
+  bool isSharded(Value value) const {
+    auto it = joined.find(value);
+    return region->sharded.contains(it == joined.end() ? value : it->second);
+  }
 
   Block &block;
   ArrayRef<SplitRegion> regions;
@@ -213,6 +218,8 @@ private:
   DenseSet<Operation *> waiting;
   /// The chunks of a value in a region. Another region may cut it elsewhere.
   DenseMap<std::pair<const SplitRegion *, Value>, SmallVector<Value, 4>> chunks;
+  /// The values in whose places joined chunks are.
+  DenseMap<Value, Value> joined;
   SmallVector<Operation *> replaced;
 };
 
@@ -222,7 +229,7 @@ Value Splitter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
   if (list[chunk])
     return list[chunk];
   Location location = value.getLoc();
-  int64_t dim = place.dim + region->sharded.contains(value);
+  int64_t dim = place.dim + isSharded(value);
   Value whole = exposeRows(value, value, place);
   auto type = cast<RankedTensorType>(whole.getType());
   SmallVector<int64_t> starts(type.getRank(), 0), limits(type.getShape()),
@@ -240,7 +247,7 @@ Value Splitter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
 /// it, so the row dimension is whole when a rank cuts or joins it. `part` is a part of
 /// `value`.
 Value Splitter::exposeRows(Value value, Value part, const TokenDim &place) {
-  if (!region->sharded.contains(value))
+  if (!isSharded(value))
     return part;
   auto type = cast<RankedTensorType>(part.getType());
   SmallVector<int64_t> shape(type.getShape());
@@ -249,7 +256,7 @@ Value Splitter::exposeRows(Value value, Value part, const TokenDim &place) {
 }
 
 Value Splitter::hideRanks(Value value, Value part, const TokenDim &place) {
-  if (!region->sharded.contains(value))
+  if (!isSharded(value))
     return part;
   auto type = cast<RankedTensorType>(part.getType());
   SmallVector<int64_t> shape(type.getShape());
@@ -308,13 +315,14 @@ void Splitter::join(Value value, const TokenDim &place) {
     parts.push_back(exposeRows(value, chunk, place));
   auto type = cast<RankedTensorType>(parts[0].getType());
   SmallVector<int64_t> shape(type.getShape());
-  int64_t dim = place.dim + region->sharded.contains(value);
+  int64_t dim = place.dim + isSharded(value);
   shape[dim] = cast<RankedTensorType>(value.getType()).getDimSize(place.dim);
   Value whole = nn::ConcatOp::create(builder, value.getLoc(), type.clone(shape), parts,
                                      builder.getI64IntegerAttr(dim));
   whole = hideRanks(value, whole, place);
   if (Attribute id = value.getDefiningOp()->getAttr(nn::NnDialect::kIdAttr))
     whole.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+  joined[whole] = value;
   value.replaceUsesWithIf(whole, readsWhole);
 }
 

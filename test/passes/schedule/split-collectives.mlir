@@ -379,3 +379,35 @@ func.func @two_places(
   %16 = nn.attention %15#0, %15#1, %15#2 bias %15#3 scale 0.7 {causal} : (tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x2xf32>, tensor<2x4x10x1xf32>) -> tensor<2x4x10x2xf32>
   return %16 : tensor<2x4x10x2xf32>
 }
+
+// -----
+
+// One region cuts features and joins them; another cuts the tokens of the joined value, of which
+// each rank has its own.
+// CHECK-LABEL: func.func @joined_and_cut
+// CHECK: %[[J:.*]] = nn.concat %{{.*}} dim 2
+// CHECK: %[[E:.*]] = nn.reshape %[[J]] : (tensor<4x4x2xf32>) -> tensor<4x1x4x2xf32>
+// CHECK: nn.slice %[[E]] starts [0, 0, 0, 0] limits [4, 1, 2, 2]
+dist.mesh @mesh = <["x"=2, "y"=2], device = "flops_f32=1e9 memory_bandwidth=1e12 link_bandwidth=1e9">
+func.func @joined_and_cut(
+    %a: tensor<5x1xf32> {dist.global = tensor<5x1xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}]>, nn.parameter = "a"},
+    %i: tensor<4x4x2xi32> {dist.global = tensor<7x8x2xi32>, dist.sharding = #dist.sharding<@mesh, [{"y"}, {"x"}, {}]>},
+    %v: tensor<4x8x12xf32> {dist.global = tensor<7x8x24xf32>, dist.sharding = #dist.sharding<@mesh, [{"y"}, {}, {"x"}]>},
+    %x: tensor<7x8x1xf32> {dist.global = tensor<7x8x1xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>},
+    %w: tensor<2x6xf32> {dist.global = tensor<2x24xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"y", "x"}]>})
+    -> (tensor<7x8x1xf32> {dist.global = tensor<7x8x2xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"y"}]>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.slice %x axes ["x"] dims [0] : (tensor<7x8x1xf32>) -> tensor<4x8x1xf32>
+  %1 = dist.slice %0 axes ["y"] dims [1] : (tensor<4x8x1xf32>) -> tensor<4x4x1xf32>
+  %2 = nn.linear %1, %a : (tensor<4x4x1xf32>, tensor<5x1xf32>) -> tensor<4x4x5xf32>
+  %3 = dist.permute %2 axes ["x", "y"] pairs [[0, 0], [2, 1], [1, 2], [3, 3]] : (tensor<4x4x5xf32>) -> tensor<4x4x5xf32>
+  %4 = nn.take_along %3, %i dim 2 : (tensor<4x4x5xf32>, tensor<4x4x2xi32>) -> tensor<4x4x2xf32>
+  %5 = dist.redistribute %w from [#dist.sharding<@mesh, [{}, {"y", "x"}]>] to [#dist.sharding<@mesh, [{}, {"x"}]>] : (tensor<2x6xf32>) -> tensor<2x12xf32>
+  %6 = nn.linear %v, %5 : (tensor<4x8x12xf32>, tensor<2x12xf32>) -> tensor<4x8x2xf32>
+  %7 = dist.reduce_scatter sum %6 axes ["x"] dims [1] : (tensor<4x8x2xf32>) -> tensor<4x4x2xf32>
+  %8 = nn.add %7, %4 : (tensor<4x4x2xf32>, tensor<4x4x2xf32>) -> tensor<4x4x2xf32>
+  %9 = dist.all_to_all %8 axes ["y"] from [0] to [2] : (tensor<4x4x2xf32>) -> tensor<8x4x1xf32>
+  %10 = nn.slice %9 starts [0, 0, 0] limits [7, 4, 1] strides [1, 1, 1] : (tensor<8x4x1xf32>) -> tensor<7x4x1xf32>
+  %11 = dist.all_gather %10 axes ["x"] dims [1] : (tensor<7x4x1xf32>) -> tensor<7x8x1xf32>
+  return %11 : tensor<7x8x1xf32>
+}
