@@ -95,6 +95,9 @@ void Reshape::joinWhole() {
     upper = makeFactor(upper.size * piece.factor.size, upper.uniform && piece.factor.uniform);
   };
   for (Piece &piece : pieces) {
+    // One element of equal ones may be a coordinate of any axes, or none, as here.
+    if (piece.factor.uniform && piece.factor.padded == 1)
+      continue;
     // The part of a chunk that no rank shares with another: 16{x} is 2{x} times 8.
     LayoutFactor upper, lower;
     int64_t minor = std::gcd(piece.factor.size, piece.factor.getLocalSize());

@@ -48,3 +48,18 @@ func.func @unequal(%arg0: tensor<1x1x5x7xf32> {dist.global = tensor<1x1x9x14xf32
   %0 = nn.reshape %arg0 : (tensor<1x1x5x7xf32>) -> tensor<5x7xf32>
   return %0 : tensor<5x7xf32>
 }
+
+// -----
+
+// A dimension of one element that a constant stretches along is no boundary.
+// CHECK-LABEL: func.func @one_element_between
+dist.mesh @mesh = <["x"=2]>
+func.func @one_element_between(
+    %x: tensor<1x17x1x4xf32> {dist.global = tensor<1x17x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>})
+    -> (tensor<4x1x1x17xf32> {dist.global = tensor<4x1x1x17xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.constant dense<-0.5> : tensor<1x4xf32>
+  %1 = nn.add %x, %0 : (tensor<1x17x1x4xf32>, tensor<1x4xf32>) -> tensor<1x17x1x4xf32>
+  %2 = nn.reshape %1 : (tensor<1x17x1x4xf32>) -> tensor<4x1x1x17xf32>
+  return %2 : tensor<4x1x1x17xf32>
+}
