@@ -72,8 +72,9 @@ public:
   virtual const Processor &getHost() const = 0;
   /// Which ops the target has kernels for, as an error names them. Empty if it has all.
   virtual std::string getSupportedKernels() const { return ""; }
-  /// Returns true if the runtime has a device that executes the target's kernels.
-  virtual bool isExecutable() const { return true; }
+  /// The chip of the device that executes the kernels; empty if the processor does that. A program
+  /// then refers to a kernel by a record (`mw_rt_device_kernel`), not by a function.
+  virtual std::string getDeviceChip() const { return ""; }
 
   //===--------------------------------------------------------------------===//
   // Facts of ops

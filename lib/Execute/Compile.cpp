@@ -157,9 +157,8 @@ static Expected<ObjectCode> compileEntry(mlir::ModuleOp module, const Processor 
   return entry;
 }
 
-Expected<std::vector<ObjectCode>> compileObjects(ArrayRef<LoweredProgram> entries,
-                                                 const KernelTarget &target,
-                                                 CompileStatistics *statistics) {
+Expected<CompiledCode> compileCode(ArrayRef<LoweredProgram> entries, const KernelTarget &target,
+                                   CompileStatistics *statistics) {
   std::vector<KernelSource> kernels;
   StringSet<> known;
   for (const LoweredProgram &entry : entries)
@@ -169,17 +168,22 @@ Expected<std::vector<ObjectCode>> compileObjects(ArrayRef<LoweredProgram> entrie
   KernelQueue queue(kernels, target);
   if (Error error = queue.compile(statistics))
     return std::move(error);
-  std::vector<ObjectCode> objects = queue.take();
+  CompiledCode code;
+  if (target.getDeviceChip().empty())
+    code.objects = queue.take();
+  else
+    for (auto [kernel, text] : llvm::zip_equal(kernels, queue.take()))
+      code.kernels.emplace_back(kernel.name, std::move(text));
   double start = getMilliseconds();
   for (const LoweredProgram &entry : entries) {
     Expected<ObjectCode> object = compileEntry(*entry.module, target.getHost());
     if (!object)
       return object.takeError();
-    objects.push_back(std::move(*object));
+    code.objects.push_back(std::move(*object));
   }
   if (statistics)
     statistics->entryMilliseconds = getMilliseconds() - start;
-  return objects;
+  return code;
 }
 
 } // namespace meshwright

@@ -26,12 +26,20 @@ struct CompileStatistics {
   double entryMilliseconds = 0;
 };
 
-/// Compiles the kernels and the entries of a program, each to an object file. Compiles kernels on
-/// as many threads as the process may use, and each kernel once for all entries, and for all
-/// programs that share the cache on disk.
-llvm::Expected<std::vector<ObjectCode>> compileObjects(llvm::ArrayRef<LoweredProgram> entries,
-                                                       const KernelTarget &target,
-                                                       CompileStatistics *statistics = nullptr);
+/// The code of a program: object files for the processor, and kernels for a device that has code of
+/// its own.
+struct CompiledCode {
+  std::vector<ObjectCode> objects;
+  /// Names and code.
+  std::vector<std::pair<std::string, ObjectCode>> kernels;
+};
+
+/// Compiles the kernels and the entries of a program, each by itself. Compiles kernels on as many
+/// threads as the process may use, and each kernel once for all entries, and for all programs that
+/// share the cache on disk.
+llvm::Expected<CompiledCode> compileCode(llvm::ArrayRef<LoweredProgram> entries,
+                                         const KernelTarget &target,
+                                         CompileStatistics *statistics = nullptr);
 
 } // namespace meshwright
 

@@ -7,6 +7,7 @@
 
 #include "CompileBundle.h"
 
+#include "AssembleKernels.h"
 #include "Link.h"
 
 #include "meshwright/runtime/include/Bundle.h"
@@ -29,6 +30,8 @@ compileBundle(ModuleOp module, StringRef path,
   if (failed(program))
     return failure();
 
+  if (llvm::Error problem = assembleKernels(program->description))
+    return fail(llvm::toString(std::move(problem)));
   const rt::ProgramDescription &description = program->description;
   std::vector<rt::HostTensor> stored;
   for (const rt::ProgramValue &parameter : description.parameters) {

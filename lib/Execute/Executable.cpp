@@ -116,14 +116,16 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
   }
   if (failed(signatures.finish()))
     return failure();
-  if (!target->isExecutable())
-    return emitError(entries.front().getLoc(), "cannot be compiled for target '")
-           << target->getName() << "': no device of the runtime executes it, expected cpu, or cpu: "
-           << "and a processor's name";
-  auto objects = compileObjects(lowered, *target, &program.statistics);
-  if (!objects)
-    return emitError(entries.front().getLoc()) << llvm::toString(objects.takeError());
-  program.objects = std::move(*objects);
+  auto code = compileCode(lowered, *target, &program.statistics);
+  if (!code)
+    return emitError(entries.front().getLoc()) << llvm::toString(code.takeError());
+  program.objects = std::move(code->objects);
+  for (auto &[name, text] : code->kernels) {
+    // The end of the text is a zero byte.
+    std::vector<char> bytes(text.c_str(), text.c_str() + text.size() + 1);
+    description.kernels.push_back({name, own(std::move(bytes))});
+  }
+  description.targetChip = target->getDeviceChip();
   program.probes = std::move(lowered.front().probes);
   description.targetCpu = target->getHost().cpu;
   description.targetFeatures = target->getHost().select(rt::getKnownFeatures());

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
 
 #include "mlir/Pass/PassManager.h"
@@ -377,6 +378,21 @@ LogicalResult Plan::State::compileFor(llvm::StringRef target,
   return success();
 }
 
+FailureOr<std::string>
+Plan::State::chooseTarget(llvm::StringRef given, const std::string &backend,
+                          std::vector<Diagnostic> &diagnostics) const {
+  if (!given.empty())
+    return given.str();
+  std::string needed, error;
+  if (!rt::getBackendTarget(backend, needed, error)) {
+    diagnostics.push_back(makeError(error));
+    return failure();
+  }
+  bool isSameKind = llvm::StringRef(ownTarget).split(':').first ==
+                    llvm::StringRef(needed).split(':').first;
+  return needed.empty() || isSameKind ? ownTarget : needed;
+}
+
 std::unique_ptr<rt::Session> Plan::State::start(Executable &executable, const std::string &backend,
                                                 std::vector<Diagnostic> &diagnostics) const {
   std::string error;
@@ -466,7 +482,9 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
   std::unique_lock<std::mutex> lock(state->mutex);
-  if (failed(state->compileFor(options.target, diagnostics)))
+  FailureOr<std::string> chosen =
+      state->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
     return diagnostics;
   if (!state->session || state->backend != options.backend) {
     state->session = state->start(*state->executable, options.backend, diagnostics);
@@ -498,7 +516,9 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
 Result<Session> Plan::start(const SessionOptions &options) {
   std::vector<Diagnostic> diagnostics;
   std::unique_lock<std::mutex> lock(state->mutex);
-  if (failed(state->compileFor(options.target, diagnostics)))
+  FailureOr<std::string> chosen =
+      state->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
     return diagnostics;
   std::shared_ptr<rt::Session> session =
       state->start(*state->executable, options.backend, diagnostics);

@@ -98,6 +98,10 @@ struct Plan::State {
   /// Makes a target the one to run for, and compiles for it unless that is done. The caller holds
   /// the mutex.
   mlir::LogicalResult compileFor(llvm::StringRef target, std::vector<Diagnostic> &diagnostics);
+  /// The target to run for with a backend: the given one, the plan's own if it is for the same kind
+  /// of device, or that of the backend's devices. Fails if the backend has none.
+  mlir::FailureOr<std::string> chooseTarget(llvm::StringRef given, const std::string &backend,
+                                            std::vector<Diagnostic> &diagnostics) const;
   /// Starts a session with the plan's parameters. Returns null after an error.
   std::unique_ptr<rt::Session> start(Executable &executable, const std::string &backend,
                                      std::vector<Diagnostic> &diagnostics) const;

@@ -59,8 +59,9 @@ private:
   void fillArray(ValueRange values, Value array, size_t first = 0);
   /// The declaration of a function of the runtime or of a kernel.
   LLVM::LLVMFuncOp getFunction(StringRef name, ValueRange arguments, Type result);
-  /// The address of a kernel.
-  Value getKernel(StringRef name);
+  /// The address of a kernel or of its record.
+  Value getKernel(const Step &step);
+  LLVM::GlobalOp getRecord(const Step &step);
 
   ModuleOp module;
   LoweredProgram &program;
@@ -129,9 +130,35 @@ LLVM::LLVMFuncOp EntryEmitter::getFunction(StringRef name, ValueRange arguments,
   return function;
 }
 
-Value EntryEmitter::getKernel(StringRef name) {
+/// The record of a kernel, as `mw_rt_device_kernel`.
+LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
+  if (auto known = symbols.lookup<LLVM::GlobalOp>(step.kernel))
+    return known;
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPointToStart(module.getBody());
+  std::string name = step.kernel + '\0';
+  auto text = LLVM::GlobalOp::create(
+      builder, LLVM::LLVMArrayType::get(builder.getI8Type(), name.size()), /*isConstant=*/true,
+      LLVM::Linkage::Internal, step.kernel + "_name", builder.getStringAttr(name));
+  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64});
+  auto record = LLVM::GlobalOp::create(builder, type, /*isConstant=*/true, LLVM::Linkage::Internal,
+                                       step.kernel, Attribute(), /*alignment=*/8);
+  symbols.insert(record);
+  builder.setInsertionPointToEnd(builder.createBlock(&record.getInitializerRegion()));
+  Value value = LLVM::UndefOp::create(builder, type);
+  value = LLVM::InsertValueOp::create(builder, value, LLVM::AddressOfOp::create(builder, text),
+                                       ArrayRef<int64_t>{0});
+  value = LLVM::InsertValueOp::create(builder, value, getConstant(step.checksIndices),
+                                       ArrayRef<int64_t>{1});
+  LLVM::ReturnOp::create(builder, value);
+  return record;
+}
+
+Value EntryEmitter::getKernel(const Step &step) {
+  if (program.hasRecords)
+    return LLVM::AddressOfOp::create(builder, getRecord(step));
   Type none = LLVM::LLVMVoidType::get(module.getContext());
-  return LLVM::AddressOfOp::create(builder, getFunction(name, {}, none));
+  return LLVM::AddressOfOp::create(builder, getFunction(step.kernel, {}, none));
 }
 
 /// The other ops of the op's kernel that may give a NaN or infinity, in program order. Values
@@ -176,7 +203,7 @@ void EntryEmitter::emitStep(const Step &step) {
   case Step::Kernel:
     fillArray(step.inputs, inputArray);
     fillArray(step.outputs, inputArray, step.inputs.size());
-    arguments.push_back(getKernel(step.kernel));
+    arguments.push_back(getKernel(step));
     arguments.push_back(inputArray);
     break;
   }

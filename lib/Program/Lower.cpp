@@ -288,6 +288,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     Step step(op, "mw_rt_run_kernel");
     step.passing = Step::Kernel;
     step.kernel = info->name;
+    step.checksIndices = info->checksIndices;
     step.inputs = info->inputs;
     step.outputs.assign(launch->result_begin(), launch->result_end());
     if (info->flops == 0)
@@ -388,6 +389,7 @@ LogicalResult ProgramLowering::addOp(Operation *op) {
 
 FailureOr<LoweredProgram> ProgramLowering::run() {
   program.module = ModuleOp::create(main.getLoc());
+  program.hasRecords = !target.getDeviceChip().empty();
   program.arenaBytes = main->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr).getInt();
   if (failed(addArguments()))
     return failure();

@@ -37,8 +37,9 @@ struct Step {
     /// The kernel, and inputs and outputs as one array.
     Kernel,
   } passing = Single;
-  /// The kernel of a launch.
+  /// The kernel of a launch, and whether it reads by index (`mw_rt_device_kernel`).
   std::string kernel = {};
+  bool checksIndices = false;
 };
 
 /// The runtime call that performs an op. Fails after an error, for example if the runtime does

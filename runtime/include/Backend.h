@@ -75,6 +75,15 @@ std::unique_ptr<Backend> createLocalBackend(World &world);
 using BackendFactory = Backend *(*)(int64_t version, World &world, const std::string &mode,
                                     std::string &error);
 
+/// The function `mw_rt_backend_target` that a shared object exports if its devices run other targets
+/// than `cpu`. Returns the target of the devices at hand ("gpu:sm_90a"), or an empty string with an
+/// error.
+using BackendTarget = std::string (*)(std::string &error);
+
+/// Sets the target that programs for a backend are compiled for: empty if it is the processor.
+/// Returns false, with an error, if the backend cannot be opened or has no devices.
+bool getBackendTarget(const std::string &backend, std::string &target, std::string &error);
+
 /// Adds a backend of this process under a name. It takes precedence over a shared object of
 /// that name.
 void addBackend(const std::string &name, BackendFactory factory);

@@ -21,7 +21,7 @@
 namespace meshwright::rt {
 
 /// The version of the files in a bundle. Changes whenever their format does.
-constexpr int64_t kBundleVersion = 9;
+constexpr int64_t kBundleVersion = 10;
 
 /// Starts a session of a bundle's program and maps the weights of this process's ranks. Returns
 /// null, with an error that names the file, if the bundle is incomplete, of another version, or

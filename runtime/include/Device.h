@@ -17,10 +17,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 namespace meshwright::rt {
+
+struct ProgramDescription;
+struct RankBuffers;
 
 /// A point in the program of one rank: an op on one of the rank's streams.
 struct Caller {
@@ -48,7 +52,7 @@ struct HostThreads {
 /// - A device has one compute stream (stream 0) and communication streams (1, 2, ...).
 ///   Each stream performs its work in the order of the calls.
 /// - A call may return before its work is done, except `wait`, `copyIn`, `copyOut`, `copy`,
-///   `findNotFinite` and `synchronize`. The CPU device does the work of stream 0 in
+///   and `synchronize`. The CPU device does the work of stream 0 in
 ///   the call itself.
 /// - Only the rank's thread calls a device during a run.
 /// - A call that returns bool returns false after a failure. It sets `error`, or it leaves
@@ -59,6 +63,10 @@ class Device {
 public:
   virtual ~Device() = default;
 
+  /// Loads the kernels of a program, once, before its first run. Returns false, with an error, if
+  /// the program is for another target. The default takes programs for the processor.
+  virtual bool load(const ProgramDescription &program, std::string &error);
+
   //===--------------------------------------------------------------------===//
   // Memory
   //===--------------------------------------------------------------------===//
@@ -68,6 +76,8 @@ public:
   virtual bool sharesHostMemory() const = 0;
   /// Allocates memory that is aligned to `kAlignment`. Returns null if there is none.
   virtual DeviceMemory allocate(int64_t bytes) = 0;
+  /// The bytes that the rank can still allocate, or -1 if the host's memory is the limit.
+  virtual int64_t getFreeBytes() { return -1; }
   /// Copy from the host to the device and back. Any thread may call them between runs.
   virtual bool copyIn(void *device, const void *host, int64_t bytes, std::string &error) = 0;
   virtual bool copyOut(void *host, const void *device, int64_t bytes, std::string &error) = 0;
@@ -88,6 +98,13 @@ public:
   virtual void prepare(const HostThreads &threads) = 0;
   /// Prepares the rank's thread, which calls this once before its first run.
   virtual void enterThread() {}
+  /// Runs an entry. `call` calls its function, which calls this device. A device may call it
+  /// several times, to prepare the work first, or not at all, to repeat work that it has recorded.
+  virtual int32_t runEntry(mw_rt_entry entry, const RankBuffers &buffers,
+                           const std::function<int32_t()> &call) {
+    (void)entry, (void)buffers;
+    return call();
+  }
   /// Waits until all streams are idle and forgets all tickets. Returns false if the
   /// deadline passes first; the caller may try again.
   virtual bool synchronize(std::chrono::steady_clock::time_point deadline) = 0;
@@ -122,9 +139,10 @@ public:
   virtual bool reorder(const mw_rt_reorder &what, const void *input, void *result,
                        std::string &error) = 0;
   virtual bool writePositions(const mw_rt_positions &what, void *result, std::string &error) = 0;
-  /// Finds the first element that is NaN or infinite, and its value. Returns -1 if all
-  /// elements are finite.
-  virtual int64_t findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) = 0;
+  /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
+  /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.
+  virtual bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
+                           int64_t count, std::string &error) = 0;
 
   //===--------------------------------------------------------------------===//
   // Collectives

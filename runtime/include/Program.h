@@ -147,6 +147,15 @@ struct EntryDescription {
   std::map<int64_t, std::string> fused;
 };
 
+/// A kernel of a program for a device that has code of its own (`mw_rt_device_kernel`).
+struct DeviceKernel {
+  std::string name;
+  /// PTX, which ends with a zero byte.
+  Bytes text;
+  /// The same as machine code of the chip; empty if it was not assembled.
+  Bytes binary = {};
+};
+
 /// Everything about a program except its code. Its entries share parameters and states: each is
 /// here once, in one layout.
 struct ProgramDescription {
@@ -160,6 +169,10 @@ struct ProgramDescription {
   /// spells them.
   std::string targetCpu;
   std::vector<std::string> targetFeatures;
+  /// The chip that the kernels were compiled for ("sm_90a"), and the kernels. Empty if the processor
+  /// performs them.
+  std::string targetChip;
+  std::vector<DeviceKernel> kernels;
 
   const ProgramValue &getValue(const EntryDescription &entry,
                                const ProgramArgument &argument) const {
@@ -167,6 +180,8 @@ struct ProgramDescription {
            : argument.kind == ProgramArgument::Parameter ? parameters[argument.index]
                                                          : states[argument.index].value;
   }
+  /// The target as `--target` spells it: `cpu` or `gpu:sm_90a`.
+  std::string getTarget() const { return targetChip.empty() ? "cpu" : "gpu:" + targetChip; }
   /// Returns the index of an entry, or that of the first entry for an empty name. Returns -1,
   /// with an error that lists the entries, if there is none of that name.
   int64_t findEntry(const std::string &name, std::string &error) const;

@@ -155,7 +155,7 @@ public:
   bool hasFailed() const { return failed.load(std::memory_order_acquire); }
   /// Records that an op's results are not finite. The run goes on to its end, so that the error
   /// names the first of all such ops.
-  void noteNotFinite(int64_t rank, int64_t op, const std::string &message);
+  void noteNotFinite(int64_t rank, int64_t op, int64_t result, int64_t element, double value);
 
 private:
   friend struct WorldDeleter;

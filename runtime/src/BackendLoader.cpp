@@ -69,7 +69,7 @@ static std::set<std::string> listBackends(const std::filesystem::path &folder) {
 }
 
 /// Opens the shared object of a backend. Returns null, with an error, if there is none.
-static BackendFactory loadFactory(const std::string &name, std::string &error) {
+static void *openLibrary(const std::string &name, std::string &error) {
   std::filesystem::path folder = findFolder();
   std::set<std::string> names = listBackends(folder);
   if (!names.count(name)) {
@@ -81,14 +81,38 @@ static BackendFactory loadFactory(const std::string &name, std::string &error) {
   // Never closed: libraries that it links (MPI, drivers) cannot be unloaded.
   std::string path = (folder / (kPrefix + name + kSuffix)).string();
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
+  if (!library)
     error = "backend '" + name + "' cannot be opened: " + dlerror();
+  return library;
+}
+
+/// Loads a backend. Returns null, with an error, if there is none.
+static BackendFactory loadFactory(const std::string &name, std::string &error) {
+  void *library = openLibrary(name, error);
+  if (!library)
     return nullptr;
-  }
   auto factory = reinterpret_cast<BackendFactory>(dlsym(library, "mw_rt_create_backend"));
   if (!factory)
-    error = "backend '" + name + "': " + path + " has no mw_rt_create_backend";
+    error = "backend '" + name + "' has no mw_rt_create_backend";
   return factory;
+}
+
+bool getBackendTarget(const std::string &backend, std::string &target, std::string &error) {
+  target.clear();
+  std::string name = backend.substr(0, backend.find(':'));
+  if (name == "local" || findAdded(name))
+    return true;
+  void *library = openLibrary(name, error);
+  if (!library)
+    return false;
+  auto find = reinterpret_cast<BackendTarget>(dlsym(library, "mw_rt_backend_target"));
+  if (!find)
+    return true;
+  std::string reason;
+  target = find(reason);
+  if (target.empty())
+    error = "backend '" + name + "' cannot work here: " + reason;
+  return !target.empty();
 }
 
 std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,

@@ -7,6 +7,7 @@
 
 #include "meshwright/runtime/include/Bundle.h"
 
+#include "BundleFiles.h"
 #include "Manifest.h"
 
 #include "meshwright/runtime/include/Cpu.h"
@@ -49,23 +50,14 @@ static std::string nameOfProgram(const Manifest &manifest) {
 /// Returns true if a writer of this version or an earlier one makes files of that name.
 static bool isNameOfFile(const std::string &name) {
   static const std::regex names("manifest\\.json|report\\.(txt|json)|program(-[0-9a-f]{16})?\\.so|"
-                                "weights/(shared|(group-[0-9]+-)?rank-[0-9]+)\\.bin");
+                                "weights/(shared|(group-[0-9]+-)?rank-[0-9]+)\\.bin|"
+                                "kernels/[A-Za-z0-9_]+\\.(ptx|cubin)");
   return std::regex_match(name, names);
 }
 
 static bool hasManifest(const fs::path &folder) {
   std::error_code code;
   return fs::is_regular_file(folder / kManifest, code);
-}
-
-static bool readFile(const fs::path &path, std::string &text, std::string &error) {
-  std::ifstream file(path, std::ios::binary);
-  text.assign(std::istreambuf_iterator<char>(file), {});
-  if (file)
-    return true;
-  // Streams give no reason for an error.
-  error = path.string() + ": " + std::strerror(errno ? errno : EIO);
-  return false;
 }
 
 std::string readReport(const std::string &path, bool asJson, std::string &error) {
@@ -198,6 +190,8 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
   if (!owner)
     return nullptr;
 
+  if (!readKernels(folder, manifest, error))
+    return nullptr;
   // Files of weights, each mapped once.
   std::map<std::string, std::shared_ptr<MappedFile>> files;
   auto getBytes = [&](const Stored &stored, int64_t rank, Bytes &bytes) {
@@ -245,11 +239,6 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
 // Writing
 //===----------------------------------------------------------------------===//
 
-static bool fail(const fs::path &path, int problem, std::string &error) {
-  error = path.string() + ": " + std::strerror(problem);
-  return false;
-}
-
 /// Returns true if a bundle may replace this path: it does not exist, or it is an empty folder
 /// or a bundle without other files, because everything in it will be deleted.
 static bool checkPlace(const fs::path &place, std::string &error) {
@@ -278,7 +267,7 @@ static bool checkPlace(const fs::path &place, std::string &error) {
     std::string name = entry->path().lexically_relative(place).string();
     std::error_code unknown;
     fs::file_status kind = entry->symlink_status(unknown);
-    if (fs::is_directory(kind) ? name != "weights"
+    if (fs::is_directory(kind) ? name != "weights" && name != kKernelFolder
                                : !fs::is_regular_file(kind) || !isNameOfFile(name))
       return refuse("'" + name + "' in it is no part of a bundle and would be deleted");
   }
@@ -402,13 +391,6 @@ static bool writeWeights(const fs::path &path, int64_t rank, std::string header,
   return fine;
 }
 
-static bool writeText(const fs::path &path, const std::string &text, std::string &error) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? true : fail(path, errno ? errno : EIO, error);
-}
-
 static std::string makeId() {
   std::string id;
   std::random_device random;
@@ -439,6 +421,9 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   fs::rename(getProgramPath(), folder / nameOfProgram(manifest), code);
   if (code)
     return fail(folder / nameOfProgram(manifest), code.value(), error);
+
+  if (!writeKernels(folder, manifest, error))
+    return false;
 
   // Assign an offset to each value. The first group has the values that all ranks share.
   std::vector<GroupLayout> layouts(1);

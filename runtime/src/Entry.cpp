@@ -18,7 +18,6 @@
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace meshwright::rt {
 
@@ -38,19 +37,17 @@ static int32_t call(mw_rt_context &context, int64_t op, TraceKind kind, int64_t 
   });
 }
 
-/// Tells the world if a result of the op is not finite.
-static void checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
-                        const void *data, int64_t count) {
-  if (!context.checkFinite || !data)
-    return;
-  double value = 0;
-  int64_t found = context.device->findNotFinite(dtype, data, count, value);
-  if (found < 0)
-    return;
-  const char *name = std::isnan(value) ? "NaN" : value < 0 ? "-infinity" : "infinity";
-  context.world->noteNotFinite(context.rank, op,
-                               std::string("is ") + name + " at element " + std::to_string(found) +
-                                   " of result " + std::to_string(result));
+/// Looks for values of a result that are not finite, if the run asks for that.
+static bool checkFinite(mw_rt_context &context, const Caller &caller, int64_t result, int64_t dtype,
+                        const void *data, int64_t count, std::string &error) {
+  return !context.checkFinite || !data ||
+         context.device->checkFinite(caller, result, dtype, data, count, error);
+}
+
+/// The same for an op of the compute stream.
+static bool checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
+                        const void *data, int64_t count, std::string &error) {
+  return checkFinite(context, {context.rank, 0, op}, result, dtype, data, count, error);
 }
 
 int32_t performCollective(mw_rt_context &context, const Caller &caller,
@@ -69,7 +66,8 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
     }
     for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i) {
       const mw_rt_moved_tensor &moved = what.tensors[i];
-      checkFinite(context, caller.op, i, moved.dtype, outputs[i], countAfter(moved));
+      if (!checkFinite(context, caller, i, moved.dtype, outputs[i], countAfter(moved), error))
+        return false;
     }
     return true;
   });
@@ -91,8 +89,9 @@ int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch 
                 if (!context->device->launch(*what, kernel, buffers, error))
                   return false;
                 for (int64_t i = 0; context->checkFinite && i < what->num_outputs; ++i)
-                  checkFinite(*context, op, i, what->outputs[i].dtype,
-                              buffers[what->num_inputs + i], what->outputs[i].count);
+                  if (!checkFinite(*context, op, i, what->outputs[i].dtype,
+                                   buffers[what->num_inputs + i], what->outputs[i].count, error))
+                    return false;
                 return true;
               });
 }
@@ -104,10 +103,8 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
                      matricesOf(*what, what->stride_b) * what->k * what->n + results;
   return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k,
               elements * sizeOf(DType(what->dtype)), [&](std::string &error) {
-                if (!context->device->multiply(*what, a, b, bias, c, error))
-                  return false;
-                checkFinite(*context, op, 0, what->dtype, c, results);
-                return true;
+                return context->device->multiply(*what, a, b, bias, c, error) &&
+                       checkFinite(*context, op, 0, what->dtype, c, results, error);
               });
 }
 
@@ -118,10 +115,8 @@ int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_we
   int64_t bytes = what->rows * (what->m + what->n) * sizeOf(type) + results * sizeOf(sum);
   return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->rows, bytes,
               [&](std::string &error) {
-                if (!context->device->weightGrad(*what, a, b, c, error))
-                  return false;
-                checkFinite(*context, op, 0, int64_t(sum), c, results);
-                return true;
+                return context->device->weightGrad(*what, a, b, c, error) &&
+                       checkFinite(*context, op, 0, int64_t(sum), c, results, error);
               });
 }
 
@@ -144,7 +139,8 @@ int32_t mw_rt_run_attention_grad(mw_rt_context *context, int64_t op,
                 if (!context->device->attentionGrad(*what, inputs, outputs, error))
                   return false;
                 for (int64_t i = 0; i < 3 + what->has_bias_grad; ++i)
-                  checkFinite(*context, op, i, int64_t(sum), outputs[i], counts[i]);
+                  if (!checkFinite(*context, op, i, int64_t(sum), outputs[i], counts[i], error))
+                    return false;
                 return true;
               });
 }
@@ -182,10 +178,8 @@ int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather 
   int64_t count = what->outer * what->count * what->inner;
   int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
   return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    if (!context->device->gather(*what, data, indices, offset, result, error))
-      return false;
-    checkFinite(*context, op, 0, what->dtype, result, count);
-    return true;
+    return context->device->gather(*what, data, indices, offset, result, error) &&
+           checkFinite(*context, op, 0, what->dtype, result, count, error);
   });
 }
 
@@ -194,10 +188,8 @@ int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_tak
   int64_t count = what->outer * what->count * what->inner;
   int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
   return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    if (!context->device->takeAlong(*what, data, indices, result, error))
-      return false;
-    checkFinite(*context, op, 0, what->dtype, result, count);
-    return true;
+    return context->device->takeAlong(*what, data, indices, result, error) &&
+           checkFinite(*context, op, 0, what->dtype, result, count, error);
   });
 }
 
@@ -207,10 +199,8 @@ int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_ind
   int64_t rows = what->outer * what->size * what->inner;
   int64_t bytes = 2 * (rows + what->outer * what->count * what->inner) * sizeOf(DType(what->dtype));
   return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    if (!context->device->indexCopy(*what, data, indices, source, result, error))
-      return false;
-    checkFinite(*context, op, 0, what->dtype, result, rows);
-    return true;
+    return context->device->indexCopy(*what, data, indices, source, result, error) &&
+           checkFinite(*context, op, 0, what->dtype, result, rows, error);
   });
 }
 
@@ -227,10 +217,8 @@ int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index
       return false;
     if (rows)
       context->replaced.push_back({what, data, rows});
-    if (!context->device->indexCopy(*what, data, indices, source, data, error))
-      return false;
-    checkFinite(*context, op, 0, what->dtype, source, count);
-    return true;
+    return context->device->indexCopy(*what, data, indices, source, data, error) &&
+           checkFinite(*context, op, 0, what->dtype, source, count, error);
   });
 }
 
@@ -242,10 +230,8 @@ int32_t mw_rt_run_scatter_add(mw_rt_context *context, int64_t op, const mw_rt_sc
   int64_t rows = what->outer * what->size * what->inner;
   int64_t bytes = added * sizeOf(type) + rows * sizeOf(sum);
   return call(*context, op, TraceKind::Move, what->dtype, added, bytes, [&](std::string &error) {
-    if (!context->device->scatterAdd(*what, updates, indices, offset, result, error))
-      return false;
-    checkFinite(*context, op, 0, int64_t(sum), result, rows);
-    return true;
+    return context->device->scatterAdd(*what, updates, indices, offset, result, error) &&
+           checkFinite(*context, op, 0, int64_t(sum), result, rows, error);
   });
 }
 

@@ -32,28 +32,6 @@ int64_t WeightGroup::getHolder(int64_t rank) const {
   return holder;
 }
 
-void Hash::add(const char *data, int64_t size) {
-  for (int64_t at = 0; at < size; at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, data + at, std::min<int64_t>(8, size - at));
-    // Each step is invertible, so different words never lead to the same state.
-    state = (state ^ word) * 0x9e3779b97f4a7c15;
-    state ^= state >> 32;
-  }
-}
-
-std::string Hash::get() const {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(state));
-  return text;
-}
-
-std::string hashOf(const char *data, int64_t size) {
-  Hash hash;
-  hash.add(data, size);
-  return hash.get();
-}
-
 //===----------------------------------------------------------------------===//
 // Writing
 //===----------------------------------------------------------------------===//
@@ -182,6 +160,21 @@ static std::string toDigits(const std::string &bytes) {
   return digits;
 }
 
+static Json writeKernels(const Manifest &manifest) {
+  auto write = [](const Manifest::CodeFile &file) {
+    return Json{{"bytes", file.bytes}, {"hash", file.hash}};
+  };
+  Json list = Json::array();
+  for (size_t i = 0; i < manifest.kernels.size(); ++i) {
+    const Manifest::KernelFiles &files = manifest.kernels[i];
+    Json &kernel = list.emplace_back(
+        Json{{"name", manifest.description.kernels[i].name}, {"ptx", write(files.text)}});
+    if (files.binary.bytes > 0)
+      kernel["cubin"] = write(files.binary);
+  }
+  return list;
+}
+
 std::string Manifest::toJson() const {
   Json json = {{"format", kFormat},
                {"version", kBundleVersion},
@@ -193,6 +186,10 @@ std::string Manifest::toJson() const {
                  {"features", description.targetFeatures}}},
                {"ranks", description.numRanks},
                {"program", {{"bytes", programBytes}, {"hash", programHash}}}};
+  if (!description.targetChip.empty())
+    json["target"]["chip"] = description.targetChip;
+  if (!kernels.empty())
+    json["kernels"] = writeKernels(*this);
   auto addData = [](Json &to, const Stored &stored) {
     if (stored.group >= 0)
       to["data"] = write(stored);
@@ -465,6 +462,24 @@ static std::vector<WeightGroup> readGroups(const Json &json, int64_t numRanks) {
   return groups;
 }
 
+/// Reads the list of kernels. Names become parts of paths, so only letters, digits and '_' are in
+/// them.
+static void readKernels(const Json &json, Manifest &manifest) {
+  auto read = [](const Json &file) {
+    return Manifest::CodeFile{readCount(file, "bytes"), file.at("hash").get<std::string>()};
+  };
+  for (const Json &kernel : json) {
+    std::string name = kernel.at("name").get<std::string>();
+    require(!name.empty() && std::all_of(name.begin(), name.end(),
+                                         [](unsigned char c) { return std::isalnum(c) || c == '_'; }),
+            "a kernel is named '" + name + "'");
+    manifest.description.kernels.push_back({name, {}});
+    manifest.kernels.push_back(
+        {read(kernel.at("ptx")),
+         kernel.contains("cubin") ? read(kernel["cubin"]) : Manifest::CodeFile()});
+  }
+}
+
 static void read(const Json &json, Manifest &manifest) {
   ProgramDescription &description = manifest.description;
   manifest.id = json.at("id").get<std::string>();
@@ -472,6 +487,9 @@ static void read(const Json &json, Manifest &manifest) {
   manifest.architecture = target.at("architecture").get<std::string>();
   description.targetCpu = target.at("cpu").get<std::string>();
   description.targetFeatures = target.at("features").get<std::vector<std::string>>();
+  description.targetChip = target.value("chip", "");
+  if (json.contains("kernels"))
+    readKernels(json["kernels"], manifest);
   description.numRanks = readCount(json, "ranks");
   require(description.numRanks > 0, "no ranks");
   require(description.numRanks <= kMaxRanks, std::to_string(description.numRanks) +

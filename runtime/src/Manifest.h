@@ -45,7 +45,17 @@ struct Manifest {
   std::string architecture;
   int64_t programBytes = 0;
   std::string programHash;
-  /// The program's description; its constants have no data here.
+  /// The files of a kernel in the folder `kernels`: PTX, and machine code if there is some. The
+  /// order is that of the description's kernels.
+  struct CodeFile {
+    int64_t bytes = 0;
+    std::string hash;
+  };
+  struct KernelFiles {
+    CodeFile text, binary;
+  };
+  std::vector<KernelFiles> kernels;
+  /// The program's description; its constants and kernels have no data here.
   ProgramDescription description;
   std::vector<WeightGroup> groups;
   /// Where values are stored: by parameter, by packed parameter and by state. The group is -1 for

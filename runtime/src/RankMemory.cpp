@@ -78,6 +78,36 @@ int64_t RankMemory::countCopies(const ProgramValue &value) const {
 int64_t RankMemory::getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
                                     const std::vector<HostTensor> &parameters,
                                     bool recovers) const {
+  // A thread of each rank.
+  int64_t threads = int64_t(ranks.size()) * (64 << 10);
+  int64_t bytes = inHostMemory ? countMissing(entry, inputs, parameters, recovers) : 0;
+  return bytes < 0 || __builtin_add_overflow(bytes, threads, &bytes) ? -1 : bytes;
+}
+
+bool RankMemory::checkDevices(int64_t entry, const std::vector<HostTensor> &inputs,
+                              const std::vector<HostTensor> &parameters, bool recovers,
+                              std::string &error) const {
+  if (inHostMemory)
+    return true;
+  // All ranks need as much.
+  int64_t all = countMissing(entry, inputs, parameters, recovers);
+  int64_t needed = all / int64_t(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    int64_t available = getDevice(i).getFreeBytes();
+    if (available < 0 || (all >= 0 && needed <= available))
+      continue;
+    error = "rank " + std::to_string(ranks[i]) + " needs " +
+            (all < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
+            " of its device's memory, " + formatBytes(available) + " are available";
+    return false;
+  }
+  return true;
+}
+
+/// The bytes that all ranks of this process still have to allocate, or -1 if the number does not
+/// fit into 64 bits.
+int64_t RankMemory::countMissing(int64_t entry, const std::vector<HostTensor> &inputs,
+                                 const std::vector<HostTensor> &parameters, bool recovers) const {
   int64_t bytes = 0;
   auto add = [&](int64_t each, int64_t count) {
     int64_t all = 0;
@@ -89,10 +119,6 @@ int64_t RankMemory::getMissingBytes(int64_t entry, const std::vector<HostTensor>
     if (parts.empty() && !readsInPlace(value, tensor))
       add(value.getLocalBytes(), countCopies(value));
   };
-  // A thread of each rank.
-  add(64 << 10, ranks.size());
-  if (!inHostMemory)
-    return bytes;
   if (arenas.empty())
     add(arenaBytes, ranks.size());
   const EntryDescription &needed = description.entries[entry];

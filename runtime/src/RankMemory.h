@@ -46,6 +46,10 @@ public:
   /// -1 if the number does not fit into 64 bits.
   int64_t getMissingBytes(int64_t entry, const std::vector<HostTensor> &inputs,
                           const std::vector<HostTensor> &parameters, bool recovers) const;
+  /// Returns false, with an error, if a device with memory of its own has too little for that.
+  bool checkDevices(int64_t entry, const std::vector<HostTensor> &inputs,
+                    const std::vector<HostTensor> &parameters, bool recovers,
+                    std::string &error) const;
   bool allocateArenas(std::string &error);
   /// Allocates the memory that leaves states as they are if a call of the entry fails: second
   /// buffers and logs. Does nothing if it is there.
@@ -117,6 +121,8 @@ private:
   bool readsInPlace(const ProgramValue &value, const HostTensor &tensor) const;
   bool isFirstHere(const ProgramValue &value, size_t position) const;
   int64_t countCopies(const ProgramValue &value) const;
+  int64_t countMissing(int64_t entry, const std::vector<HostTensor> &inputs,
+                       const std::vector<HostTensor> &parameters, bool recovers) const;
   bool allocateParts(const ProgramValue &value, int64_t bytes, Parts &parts) const;
   bool setPart(Parts &parts, int64_t rank, Bytes part, std::string &error);
   template <typename Write>

@@ -79,6 +79,9 @@ std::unique_ptr<Session> Session::create(ProgramDescription description,
     return nullptr;
   session->world->setOps(session->ops->front());
   session->ranks = session->world->getLocalRanks();
+  for (int64_t rank : session->ranks)
+    if (!session->world->getDevice(rank).load(program, error))
+      return nullptr;
   session->stored.resize(program.parameters.size());
   session->given.assign(program.parameters.size(), false);
   session->initial.resize(program.states.size());
@@ -278,6 +281,8 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
                              (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
                              " of memory, " + formatBytes(available) + " are available");
   }
+  if (!memory->checkDevices(index, inputs, stored, keepsState, error))
+    return refuse(error, std::string(error));
   std::string problem;
   if (!memory->allocateArenas(problem) || !startStates(problem) ||
       (keepsState && !memory->allocateRecovery(index, problem)))

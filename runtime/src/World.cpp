@@ -17,6 +17,7 @@
 #include "meshwright/runtime/include/Environment.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -133,7 +134,11 @@ void World::fail(const std::string &message) {
   backend->fail(message);
 }
 
-void World::noteNotFinite(int64_t rank, int64_t op, const std::string &message) {
+void World::noteNotFinite(int64_t rank, int64_t op, int64_t result, int64_t element,
+                          double value) {
+  const char *name = std::isnan(value) ? "NaN" : value < 0 ? "-infinity" : "infinity";
+  std::string message = std::string("is ") + name + " at element " + std::to_string(element) +
+                        " of result " + std::to_string(result);
   std::lock_guard<std::mutex> lock(errorMutex);
   if (notFiniteOp >= 0 && (op > notFiniteOp || (op == notFiniteOp && rank >= notFiniteRank)))
     return;
@@ -163,8 +168,10 @@ void World::hostRank(mw_rt_context &context, size_t index) {
     lock.unlock();
     int32_t status = 1;
     try {
-      status = entry(&context, mine.arena, mine.arguments.data(), mine.prepared.data(),
+      status = context.device->runEntry(entry, mine, [&] {
+        return entry(&context, mine.arena, mine.arguments.data(), mine.prepared.data(),
                      mine.constants.data(), mine.results.data());
+      });
     } catch (const std::exception &failure) {
       fail(context.rank, context.position.load(std::memory_order_relaxed), failure.what());
     }

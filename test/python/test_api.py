@@ -109,8 +109,8 @@ def test_inputs_that_do_not_fit(module, x):
         plan.run(object())
     with pytest.raises(mw.InputError, match="input 'x': the tensor's layout is torch.sparse_coo"):
         plan.run(x.to_sparse())
-    with pytest.raises(mw.Error, match="backend 'nccl' is not available"):
-        plan.run(x, backend="nccl")
+    with pytest.raises(mw.Error, match="backend 'smoke' is not available"):
+        plan.run(x, backend="smoke")
     for threads in ("2", 1.5, 0):
         with pytest.raises(mw.Error, match=f"threads_per_rank is {threads!r}: expected an integer"):
             plan.run(x, threads_per_rank=threads)
@@ -405,12 +405,23 @@ def test_targets(module, x, tmp_path):
                 lambda: model.parallelize(mesh={"tp": 2}, target="gpu:sm_12")):
         with pytest.raises(mw.Error, match="target 'gpu:sm_12': unknown chip 'sm_12', expected one of sm_80"):
             use()
-    # A program can be scheduled for a GPU. Nothing executes it yet.
+    # A program for a GPU compiles without one. A backend of processors refuses it.
     other = model.parallelize(mesh={"tp": 2}, target="gpu:sm_90a")
     assert other.report(format="json")["target"] == "gpu:sm_90a"
-    for use in (lambda: other.run(x), lambda: other.compile(tmp_path / "other")):
-        with pytest.raises(mw.Error, match="for target 'gpu:sm_90a'"):
-            use()
+    with pytest.raises(mw.Error, match="the program is compiled for target 'gpu:sm_90a', expected 'cpu'"):
+        other.run(x)
+    other.compile(tmp_path / "other")
+    manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
+    assert manifest["target"]["chip"] == "sm_90a"
+    for kernel in manifest["kernels"]:
+        text = (tmp_path / "other" / "kernels" / f"{kernel['name']}.ptx").read_text()
+        assert ".target sm_90a" in text and len(text) == kernel["ptx"]["bytes"]
+    with pytest.raises(mw.Error, match="the program is compiled for target 'gpu:sm_90a', expected 'cpu'"):
+        mw.load_bundle(tmp_path / "other").start().__enter__()
+    if manifest["kernels"]:
+        (tmp_path / "other" / "kernels" / f"{manifest['kernels'][0]['name']}.ptx").write_text("changed")
+        with pytest.raises(mw.Error, match="ptx: changed since the bundle was written"):
+            mw.load_bundle(tmp_path / "other").start().__enter__()
     with pytest.raises(mw.Error, match="unknown target 'x86-64-v3': expected cpu"):
         plan.run(x, target="x86-64-v3")
     for use in (lambda: plan.run(x, target_cpu="x86-64-v3"),

@@ -141,8 +141,9 @@ public:
   bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override {
     return open([&] { return inner->writePositions(what, result, error); });
   }
-  int64_t findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) override {
-    return open([&] { return inner->findNotFinite(dtype, data, count, value); });
+  bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
+                   int64_t count, std::string &error) override {
+    return open([&] { return inner->checkFinite(caller, result, dtype, data, count, error); });
   }
   bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs, std::string &error) override {

@@ -43,7 +43,7 @@ public:
   std::string getCodeKey() const override { return "gpu\n" + chip.name + "\n" + chip.features; }
   const Processor &getHost() const override { return host; }
   std::string getSupportedKernels() const override;
-  bool isExecutable() const override { return false; }
+  std::string getDeviceChip() const override { return chip.name; }
   ElementCost getElementCost(mlir::Operation *op) const override;
   std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const override;
   size_t getMaxKernelOps() const override { return 48; }

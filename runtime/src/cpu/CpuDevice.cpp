@@ -12,6 +12,7 @@
 #include "Moves.h"
 
 #include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Program.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,14 @@ CpuDevice::CpuDevice(mw_rt_context &rank, HostCollectives &given)
     throttled = throttle(*rank.world, given, *link);
     collectives = throttled.get();
   }
+}
+
+bool Device::load(const ProgramDescription &program, std::string &error) {
+  if (program.targetChip.empty())
+    return true;
+  error = "the program is compiled for target '" + program.getTarget() +
+          "', expected 'cpu': a GPU runs it with backend 'nccl'";
+  return false;
 }
 
 //===----------------------------------------------------------------------===//

@@ -64,7 +64,8 @@ public:
   bool reorder(const mw_rt_reorder &what, const void *input, void *result,
                std::string &error) override;
   bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override;
-  int64_t findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) override;
+  bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
+                   int64_t count, std::string &error) override;
 
   bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs, std::string &error) override;

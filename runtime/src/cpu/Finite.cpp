@@ -7,6 +7,8 @@
 
 #include "CpuDevice.h"
 
+#include "Context.h"
+
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
@@ -30,7 +32,8 @@ template <typename Bits> static int64_t findFirst(const void *data, int64_t coun
   return -1;
 }
 
-int64_t CpuDevice::findNotFinite(int64_t dtype, const void *data, int64_t count, double &value) {
+bool CpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
+                            int64_t count, std::string &) {
   int64_t found = -1;
   switch (DType(dtype)) {
   case DType::F32:
@@ -51,8 +54,9 @@ int64_t CpuDevice::findNotFinite(int64_t dtype, const void *data, int64_t count,
     break;
   }
   if (found >= 0)
-    value = loadAsDouble(DType(dtype), data, found);
-  return found;
+    context.world->noteNotFinite(caller.rank, caller.op, result, found,
+                                 loadAsDouble(DType(dtype), data, found));
+  return true;
 }
 
 } // namespace meshwright::rt
