@@ -186,7 +186,7 @@ def test_arguments(files):
     assert launch(model, weights, "--random-inputs=7").returncode == 0
     expect(1, "give --weights", model, inputs)
     expect(1, "give --inputs or --random-inputs", model, weights)
-    expect(1, "backend 'nccl' is not available", model, weights, inputs, "--backend=nccl")
+    expect(1, "backend 'smoke' is not available", model, weights, inputs, "--backend=smoke")
     expect(1, "No such file", model, f"--weights={files}/absent", inputs)
     other = files / "other.safetensors"
     for tensors, words in (({"v": torch.ones(4, 3)}, "no tensor 'w'"),

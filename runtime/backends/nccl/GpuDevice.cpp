@@ -1,0 +1,248 @@
+//===- GpuDevice.cpp - the device of a rank that computes on a GPU --------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "GpuDevice.h"
+
+#include "Context.h"
+#include "Moves.h"
+
+#include "meshwright-c/DeviceKernel.h"
+#include "meshwright/runtime/include/Program.h"
+
+#include <cstring>
+
+namespace meshwright::rt::gpu {
+
+/// Shared memory that a block may have without a request, in bytes.
+static constexpr int64_t kPlainShared = 48 << 10;
+
+//===----------------------------------------------------------------------===//
+// Beginning and end
+//===----------------------------------------------------------------------===//
+
+GpuDevice::GpuDevice(mw_rt_context &rank, std::shared_ptr<Processor> given,
+                     const CublasLt &cublasLt, int64_t ranksOnProcessor)
+    : context(rank), processor(std::move(given)), cuda(processor->getCuda()),
+      ranksOnProcessor(ranksOnProcessor), helpers(*processor), products(processor, cublasLt) {}
+
+GpuDevice::~GpuDevice() {
+  if (cuda.cuCtxSetCurrent(processor->getContext()) != cuda::Success)
+    return;
+  for (cuda::Stream *stream : streams)
+    if (stream)
+      cuda.cuStreamSynchronize(stream);
+  collectives.reset();
+  entries.clear();
+  tickets.clear();
+  for (cuda::Stream *stream : streams)
+    if (stream)
+      cuda.cuStreamDestroy(stream);
+}
+
+bool GpuDevice::load(const ProgramDescription &program, std::string &error) {
+  if (program.targetChip.empty() || !processor->runs(program.targetChip)) {
+    error = "the program is compiled for target '" + program.getTarget() +
+            "', this GPU has compute capability " + processor->getCapability() +
+            ": expected target 'gpu:" + processor->getChip() + "'";
+    return false;
+  }
+  try {
+    for (const DeviceKernel &kernel : program.kernels) {
+      modules.push_back(processor->load(static_cast<const char *>(kernel.text.data.get()),
+                                        kernel.binary.data.get()));
+      check(cuda,
+            cuda.cuModuleGetFunction(&functions[kernel.name], modules.back().get(),
+                                     kernel.name.c_str()),
+            "cuModuleGetFunction");
+    }
+    return true;
+  } catch (const Failure &failure) {
+    error = failure.what();
+    return false;
+  }
+}
+
+void GpuDevice::enterThread() { processor->enter(); }
+
+cuda::Stream *GpuDevice::getStream(int64_t number) {
+  if (number >= int64_t(streams.size()))
+    streams.resize(number + 1);
+  if (!streams[number])
+    check(cuda, cuda.cuStreamCreateWithPriority(&streams[number], cuda::NonBlocking, 0),
+          "cuStreamCreateWithPriority");
+  return streams[number];
+}
+
+//===----------------------------------------------------------------------===//
+// Copies between runs
+//===----------------------------------------------------------------------===//
+
+/// Calls `body`. Turns a failure into an error.
+template <typename Body> static bool attempt(std::string &error, Body body) {
+  try {
+    body();
+    return true;
+  } catch (const Failure &failure) {
+    error = failure.what();
+    return false;
+  }
+}
+
+bool GpuDevice::copyIn(void *device, const void *host, int64_t bytes, std::string &error) {
+  return attempt(error, [&] { processor->copyIn(device, host, bytes); });
+}
+
+bool GpuDevice::copyOut(void *host, const void *device, int64_t bytes, std::string &error) {
+  return attempt(error, [&] { processor->copyOut(host, device, bytes); });
+}
+
+bool GpuDevice::copy(void *to, const void *from, int64_t bytes, std::string &error) {
+  return attempt(error, [&] { processor->copy(to, from, bytes); });
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels and products
+//===----------------------------------------------------------------------===//
+
+bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
+                       std::string &error) {
+  auto *record = reinterpret_cast<const mw_rt_device_kernel *>(kernel);
+  cuda::Function *&function = byRecord[record];
+  if (!function) {
+    auto found = functions.find(record->name);
+    if (found == functions.end()) {
+      error = std::string("the program has no kernel '") + record->name + "'";
+      return false;
+    }
+    function = found->second;
+  }
+  void *word = record->checks_indices ? nextWord(-1, 0) : nullptr;
+  if (isPreparing()) {
+    if (what.workspace > kPlainShared)
+      check(cuda,
+            cuda.cuFuncSetAttribute(function, cuda::MaxDynamicSharedMemory, int(what.workspace)),
+            "cuFuncSetAttribute");
+    return true;
+  }
+  if (what.items > 0) {
+    std::vector<void *> arguments;
+    for (int64_t i = 0; i < what.num_inputs + what.num_outputs; ++i)
+      arguments.push_back(const_cast<void **>(&buffers[i]));
+    if (word)
+      arguments.push_back(&word);
+    check(cuda,
+          cuda.cuLaunchKernel(function, unsigned(what.items), 1, 1, unsigned(what.grain), 1, 1,
+                              unsigned(what.workspace), getStream(0), arguments.data(), nullptr),
+          "cuLaunchKernel");
+  }
+  mark(context.position, getStream(0));
+  return true;
+}
+
+bool GpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
+                         void *c, std::string &) {
+  if (isPreparing()) {
+    products.prepare(what, a, b, bias, c);
+    return true;
+  }
+  products.multiply(what, a, b, bias, c, getStream(0));
+  mark(context.position, getStream(0));
+  return true;
+}
+
+/// Ops that the compiler has a kernel for.
+static bool refuse(std::string &error) {
+  error = "has no kernel on GPUs";
+  return false;
+}
+
+bool GpuDevice::weightGrad(const mw_rt_weight_grad &, const void *, const void *, void *,
+                           std::string &error) {
+  return refuse(error);
+}
+
+bool GpuDevice::attentionGrad(const mw_rt_attention_grad &, const void *const *, void *const *,
+                              std::string &error) {
+  return refuse(error);
+}
+
+bool GpuDevice::scatterAdd(const mw_rt_scatter_add &, const void *, const void *, const void *,
+                           void *, std::string &error) {
+  return refuse(error);
+}
+
+bool GpuDevice::gather(const mw_rt_gather &, const void *, const void *, const void *, void *,
+                       std::string &error) {
+  return refuse(error);
+}
+
+bool GpuDevice::takeAlong(const mw_rt_take_along &, const void *, const void *, void *,
+                          std::string &error) {
+  return refuse(error);
+}
+
+bool GpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
+                            int64_t count, std::string &) {
+  void *word = nextWordOf(caller.op, result, 0);
+  helpers.findNotFinite(getStream(caller.stream), dtype, data, count, word);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+/// Enqueues a collective of either kind on the caller's stream, or prepares it.
+bool GpuDevice::perform(const Caller &caller, const mw_rt_collective &what,
+                        const void *const *inputs, void *const *outputs) {
+  cuda::Stream *stream = getStream(caller.stream);
+  bool isFine = true;
+  if (!communicates(what))
+    cut(caller, what, stream, inputs, outputs);
+  else if (isPreparing())
+    collectives->prepare(caller, what);
+  else
+    isFine = collectives->run(caller, what, stream, inputs, outputs);
+  if (isFine && !isPreparing())
+    mark(caller.op, stream);
+  return isFine;
+}
+
+bool GpuDevice::runCollective(const Caller &caller, const mw_rt_collective &what,
+                              const void *const *inputs, void *const *outputs, std::string &) {
+  return perform(caller, what, inputs, outputs);
+}
+
+bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
+                      const void *const *inputs, void *const *outputs, std::string &error) {
+  cuda::Stream *stream = getStream(caller.stream);
+  auto found = tickets.find(ticket);
+  if (found == tickets.end())
+    found = tickets.emplace(ticket, std::pair(Event(*processor), Event(*processor))).first;
+  auto &[begin, end] = found->second;
+  if (!isPreparing()) {
+    begin.record(getStream(0));
+    begin.await(stream);
+  }
+  if (!perform(caller, what, inputs, outputs))
+    return false;
+  for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i)
+    if (!checkFinite(caller, i, what.tensors[i].dtype, outputs[i], countAfter(what.tensors[i]),
+                     error))
+      return false;
+  if (!isPreparing())
+    end.record(stream);
+  return true;
+}
+
+bool GpuDevice::wait(int64_t ticket, std::string &) {
+  if (!isPreparing())
+    tickets.at(ticket).second.await(getStream(0));
+  return true;
+}
+
+} // namespace meshwright::rt::gpu
