@@ -162,6 +162,8 @@ def test_refusals(tmp_path):
     assert "no device" in refusal(plan % (1, "nccl"), CUDA_VISIBLE_DEVICES="")
     assert "the NVIDIA driver is for CUDA 11.0, expected 12.8 or later" in refusal(plan % (1, "nccl"), FAKEGPU_DRIVER="11000")
     assert "NVIDIA driver not found" in refusal(plan % (1, "nccl"), LD_LIBRARY_PATH="")
+    assert "WORLD_SIZE is 2: ranks are threads of one process, expected no launcher" in refusal(
+        plan % (1, "nccl"), WORLD_SIZE="2")
     assert "cuLaunchKernel failed: " in refusal(plan % (1, "nccl"), FAKEGPU_FAIL="cuLaunchKernel:1")
 
 

@@ -118,6 +118,19 @@ static int countDevices(const Cuda &cuda, std::string &error) {
   return 0;
 }
 
+/// Returns false, with an error, if a launcher has started this process as one of several.
+static bool checkProcesses(std::string &error) {
+  for (const char *variable : {"OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char *text = std::getenv(variable);
+    if (!text || std::atoi(text) <= 1)
+      continue;
+    error = std::string(variable) + " is " + text +
+            ": ranks are threads of one process, expected no launcher";
+    return false;
+  }
+  return true;
+}
+
 static Backend *create(int64_t version, World &world, const std::string &mode,
                        std::string &error) {
   if (version != MW_RT_ABI_VERSION) {
@@ -128,6 +141,8 @@ static Backend *create(int64_t version, World &world, const std::string &mode,
     error = "unknown mode '" + mode + "', expected fast or peer";
     return nullptr;
   }
+  if (!checkProcesses(error))
+    return nullptr;
   const Cuda *cuda = loadCuda(error);
   int devices = cuda ? countDevices(*cuda, error) : 0;
   if (devices == 0)
