@@ -25,6 +25,7 @@
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/passes/train/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 
 #include "mlir/Pass/PassRegistry.h"
@@ -33,10 +34,17 @@
 using namespace mlir;
 using namespace meshwright;
 
+/// Adds the passes that replace gradients. Only they and the policies need to find parameters that
+/// are state.
+static void buildGradients(OpPassManager &pm) {
+  buildDifferentiatePipeline(pm);
+  pm.addPass(createReleaseParametersPass());
+}
+
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
   PassManager manager(module.getContext());
   buildBindPipeline(manager);
-  buildDifferentiatePipeline(manager);
+  buildGradients(manager);
   return manager.run(module);
 }
 
@@ -49,6 +57,26 @@ LogicalResult meshwright::requestGradients(ModuleOp module, StringRef loss,
   options.frozen.assign(frozen.begin(), frozen.end());
   PassManager manager(module.getContext());
   manager.addPass(createRequestGradientsPass(options));
+  return manager.run(module);
+}
+
+LogicalResult meshwright::buildSteps(ModuleOp module, const TrainOptions &options) {
+  BuildStepsPassOptions steps;
+  const OptimizerOptions &optimizer = options.optimizer;
+  steps.optimizer = optimizer.kind;
+  steps.lr = optimizer.lr;
+  steps.momentum = optimizer.momentum;
+  steps.beta1 = optimizer.beta1;
+  steps.beta2 = optimizer.beta2;
+  steps.eps = optimizer.eps;
+  steps.weightDecay = optimizer.weightDecay;
+  steps.clipNorm = options.clipNorm;
+  steps.microbatches = options.microbatches;
+  steps.seed = options.seed;
+  if (failed(requestGradients(module, options.loss, options.parameters, options.frozen)))
+    return failure();
+  PassManager manager(module.getContext());
+  manager.addPass(createBuildStepsPass(steps));
   return manager.run(module);
 }
 
@@ -130,6 +158,18 @@ static void addTarget(OpPassManager &pm, const ParallelizeOptions &options) {
     pm.addPass(createSetTargetPass({options.target}));
 }
 
+/// Behind the policies, which choose the layouts of parameters.
+static void addOptimizerShards(OpPassManager &pm, const ParallelizeOptions &options) {
+  ShardOptimizerPassOptions shards;
+  for (StringRef axis : {options.dataParallel.getName("dp"),
+                         options.contextParallel.ring.getName("ring"),
+                         options.contextParallel.ulysses.getName("ulysses")})
+    if (!axis.empty())
+      shards.axes.push_back(axis.str());
+  shards.mode = options.shardOptimizer;
+  pm.addPass(createShardOptimizerPass(shards));
+}
+
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
@@ -139,10 +179,11 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     addTarget(pm, options);
     buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});
     buildTiePipeline(pm, /*keepFirst=*/true);
+    addOptimizerShards(pm, options);
     return;
   case Phase::Propagated:
     // Policies of the forward pass see no backward ops.
-    buildDifferentiatePipeline(pm);
+    buildGradients(pm);
     buildPropagatePipeline(pm);
     return;
   case Phase::Partitioned:
@@ -163,7 +204,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Rt: {
     // A global program for one rank may enter here.
     buildBindPipeline(pm);
-    buildDifferentiatePipeline(pm);
+    buildGradients(pm);
     ScheduleOptions schedule;
     schedule.verifyPlacement = true;
     buildSchedulePhase(pm, schedule);
@@ -194,6 +235,7 @@ void meshwright::registerPasses() {
   registerPropagatePasses();
   registerPartitionPasses();
   registerOptimisePasses();
+  registerTrainPasses();
   registerSchedulePasses();
   registerReportPasses();
   registerVerifyPasses();

@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_PIPELINE_H
 #define MESHWRIGHT_PASSES_PIPELINE_H
 
+#include "meshwright/Training.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
@@ -40,6 +41,9 @@ mlir::LogicalResult prepareAsIs(mlir::ModuleOp module);
 mlir::LogicalResult requestGradients(mlir::ModuleOp module, llvm::StringRef loss,
                                      llvm::ArrayRef<std::string> parameters,
                                      llvm::ArrayRef<std::string> frozen);
+
+/// Turns the only entry of a module into training steps (see `build-steps`). Fails after an error.
+mlir::LogicalResult buildSteps(mlir::ModuleOp module, const TrainOptions &options);
 
 /// Adds the schedule phase, and the proof of its result if `options` ask for it: from an
 /// SPMD program, or a global one for one rank, to planned launches.

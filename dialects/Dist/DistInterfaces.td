@@ -52,7 +52,17 @@ def Dist_PaddingOpInterface : OpInterface<"PaddingOpInterface"> {
     InterfaceMethod<"The state that the op needs padding to have in dimensions that it contracts "
                     "or reads whole; none if any will do, or if more than the state decides.",
                     "std::optional<::meshwright::padding::Need>", "getPaddingNeed", (ins),
-                    /*methodBody=*/"", /*defaultImplementation=*/[{ return std::nullopt; }]>
+                    /*methodBody=*/"", /*defaultImplementation=*/[{ return std::nullopt; }]>,
+    InterfaceMethod<"Returns true if the op sums more than products of two operands, and states by "
+                    "`getSummedNeed` which padding adds zero.",
+                    "bool", "statesSummedNeeds", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>,
+    InterfaceMethod<[{
+      A bound that the elements of an operand need to have in the padding of a factor that the op
+      contracts. None if any will do.
+    }], "std::optional<::meshwright::padding::Padding>", "getSummedNeed",
+        (ins "unsigned":$operand, "unsigned":$factor), /*methodBody=*/"",
+        /*defaultImplementation=*/[{ return std::nullopt; }]>
   ];
 }
 

@@ -20,7 +20,8 @@ namespace meshwright::dist {
 enum class FactorKind {
   /// Each index is computed on its own.
   Parallel,
-  /// Reduced, and absent from the results. If it is sharded, the results are unreduced.
+  /// Reduced in the results that it is absent from. If it is sharded, these are unreduced. A
+  /// result that has it computes each index on its own.
   Contracted,
   /// Read as a whole, as by norms and slices. It must not be sharded.
   Special,
@@ -74,6 +75,22 @@ struct FactorRule {
   /// Operands of which the op may take parts of a maximum: the maximum of its results for all
   /// parts is its result for the maxima. Each of them may be such parts, or reduced.
   mlir::SmallVector<int, 2> maximumOperands;
+  /// Results that have the dimensions of an operand that broadcasts, with the operand. Such a
+  /// result is summed where the operand broadcasts. A local type does not tell whether a
+  /// dimension of size 1 does (see ShardingRuleOpInterface::mayBroadcast).
+  struct BroadcastResult {
+    int result, operand;
+  };
+  mlir::SmallVector<BroadcastResult, 1> broadcastResults;
+
+  /// Returns true if a dimension of a value has the factor.
+  static bool hasFactor(const ValueFactors &dims, int factor) {
+    return llvm::any_of(dims, [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });
+  }
+  /// Returns true if the op contracts the factor for a result.
+  bool isReducedIn(int factor, unsigned result) const {
+    return factors[factor].kind == FactorKind::Contracted && !hasFactor(results[result], factor);
+  }
 
   int addFactor(int64_t size, FactorKind kind = FactorKind::Parallel) {
     factors.push_back({kind, size, {}});

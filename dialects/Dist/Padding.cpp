@@ -29,6 +29,11 @@ bool padding::isFinite(const Padding &state) {
   return std::isfinite(state.lower) && std::isfinite(state.upper) && !state.mayBeNaN;
 }
 
+bool padding::isWithin(const Padding &state, const Padding &bound) {
+  return !state.cause && state.lower >= bound.lower && state.upper <= bound.upper &&
+         (bound.mayBeNaN || !state.mayBeNaN);
+}
+
 bool padding::isMaskable(const Padding &state) {
   return !state.mayBeNaN && state.upper < kInfinity;
 }

@@ -70,6 +70,8 @@ using dist::Padding;
 bool isZero(const Padding &state);
 /// Neither infinite nor NaN.
 bool isFinite(const Padding &state);
+/// All elements that the state allows are within the bound, without a condition.
+bool isWithin(const Padding &state, const Padding &bound);
 /// Not NaN and not plus infinity.
 bool isMaskable(const Padding &state);
 /// The state without a condition: arbitrary if it has one.

@@ -86,6 +86,13 @@ std::optional<SmallVector<int64_t>> nn::broadcastShapes(ArrayRef<ArrayRef<int64_
   return result;
 }
 
+LogicalResult nn::verifyProbability(Operation *op, const APFloat &probability) {
+  double value = probability.convertToDouble();
+  if (!(value >= 0 && value < 1))
+    return op->emitOpError() << "expected a probability from 0 on and below 1, got " << value;
+  return success();
+}
+
 LogicalResult nn::verifyBroadcast(Operation *op, ValueRange operands, Value result) {
   SmallVector<Shape> shapes = llvm::map_to_vector(operands, shapeOf);
   std::optional<SmallVector<int64_t>> shape = broadcastShapes(shapes);

@@ -44,6 +44,8 @@ mlir::LogicalResult verifyDim(mlir::Operation *op, int64_t dim, llvm::StringRef 
                               mlir::Value value);
 /// The epsilon of a norm is finite and not negative.
 mlir::LogicalResult verifyEpsilon(mlir::Operation *op, const llvm::APFloat &eps);
+/// A probability of dropping is from 0 on and below 1.
+mlir::LogicalResult verifyProbability(mlir::Operation *op, const llvm::APFloat &probability);
 /// `operands` broadcast by NumPy's rules to the shape of `result`.
 mlir::LogicalResult verifyBroadcast(mlir::Operation *op, mlir::ValueRange operands,
                                     mlir::Value result);

@@ -57,8 +57,32 @@ dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayR
 /// the default; without it the first in the module is.
 llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
 
+/// How an entry repeats another function. A call first runs that one `times` times, on contiguous
+/// chunks of dimension 0 of its inputs, of which it gives chunks of its outputs; then the entry
+/// itself. It may write transient states alone. Arguments and results without dimensions are the
+/// same in each run.
+struct Repeat {
+  llvm::StringRef function;
+  int64_t times = 0;
+  /// All outputs of a call, in order: those of both functions.
+  llvm::SmallVector<llvm::StringRef> outputs;
+};
+/// Returns what the attribute `nn.repeat` states, or nothing if the function has none or another
+/// attribute of that name.
+std::optional<Repeat> getRepeat(mlir::FunctionOpInterface function);
+/// The function that an entry repeats, or null.
+mlir::FunctionOpInterface getRepeated(mlir::FunctionOpInterface entry);
+/// The entries of a module, then the functions that entries repeat.
+llvm::SmallVector<mlir::FunctionOpInterface> getRunFunctions(mlir::ModuleOp module);
+
 /// The bound on the elements of a parameter with these attributes. Infinity if there is none.
 double getParameterMagnitude(mlir::DictionaryAttr attributes);
+
+/// Returns true if a number is an element of a tensor of that element type.
+bool isElement(mlir::TypedAttr number, mlir::Type elementType);
+
+/// The bytes of a number, as the runtime stores it.
+std::string getElementBytes(mlir::TypedAttr number);
 
 /// The state of this name in the module around an op, or null.
 StateOp lookupState(mlir::Operation *from, llvm::StringRef name);

@@ -60,6 +60,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///    operation inside a function;
 ///  - nn.table_rows is an i64 integer from 1 on, on an op that takes an offset;
 ///  - nn.whole_keys is a unit attribute on an nn.attention;
+///  - nn.repeat is on a function, with the name of another one, a number of times and names of outputs;
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
@@ -74,6 +75,16 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
       return op->emitOpError("expected nn.whole_keys on an nn.attention");
     if (!isa<UnitAttr>(attribute.getValue()))
       return op->emitOpError() << "expected nn.whole_keys to be a unit attribute, got "
+                               << attribute.getValue();
+    return success();
+  }
+  if (attribute.getName() == kRepeatAttr) {
+    auto function = dyn_cast<FunctionOpInterface>(op);
+    if (!function)
+      return op->emitOpError("expected nn.repeat on a function");
+    if (!getRepeat(function))
+      return op->emitOpError() << "expected nn.repeat to be {function = \"name\", times = n : i64, "
+                                  "outputs = [\"name\", ...]} with n from 1 on, got "
                                << attribute.getValue();
     return success();
   }
@@ -95,18 +106,38 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return success();
   }
   for (StringRef misplaced :
-       {kInputAttr, kParameterAttr, kStateAttr, kAliasesAttr, kParameterOffsetsAttr, kOutputAttr})
+       {kInputAttr, kDefaultAttr, kParameterAttr, kStateAttr, kAliasesAttr, kParameterOffsetsAttr,
+        kOutputAttr})
     if (attribute.getName() == misplaced)
       return op->emitOpError()
              << "expected " << misplaced
              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.id, nn.stage, nn.table_rows or nn.whole_keys";
+                           << "': expected nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys";
 }
 
 double nn::getParameterMagnitude(DictionaryAttr attributes) {
   auto stated = attributes ? attributes.getAs<FloatAttr>(NnDialect::kMagnitudeAttr) : FloatAttr();
   return stated ? stated.getValueAsDouble() : NnDialect::kParameterMagnitude;
+}
+
+/// The value of an input that a call leaves out. Checks that it stands on an input, and is one
+/// element of it.
+static LogicalResult verifyDefault(FunctionOpInterface function, unsigned index, Attribute value) {
+  std::string where = "argument " + std::to_string(index);
+  if (!function.getArgAttr(index, NnDialect::kInputAttr))
+    return function.emitOpError() << "expected " << NnDialect::kDefaultAttr
+                                  << " on an input, got it on " << where
+                                  << ", which has no " << NnDialect::kInputAttr;
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[index]);
+  auto number = dyn_cast<TypedAttr>(value);
+  if (type && number && isElement(number, type.getElementType()))
+    return success();
+  InFlightDiagnostic error = function.emitOpError() << "expected " << NnDialect::kDefaultAttr
+                                                    << " on " << where << " to be a number";
+  if (type)
+    error << " of type " << type.getElementType();
+  return error << ", got " << value;
 }
 
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
@@ -123,7 +154,9 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
   if (isRole(name)) {
     // Every argument has a role, so the text for errors is not written before there is one.
     for (NamedAttribute other : function.getArgAttrDict(argIndex))
-      if (StringRef second = other.getName(); second != name && isRole(second))
+      if (StringRef second = other.getName();
+          second != name && isRole(second) &&
+          (name == kInputAttr || second == kInputAttr || other.getValue() != attribute.getValue()))
         return op->emitOpError() << "expected argument " << argIndex
                                  << " to be an input, a parameter or a state, got both "
                                  << std::min(name, second) << " and " << std::max(name, second);
@@ -135,11 +168,13 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     return success();
   }
 
+  if (name == kDefaultAttr)
+    return verifyDefault(function, argIndex, attribute.getValue());
   std::string where = "argument " + std::to_string(argIndex);
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
   if (name != kAliasesAttr && name != kParameterOffsetsAttr && name != kMagnitudeAttr)
-    return op->emitOpError() << "expected one of nn.input, nn.parameter, nn.state, nn.aliases, "
-                                "nn.parameter_offsets, nn.magnitude on "
+    return op->emitOpError() << "expected one of nn.input, nn.default, nn.parameter, nn.state, "
+                                "nn.aliases, nn.parameter_offsets, nn.magnitude on "
                              << where << ", got " << name;
   if (!isParameter)
     return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where

@@ -26,6 +26,9 @@ def Nn_Dialect : Dialect {
   let extraClassDeclaration = [{
     /// On an argument of the entry: the input's name.
     static constexpr llvm::StringLiteral kInputAttr = "nn.input";
+    /// On an input: the number that each element has in a call that leaves the input out
+    /// (a typed attribute of the element type).
+    static constexpr llvm::StringLiteral kDefaultAttr = "nn.default";
     /// On an argument of the entry: the parameter's key in the weights file.
     static constexpr llvm::StringLiteral kParameterAttr = "nn.parameter";
     /// On a parameter: its other names.
@@ -42,6 +45,8 @@ def Nn_Dialect : Dialect {
     /// On an argument or a result of the entry: the state whose value before the call
     /// it is, or after it.
     static constexpr llvm::StringLiteral kStateAttr = "nn.state";
+    /// On an entry: another function that a call of it runs first, several times (see `Repeat`).
+    static constexpr llvm::StringLiteral kRepeatAttr = "nn.repeat";
     /// On an op: the identity of its value, kept from import to the last pass
     /// (i64).
     static constexpr llvm::StringLiteral kIdAttr = "nn.id";

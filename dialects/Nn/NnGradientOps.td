@@ -80,40 +80,6 @@ def Nn_ScatterAddOp
   }];
 }
 
-def Nn_AttentionGradOp
-    : Nn_Op<"attention_grad", [Dist_Combines, Dist_Product, Dist_CountsElements,
-              AttrSizedOperandSegments],
-            ["getFactorRule", "mayBroadcast", "getFlops"]> {
-  let summary = "the gradients of attention, from its log-sum-exp";
-  let description = [{
-    `out` and `lse` are the results of `nn.attention` for the other operands and attributes, and
-    `cotangent` is that of `out`. The results, in f32 (f64 for f64), are the cotangents
-    - of the queries [batch, q_heads, q_len, d];
-    - of the keys and of the values, for each query head [batch, q_heads, kv_len, d]: those of a
-      key head are the sums over its group;
-    - of the bias, optional, before sums over dimensions along which it stretches [batch, q_heads,
-      q_len, kv_len].
-
-    Probabilities are computed again, block by block: exp(score - lse), which is at most 1. A
-    query whose lse is -inf adds nothing.
-
-    ```mlir
-    %dq, %dk, %dv = nn.attention_grad %do, %q, %k, %v, %o, %l scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x4x7x16xf32>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x7x16xf32>, tensor<1x4x7x16xf32>)
-    ```
-  }];
-  let arguments = (ins Nn_FloatTensor:$cotangent, Nn_FloatTensor:$query, Nn_FloatTensor:$key,
-                       Nn_FloatTensor:$value, Nn_FloatTensor:$out, Nn_SumTensor:$lse,
-                       Optional<Nn_BoolTensor>:$key_padding, Optional<Nn_FloatTensor>:$bias,
-                       Optional<Nn_I64Tensor>:$q_positions, Optional<Nn_I64Tensor>:$kv_positions,
-                       Optional<Nn_I64Tensor>:$kv_lengths, F64Attr:$scale, UnitAttr:$causal,
-                       OptionalAttr<I64Attr>:$window_left, OptionalAttr<I64Attr>:$window_right,
-                       OptionalAttr<I64Attr>:$kv_length, OptionalAttr<F64Attr>:$soft_cap);
-  let results = (outs Nn_SumTensor:$query_grad, Nn_SumTensor:$key_grad, Nn_SumTensor:$value_grad,
-                      Optional<Nn_SumTensor>:$bias_grad);
-  let assemblyFormat = "$cotangent `,` $query `,` $key `,` $value `,` $out `,` $lse (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? (`kv_lengths` $kv_lengths^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
-  let hasVerifier = 1;
-}
-
 def Nn_PadOp : Nn_Op<"pad", [Dist_MovesOnly, Dist_CountsElements,
                      DeclareOpInterfaceMethods<Dist_ExpandOpInterface, ["needsExpansion"]>]> {
   let summary = "adds zeros around and between elements";

@@ -33,21 +33,6 @@ double LinearOp::getFlops() {
   return countProducts(getResult(), typeOf(getInput()).getShape().back());
 }
 
-/// The products of queries with keys, and of scores with values. Counts every pair of a query
-/// and a key: a kernel may skip pairs that the mask hides, and positions are not known here.
-double AttentionOp::getFlops() {
-  ArrayRef<int64_t> query = typeOf(getQuery()).getShape(), value = typeOf(getValue()).getShape();
-  double pairs = double(query[0]) * double(query[1]) * double(query[2]) * double(value[2]);
-  return 2.0 * pairs * double(query[3] + value[3]);
-}
-
-/// The scores again, their cotangents, and those of queries, keys and values.
-double AttentionGradOp::getFlops() {
-  ArrayRef<int64_t> query = typeOf(getQuery()).getShape(), value = typeOf(getValue()).getShape();
-  double pairs = double(query[0]) * double(query[1]) * double(query[2]) * double(value[2]);
-  return 2.0 * pairs * double(3 * query[3] + 2 * value[3]);
-}
-
 //===----------------------------------------------------------------------===//
 // Roles of operands and results
 //===----------------------------------------------------------------------===//
@@ -79,6 +64,3 @@ int64_t IndexCopyOp::getTableDim() { return getDim(); }
 std::optional<unsigned> CrossEntropyOp::getTableOperand() { return 0; }
 unsigned CrossEntropyOp::getIndexOperand() { return 1; }
 int64_t CrossEntropyOp::getTableDim() { return getDim(); }
-
-Value AttentionOp::getLogSumExp() { return getLse(); }
-Value MergeAttentionOp::getLogSumExp() { return getLse(); }

@@ -34,4 +34,57 @@ def Nn_DifferentiableOpInterface : OpInterface<"DifferentiableOpInterface"> {
   ];
 }
 
+def Nn_ScoresOpInterface : OpInterface<"ScoresOpInterface"> {
+  let cppNamespace = "::meshwright::nn";
+  let description = [{
+    Computes the scores of attention, which are products of queries and keys under a mask,
+    block by block. `Nn_ScoresOp` declares the operands and attributes, so the mask, the
+    factors of a rule, the bounds of padding and the kernels' handling of scores are written
+    once. The operands of the interface come first, in this order.
+  }];
+  let methods = [
+    InterfaceMethod<"[batch, q_heads, q_len, d].", "::mlir::Value", "getQuery">,
+    InterfaceMethod<"[batch, kv_heads, kv_len, d].", "::mlir::Value", "getKey">,
+    InterfaceMethod<"[batch, kv_heads, kv_len, dv].", "::mlir::Value", "getValue">,
+    InterfaceMethod<"True where a key may be seen. Null if there is none.", "::mlir::Value",
+                    "getKeyPadding">,
+    InterfaceMethod<"Added to the scores. Null if there is none.", "::mlir::Value", "getBias">,
+    InterfaceMethod<"Null if there are none.", "::mlir::Value", "getQPositions">,
+    InterfaceMethod<"Null if there are none.", "::mlir::Value", "getKvPositions">,
+    InterfaceMethod<"Null if there are none.", "::mlir::Value", "getKvLengths">,
+    InterfaceMethod<"The factor of products.", "::llvm::APFloat", "getScale">,
+    InterfaceMethod<"Whether a query sees no later key.", "bool", "getCausal">,
+    InterfaceMethod<"Keys before a query that it sees, if bounded.", "std::optional<uint64_t>",
+                    "getWindowLeft">,
+    InterfaceMethod<"Keys behind a query that it sees, if bounded.", "std::optional<uint64_t>",
+                    "getWindowRight">,
+    InterfaceMethod<"The number of keys that are no padding, by index.",
+                    "std::optional<uint64_t>", "getKvLength">,
+    InterfaceMethod<"The bound of scores, if there is one.", "std::optional<::llvm::APFloat>",
+                    "getSoftCap">,
+    InterfaceMethod<"The first term of an index of a score, for each query [batch, q_heads, q_len]. "
+                    "Null if no weight is dropped.", "::mlir::Value", "getDropRows">,
+    InterfaceMethod<"The second term, for each key. Null if no weight is dropped.",
+                    "::mlir::Value", "getDropKeys">,
+    InterfaceMethod<"Null if no weight is dropped.", "::mlir::Value", "getSeed">,
+    InterfaceMethod<"Null if no weight is dropped.", "::mlir::Value", "getStep">,
+    InterfaceMethod<"The probability that a weight is dropped.", "std::optional<::llvm::APFloat>",
+                    "getDropout">,
+    InterfaceMethod<"The number of the op's random numbers.", "std::optional<uint64_t>", "getStream">
+  ];
+}
+
+def Nn_DropoutOpInterface : OpInterface<"DropoutOpInterface"> {
+  let cppNamespace = "::meshwright::nn";
+  let description = [{
+    Drops elements by random numbers: functions of a seed, the number of a step, the `stream` of the
+    op, and the index of the element. An op that can drop elements may drop none.
+  }];
+  let methods = [
+    InterfaceMethod<"The seed. Null if nothing is dropped.", "::mlir::Value", "getSeed">,
+    InterfaceMethod<"The number of the step. Null if nothing is dropped.", "::mlir::Value", "getStep">,
+    InterfaceMethod<"Makes the op drop nothing. It may be erased.", "void", "removeDropout">
+  ];
+}
+
 #endif

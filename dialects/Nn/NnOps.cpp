@@ -53,6 +53,23 @@ LogicalResult SelectOp::verify() {
   return verifyBroadcast(*this, {getCondition(), getLhs(), getRhs()}, getResult());
 }
 
+/// Checks that
+///  - the index broadcasts to the input;
+///  - seed and step are scalars;
+///  - the probability is from 0 on and below 1.
+LogicalResult DropoutOp::verify() {
+  if (failed(verifyStretchesTo(*this, "index", getIndex(), shapeOf(getInput()))) ||
+      failed(verifyShape(*this, "seed", getSeed(), {})) ||
+      failed(verifyShape(*this, "step", getStep(), {})))
+    return failure();
+  return verifyProbability(*this, getProbability());
+}
+
+void DropoutOp::removeDropout() {
+  getResult().replaceAllUsesWith(getInput());
+  erase();
+}
+
 LogicalResult CastOp::verify() {
   return verifyShape(*this, "result", getResult(), shapeOf(getInput()));
 }

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_DIALECTS_NN_NNOPS_TD
 
 include "meshwright/dialects/Nn/NnBase.td"
+include "meshwright/dialects/Nn/NnAttentionOps.td"
 include "meshwright/dialects/Nn/NnGradientOps.td"
 
 //===----------------------------------------------------------------------===//
@@ -108,6 +109,31 @@ def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap], ["getFactorRule"]> {
   let hasVerifier = 1;
 }
 
+def Nn_DropoutOp
+    : Nn_ElementwiseOp<"dropout", [AllTypesMatch<["input", "result"]>, Nn_DropoutOpInterface],
+                       ["getFactorRule"]> {
+  let summary = "zero with a probability, otherwise x / (1 - probability)";
+  let description = [{
+    An element is dropped if a random number in [0, 1) is below `probability`. The number is a
+    function of `seed` and `step` (scalars), `stream`, and the element's `index`, which broadcasts
+    to the input. It is the first word of Philox-4x32-10, whose key is the seed, and whose
+    counter is the index (64 bits), the low 32 bits of the step, and the stream.
+
+    Two ops of different streams drop independently. The op with the same last three operands and
+    attributes drops the same elements of another input, so it is its own transpose.
+
+    ```mlir
+    %y = nn.dropout %x at %i seed %s step %n probability 0.1 stream 3 : (tensor<2x8xf32>, tensor<2x8xi64>, tensor<i64>, tensor<i64>) -> tensor<2x8xf32>
+    ```
+  }];
+  let arguments = (ins Nn_FloatTensor:$input, Nn_I64Tensor:$index, Nn_I64Tensor:$seed,
+                       Nn_I64Tensor:$step, F64Attr:$probability, I64Attr:$stream);
+  let results = (outs Nn_FloatTensor:$result);
+  let assemblyFormat = "$input `at` $index `seed` $seed `step` $step `probability` $probability `stream` $stream attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{ void removeDropout(); }];
+}
+
 //===----------------------------------------------------------------------===//
 // State
 //===----------------------------------------------------------------------===//
@@ -120,15 +146,24 @@ def Nn_StateOp
   let description = [{
     It starts as the parameter `parameter` of the weights file, or with all elements
     equal to `fill`. Without either it starts as the parameter of its own name. It may
-    carry `dist.sharding`, its layout on the ranks in all entries.
+    carry `dist.sharding`, its layout on the ranks in all entries. One of type f32 may start as
+    a parameter of type bf16 or f16.
+
+    `role` says to which part of training it belongs: "parameter" (a trained one), "master" (its
+    value in f32), "optimizer" or "gradient". A state that is `transient` begins with its fill
+    and is not saved.
 
     ```mlir
     nn.state @"layers.0.keys" {fill = 0.0 : f32} : tensor<2x4x16x8xf32>
     nn.state @mean {parameter = "norm.running_mean"} : tensor<8xf32>
+    nn.state @w {role = "parameter"} : tensor<8xbf16>
+    nn.state @"master.w" {parameter = "w", role = "master"} : tensor<8xf32>
+    nn.state @"grad.w" {fill = 0.0 : f32, role = "gradient", transient} : tensor<8xf32>
     ```
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<Nn_Tensor>:$type,
-                       OptionalAttr<StrAttr>:$parameter, OptionalAttr<TypedAttrInterface>:$fill);
+                       OptionalAttr<StrAttr>:$parameter, OptionalAttr<TypedAttrInterface>:$fill,
+                       OptionalAttr<StrAttr>:$role, UnitAttr:$transient);
   let assemblyFormat = "$sym_name attr-dict `:` $type";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
@@ -442,79 +477,6 @@ def Nn_RotaryOp
                        UnitAttr:$interleaved);
   let results = (outs Nn_FloatTensor:$result);
   let assemblyFormat = "$input `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)";
-  let hasVerifier = 1;
-}
-
-def Nn_AttentionOp
-    : Nn_Op<"attention", [Dist_Combines, Dist_Product, AttrSizedOperandSegments,
-              DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
-            ["getFactorRule", "mayBroadcast", "getFlops"]> {
-  let summary = "softmax(scale * q k^T + mask) v";
-  let description = [{
-    q is [batch, q_heads, q_len, d], k [batch, kv_heads, kv_len, d], v [batch,
-    kv_heads, kv_len, dv]; q_heads is a multiple of kv_heads, and query head h
-    reads key head h / (q_heads / kv_heads). The result is [batch, q_heads,
-    q_len, dv].
-
-    The mask is structure: query i sees key j if all of these hold:
-    - `causal`: j <= i;
-    - `window_left` = w: j >= i - w;  `window_right` = w: j <= i + w;
-    - `kv_length` = n: j < n (the keys behind are padding);
-    - `kv_lengths` [batch] (i64) = n: j < n[batch];
-    - `key_padding` [batch, kv_len] (i1): true at (batch, j).
-
-    With `positions` q_positions, kv_positions (i64), `causal`, the windows and
-    `kv_lengths` compare q_positions[i] and kv_positions[j] instead of i and j, for
-    chunks of a longer sequence in any order. Positions are [q_len] and [kv_len], or
-    with the batch in front [batch, q_len] and [batch, kv_len]; one of the two may have
-    the batch alone. A key of negative position is padding: no query sees it under any
-    mask. `kv_length` still counts keys by their index.
-
-    `soft_cap` c replaces scaled scores s by c * tanh(s / c). `bias` is added
-    after that; it broadcasts to [batch, q_heads, q_len, kv_len]. A query that
-    sees no key gives zeros. Computed in f32.
-
-    The optional second result is the log-sum-exp: the logarithm of the sum of
-    exp(score) over the keys that a query sees [batch, q_heads, q_len], in f32 or f64 (f64
-    for f64). It is -inf for a query that sees no key. `nn.merge_attention` joins
-    attention over parts of the keys by it. In f64, the log-sum-exp of f32 scores with a
-    maximum of 2^30 or more stands for that maximum by a smaller number, so that it still
-    tells the number of keys. A mask of the least finite number makes such scores.
-
-    ```mlir
-    %o = nn.attention %q, %k, %v key_padding %m scale 0.25 {causal} : (tensor<1x4x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x2x7x16xf32>, tensor<1x7xi1>) -> tensor<1x4x7x16xf32>
-    ```
-  }];
-  let arguments = (ins Nn_FloatTensor:$query, Nn_FloatTensor:$key, Nn_FloatTensor:$value,
-                       Optional<Nn_BoolTensor>:$key_padding, Optional<Nn_FloatTensor>:$bias,
-                       Optional<Nn_I64Tensor>:$q_positions, Optional<Nn_I64Tensor>:$kv_positions,
-                       Optional<Nn_I64Tensor>:$kv_lengths, F64Attr:$scale, UnitAttr:$causal,
-                       OptionalAttr<I64Attr>:$window_left, OptionalAttr<I64Attr>:$window_right,
-                       OptionalAttr<I64Attr>:$kv_length, OptionalAttr<F64Attr>:$soft_cap);
-  let results = (outs Nn_FloatTensor:$result, Optional<Nn_FloatTensor>:$lse);
-  let assemblyFormat = "$query `,` $key `,` $value (`key_padding` $key_padding^)? (`bias` $bias^)? (`positions` $q_positions^ `,` $kv_positions)? (`kv_lengths` $kv_lengths^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
-  let hasVerifier = 1;
-}
-
-def Nn_MergeAttentionOp
-    : Nn_Op<"merge_attention", [Dist_Combines,
-              DeclareOpInterfaceMethods<Dist_LogSumExpOpInterface>],
-            ["getFactorRule"]> {
-  let summary = "joins attention over two parts of the keys";
-  let description = [{
-    The operands are two results of `nn.attention` [batch, heads, q_len, dv], over keys
-    of which none is in both, each with its log-sum-exp [batch, heads, q_len]. The
-    results are attention over all of these keys and its log-sum-exp. A query that sees
-    no key of either part gives zeros and -inf. Computed in the type of the log-sum-exp.
-
-    ```mlir
-    %o, %l = nn.merge_attention %a, %la, %b, %lb : (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>, tensor<1x4x7x16xf32>, tensor<1x4x7xf32>) -> (tensor<1x4x7x16xf32>, tensor<1x4x7xf32>)
-    ```
-  }];
-  let arguments = (ins Nn_FloatTensor:$first, Nn_FloatTensor:$first_lse, Nn_FloatTensor:$second,
-                       Nn_FloatTensor:$second_lse);
-  let results = (outs Nn_FloatTensor:$result, Nn_FloatTensor:$lse);
-  let assemblyFormat = "$first `,` $first_lse `,` $second `,` $second_lse attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 

@@ -311,6 +311,12 @@ Padding SelectOp::getResultPadding(const Operands &in) {
   return state;
 }
 
+/// A dropped element is zero where its operand is not finite, too.
+Padding DropoutOp::getResultPadding(const Operands &in) {
+  Padding scale = ofConstant(1 / (1 - getProbability().convertToDouble()));
+  return meet(multiply(in[0], scale, typeOf(*this)), Padding::Zero);
+}
+
 Padding CastOp::getResultPadding(const Operands &in) {
   Type type = typeOf(*this);
   if (isFloat(*this))

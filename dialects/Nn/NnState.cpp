@@ -27,6 +27,54 @@ SmallVector<FunctionOpInterface> nn::getEntries(ModuleOp module) {
   return entries;
 }
 
+bool nn::isElement(TypedAttr number, Type elementType) {
+  return number.getType() == elementType && isa<FloatAttr, IntegerAttr>(number);
+}
+
+std::string nn::getElementBytes(TypedAttr number) {
+  auto real = dyn_cast<FloatAttr>(number);
+  APInt bits = real ? real.getValue().bitcastToAPInt() : cast<IntegerAttr>(number).getValue();
+  std::string bytes(std::max<size_t>(bits.getBitWidth() / 8, 1), '\0');
+  std::memcpy(bytes.data(), bits.getRawData(), bytes.size());
+  return bytes;
+}
+
+std::optional<Repeat> nn::getRepeat(FunctionOpInterface function) {
+  auto stated = function->getAttrOfType<DictionaryAttr>(NnDialect::kRepeatAttr);
+  if (!stated)
+    return std::nullopt;
+  auto name = stated.getAs<StringAttr>("function");
+  auto times = stated.getAs<IntegerAttr>("times");
+  auto outputs = stated.getAs<ArrayAttr>("outputs");
+  if (!name || !times || !times.getType().isInteger(64) || times.getInt() < 1 || !outputs ||
+      !llvm::all_of(outputs, llvm::IsaPred<StringAttr>))
+    return std::nullopt;
+  Repeat repeat{name.getValue(), times.getInt(), {}};
+  for (auto output : outputs.getAsRange<StringAttr>())
+    repeat.outputs.push_back(output.getValue());
+  return repeat;
+}
+
+FunctionOpInterface nn::getRepeated(FunctionOpInterface entry) {
+  std::optional<Repeat> repeat = getRepeat(entry);
+  auto module = entry->getParentOfType<ModuleOp>();
+  if (!repeat || !module)
+    return {};
+  for (auto function : module.getOps<FunctionOpInterface>())
+    if (function.getName() == repeat->function && !function.isExternal())
+      return function;
+  return {};
+}
+
+SmallVector<FunctionOpInterface> nn::getRunFunctions(ModuleOp module) {
+  SmallVector<FunctionOpInterface> functions = getEntries(module);
+  for (FunctionOpInterface entry : getEntries(module))
+    if (FunctionOpInterface repeated = getRepeated(entry);
+        repeated && !llvm::is_contained(functions, repeated))
+      functions.push_back(repeated);
+  return functions;
+}
+
 StateOp nn::lookupState(Operation *from, StringRef name) {
   auto module = from->getParentOfType<ModuleOp>();
   if (!module)
@@ -45,7 +93,9 @@ StateOp nn::lookupState(Operation *from, StringRef name) {
 /// Checks that
 ///  - the state has a name;
 ///  - it starts as a parameter or with a fill, not both;
-///  - the fill is one element of the state.
+///  - the fill is one element of the state;
+///  - a transient state has a fill;
+///  - its role is one of training.
 LogicalResult StateOp::verify() {
   if (getSymName().empty())
     return emitOpError() << "has an empty name";
@@ -57,9 +107,16 @@ LogicalResult StateOp::verify() {
     return emitOpError() << "@" << getSymName() << " starts as a parameter without a name";
   Type element = getMemoryType().getElementType();
   TypedAttr fill = getFillAttr();
-  if (fill && (fill.getType() != element || !isa<FloatAttr, IntegerAttr>(fill)))
+  if (fill && !isElement(fill, element))
     return emitOpError() << "@" << getSymName() << " has fill " << fill << ": expected a number of type "
                          << element;
+  if (getTransient() && !fill)
+    return emitOpError() << "@" << getSymName()
+                         << " is transient and has no fill: expected the value that it begins with";
+  if (auto role = getRole(); role && *role != "parameter" && *role != "master" &&
+                             *role != "optimizer" && *role != "gradient")
+    return emitOpError() << "@" << getSymName() << " has the role \"" << *role
+                         << "\": expected \"parameter\", \"master\", \"optimizer\" or \"gradient\"";
   return success();
 }
 

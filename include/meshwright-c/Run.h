@@ -44,6 +44,9 @@ typedef struct mw_port {
   /* Inputs and parameters that are read as indices: their exclusive upper bound; 0 for
    * others. */
   int64_t index_bound;
+  /* Inputs that a call may leave out, as a tensor without data: one element of the value that they
+   * then have. Null for others. */
+  const void *default_element;
 } mw_port;
 
 /* Checks options as far as that needs no program: for tools that tell wrong usage from an error.

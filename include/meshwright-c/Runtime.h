@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 7
+#define MW_RT_ABI_VERSION 8
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -153,22 +153,6 @@ typedef struct mw_rt_weight_grad {
   int64_t dtype, rows, m, n;
 } mw_rt_weight_grad;
 
-/* Gradients of attention: see nn.attention_grad. Query i of a row sees keys i - left to i + right
- * below `kv_length`; a limit of -1 is none. With `has_positions`, positions in operands are
- * compared instead of indices; those of a row of the batch begin `*_position_stride` behind those
- * of the row before. `bias_strides` count elements along batch, head, query and key; stride 0
- * broadcasts. `scale` and `soft_cap` are the bits of doubles; a cap of zero is none. Inputs are
- * cotangent, query, key, value, out, lse, key padding, bias, positions of queries and of keys, and
- * lengths; those that are absent are null. Outputs are the gradients of query, key and value, and
- * then of the bias if `has_bias_grad` is set. */
-typedef struct mw_rt_attention_grad {
-  int64_t dtype, batch, query_heads, key_heads, queries, keys, features, value_features;
-  int64_t left, right, kv_length;
-  int64_t has_positions, query_position_stride, key_position_stride;
-  int64_t has_bias, has_bias_grad, bias_strides[4];
-  int64_t scale, soft_cap;
-} mw_rt_attention_grad;
-
 /* Rows by index: data [outer, size, inner], indices [count], result [outer, count,
  * inner]. With `has_offset`, data has the rows [offset, offset + size) of a larger table,
  * and indices of other rows give zeros. An index that is negative, or not below `total`,
@@ -250,9 +234,6 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
                        const void *b, const void *bias, void *c);
 int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,
                               const void *a, const void *b, void *c);
-int32_t mw_rt_run_attention_grad(mw_rt_context *context, int64_t op,
-                                 const mw_rt_attention_grad *what, const void *const *inputs,
-                                 void *const *outputs);
 int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
                          const void *data, const void *indices, const void *offset, void *result);
 int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,

@@ -18,6 +18,8 @@
 #ifndef MESHWRIGHT_COMPILER_H
 #define MESHWRIGHT_COMPILER_H
 
+#include "meshwright/Training.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -75,9 +77,15 @@ struct Port {
   /// Parameters only: the index in the stored tensor of that name at which the value begins.
   /// Empty if the value is the whole tensor.
   std::vector<int64_t> offsets;
+  /// Inputs only: the bytes of each element in a call that leaves the input out, which is an array
+  /// without data. Empty if every call has to give the input.
+  std::string defaultElement;
+  /// States only: the part in training, as "parameter" or "optimizer". Empty if there is none.
+  std::string role;
 };
 
-/// A dense row-major array in host memory, which the caller owns.
+/// A dense row-major array in host memory, which the caller owns. Without data it stands for an
+/// input that has a default value.
 struct HostArray {
   ElementType type = ElementType::F32;
   std::vector<int64_t> shape;
@@ -119,6 +127,10 @@ public:
   /// respect to it. Parameters in `frozen` have none.
   Result<Program> differentiate(std::string_view loss, const std::vector<std::string> &parameters,
                                 const std::vector<std::string> &frozen = {}) const;
+
+  /// Makes a program with the entries `step`, which updates the parameters by an optimizer, and
+  /// `evaluate`. The parameters are states of it.
+  Result<Program> train(const TrainOptions &options) const;
 
   /// Returns the program as MLIR, optionally with source locations.
   std::string str(bool locations = false) const;

@@ -15,7 +15,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-std::array<int64_t, 4> getBiasStrides(nn::AttentionOp op) {
+std::array<int64_t, 4> getBiasStrides(nn::ScoresOpInterface op) {
   std::array<int64_t, 4> strides = {0, 0, 0, 0};
   auto shape = cast<RankedTensorType>(op.getBias().getType()).getShape();
   int64_t stride = 1;
@@ -96,7 +96,7 @@ bool BiasWalker::walk(Value value, const Access &access) {
 }
 
 /// The loops around a point of the bias, and the access of the bias there.
-static std::pair<LoopSpace, Access> getPoint(nn::AttentionOp op, bool queriesAreColumns) {
+static std::pair<LoopSpace, Access> getPoint(nn::ScoresOpInterface op, bool queriesAreColumns) {
   auto query = cast<RankedTensorType>(op.getQuery().getType()).getShape();
   int64_t keys = cast<RankedTensorType>(op.getKey().getType()).getDimSize(2);
   std::array<int64_t, 4> strides = getBiasStrides(op);
@@ -110,7 +110,7 @@ static std::pair<LoopSpace, Access> getPoint(nn::AttentionOp op, bool queriesAre
   return {space, access};
 }
 
-std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reason) {
+std::optional<KernelRegion> getBiasRegion(nn::ScoresOpInterface op, std::string &reason) {
   reason.clear();
   Value bias = op.getBias();
   if (!bias || !bias.getDefiningOp())
@@ -131,7 +131,7 @@ std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reaso
   return KernelRegion::of(walker.ops.getArrayRef(), bias);
 }
 
-BiasPoints::BiasPoints(nn::AttentionOp op, bool queriesAreColumns) {
+BiasPoints::BiasPoints(nn::ScoresOpInterface op, bool queriesAreColumns) {
   std::tie(space, access) = getPoint(op, queriesAreColumns);
   BiasWalker walker(space);
   walker.walk(op.getBias(), access);

@@ -26,17 +26,17 @@
 namespace meshwright::lower {
 
 /// The strides of the bias over batch, head, query and key. A stride of 0 broadcasts.
-std::array<int64_t, 4> getBiasStrides(nn::AttentionOp op);
+std::array<int64_t, 4> getBiasStrides(nn::ScoresOpInterface op);
 
 /// The ops that compute the bias of `op` from inputs that vary with the query or with the
 /// key, but not with both. Returns none if there are no such ops. If there are, but they
 /// read a value that has to be in memory, `reason` names it.
-std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reason);
+std::optional<KernelRegion> getBiasRegion(nn::ScoresOpInterface op, std::string &reason);
 
 /// The points of a bias, in one of two orders: loops over batch, head and keys, whose
 /// columns are queries, or loops over batch, head and queries, whose columns are keys.
 struct BiasPoints {
-  BiasPoints(nn::AttentionOp op, bool queriesAreColumns);
+  BiasPoints(nn::ScoresOpInterface op, bool queriesAreColumns);
 
   LoopSpace space;
   Access access;

@@ -66,16 +66,16 @@ Value emitExp2(ImplicitLocOpBuilder &b, Value x) {
   return arith::SelectOp::create(b, isOutside, instead, value);
 }
 
-double getScoreUnit(nn::AttentionOp op) { return op.getBias() ? 1.0 : M_LOG2E; }
+double getScoreUnit(nn::ScoresOpInterface op) { return op.getBias() ? 1.0 : M_LOG2E; }
 
-double getScoreFactor(nn::AttentionOp op) {
+double getScoreFactor(nn::ScoresOpInterface op) {
   double scale = op.getScale().convertToDouble();
   if (auto cap = op.getSoftCap())
     return scale / cap->convertToDouble();
   return scale * getScoreUnit(op);
 }
 
-Value emitSoftCap(ImplicitLocOpBuilder &b, nn::AttentionOp op, Value scores) {
+Value emitSoftCap(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op, Value scores) {
   auto cap = op.getSoftCap();
   if (!cap)
     return scores;
@@ -95,17 +95,24 @@ Value emitSoftCap(ImplicitLocOpBuilder &b, nn::AttentionOp op, Value scores) {
   return arith::MulFOp::create(b, bounded, constant(cap->convertToDouble() * getScoreUnit(op)));
 }
 
-bool hasWideLogSumExp(nn::AttentionOp op) {
-  return op.getLse() && getElementTypeOrSelf(op.getLse().getType()) !=
-                            getComputeType(getElementTypeOrSelf(op.getQuery().getType()));
+Value getLogSumExp(nn::ScoresOpInterface op) {
+  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation()))
+    return gradient.getLse();
+  return cast<dist::LogSumExpOpInterface>(op.getOperation()).getLogSumExp();
 }
 
-Value emitWideLogSumExp(ImplicitLocOpBuilder &b, nn::AttentionOp op, Value sum, Value maximum) {
+bool hasWideLogSumExp(nn::ScoresOpInterface op) {
+  Value lse = getLogSumExp(op);
+  return lse && getElementTypeOrSelf(lse.getType()) !=
+                    getComputeType(getElementTypeOrSelf(op.getQuery().getType()));
+}
+
+Value emitWideLogSumExp(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op, Value sum, Value maximum) {
   Type wide = b.getF64Type(), word = b.getI32Type();
   auto constant = [&](Type type, double value) { return emitConstant(b, type, value); };
   // Numbers of f32 from 2^30 on are at least 64 apart. There the place of the maximum among
   // these numbers stands for it, times 32.
-  constexpr double kFirst = 1 << 30;
+  constexpr double kFirst = kFirstWideMaximum;
   Value magnitude = math::AbsFOp::create(b, maximum);
   Value first = constant(word, llvm::bit_cast<int32_t>(float(kFirst)));
   Value place = arith::SubIOp::create(b, arith::BitcastOp::create(b, word, magnitude), first);
@@ -119,6 +126,43 @@ Value emitWideLogSumExp(ImplicitLocOpBuilder &b, nn::AttentionOp op, Value sum, 
   Value natural = arith::SelectOp::create(b, isLarge, place, exact);
   Value logarithm = math::LogOp::create(b, arith::ExtFOp::create(b, wide, sum));
   return arith::AddFOp::create(b, logarithm, natural);
+}
+
+std::pair<Value, Value> emitSplitLogSumExp(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op,
+                                           Value wide) {
+  Type compute = getComputeType(getElementTypeOrSelf(op.getQuery().getType()));
+  double unit = getScoreUnit(op);
+  Type type = wide.getType(), word = b.getI32Type();
+  auto constant = [&](double value) { return emitConstant(b, type, value); };
+  Value scaled = arith::MulFOp::create(b, wide, constant(unit));
+  Value nearest = arith::TruncFOp::create(b, compute, scaled);
+  Value rest = arith::SubFOp::create(b, scaled, arith::ExtFOp::create(b, type, nearest));
+  // The sum is at least 1, and its logarithm less than the distance of 32 between two places.
+  Value isPositive = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, wide, constant(0));
+  Value above = arith::SubFOp::create(b, math::AbsFOp::create(b, wide), constant(kFirstWideMaximum));
+  Value steps = arith::MulFOp::create(b, above, constant(1.0 / 32));
+  Value place = arith::SelectOp::create(b, isPositive, math::FloorOp::create(b, steps),
+                                        math::CeilOp::create(b, steps));
+  Value isLarge = arith::CmpFOp::create(b, arith::CmpFPredicate::OGE, place, constant(0));
+  // Infinity has no place.
+  Value isFinite = arith::CmpFOp::create(b, arith::CmpFPredicate::OLT, above,
+                                         constant(std::ldexp(1.0, 40)));
+  isLarge = arith::AndIOp::create(b, isLarge, isFinite);
+  place = arith::SelectOp::create(b, isLarge, place, constant(0));
+  Value logarithm = arith::SubFOp::create(b, above, arith::MulFOp::create(b, place, constant(32)));
+  logarithm = arith::SelectOp::create(b, isPositive, logarithm,
+                                      arith::NegFOp::create(b, logarithm));
+  Value bits = arith::AddIOp::create(
+      b, arith::FPToSIOp::create(b, word, place),
+      emitConstant(b, word, llvm::bit_cast<int32_t>(float(kFirstWideMaximum))));
+  Value maximum = math::CopySignOp::create(b, arith::BitcastOp::create(b, compute, bits),
+                                           arith::TruncFOp::create(b, compute, wide));
+  auto choose = [&](Value large, Value small) -> Value {
+    return arith::SelectOp::create(b, isLarge, large, small);
+  };
+  Value exponent = choose(arith::MulFOp::create(b, logarithm, constant(M_LOG2E)),
+                          arith::MulFOp::create(b, rest, constant(M_LOG2E / unit)));
+  return {choose(maximum, nearest), arith::TruncFOp::create(b, compute, exponent)};
 }
 
 } // namespace meshwright::lower

@@ -25,21 +25,29 @@ mlir::Value emitExp2(mlir::ImplicitLocOpBuilder &builder, mlir::Value x);
 
 /// Scores are kept in this unit: log2 e if they are exponents of two, 1 if a bias is added that
 /// could overflow.
-double getScoreUnit(nn::AttentionOp op);
+double getScoreUnit(nn::ScoresOpInterface op);
 /// The factor of products of queries and keys, before the cap.
-double getScoreFactor(nn::AttentionOp op);
+double getScoreFactor(nn::ScoresOpInterface op);
 /// Applies the soft cap, if the op has one, to products times the factor. The result has the
 /// unit.
-mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::AttentionOp op,
+mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::ScoresOpInterface op,
                         mlir::Value scores);
 
+/// The log-sum-exp, a result or an operand. Null if the op has none.
+mlir::Value getLogSumExp(nn::ScoresOpInterface op);
 /// Whether the log-sum-exp is in f64 and the scores are not.
-bool hasWideLogSumExp(nn::AttentionOp op);
+bool hasWideLogSumExp(nn::ScoresOpInterface op);
 /// log(sum) + maximum of two scalars, in f64. A huge maximum, as a mask of the least finite
 /// number has, would absorb the logarithm: it is replaced by a smaller number. Distinct maxima
-/// stay so far apart that parts with the lesser one have no weight.
-mlir::Value emitWideLogSumExp(mlir::ImplicitLocOpBuilder &builder, nn::AttentionOp op,
+/// stay so far apart that parts with the lesser one have no weight. Maxima from
+/// `kFirstWideMaximum` on are huge.
+constexpr double kFirstWideMaximum = 1 << 30;
+mlir::Value emitWideLogSumExp(mlir::ImplicitLocOpBuilder &builder, nn::ScoresOpInterface op,
                               mlir::Value sum, mlir::Value maximum);
+/// The reverse: the part of such a log-sum-exp that is subtracted from the scores, in their unit, and
+/// the rest as an exponent of two.
+std::pair<mlir::Value, mlir::Value> emitSplitLogSumExp(mlir::ImplicitLocOpBuilder &builder,
+                                                       nn::ScoresOpInterface op, mlir::Value wide);
 
 } // namespace meshwright::lower
 

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/AttentionShape.h"
 
+#include "meshwright/lib/Codegen/AttentionScores.h"
 #include "meshwright/lib/Codegen/Elements.h"
 
 using namespace mlir;
@@ -27,7 +28,7 @@ static int64_t countVisible(const AttentionShape &shape) {
   return count;
 }
 
-AttentionShape::AttentionShape(nn::AttentionOp op) {
+AttentionShape::AttentionShape(nn::ScoresOpInterface op) {
   auto queryType = cast<RankedTensorType>(op.getQuery().getType());
   auto keyType = cast<RankedTensorType>(op.getKey().getType());
   auto valueType = cast<RankedTensorType>(op.getValue().getType());
@@ -40,8 +41,8 @@ AttentionShape::AttentionShape(nn::AttentionOp op) {
   keys = std::min<int64_t>(keyRows, op.getKvLength().value_or(keyRows));
   valueFeatures = valueType.getDimSize(3);
   hasPositions = bool(op.getQPositions());
-  auto isOfRow = [](TypedValue<RankedTensorType> positions) {
-    return positions && positions.getType().getRank() == 2;
+  auto isOfRow = [](Value positions) {
+    return positions && cast<RankedTensorType>(positions.getType()).getRank() == 2;
   };
   hasQueryPositionsOfRow = isOfRow(op.getQPositions());
   hasKeyPositionsOfRow = isOfRow(op.getKvPositions());
@@ -58,7 +59,9 @@ AttentionShape::AttentionShape(nn::AttentionOp op) {
   compute = getComputeType(element);
 
   int64_t visible = countVisible(*this);
-  flops = 2 * batch * queryHeads * visible * (features + valueFeatures);
+  bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
+  int64_t perPair = isGradient ? 3 * features + 2 * valueFeatures : features + valueFeatures;
+  flops = 2 * batch * queryHeads * visible * perPair;
   int64_t width = element.getIntOrFloatBitWidth() / 8;
   bytes = width * batch *
           (queryHeads * queries * (features + valueFeatures) +
@@ -69,11 +72,11 @@ std::optional<AttentionLaunch> AttentionLaunch::of(rt::KernelOp launch) {
   AttentionLaunch found;
   size_t others = 0;
   for (Operation &inner : launch.getOps()) {
-    auto attention = dyn_cast<nn::AttentionOp>(inner);
-    if (found.op && attention)
+    auto scores = dyn_cast<nn::ScoresOpInterface>(inner);
+    if (found.op && scores)
       return std::nullopt;
-    others += !attention;
-    found.op = attention ? attention : found.op;
+    others += !scores;
+    found.op = scores ? scores : found.op;
   }
   if (!found.op)
     return std::nullopt;
@@ -92,7 +95,7 @@ SmallVector<Value> AttentionLaunch::getInputs() const {
 }
 
 SmallVector<AttentionBuffers::Member>
-AttentionBuffers::getInputs(nn::AttentionOp op,
+AttentionBuffers::getInputs(nn::ScoresOpInterface op,
                             const std::optional<KernelRegion> &biasRegion) {
   SmallVector<Member> buffers{
       {op.getQuery(), &query}, {op.getKey(), &key}, {op.getValue(), &value}};
@@ -106,16 +109,33 @@ AttentionBuffers::getInputs(nn::AttentionOp op,
   }
   if (op.getKvLengths())
     buffers.push_back({op.getKvLengths(), &lengths});
+  if (op.getDropRows())
+    buffers.append({{op.getDropRows(), &dropRows},
+                    {op.getDropKeys(), &dropKeys},
+                    {op.getSeed(), &seed},
+                    {op.getStep(), &step}});
+  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation()))
+    buffers.append({{gradient.getLse(), &lse},
+                    {gradient.getDelta(), &delta},
+                    {gradient.getCotangent(), &cotangent}});
   if (biasRegion)
     for (Value input : biasRegion->inputs)
       buffers.push_back({input, nullptr});
   return buffers;
 }
 
-SmallVector<AttentionBuffers::Member> AttentionBuffers::getOutputs(nn::AttentionOp op) {
-  SmallVector<Member> buffers{{op.getResult(), &result}};
-  if (op.getLse())
-    buffers.push_back({op.getLse(), &lse});
+SmallVector<AttentionBuffers::Member> AttentionBuffers::getOutputs(nn::ScoresOpInterface op) {
+  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation())) {
+    SmallVector<Member> buffers{{gradient.getQueryGrad(), &queryGrad},
+                                {gradient.getKeyGrad(), &keyGrad},
+                                {gradient.getValueGrad(), &valueGrad}};
+    if (gradient.getBiasGrad())
+      buffers.push_back({gradient.getBiasGrad(), &biasGrad});
+    return buffers;
+  }
+  SmallVector<Member> buffers{{op->getResult(0), &result}};
+  if (Value lseOfOp = getLogSumExp(op))
+    buffers.push_back({lseOfOp, &lse});
   return buffers;
 }
 

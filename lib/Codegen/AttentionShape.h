@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The sizes, the mask and the buffers of nn.attention, as the kernels of all targets see them.
+// The sizes, the mask and the buffers of nn.attention and nn.attention_grad, as the kernels of all
+// targets see them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,7 +23,7 @@ namespace meshwright::lower {
 
 /// The sizes of an op, and the structure of its mask.
 struct AttentionShape {
-  explicit AttentionShape(nn::AttentionOp op);
+  explicit AttentionShape(nn::ScoresOpInterface op);
 
   /// `keys` counts the keys that any query may see (up to kv_length), `keyRows` the keys in
   /// memory.
@@ -44,30 +45,34 @@ struct AttentionShape {
   bool isPositional() const { return left || right || hasPositions; }
 };
 
-/// The one attention of a launch, and the ops that compute its bias in the kernel; none if the
+/// The one attention, or backward pass of one, of a launch, and the ops that compute its bias in the kernel; none if the
 /// kernel reads it.
 struct AttentionLaunch {
-  nn::AttentionOp op;
+  nn::ScoresOpInterface op;
   std::optional<KernelRegion> biasRegion;
 
   /// Returns none if the launch computes something else.
   static std::optional<AttentionLaunch> of(rt::KernelOp launch);
   /// The values that the kernel reads: query, key, value, and, if the op has them, key padding,
-  /// the bias or the inputs of its ops, positions and lengths.
+  /// the bias or the inputs of its ops, positions, lengths, and operands of a backward pass.
   llvm::SmallVector<mlir::Value> getInputs() const;
 };
 
 /// The flat buffers of a kernel of attention.
 struct AttentionBuffers {
   mlir::Value query, key, value, padding, bias, queryPositions, keyPositions, lengths, result, lse;
+  /// Of dropout.
+  mlir::Value dropRows, dropKeys, seed, step;
+  /// Of a backward pass, besides the log-sum-exp.
+  mlir::Value delta, cotangent, queryGrad, keyGrad, valueGrad, biasGrad;
 
   using Member = std::pair<mlir::Value, mlir::Value *>;
   /// The tensors that the kernel reads, each with the member for its buffer; null for inputs of
   /// the bias.
-  llvm::SmallVector<Member> getInputs(nn::AttentionOp op,
+  llvm::SmallVector<Member> getInputs(nn::ScoresOpInterface op,
                                       const std::optional<KernelRegion> &biasRegion);
   /// The tensors that it writes.
-  llvm::SmallVector<Member> getOutputs(nn::AttentionOp op);
+  llvm::SmallVector<Member> getOutputs(nn::ScoresOpInterface op);
 };
 
 } // namespace meshwright::lower

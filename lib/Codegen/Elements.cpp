@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Codegen/RandomNumbers.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -387,6 +388,16 @@ static Value emitInteger(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value>
       .Default([](Operation *) { return Value(); });
 }
 
+/// `x` has the element, the index, the seed and the step.
+static Value emitDropout(ImplicitLocOpBuilder &b, nn::DropoutOp op, ValueRange x) {
+  double probability = op.getProbability().convertToDouble();
+  Value isKept = emitIsKept(b, x[1], {x[2], x[3], int64_t(op.getStream())}, probability);
+  Value wide = emitCast(b, x[0], getComputeType(getElementTypeOrSelf(x[0].getType())));
+  wide = arith::MulFOp::create(b, wide, emitConstant(b, wide.getType(), 1 / (1 - probability)));
+  wide = arith::SelectOp::create(b, isKept, wide, emitConstant(b, wide.getType(), 0));
+  return emitCast(b, wide, getElementTypeOrSelf(x[0].getType()));
+}
+
 Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange operands,
                   LaneOrder order) {
   Type result = getElementTypeOrSelf(op->getResult(0).getType());
@@ -394,6 +405,8 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
     return emitCast(builder, operands[0], result, order);
   if (isMovement(op))
     return operands[0];
+  if (auto dropout = dyn_cast<nn::DropoutOp>(op))
+    return emitDropout(builder, dropout, operands);
   if (isa<nn::SelectOp>(op)) {
     // LLVM would widen bf16 and narrow it again, by a call of a library that is not there.
     if (!result.isBF16())

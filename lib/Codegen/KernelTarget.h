@@ -99,13 +99,18 @@ public:
   /// The ops that attention computes its bias by, inside its kernel. Returns nothing if
   /// attention has to read the bias from memory. `reason` is empty if the op has no bias
   /// that could be computed.
-  virtual std::optional<lower::KernelRegion> getBiasRegion(nn::AttentionOp op,
+  virtual std::optional<lower::KernelRegion> getBiasRegion(nn::ScoresOpInterface op,
                                                            std::string &reason) const = 0;
   /// Returns true if the kernel of a product may go on with the op, as far as the op
-  /// itself shows. `getPackedWeight` decides for a whole region.
+  /// itself shows. `canComputeProduct` decides for a whole region.
   virtual bool canFollowProduct(mlir::Operation *op, mlir::RankedTensorType product) const = 0;
   /// The same for an op before the product that reads `input`.
   virtual bool canPrecedeProduct(mlir::Operation *op, mlir::RankedTensorType input) const = 0;
+  /// Returns true if one kernel computes the region: a product by a weight, with other ops before
+  /// and after it.
+  virtual bool canComputeProduct(const lower::KernelRegion &region) const {
+    return getPackedWeight(region).has_value();
+  }
 
   //===--------------------------------------------------------------------===//
   // Weights, libraries and buffers

@@ -33,8 +33,7 @@ static double getMilliseconds() {
   return now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
 }
 
-/// Processors that this process may run on.
-static size_t countProcessors() {
+size_t countProcessors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0)

@@ -34,6 +34,9 @@ struct CompiledCode {
   std::vector<std::pair<std::string, ObjectCode>> kernels;
 };
 
+/// Processors that this process may run on.
+size_t countProcessors();
+
 /// Compiles the kernels and the entries of a program, each by itself. Compiles kernels on as many
 /// threads as the process may use, and each kernel once for all entries, and for all programs that
 /// share the cache on disk.

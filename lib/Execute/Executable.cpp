@@ -83,11 +83,15 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
       return failure();
   }
   SmallVector<func::FuncOp> entries;
-  for (FunctionOpInterface function : nn::getEntries(module)) {
-    auto entry = dyn_cast<func::FuncOp>(*function);
-    if (entry && (options.entry.empty() || entry.getName() == options.entry))
+  auto isWanted = [&](func::FuncOp function) {
+    if (options.entry.empty() || function.getName() == options.entry)
+      return true;
+    auto wanted = module.lookupSymbol<func::FuncOp>(options.entry);
+    return wanted && nn::getRepeated(wanted) == function;
+  };
+  for (FunctionOpInterface function : nn::getRunFunctions(module))
+    if (auto entry = dyn_cast<func::FuncOp>(*function); entry && isWanted(entry))
       entries.push_back(entry);
-  }
   if (entries.empty())
     return emitError(module.getLoc(), "the module has no entry")
            << (options.entry.empty() ? "" : " '" + options.entry + "'")

@@ -145,14 +145,6 @@ int64_t SignatureReader::addParameter(rt::ProgramValue value) {
   return program.parameters.size() - 1;
 }
 
-/// The bytes of an element of that value.
-static std::string toBytes(const APInt &bits) {
-  int64_t size = std::max<int64_t>(bits.getBitWidth() / 8, 1);
-  std::string bytes(size, '\0');
-  std::memcpy(bytes.data(), bits.getRawData(), size);
-  return bytes;
-}
-
 /// Returns the index of a state. The first use of a state tells its layout.
 FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
   for (auto [i, known] : llvm::enumerate(program.states)) {
@@ -210,6 +202,8 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
                        value)))
     return failure();
   if (input) {
+    if (auto number = attrs.getAs<TypedAttr>(nn::NnDialect::kDefaultAttr))
+      value.defaultElement = nn::getElementBytes(number);
     value.indexBound = getIndexBound(main.getArgument(index));
     entry.arguments.push_back({rt::ProgramArgument::Input, int64_t(entry.inputs.size())});
     entry.inputs.push_back(std::move(value));
@@ -290,10 +284,10 @@ Signatures::Signatures(ModuleOp module, rt::ProgramDescription &program)
     rt::ProgramState &state = program.states.emplace_back();
     state.value.name = op.getSymName().str();
     state.parameter = op.getInitialParameter().str();
-    if (auto fill = dyn_cast_or_null<FloatAttr>(op.getFillAttr()))
-      state.fill = toBytes(fill.getValue().bitcastToAPInt());
-    else if (auto fill = dyn_cast_or_null<IntegerAttr>(op.getFillAttr()))
-      state.fill = toBytes(fill.getValue());
+    state.role = op.getRole().value_or("").str();
+    state.isTransient = op.getTransient();
+    if (TypedAttr fill = op.getFillAttr())
+      state.fill = nn::getElementBytes(fill);
   }
   isPlaced.assign(program.states.size(), false);
 }
@@ -328,7 +322,35 @@ LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
   return success();
 }
 
+/// Connects entries with those that they repeat.
+LogicalResult Signatures::readRepeats() {
+  for (rt::EntryDescription &entry : program.entries) {
+    auto function = module.lookupSymbol<func::FuncOp>(entry.name);
+    std::optional<nn::Repeat> repeat = nn::getRepeat(function);
+    if (!repeat)
+      continue;
+    auto found = llvm::find_if(program.entries, [&](const rt::EntryDescription &other) {
+      return other.name == repeat->function;
+    });
+    if (found == program.entries.end() || &*found == &entry)
+      return function.emitOpError() << "repeats '" << repeat->function
+                                    << "': expected another function with a body";
+    for (int64_t state : found->stateResults)
+      if (!program.states[state].isTransient)
+        return function.emitOpError()
+               << "repeats '" << repeat->function << "', which writes the state '"
+               << program.states[state].value.name << "': expected writes of transient states alone";
+    found->isPart = true;
+    entry.repeated = {found - program.entries.begin(), repeat->times, {}};
+    for (StringRef output : repeat->outputs)
+      entry.repeated.outputs.push_back(output.str());
+  }
+  return success();
+}
+
 LogicalResult Signatures::finish() {
+  if (failed(readRepeats()))
+    return failure();
   size_t next = 0;
   for (auto op : module.getOps<nn::StateOp>()) {
     if (!isPlaced[next] && failed(readUnused(op, program.states[next].value)))

@@ -30,6 +30,7 @@ public:
   mlir::LogicalResult finish();
 
 private:
+  mlir::LogicalResult readRepeats();
   mlir::LogicalResult readUnused(nn::StateOp op, rt::ProgramValue &value);
 
   mlir::ModuleOp module;

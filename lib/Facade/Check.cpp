@@ -49,7 +49,7 @@ namespace {
 struct Run {
   std::unique_ptr<Executable> executable;
   /// The outputs, then the states.
-  std::vector<const rt::ProgramValue *> values;
+  std::vector<rt::ProgramValue> values;
   std::vector<std::vector<char>> arrays;
 
   mlir::LogicalResult run(const Plan::State &state, PlanPhase phase, const CompileOptions &options,
@@ -70,21 +70,22 @@ mlir::LogicalResult Run::run(const Plan::State &state, PlanPhase phase,
   if (!session)
     return mlir::failure();
   const rt::ProgramDescription &description = executable->getDescription();
-  for (const rt::ProgramValue &output : description.entries.front().outputs)
-    values.push_back(&output);
+  for (rt::CallPort &output : description.getOutputs(0))
+    values.push_back(std::move(output.value));
   size_t numOutputs = values.size();
   for (const rt::ProgramState &kept : description.states)
-    values.push_back(&kept.value);
+    if (!kept.isTransient)
+      values.push_back(kept.value);
   std::vector<void *> addresses;
-  for (const rt::ProgramValue *value : values)
-    arrays.emplace_back(rt::countOf(value->shape) * rt::sizeOf(value->type));
+  for (const rt::ProgramValue &value : values)
+    arrays.emplace_back(rt::countOf(value.shape) * rt::sizeOf(value.type));
   for (std::vector<char> &array : arrays)
     addresses.push_back(array.data());
   std::vector<void *> outputs(addresses.begin(), addresses.begin() + numOutputs);
   if (failed(state.run(*session, inputs, outputs, {}, diagnostics)))
     return mlir::failure();
   std::string error;
-  if (description.states.empty() ||
+  if (values.size() == numOutputs ||
       session->getStates({addresses.begin() + numOutputs, addresses.end()}, error))
     return mlir::success();
   diagnostics.push_back(makeError(error));
@@ -188,7 +189,7 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   CheckResult result;
   size_t numOutputs = entry->outputs.size();
   for (size_t i = 0; i < plan.values.size(); ++i) {
-    const rt::ProgramValue &value = *plan.values[i];
+    const rt::ProgramValue &value = plan.values[i];
     const void *actual = plan.arrays[i].data(), *expected = reference.arrays[i].data();
     double difference = getDifference(
         rt::countOf(value.shape),

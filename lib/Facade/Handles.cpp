@@ -47,7 +47,8 @@ std::vector<OwnedPort> meshwright::ownPorts(const std::vector<Port> &ports) {
                to.port.shape.data(),
                int64_t(to.aliases.size()),
                to.aliases.data(),
-               0};
+               0,
+               to.port.defaultElement.empty() ? nullptr : to.port.defaultElement.data()};
   }
   return owned;
 }

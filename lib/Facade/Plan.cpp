@@ -214,6 +214,15 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
   CommunicationTime time = estimateCommunication(func);
   report.communication = {time.exposed, time.hidden, time.total};
   report.memory = withPlan(std::move(report.memory), func);
+  if (auto first = llvm::dyn_cast_or_null<mlir::func::FuncOp>(nn::getRepeated(func))) {
+    double times = nn::getRepeat(func)->times;
+    time = estimateCommunication(first);
+    report.communication->exposed += times * time.exposed;
+    report.communication->hidden += times * time.hidden;
+    report.communication->run += times * time.total;
+    report.memory.activationsPeak = std::max(report.memory.activationsPeak,
+                                             withPlan(report.memory, first).activationsPeak);
+  }
   addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
 }
@@ -435,14 +444,19 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
   int64_t index = session.getDescription().findEntry(std::string(name), error);
   if (index < 0)
     return fail(error);
-  const rt::EntryDescription &entry = session.getDescription().entries[index];
-  if (inputs.size() != entry.inputs.size() || outputs.size() != entry.outputs.size())
+  std::vector<rt::CallPort> expected = session.getDescription().getInputs(index);
+  size_t numOutputs = session.getDescription().getOutputs(index).size();
+  if (inputs.size() != expected.size() || outputs.size() != numOutputs)
     return fail(std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) +
-                " outputs: expected " + std::to_string(entry.inputs.size()) + " and " +
-                std::to_string(entry.outputs.size()));
+                " outputs: expected " + std::to_string(expected.size()) + " and " +
+                std::to_string(numOutputs));
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const rt::ProgramValue &input = entry.inputs[i];
+    const rt::ProgramValue &input = expected[i].value;
+    if (!inputs[i].data && !input.defaultElement.empty()) {
+      tensors.push_back({input.type, input.shape, nullptr});
+      continue;
+    }
     if (getRuntimeType(inputs[i].type) != input.type || inputs[i].shape != input.shape)
       return fail("input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
                   ": expected " + rt::describe(input.type, input.shape));

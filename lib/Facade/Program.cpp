@@ -167,6 +167,9 @@ private:
   mlir::LogicalResult readArgument(mlir::FunctionOpInterface function, unsigned index,
                                    Entry &entry);
   mlir::LogicalResult readResult(mlir::FunctionOpInterface function, unsigned index, Entry &entry);
+  mlir::LogicalResult readFunction(mlir::FunctionOpInterface function, Entry &entry);
+  mlir::LogicalResult readRepeated(mlir::FunctionOpInterface function, Entry &entry);
+  bool isWidened(const Port &state) const;
   mlir::LogicalResult addParameter(Port port, mlir::Location loc);
 
   Ports ports;
@@ -232,6 +235,8 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
   if (auto offsets = function.getArgAttrOfType<mlir::DenseI64ArrayAttr>(
           index, NnDialect::kParameterOffsetsAttr))
     port->offsets = offsets.asArrayRef().vec();
+  if (auto number = function.getArgAttrOfType<mlir::TypedAttr>(index, NnDialect::kDefaultAttr))
+    port->defaultElement = nn::getElementBytes(number);
   // Several parameters may be parts of one stored tensor and share its name.
   bool isNew = input ? inputs.insert(port->name).second
                      : parameters.insert(port->name).second || !port->offsets.empty();
@@ -264,17 +269,57 @@ mlir::LogicalResult PortReader::readResult(mlir::FunctionOpInterface function, u
   return mlir::success();
 }
 
+/// Returns true if a state of type f32 starts as a parameter of a narrower type, which is known.
+bool PortReader::isWidened(const Port &state) const {
+  return state.type == ElementType::F32 &&
+         llvm::any_of(ports.parameters, [&](const Port &known) {
+           return known.name == state.name && known.shape == state.shape &&
+                  (known.type == ElementType::BF16 || known.type == ElementType::F16);
+         });
+}
+
+mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function, Entry &entry) {
+  parameters.clear();
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (failed(readArgument(function, i, entry)))
+      return failure();
+  for (unsigned i = 0; i < function.getNumResults(); ++i)
+    if (failed(readResult(function, i, entry)))
+      return failure();
+  return mlir::success();
+}
+
+/// Reads the function that an entry repeats, whose ports have `times` chunks of rows.
+mlir::LogicalResult PortReader::readRepeated(mlir::FunctionOpInterface function, Entry &entry) {
+  std::optional<nn::Repeat> repeat = nn::getRepeat(function);
+  if (!repeat)
+    return mlir::success();
+  mlir::FunctionOpInterface repeated = nn::getRepeated(function);
+  if (!repeated || repeated.isPublic())
+    return function.emitError() << "'" << function.getName() << "' repeats '" << repeat->function
+                                << "': expected a private function with a body";
+  if (failed(readFunction(repeated, entry)))
+    return failure();
+  for (std::vector<Port> *list : {&entry.inputs, &entry.outputs})
+    for (Port &port : *list)
+      if (!port.shape.empty())
+        port.shape[0] *= repeat->times;
+  return mlir::success();
+}
+
 FailureOr<Ports> PortReader::read(ModuleOp module) {
   for (mlir::FunctionOpInterface function : nn::getEntries(module)) {
     Entry &entry = ports.entries.emplace_back();
     entry.name = function.getName().str();
-    inputs.clear(), parameters.clear(), outputs.clear();
-    for (unsigned i = 0; i < function.getNumArguments(); ++i)
-      if (failed(readArgument(function, i, entry)))
-        return failure();
-    for (unsigned i = 0; i < function.getNumResults(); ++i)
-      if (failed(readResult(function, i, entry)))
-        return failure();
+    inputs.clear(), outputs.clear();
+    if (failed(readRepeated(function, entry)) || failed(readFunction(function, entry)))
+      return failure();
+    if (std::optional<nn::Repeat> repeat = nn::getRepeat(function))
+      std::stable_sort(entry.outputs.begin(), entry.outputs.end(),
+                       [&](const Port &a, const Port &b) {
+                         return llvm::find(repeat->outputs, a.name) <
+                                llvm::find(repeat->outputs, b.name);
+                       });
   }
   if (ports.entries.empty())
     return module.emitError("expected a function 'main' with a body, or another public function");
@@ -283,10 +328,13 @@ FailureOr<Ports> PortReader::read(ModuleOp module) {
                                    [&] { return state.emitOpError(); });
     if (failed(port))
       return failure();
-    ports.states.push_back(*port);
+    port->role = state.getRole().value_or("").str();
+    if (!state.getTransient())
+      ports.states.push_back(*port);
     // A parameter that only the state's initial value needs is a parameter of the program.
     port->name = state.getInitialParameter().str();
-    if (!port->name.empty() && failed(addParameter(std::move(*port), state.getLoc())))
+    port->role.clear();
+    if (!port->name.empty() && !isWidened(*port) && failed(addParameter(std::move(*port), state.getLoc())))
       return failure();
   }
   return std::move(ports);
@@ -405,22 +453,42 @@ Result<Program> Program::join(const std::vector<Stage> &programs) {
   return {std::move(program), combined.getDiagnostics()};
 }
 
-Result<Program> Program::differentiate(std::string_view loss,
-                                       const std::vector<std::string> &parameters,
-                                       const std::vector<std::string> &frozen) const {
-  auto made = std::make_shared<State>();
+/// Makes a program of a copy of another one's module, which `rewrite` changes.
+template <typename Rewrite>
+static Result<std::shared_ptr<Program::State>> rewriteProgram(const Program::State &from,
+                                                              Rewrite rewrite) {
+  auto made = std::make_shared<Program::State>();
   made->context = createContext();
   DiagnosticCollector collector(made->context.get());
-  made->module = state->cloneInto(made->context.get());
-  if (!made->module)
-    return collector.take();
-  if (failed(requestGradients(*made->module, loss, parameters, frozen)))
+  made->module = from.cloneInto(made->context.get());
+  if (!made->module || failed(rewrite(*made->module)))
     return collector.take();
   FailureOr<Ports> ports = getPorts(*made->module);
   if (failed(ports))
     return collector.take();
   made->ports = std::move(*ports);
+  return {std::move(made), collector.take()};
+}
+
+Result<Program> Program::differentiate(std::string_view loss,
+                                       const std::vector<std::string> &parameters,
+                                       const std::vector<std::string> &frozen) const {
+  Result<std::shared_ptr<State>> made = rewriteProgram(*state, [&](ModuleOp module) {
+    return requestGradients(module, loss, parameters, frozen);
+  });
+  if (!made)
+    return made.getDiagnostics();
   Program program;
-  program.state = std::move(made);
-  return {std::move(program), collector.take()};
+  program.state = std::move(*made);
+  return {std::move(program), made.getDiagnostics()};
+}
+
+Result<Program> Program::train(const TrainOptions &options) const {
+  Result<std::shared_ptr<State>> made =
+      rewriteProgram(*state, [&](ModuleOp module) { return buildSteps(module, options); });
+  if (!made)
+    return made.getDiagnostics();
+  Program program;
+  program.state = std::move(*made);
+  return {std::move(program), made.getDiagnostics()};
 }

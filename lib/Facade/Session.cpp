@@ -16,27 +16,33 @@ static Port toPort(const rt::ProgramValue &value) {
   port.name = value.name;
   port.type = getElementType(value.type);
   port.shape = value.shape;
+  port.defaultElement = value.defaultElement;
   return port;
 }
 
-static std::vector<Port> toPorts(const std::vector<rt::ProgramValue> &values) {
+static std::vector<Port> toPorts(const std::vector<rt::CallPort> &values) {
   std::vector<Port> ports;
-  for (const rt::ProgramValue &value : values)
-    ports.push_back(toPort(value));
+  for (const rt::CallPort &value : values)
+    ports.push_back(toPort(value.value));
   return ports;
 }
 
 static std::vector<Entry> getEntriesOf(const rt::ProgramDescription &description) {
   std::vector<Entry> entries;
-  for (const rt::EntryDescription &entry : description.entries)
-    entries.push_back({entry.name, toPorts(entry.inputs), toPorts(entry.outputs)});
+  for (size_t i = 0; i < description.entries.size(); ++i)
+    if (const rt::EntryDescription &entry = description.entries[i]; !entry.isPart)
+      entries.push_back(
+          {entry.name, toPorts(description.getInputs(i)), toPorts(description.getOutputs(i))});
   return entries;
 }
 
 static std::vector<Port> getStatesOf(const rt::ProgramDescription &description) {
   std::vector<Port> states;
   for (const rt::ProgramState &state : description.states)
-    states.push_back(toPort(state.value));
+    if (!state.isTransient) {
+      states.push_back(toPort(state.value));
+      states.back().role = state.role;
+    }
   return states;
 }
 

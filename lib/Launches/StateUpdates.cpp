@@ -149,6 +149,10 @@ void RecoveryMemory::add(StringRef state, OfState needed) {
 void RecoveryMemory::add(func::FuncOp planned) {
   for (auto [i, result] : llvm::enumerate(getStateResults(planned)))
     if (auto state = planned.getResultAttrOfType<StringAttr>(i, nn::NnDialect::kStateAttr)) {
+      // A failed call clears a transient state.
+      nn::StateOp op = nn::lookupState(planned, state);
+      if (op && op.getTransient())
+        continue;
       bool isWhole = result.kind == UpdateKind::Whole;
       int64_t bytes = rt::getBufferBytes(planned.getResultTypes()[i]);
       add(state, OfState{isWhole ? bytes : 0, result.logBytes});

@@ -129,7 +129,10 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
       mask.windowRight.value_or(-1), attention.getScaleAttr().getAsOpaquePointer(),
       attention.getSoftCapAttr().getAsOpaquePointer(), bool(attention.getKeyPadding()),
       bool(attention.getBias()), getOperand(attention.getQPositions()),
-      getPlaces(attention.getKvPositions()), getOperand(attention.getKvLengths()));
+      getPlaces(attention.getKvPositions()), getOperand(attention.getKvLengths()),
+      getOperand(attention.getDropRows()), getOperand(attention.getSeed()),
+      getOperand(attention.getStep()), attention.getDropoutAttr().getAsOpaquePointer(),
+      attention.getStreamAttr().getAsOpaquePointer());
   if (!keys.needed.test(keys.merged)) {
     keys = KeyCover();
     return success();

@@ -140,8 +140,8 @@ RuleTransfer::State RuleTransfer::getCorner(unsigned i, const Tail &tail,
 }
 
 bool layout_transfer::isAttentionBias(Operation *op, unsigned operand) {
-  auto attention = dyn_cast<nn::AttentionOp>(op);
-  return attention && attention.getBias() == op->getOperand(operand);
+  auto scores = dyn_cast<nn::ScoresOpInterface>(op);
+  return scores && scores.getBias() == op->getOperand(operand);
 }
 
 bool layout_transfer::keepsBlocks(Operation *op) {
@@ -240,6 +240,33 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
   return checkProduct(rule.operands[1][3].front(), 0, 1);
 }
 
+/// Padding that an op sums over has the bounds that it states (PaddingOpInterface::getSummedNeed).
+LogicalResult RuleTransfer::checkSums() {
+  auto padded = cast<PaddingOpInterface>(op);
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    if (factor.kind != FactorKind::Contracted)
+      continue;
+    for (unsigned i = 0, e = operands.size(); i < e; ++i) {
+      std::optional<Padding> need = padded.getSummedNeed(i, f);
+      if (!need || !hasFactor(i, f))
+        continue;
+      for (const LayoutFactor &piece : pieces[f]) {
+        std::optional<State> own =
+            piece.isPadded() ? getTail(i, Tail{int(f), &piece}) : std::nullopt;
+        if (!own || padding::isWithin(*own, *need))
+          continue;
+        return report(context,
+                      "sums over the padding behind the " + Twine(piece.size) + " true of " +
+                          Twine(piece.padded) + " rows of operand " + Twine(i) + ", which is " +
+                          padding::toString(*own) + ", expected " +
+                          (padding::isMaskable(*need) ? padding::toString(*need) : "a number"),
+                      i);
+      }
+    }
+  }
+  return success();
+}
+
 LogicalResult RuleTransfer::checkReadPadding() {
   if (!context.tracksPadding)
     return success();
@@ -256,6 +283,8 @@ LogicalResult RuleTransfer::checkReadPadding() {
       if (!holds)
         return readsPadding(tail, state, need->text);
     }
+  if (cast<PaddingOpInterface>(op).statesSummedNeeds())
+    return checkSums();
   if (op->hasTrait<Product>())
     for (auto [f, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Contracted && failed(checkProduct(f, 0, 1)))

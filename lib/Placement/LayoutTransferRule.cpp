@@ -36,6 +36,7 @@ RuleTransfer::RuleTransfer(const TransferContext &context)
   pieces.resize(rule.factors.size());
   owners.assign(rule.factors.size(), -1);
   reductions.assign(rule.results.size(), ReductionKind::Sum);
+  summed.resize(rule.results.size());
 }
 
 LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
@@ -228,9 +229,12 @@ LogicalResult RuleTransfer::checkAxes() {
     if (factor.kind == FactorKind::Parallel)
       continue;
     for (unsigned result = 0; result < reductions.size(); ++result) {
-      if (!contracted.empty() && reductions[result] != getReductionKind(factor, result))
+      if (!rule.isReducedIn(f, result))
+        continue;
+      if (!summed[result].empty() && reductions[result] != getReductionKind(factor, result))
         return report(context, "combines the parts of two sharded dimensions in different ways");
       reductions[result] = getReductionKind(factor, result);
+      summed[result].append(axes.begin(), axes.end());
     }
     contracted.append(axes.begin(), axes.end());
   }
@@ -245,7 +249,7 @@ LogicalResult RuleTransfer::checkAxes() {
 
 LogicalResult RuleTransfer::checkOrder() {
   bool counts = op->hasTrait<CountsElements>();
-  auto attention = dyn_cast<nn::AttentionOp>(op);
+  auto attention = dyn_cast<nn::ScoresOpInterface>(op);
   bool positional =
       attention && (attention.getKvLength() ||
                     (!attention.getKvPositions() &&
@@ -430,7 +434,8 @@ ReductionKind RuleTransfer::getContraction() const {
 
 bool RuleTransfer::contractsUniform() const {
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    if (factor.kind == FactorKind::Contracted && llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
+    if (rule.isReducedIn(f, 0) &&
+        llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
       return true;
   }
   return false;
@@ -466,17 +471,35 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
   }
 }
 
+/// A dimension of the operand that is of size 1 and not sharded, where the factor that it is tied
+/// to is, broadcasts.
+AxisList RuleTransfer::getBroadcastAxes(unsigned result, unsigned dim) const {
+  for (auto [own, operand] : rule.broadcastResults) {
+    const DimLayout &layout = operands[operand]->dims[dim];
+    if (own != int(result) || layout.getLocalSize() != 1 || layout.isSharded())
+      continue;
+    AxisList axes;
+    for (int factor : rule.results[result][dim])
+      axes.append(getAxes(factor));
+    return axes;
+  }
+  return {};
+}
+
 Layout RuleTransfer::makeResult(unsigned result) const {
   Layout layout;
-  for (const FactorRule::DimFactors &factors : rule.results[result]) {
+  layout.unreduced = unreduced;
+  for (auto [d, factors] : llvm::enumerate(rule.results[result])) {
     DimLayout &dim = layout.dims.emplace_back();
-    for (int factor : factors)
-      dim.factors.append(pieces[factor].begin(), pieces[factor].end());
+    AxisList broadcast = getBroadcastAxes(result, d);
+    layout.unreduced.append(broadcast);
+    if (broadcast.empty())
+      for (int factor : factors)
+        dim.factors.append(pieces[factor].begin(), pieces[factor].end());
     if (dim.factors.empty())
       dim.factors.push_back(makeFactor(1));
   }
-  layout.unreduced = unreduced;
-  layout.unreduced.append(contracted.begin(), contracted.end());
+  layout.unreduced.append(summed[result]);
   layout.unreduced = makeSet(layout.unreduced, mesh);
   layout.reduction = reductions[result];
   layout.keys = keys;

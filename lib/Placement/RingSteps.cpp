@@ -11,7 +11,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-MaskShape MaskShape::of(nn::AttentionOp op) {
+MaskShape MaskShape::of(nn::ScoresOpInterface op) {
   MaskShape mask;
   mask.causal = op.getCausal();
   if (auto window = op.getWindowLeft())

@@ -25,7 +25,7 @@ struct MaskShape {
   bool causal = false;
   std::optional<int64_t> windowLeft, windowRight;
 
-  static MaskShape of(nn::AttentionOp op);
+  static MaskShape of(nn::ScoresOpInterface op);
   /// Returns true if the mask compares positions.
   bool isPositional() const { return causal || windowLeft || windowRight; }
 };

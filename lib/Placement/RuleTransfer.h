@@ -56,6 +56,8 @@ private:
   mlir::LogicalResult checkAxes();
   void placeTable(dist::LookupOpInterface lookup);
   mlir::LogicalResult checkTable(dist::LookupOpInterface lookup);
+  /// The axes over which a result is a sum because it broadcasts as an operand does.
+  dist::AxisList getBroadcastAxes(unsigned result, unsigned dim) const;
   /// Ops that count elements need their natural order.
   mlir::LogicalResult checkOrder();
   /// Describes the part of the keys that attention over sharded keys covers.
@@ -81,6 +83,7 @@ private:
   mlir::LogicalResult checkReadPadding();
   void describeElements(unsigned result, dist::Layout &layout) const;
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
+  mlir::LogicalResult checkSums();
   bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);
   mlir::LogicalResult readsPadding(const Tail &tail, State state, llvm::StringRef need);
@@ -116,9 +119,10 @@ private:
   /// that gave them (-1 if none did).
   mlir::SmallVector<Pieces, 8> pieces;
   mlir::SmallVector<int, 8> owners;
-  /// The axes that shard contracted factors, and the axes over which operands are
-  /// unreduced.
+  /// The axes that shard contracted factors, of all and of those that each result sums, and
+  /// the axes over which operands are unreduced.
   dist::AxisList contracted, unreduced;
+  mlir::SmallVector<dist::AxisList, 1> summed;
   /// How the parts of each result combine.
   mlir::SmallVector<dist::ReductionKind, 1> reductions;
   /// The keys that attention or merged attention covers, if it lacks some.

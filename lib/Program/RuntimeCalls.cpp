@@ -540,8 +540,6 @@ static FailureOr<Step> getCall(Operation *op) {
     return getMatmul(matmul);
   if (auto gradient = dyn_cast<nn::WeightGradOp>(op))
     return getWeightGrad(gradient);
-  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op))
-    return getAttentionGrad(gradient);
   if (auto scatter = dyn_cast<nn::ScatterAddOp>(op))
     return getScatterAdd(scatter);
   if (auto embedding = dyn_cast<nn::EmbeddingOp>(op))

@@ -46,9 +46,6 @@ struct Step {
 /// not perform the op.
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 
-/// The runtime call of the gradients of attention.
-Step getAttentionGrad(nn::AttentionGradOp op);
-
 /// The runtime call that replaces rows of a state in place. The log of result `result` of the entry
 /// gets the old rows at `offset`.
 Step getRowUpdate(mlir::Operation *op, int64_t result, int64_t offset);

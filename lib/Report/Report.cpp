@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Report/Report.h"
 
+#include "Repeated.h"
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
@@ -427,6 +428,24 @@ static std::vector<Memory::Module> getModules(Block &body) {
   return modules;
 }
 
+/// Counts states that have a role in training under it.
+static void countRoles(FunctionOpInterface function, Memory &memory) {
+  auto module = function->getParentOfType<ModuleOp>();
+  if (!module)
+    return;
+  for (auto state : module.getOps<nn::StateOp>()) {
+    StringRef role = state.getRole().value_or("");
+    if (role.empty())
+      continue;
+    int64_t bytes = getTensorBytes(getLocalType(state, getSpmdMesh(function)));
+    memory.state -= bytes;
+    (role == "parameter"   ? memory.weights
+     : role == "optimizer" ? memory.optimizer
+     : role == "master"    ? memory.masters
+                           : memory.gradients) += bytes;
+  }
+}
+
 Memory meshwright::countMemory(FunctionOpInterface function) {
   Memory memory;
   if (!function.getFunctionBody().empty())
@@ -451,6 +470,7 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (function.getArgAttr(i, nn::NnDialect::kStateAttr))
       memory.state += getTensorBytes(function.getArgument(i).getType());
+  countRoles(function, memory);
   Memory::Module *current = nullptr;
   memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
     // Moves between stages belong to the earlier stage.
@@ -538,6 +558,8 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   }
 
   report.memory = countMemory(function);
+  if (failed(addRepeated(function, report)))
+    return failure();
 
   Operation *meshOp =
       SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));

@@ -44,6 +44,9 @@ struct Memory {
   /// The buffers of the module's states, and the copies that a commit makes where a state
   /// becomes another one. Other new values are intermediate values until the commit.
   int64_t state = 0;
+  /// States of training by their roles: what the optimizer keeps, parameters in f32 beside narrower
+  /// ones, and sums of gradients. Trained parameters count as weights.
+  int64_t optimizer = 0, masters = 0, gradients = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
@@ -56,7 +59,9 @@ struct Memory {
   /// Stages in the order in which they run; empty in a program of one model.
   std::vector<Module> modules;
 
-  int64_t getAll() const { return weights + packing + state + activationsPeak; }
+  /// All of it that stays between runs, without packing.
+  int64_t getResident() const { return weights + state + optimizer + masters + gradients; }
+  int64_t getAll() const { return getResident() + packing + activationsPeak; }
 };
 
 /// Seconds that a rank's collectives take in one run, by the cost model.

@@ -300,6 +300,11 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
       memory.row({"their packing, besides", formatBytes(report.memory.packing)});
     if (report.memory.state)
       memory.row({"state", formatBytes(report.memory.state)});
+    for (auto [name, bytes] : {std::pair("averages of the optimizer", report.memory.optimizer),
+                               {"parameters in f32", report.memory.masters},
+                               {"sums of gradients", report.memory.gradients}})
+      if (bytes)
+        memory.row({name, formatBytes(bytes)});
     memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});
     memory.print(os);
   } else {

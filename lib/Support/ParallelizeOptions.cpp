@@ -61,6 +61,9 @@ static constexpr OptionDescription descriptions[] = {
     {"overlap", "on | off | auto",
      "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
      "model"},
+    {"shard-optimizer", "on | off | auto",
+     "of a model that trains: shards the optimizer's averages over ranks that hold equal "
+     "parameters; auto: where it pays by the cost model"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
     {"target", "cpu | cpu:NAME",
      "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
@@ -322,6 +325,8 @@ struct Parser {
       options.device = value.trim().str();
       return success();
     }
+    if (key == "shard-optimizer")
+      return parseWord(key, value, options.shardOptimizer);
     if (key == "overlap")
       return parseWord(key, value, options.overlap);
     if (key == "memory-ceiling")
@@ -480,6 +485,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "shardings=" << shardings;
   if (!device.empty())
     os << space << "device={" << device << "}";
+  if (shardOptimizer != OnOffAuto::Auto)
+    os << space << "shard-optimizer=" << shardOptimizer;
   if (overlap != OnOffAuto::Auto)
     os << space << "overlap=" << overlap;
   if (memoryCeiling)

@@ -147,6 +147,8 @@ struct ParallelizeOptions {
   std::string device;
   /// Says if collectives run beside kernels, in chunks where these hide more.
   OnOffAuto overlap = OnOffAuto::Auto;
+  /// Says if what an optimizer keeps is sharded over ranks that hold equal parameters.
+  OnOffAuto shardOptimizer = OnOffAuto::Auto;
   /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -138,17 +139,22 @@ private:
   void eraseWholes();
 
   func::FuncOp func;
-  /// Arguments that are parts of others, by argument, dimension, start and size.
-  std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, BlockArgument> slices;
+  /// Parts of arguments, by argument, dimension, start and size.
+  std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, Value> slices;
 };
 
-/// A part of a parameter along `dim`, as an argument of its own.
+/// A part of a parameter along `dim`, as an argument of its own. A trained parameter is one state,
+/// of which the part is a slice.
 Value Splitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t size) {
   auto arg = cast<BlockArgument>(parameter);
-  auto [it, inserted] = slices.try_emplace({arg.getArgNumber(), dim, start, size}, BlockArgument());
+  auto [it, inserted] = slices.try_emplace({arg.getArgNumber(), dim, start, size}, Value());
   if (!inserted)
     return it->second;
   auto type = cast<RankedTensorType>(arg.getType());
+  if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kStateAttr)) {
+    OpBuilder builder = OpBuilder::atBlockBegin(&func.front());
+    return it->second = nn::Writer(builder, arg.getLoc()).slice(arg, dim, start, start + size);
+  }
   SmallVector<int64_t> shape(type.getShape()), offsets(type.getRank(), 0);
   if (auto old = func.getArgAttrOfType<DenseI64ArrayAttr>(arg.getArgNumber(),
                                                           nn::NnDialect::kParameterOffsetsAttr))

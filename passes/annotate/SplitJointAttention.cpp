@@ -160,10 +160,12 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
       if (sizeOf(bias, rank - 1) != 1)
         bias = slice(bias, rank - 1, column, columns);
     }
+    Value dropRows = op.getDropRows() ? slice(op.getDropRows(), 2, row, rows) : Value();
+    Value dropKeys = op.getDropKeys() ? slice(op.getDropKeys(), 0, column, columns) : Value();
     auto part = adopt(nn::AttentionOp::create(
         builder, loc, type, lseType, query, key, value, padding, bias, Value(), Value(),
-        getLengths(column), op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr,
-        op.getSoftCapAttr()));
+        getLengths(column), dropRows, dropKeys, op.getSeed(), op.getStep(), op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr, op.getSoftCapAttr(),
+        op.getDropoutAttr(), op.getStreamAttr()));
     if (columns < longest)
       part->setAttr(nn::NnDialect::kWholeKeysAttr, builder.getUnitAttr());
     column += columns;

@@ -106,9 +106,10 @@ static LogicalResult bind(func::FuncOp func, ArrayRef<nn::StateOp> states) {
   return success();
 }
 
-/// Checks that no state has the name of a parameter, or of another name of one.
-static LogicalResult checkNames(func::FuncOp func,
-                                const llvm::DenseMap<StringAttr, nn::StateOp> &states) {
+/// Makes a parameter that has the name of a state the state's argument. Fails if a state has
+/// another name of a parameter, or the name of one that the function has in parts.
+static LogicalResult bindParameters(func::FuncOp func,
+                                    const llvm::DenseMap<StringAttr, nn::StateOp> &states) {
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
     auto parameter = func.getArgAttrOfType<StringAttr>(i, NnDialect::kParameterAttr);
@@ -121,10 +122,18 @@ static LogicalResult checkNames(func::FuncOp func,
       nn::StateOp state = states.lookup(name);
       if (!state)
         continue;
+      bool isPart = bool(func.getArgAttr(i, NnDialect::kParameterOffsetsAttr));
+      if (name == parameter && !isPart) {
+        func.setArgAttr(i, NnDialect::kStateAttr, name);
+        if (Attribute sharding = state->getAttr(dist::DistDialect::kShardingAttr);
+            sharding && !func.getArgAttr(i, dist::DistDialect::kShardingAttr))
+          func.setArgAttr(i, dist::DistDialect::kShardingAttr, sharding);
+        continue;
+      }
       InFlightDiagnostic error = emitError(argument.getLoc())
                                  << "parameter '" << parameter.getValue() << "' of '"
                                  << func.getName() << "' is "
-                                 << (name == parameter ? "" : "another name of ") << "the state '"
+                                 << (isPart ? "a part of" : "another name of") << " the state '"
                                  << name.getValue() << "': expected nn.read @" << name.getValue();
       error.attachNote(state.getLoc()) << "the state";
       return error;
@@ -143,7 +152,7 @@ struct BindStatePass : meshwright::impl::BindStatePassBase<BindStatePass> {
     for (nn::StateOp state : states)
       byName[state.getSymNameAttr()] = state;
     for (auto func : getOperation().getOps<func::FuncOp>())
-      if (!func.isExternal() && (failed(checkNames(func, byName)) || failed(bind(func, states))))
+      if (!func.isExternal() && (failed(bindParameters(func, byName)) || failed(bind(func, states))))
         return signalPassFailure();
   }
 };

@@ -19,8 +19,10 @@ def BindStatePass : Pass<"bind-state", "::mlir::ModuleOp"> {
     in the module. A function has neither for a state that it does not touch. A read that
     carries `dist.sharding` becomes a `dist.constrain` of the argument.
 
-    It is an error if a state has the name of a parameter or of its alias: one of the two
-    would not see the writes of the other.
+    A parameter that has the name of a state is trained: its argument, which stays an
+    `nn.parameter` for the policies, is the state's argument. It is an error if a state has
+    another name of a parameter, or is a parameter of which the function has parts: one of the
+    two would not see the writes of the other.
 
     Guarantees that no op of a global function names a state. A module that is bound does
     not change.
@@ -48,6 +50,25 @@ def BindStatePass : Pass<"bind-state", "::mlir::ModuleOp"> {
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def ReleaseParametersPass : Pass<"release-parameters", "::mlir::ModuleOp"> {
+  let summary = "make trained parameters plain state";
+  let description = [{
+    Takes `nn.parameter` and what belongs to it off the arguments that are a state, too. Policies
+    and gradients find weights by `nn.parameter`; behind them, a trained parameter is a state
+    like any other.
+
+    Before:
+    ```mlir
+    func.func @step(%w: tensor<6x8xf32> {nn.parameter = "w", nn.state = "w"})
+    ```
+    After:
+    ```mlir
+    func.func @step(%w: tensor<6x8xf32> {nn.state = "w"})
+    ```
+  }];
+  let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
 
 def TieEntriesPass : Pass<"tie-entries", "::mlir::ModuleOp"> {

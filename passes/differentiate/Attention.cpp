@@ -59,42 +59,31 @@ static LogicalResult differentiateRotary(RotaryOp op, Vjp &vjp) {
   return success();
 }
 
-/// The sums over the query heads of each key head.
-static Value sumGroups(Writer &w, Value x, int64_t keyHeads) {
-  SmallVector<int64_t> shape(Writer::shapeOf(x)), grouped(shape);
-  if (shape[1] == keyHeads)
-    return x;
-  grouped[1] = keyHeads;
-  grouped.insert(grouped.begin() + 2, shape[1] / keyHeads);
-  return w.reduce(ReduceKind::Sum, w.reshape(x, grouped), {2}, /*keep=*/false);
-}
-
+/// The log-sum-exp has a cotangent, too, where a loss reads it: its derivative by a score is the
+/// weight of the score, so its cotangent is subtracted from delta.
 static LogicalResult differentiateAttention(AttentionOp op, Vjp &vjp) {
-  if (vjp.getCotangent(1))
-    return op.emitOpError("cannot be differentiated by its log-sum-exp");
   Writer &w = vjp.getWriter();
   unsigned bias = op.getKeyPadding() ? 4 : 3;
   bool wantsBias = op.getBias() && vjp.wants(bias);
-  Type type = w.getWide(Writer::elementOf(op.getQuery()));
-  ArrayRef<int64_t> query = Writer::shapeOf(op.getQuery());
-  int64_t keys = Writer::shapeOf(op.getKey())[2], keyHeads = Writer::shapeOf(op.getKey())[1];
-  auto ofShape = [&](int64_t rows, int64_t columns) {
-    return RankedTensorType::get({query[0], query[1], rows, columns}, type);
-  };
-  int64_t valueFeatures = Writer::shapeOf(op.getValue())[3];
+  Type element = Writer::elementOf(op.getQuery()), type = w.getWide(element);
+  RankedTensorType own = op.getResult().getType();
+  Value cotangent = vjp.getCotangent() ? w.cast(vjp.getCotangent(), element) : w.fill(0, own);
+  Value wideCotangent = vjp.getWide(cotangent), wideResult = vjp.getWide(op.getResult());
+  Value delta = w.reduce(ReduceKind::Sum, w.mul(wideCotangent, wideResult), {3}, /*keep=*/false);
+  if (Value ofLse = vjp.getCotangent(1))
+    delta = w.sub(delta, w.cast(ofLse, type));
+  auto wide = [&](Value value) { return Writer::typeOf(value).clone(type); };
   auto grad = AttentionGradOp::create(
-      w.getBuilder(), w.getLoc(), ofShape(query[2], query[3]), ofShape(keys, query[3]),
-      ofShape(keys, valueFeatures), wantsBias ? ofShape(query[2], keys) : Type(),
-      w.cast(vjp.getCotangent(), Writer::elementOf(op.getQuery())), op.getQuery(), op.getKey(),
-      op.getValue(), op.getResult(), w.cast(op.getLse(), type), op.getKeyPadding(), op.getBias(),
-      op.getQPositions(), op.getKvPositions(), op.getKvLengths(), op.getScaleAttr(),
-      op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), op.getKvLengthAttr(),
-      op.getSoftCapAttr());
-  vjp.add(0, grad.getQueryGrad());
-  if (vjp.wants(1))
-    vjp.add(1, sumGroups(w, grad.getKeyGrad(), keyHeads));
-  if (vjp.wants(2))
-    vjp.add(2, sumGroups(w, grad.getValueGrad(), keyHeads));
+      w.getBuilder(), w.getLoc(), wide(op.getQuery()), wide(op.getKey()), wide(op.getValue()),
+      wantsBias ? wide(op.getBias()) : Type(), op.getQuery(), op.getKey(), op.getValue(),
+      op.getKeyPadding(), op.getBias(), op.getQPositions(), op.getKvPositions(), op.getKvLengths(),
+      op.getDropRows(), op.getDropKeys(), op.getSeed(), op.getStep(), op.getLse(), delta, cotangent, op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(),
+      op.getWindowRightAttr(), op.getKvLengthAttr(), op.getSoftCapAttr(), op.getDropoutAttr(),
+      op.getStreamAttr());
+  Value gradients[] = {grad.getQueryGrad(), grad.getKeyGrad(), grad.getValueGrad()};
+  for (auto [i, gradient] : llvm::enumerate(gradients))
+    if (vjp.wants(i))
+      vjp.add(i, gradient);
   if (wantsBias)
     vjp.add(bias, grad.getBiasGrad());
   return success();
@@ -112,6 +101,9 @@ struct AttentionModel : DifferentiableOpInterface::ExternalModel<AttentionModel,
       return op;
     OpBuilder builder(op);
     Type type = Writer(builder, op->getLoc()).getWide(Writer::elementOf(attention.getQuery()));
+    // A mask of the least finite number needs a wide log-sum-exp to count the keys that it hides.
+    if (attention.getBias())
+      type = builder.getF64Type();
     RankedTensorType own = attention.getResult().getType();
     OperationState state(op->getLoc(), op->getName(), op->getOperands(),
                          {own, RankedTensorType::get(own.getShape().drop_back(), type)},

@@ -232,6 +232,16 @@ static LogicalResult differentiateSelect(SelectOp op, Vjp &vjp) {
   return success();
 }
 
+/// The op is its own transpose.
+static LogicalResult differentiateDropout(DropoutOp op, Vjp &vjp) {
+  Writer &w = vjp.getWriter();
+  Value dy = vjp.getCotangent();
+  vjp.add(0, DropoutOp::create(w.getBuilder(), w.getLoc(), dy.getType(), dy, op.getIndex(),
+                               op.getSeed(), op.getStep(), op.getProbabilityAttr(),
+                               op.getStreamAttr()));
+  return success();
+}
+
 /// A step function of a float: PyTorch gives zeros, while a comparison ends the dependence.
 static LogicalResult differentiateFloor(FloorOp, Vjp &) { return success(); }
 
@@ -265,6 +275,7 @@ void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachVjp<MaximumOp, differentiateMaximum>(context);
   attachVjp<MinimumOp, differentiateMinimum>(context);
   attachVjp<SelectOp, differentiateSelect>(context);
+  attachVjp<DropoutOp, differentiateDropout>(context);
   attachVjp<CastOp, differentiateCast>(context);
   attachVjp<FloorOp, differentiateFloor>(context);
   attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp>(context);

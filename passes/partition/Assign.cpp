@@ -44,12 +44,12 @@ ReductionKind Partitioner::getReduction(const FactorRule &rule, unsigned result)
   return isMax ? ReductionKind::Max : ReductionKind::Sum;
 }
 
-/// The axes over which the op's results are unreduced.
-AxisList Partitioner::getContractedAxes(const FactorRule &rule,
-                                        const Assignment &assignment) const {
+/// The axes over which a result of the op is unreduced.
+AxisList Partitioner::getContractedAxes(const FactorRule &rule, const Assignment &assignment,
+                                        unsigned result) const {
   AxisList axes;
-  for (auto [factor, leaves] : llvm::zip_equal(rule.factors, assignment))
-    if (factor.kind == FactorKind::Contracted)
+  for (auto [factor, leaves] : llvm::enumerate(assignment))
+    if (rule.isReducedIn(factor, result))
       for (const AxisList &leaf : leaves)
         axes.append(leaf.begin(), leaf.end());
   llvm::sort(axes);
@@ -214,14 +214,14 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
       return std::nullopt;
     cost = cost + *own;
   }
-  AxisList unreduced = partitioner.getContractedAxes(opFactors.rule, assignment);
   for (auto [i, value] : llvm::enumerate(op->getResults())) {
     ValueSharding natural =
         partitioner.project(value, opFactors.rule.results[i], opFactors, assignment);
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
-    Unreduced sum{unreduced, getReduction(opFactors.rule, i)};
+    Unreduced sum{partitioner.getContractedAxes(opFactors.rule, assignment, i),
+                  getReduction(opFactors.rule, i)};
     const Unreduced &demand = partitioner.getState(value).unreduced;
     auto plan = partitioner.resharder.plan(
         partitioner.getLayout(value, natural, sum),

@@ -170,6 +170,29 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
   return value;
 }
 
+LogicalResult Partitioner::maskSums(Operation *op, MutableArrayRef<Value> operands) {
+  const FactorRule &rule = factors.getFactors(op).rule;
+  auto padded = cast<PaddingOpInterface>(op);
+  for (auto [i, dims] : llvm::enumerate(rule.operands))
+    for (auto [d, dim] : llvm::enumerate(dims))
+      for (int factor : dim) {
+        if (rule.factors[factor].kind != FactorKind::Contracted)
+          continue;
+        std::optional<Padding> need = padded.getSummedNeed(i, factor);
+        if (!need)
+          continue;
+        const Layout *layout = derive(operands[i]);
+        if (!layout)
+          return failure();
+        bool isMissed = llvm::any_of(layout->dims[d].factors, [&](const LayoutFactor &piece) {
+          return piece.isPadded() && !padding::isWithin(piece.padding, *need);
+        });
+        if (isMissed)
+          operands[i] = mask(operands[i], *layout, d, op->getLoc());
+      }
+  return success();
+}
+
 LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assignment,
                                            MutableArrayRef<Value> operands) {
   // An index outside a rank's rows of a table gives zeros: no row of padding is read.
@@ -183,6 +206,8 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
         isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
   if (!isPadded)
     return success();
+  if (cast<PaddingOpInterface>(op).statesSummedNeeds())
+    return maskSums(op, operands);
   if (getReduction(opFactors.rule, 0) == ReductionKind::Max)
     return maskMaximum(op, operands);
 

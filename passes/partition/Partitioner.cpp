@@ -495,7 +495,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
   Assignment assignment = assign(op);
-  AxisList unreduced = getContractedAxes(rule, assignment);
+  AxisList unreduced = getContractedAxes(rule, assignment, /*result=*/0);
 
   // A bias is added once, not to every partial sum.
   SmallVector<Value, 2> rest;
@@ -529,10 +529,11 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (isPartOfTable)
     if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
-  for (auto [i, value] : llvm::enumerate(op->getResults()))
-    if (failed(define(
-            value, {local->getResult(i), shardings[i], {unreduced, getReduction(rule, i)}}, rest)))
+  for (auto [i, value] : llvm::enumerate(op->getResults())) {
+    Unreduced sum{getContractedAxes(rule, assignment, i), getReduction(rule, i)};
+    if (failed(define(value, {local->getResult(i), shardings[i], std::move(sum)}, rest)))
       return failure();
+  }
   return success();
 }
 

@@ -130,8 +130,8 @@ private:
 
   /// True if the op contracts a factor: its result may be a partial value.
   static bool contracts(const dist::FactorRule &rule);
-  dist::AxisList getContractedAxes(const dist::FactorRule &rule,
-                                   const Assignment &assignment) const;
+  dist::AxisList getContractedAxes(const dist::FactorRule &rule, const Assignment &assignment,
+                                   unsigned result) const;
   /// How the parts of a result combine that an op leaves by contracting factors.
   static dist::ReductionKind getReduction(const dist::FactorRule &rule, unsigned result);
   Assignment assign(mlir::Operation *op);
@@ -149,6 +149,8 @@ private:
   /// program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
   mlir::LogicalResult deriveOp(mlir::Operation *op);
+  /// Zeroes padding that an op sums and that has not the bounds which the op states.
+  mlir::LogicalResult maskSums(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);

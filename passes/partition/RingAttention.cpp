@@ -201,6 +201,8 @@ struct StepOperands {
   /// Positions of the keys that the program gives. Otherwise they are those of the chunk, if
   /// queries have positions.
   Value keyPositions, lengths;
+  /// Of dropout: the terms of indices of all keys, for `cut`.
+  Value dropRows, dropKeys, seed, step;
   /// The dimension of the keys in the bias, and whether the bias has one.
   int64_t biasDim = 0;
   bool cutsBias = false;
@@ -248,9 +250,11 @@ static std::pair<Value, Value> writeSteps(OpBuilder &builder, nn::AttentionOp op
         builder, loc, type, merges ? lseType : Type(), operands.query, operands.key, operands.value,
         operands.keyPadding ? chunks.cut(operands.keyPadding, 1, shift) : Value(),
         operands.cutsBias ? chunks.cut(operands.bias, operands.biasDim, shift) : operands.bias,
-        operands.queryPositions, getKeyPositions(), operands.lengths, op.getScaleAttr(),
-        op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), nullptr,
-        op.getSoftCapAttr());
+        operands.queryPositions, getKeyPositions(), operands.lengths, operands.dropRows,
+        operands.dropKeys ? chunks.cut(operands.dropKeys, 0, shift) : Value(), operands.seed,
+        operands.step, op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(),
+        op.getWindowRightAttr(), nullptr, op.getSoftCapAttr(), op.getDropoutAttr(),
+        op.getStreamAttr());
     if (!out) {
       out = part.getResult();
       lse = part.getLse();
@@ -275,7 +279,7 @@ static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh,
   return nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, zero));
 }
 
-/// Adds what hides keys in each step, from the local operands behind query, key and value.
+/// Adds what hides keys in each step, and what drops weights, from the local operands behind query, key and value.
 /// `queries` is the factor of the queries if the mask compares indices, else null.
 static void addMasks(OpBuilder &builder, nn::AttentionOp op, MeshAttr mesh, const KeyDim &keys,
                      const LayoutFactor *queries, ChunkWriter &chunks, ArrayRef<Value> masks,
@@ -289,6 +293,11 @@ static void addMasks(OpBuilder &builder, nn::AttentionOp op, MeshAttr mesh, cons
   Value keyPadding = take(op.getKeyPadding()), bias = take(op.getBias());
   Value queryPositions = take(op.getQPositions()), keyPositions = take(op.getKvPositions());
   Value lengths = take(op.getKvLengths());
+  operands.dropRows = take(op.getDropRows());
+  if (Value dropKeys = take(op.getDropKeys()))
+    operands.dropKeys = chunks.prepare(dropKeys, 0);
+  operands.seed = take(op.getSeed());
+  operands.step = take(op.getStep());
 
   int64_t count = op.getKey().getType().getDimSize(2);
   int64_t batch = cast<RankedTensorType>(operands.query.getType()).getDimSize(0);
@@ -415,7 +424,7 @@ LogicalResult Partitioner::partitionRing(nn::AttentionOp op, const AxisList &axe
   if (queryLeaves.size() == 1)
     queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);
   const LayoutFactor *compared = comparesIndices ? &queries : nullptr;
-  StepOperands operands{*query, *key, *value, {}, {}, {}, {}, {}};
+  StepOperands operands{*query, *key, *value, {}, {}, {}, {}, {}, {}, {}, {}, {}};
   addMasks(builder, op, mesh, keys, compared, chunks, masks, operands);
 
   Value result = op.getResult();

@@ -25,7 +25,7 @@ using namespace meshwright::lower;
 namespace {
 
 struct Candidate {
-  nn::AttentionOp op;
+  nn::ScoresOpInterface op;
   KernelRegion region;
 };
 
@@ -38,9 +38,9 @@ static int64_t countBytes(ArrayRef<Value> values) {
   return bytes;
 }
 
-static void decline(nn::AttentionOp op, const Twine &reason) {
+static void decline(nn::ScoresOpInterface op, const Twine &reason) {
   logKernelDecision(op, Outcome::Declined,
-                    ("nn.attention reads its bias from memory: " + reason).str());
+                    (op->getName().getStringRef() + " reads its bias from memory: " + reason).str());
 }
 
 /// An op of the region that an op outside of it needs; null if there is none.
@@ -54,7 +54,7 @@ static Operation *findShared(const Candidate &candidate, const llvm::DenseSet<Op
       return op;
     for (OpOperand &use : op->getUses()) {
       Operation *user = use.getOwner();
-      auto attention = dyn_cast<nn::AttentionOp>(user);
+      auto attention = dyn_cast<nn::ScoresOpInterface>(user);
       bool isBias = attention && use.get() == attention.getBias() &&
                     llvm::count(user->getOperands(), use.get()) == 1;
       if (live.contains(user) && !(fused.contains(user) && (isBias || !attention)))
@@ -68,7 +68,7 @@ llvm::DenseMap<Operation *, SmallVector<Operation *>>
 meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
                        const GroupingOptions &options) {
   std::vector<Candidate> candidates;
-  for (auto op : body.getOps<nn::AttentionOp>()) {
+  for (auto op : body.getOps<nn::ScoresOpInterface>()) {
     if (!live.contains(op))
       continue;
     std::string reason;
@@ -107,7 +107,9 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
   llvm::DenseMap<Operation *, SmallVector<Operation *>> result;
   for (const Candidate &candidate : candidates) {
     logKernelDecision(candidate.op, Outcome::Applied,
-                      "nn.attention computes its bias, which is not in memory",
+                      (candidate.op->getName().getStringRef() +
+                       " computes its bias, which is not in memory")
+                          .str(),
                       {{"bytes_of_bias", double(countBytes(candidate.region.outputs))},
                        {"bytes_read", double(countBytes(candidate.region.inputs))}});
     result[candidate.op] = candidate.region.ops;

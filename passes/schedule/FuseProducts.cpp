@@ -198,7 +198,7 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
   return bytes;
 }
 
-/// Returns true if the product's kernel reads packed weights.
+/// Returns true if the weight is a parameter, so that the product is by a weight of the model.
 bool Fuser::isProduct(nn::LinearOp linear) const {
   auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
   auto func = cast<func::FuncOp>(body.getParentOp());
@@ -246,7 +246,7 @@ bool Fuser::fuseAhead(size_t made) {
       KernelGroup whole = makeGroup(ops);
       // Views inside the kernel are no results of it.
       whole.results = groups[owners[0]].results;
-      if (!options.target.getPackedWeight(KernelRegion::of(whole.ops, whole.results)))
+      if (!options.target.canComputeProduct(KernelRegion::of(whole.ops, whole.results)))
         return false;
       before += countBytes(groups[owners[0]]);
       after += countBytes(whole);
@@ -317,7 +317,7 @@ bool Fuser::fuse(size_t product) {
   if (llvm::any_of(fused.results, [](Value result) { return rt::isView(result.getDefiningOp()); }))
     return false;
   KernelRegion region = KernelRegion::of(fused.ops, fused.results);
-  if (!options.target.getPackedWeight(region)) {
+  if (!options.target.canComputeProduct(region)) {
     decline(linear, "its kernel cannot compute these ops");
     return false;
   }

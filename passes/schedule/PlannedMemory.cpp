@@ -87,7 +87,7 @@ static bool writesState(FunctionOpInterface function) {
 static SmallVector<FunctionOpInterface> getOtherWriters(FunctionOpInterface function) {
   SmallVector<FunctionOpInterface> others;
   if (auto module = function->getParentOfType<ModuleOp>())
-    for (FunctionOpInterface entry : nn::getEntries(module))
+    for (FunctionOpInterface entry : nn::getRunFunctions(module))
       if (entry != function && writesState(entry))
         others.push_back(entry);
   return others;
@@ -159,7 +159,7 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   planned.memory = countMemory(function);
   planned.refusal.clear();
   planned.needed = 0;
-  int64_t weights = planned.memory.weights + planned.memory.state,
+  int64_t weights = planned.memory.getResident(),
           activations = planned.memory.activationsPeak;
   if (ceiling && weights + activations > ceiling) {
     planned.needed = weights + activations;
@@ -176,5 +176,8 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
   planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery);
+  if (FunctionOpInterface repeated = nn::getRepeated(function))
+    planned.memory.activationsPeak = std::max(planned.memory.activationsPeak,
+                                              planMemory(repeated).memory.activationsPeak);
   return planned.memory;
 }

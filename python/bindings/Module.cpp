@@ -85,7 +85,9 @@ NB_MODULE(_core, m) {
                    [](const Port &port) { return std::string(meshwright::toString(port.type)); })
       .def_ro("shape", &Port::shape)
       .def_ro("aliases", &Port::aliases)
-      .def_ro("offsets", &Port::offsets);
+      .def_ro("offsets", &Port::offsets)
+      .def_prop_ro("has_default", [](const Port &port) { return !port.defaultElement.empty(); })
+      .def_ro("role", &Port::role);
 
   nb::class_<Entry>(m, "Entry")
       .def_ro("name", &Entry::name)
@@ -98,6 +100,25 @@ NB_MODULE(_core, m) {
       .value("propagated", PlanPhase::Propagated)
       .value("spmd", PlanPhase::Spmd)
       .value("rt", PlanPhase::Rt);
+
+  nb::class_<OptimizerOptions>(m, "OptimizerOptions")
+      .def(nb::init<>())
+      .def_rw("kind", &OptimizerOptions::kind)
+      .def_rw("lr", &OptimizerOptions::lr)
+      .def_rw("momentum", &OptimizerOptions::momentum)
+      .def_rw("beta1", &OptimizerOptions::beta1)
+      .def_rw("beta2", &OptimizerOptions::beta2)
+      .def_rw("eps", &OptimizerOptions::eps)
+      .def_rw("weight_decay", &OptimizerOptions::weightDecay);
+  nb::class_<TrainOptions>(m, "TrainOptions")
+      .def(nb::init<>())
+      .def_rw("optimizer", &TrainOptions::optimizer)
+      .def_rw("loss", &TrainOptions::loss)
+      .def_rw("parameters", &TrainOptions::parameters)
+      .def_rw("frozen", &TrainOptions::frozen)
+      .def_rw("clip_norm", &TrainOptions::clipNorm)
+      .def_rw("microbatches", &TrainOptions::microbatches)
+      .def_rw("seed", &TrainOptions::seed);
 
   nb::class_<Program>(m, "Program")
       .def_static(
@@ -137,6 +158,12 @@ NB_MODULE(_core, m) {
           [](const Program &program, std::string_view loss,
              const std::vector<std::string> &parameters, const std::vector<std::string> &frozen) {
             return toPython(program.differentiate(loss, parameters, frozen));
+          },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "train",
+          [](const Program &program, const TrainOptions &options) {
+            return toPython(program.train(options));
           },
           nb::call_guard<nb::gil_scoped_release>())
       .def("str", &Program::str, nb::arg("locations") = false)

@@ -13,8 +13,12 @@ from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarnin
 from .model import Model, compose, from_torch, join, load
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
+from .training import SGD, Adam, AdamW
 
 __all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
     "Bundle",
     "CheckFailed",
     "Diagnostic",

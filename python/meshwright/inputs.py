@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The arguments of a call as the inputs of an entry."""
 
+from numbers import Real
+
+import numpy as np
+
 from .errors import Diagnostic, Error, InputError
-from .tensors import Dense, dense, is_meta
+from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
 
 def flatten_by_name(ports, args, kwargs) -> list[Dense]:
@@ -12,10 +16,18 @@ def flatten_by_name(ports, args, kwargs) -> list[Dense]:
 
 
 def check_inputs(ports, values) -> list[Dense]:
-    """The arrays of values in the order of the ports. Raises an InputError that names all that do
-    not fit."""
+    """The arrays of values in the order of the ports. None stands for a default value, which has no
+    address. Raises an InputError that names all that do not fit."""
     tensors, problems = [], []
     for port, value in zip(ports, values, strict=True):
+        if value is None and port.has_default:
+            tensors.append(Dense(port.dtype, tuple(port.shape), 0, None))
+            continue
+        if value is None:
+            problems.append(f"input '{port.name}' is missing")
+            continue
+        if port.has_default and isinstance(value, Real):
+            value = np.asarray(value, NUMPY_TYPES[port.dtype])
         if is_meta(value):
             problems.append(f"input '{port.name}' is on the meta device")
             continue
@@ -38,7 +50,8 @@ def check_inputs(ports, values) -> list[Dense]:
 
 def names_inputs(ports, args, kwargs):
     """Whether a call gives the program's inputs by their names in the program."""
-    return not args and bool(kwargs) and set(kwargs) == {port.name for port in ports}
+    needed = {port.name for port in ports if not port.has_default}
+    return not args and bool(kwargs) and needed <= set(kwargs) <= {port.name for port in ports}
 
 
 def _by_name(ports, args, kwargs):
@@ -56,7 +69,11 @@ def _by_name(ports, args, kwargs):
             problems.append(f"input '{name}' is given twice")
         else:
             values[name] = value
-    problems += [f"input '{name}' is missing" for name in names if name not in values]
+    problems += [
+        f"input '{port.name}' is missing"
+        for port in ports
+        if port.name not in values and not port.has_default
+    ]
     if problems:
         raise InputError([Diagnostic(problem) for problem in problems])
-    return [values[name] for name in names]
+    return [values.get(name) for name in names]

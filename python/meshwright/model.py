@@ -70,6 +70,9 @@ class Model:
         device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
         overlap: "on", "off" or "auto" (default, where the cost model says it pays): collectives
             run beside kernels, in chunks of their rows.
+        shard_optimizer: "on", "off" or "auto" (default, where the cost model says it pays): of a
+            model that trains, what the optimizer keeps is sharded over ranks that hold equal
+            parameters.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
@@ -91,6 +94,28 @@ class Model:
         frozen = [name for name, value in self._parameters.items() if not is_trained(value)]
         program = unwrap(self._program.differentiate(str(loss), list(parameters), frozen))
         return Model(program, self._parameters, self._imported)
+
+    def train(
+        self, optimizer, loss=0, parameters=("*",), microbatches=1, clip_norm=None, seed=0
+    ) -> "Model":
+        """Returns a model that trains: its entry "step", the default, computes the outputs and
+        updates the parameters; "evaluate" computes the outputs alone.
+
+        optimizer: SGD, Adam or AdamW, with the learning rate that `lr` of a call overrides.
+        loss: the output to minimise, a float with one element; its position or name.
+        parameters: shell patterns of names, as in `differentiate`. A parameter that the loss does
+            not depend on stays as it is.
+        microbatches: how many contiguous chunks of its inputs' rows a step runs one after another.
+            Gradients and the loss are means over them.
+        clip_norm: the largest norm of all gradients together.
+        seed: of the random numbers, which decide with the number of the step what dropout drops.
+
+            with model.train(mw.AdamW(lr=3e-4)).parallelize(mesh={"dp": 2}).start() as session:
+                loss = session.run(**batch)[0]
+        """
+        from .training import train
+
+        return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed)
 
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).
@@ -128,11 +153,15 @@ class Model:
             return flatten_by_name(entry.inputs, args, kwargs)
         from .importer import ImportFailed
 
+        # The module does not know the inputs that have a default value.
+        added = {port.name: kwargs.get(port.name) for port in entry.inputs if port.has_default}
+        kwargs = {name: value for name, value in kwargs.items() if name not in added}
         try:
-            values = imported.flatten(args, kwargs)
+            values = iter(imported.flatten(args, kwargs))
         except ImportFailed as error:
             raise InputError(_convert(error.diagnostics)) from None
-        return check_inputs(entry.inputs, values)
+        every = [added[p.name] if p.name in added else next(values) for p in entry.inputs]
+        return check_inputs(entry.inputs, every)
 
     def __repr__(self):
         return (
@@ -150,7 +179,7 @@ def from_torch(module, args=(), kwargs=None, training=False) -> Model:
 
     training: imports it as it is, in train mode or not, for `Model.differentiate`. Gradients end
         where PyTorch's do: at detach(), in torch.no_grad(), at an embedding's padding_idx. Dropout
-        is not covered.
+        drops elements by their indices, the same ones in each plan.
 
     Buffers that the module writes to in place are state: each call of a session sees what the call
     before wrote. Batch norms keep their mode: in train mode they update their running statistics.

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from . import _core
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .session import Session, find_entry, keeping, positive, session_options
-from .tensors import empty, is_torch
+from .tensors import empty, is_parameter, is_torch
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
@@ -78,7 +78,8 @@ class Plan:
         model, kept = self._model, dict(self._parameters)
         as_torch = any(is_torch(p) for p in model._parameters.values())
         session = unwrap(self._plan.start(options))
-        return Session(session, model._flatten, as_torch, kept)
+        fixed = {name: value for name, value in model._parameters.items() if is_parameter(value)}
+        return Session(session, model._flatten, as_torch, kept, fixed, model)
 
     def run(
         self,

@@ -6,7 +6,9 @@ import contextlib
 import os
 from numbers import Integral, Real
 
-from . import _core
+import numpy as np
+
+from . import _core, state_dicts
 from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
 from .tensors import Dense, dense, empty, is_meta, is_torch
@@ -22,7 +24,7 @@ class Session:
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, flatten, as_torch, kept=None):
+    def __init__(self, session, flatten, as_torch, kept=None, fixed=None, model=None):
         self._open = session
         #: (entry, args, kwargs) -> the entry's inputs.
         self._flatten = flatten
@@ -30,6 +32,10 @@ class Session:
         self._as_torch = as_torch
         #: The weights, which ranks may read in place.
         self._kept = kept
+        #: The model's own parameters, of which those that are trained are state.
+        self._fixed = fixed or {}
+        self._model = model
+        self._loaded = state_dicts.Loaded()
 
     @property
     def entries(self) -> list[str]:
@@ -46,6 +52,8 @@ class Session:
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
         entry = find_entry(session.entries, entry)
+        if self._loaded.rate is not None and any(port.name == "lr" for port in entry.inputs):
+            kwargs.setdefault("lr", self._loaded.rate)
         inputs = self._flatten(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
         outputs = [empty(port.dtype, port.shape, as_torch) for port in entry.outputs]
@@ -60,6 +68,16 @@ class Session:
         arrays = [empty(port.dtype, port.shape, self._as_torch) for port in session.states]
         unwrap(session.get_state(_addresses(arrays)))
         return {port.name: array for port, array in zip(session.states, arrays, strict=True)}
+
+    def parameters(self) -> dict:
+        """The model's parameters by name: copies of the global tensors. A trained one that has a
+        value in f32 beside its own is in f32. Those of a bundle are the trained ones."""
+        state = self.state()
+        values = {name: _copy(value) for name, value in self._fixed.items()}
+        for port in self._session.states:
+            if port.role == "parameter":
+                values[port.name] = state.get(f"master.{port.name}", state[port.name])
+        return values
 
     def set_state(self, values: dict) -> None:
         """Sets states by name: all that are given. An unknown name, another shape or another type
@@ -85,6 +103,30 @@ class Session:
         if problems:
             raise Error([Diagnostic(problem) for problem in problems])
         unwrap(session.set_state([(name, array.raw) for name, array in arrays]))
+
+    def state_dict(self) -> dict:
+        """The state as PyTorch writes it: {"model": the module's state_dict, "optimizer": that of
+        torch.optim's optimizer of the parameters that are trained}. Both hold copies.
+
+        A parameter that has a value in f32 beside its own is in f32. Random numbers and loss scales
+        are not part of it; `save` keeps them.
+        """
+        model, ports = self._trained_model(), self._session.states
+        return state_dicts.to_state_dict(model, self.state(), self.parameters(), ports, self._loaded)
+
+    def load_state_dict(self, saved: dict) -> None:
+        """Sets the state from what `state_dict` gives, or from PyTorch's state_dicts of the module
+        and the optimizer. Sets all of it, or nothing after an Error. Calls without `lr` take the
+        optimizer's learning rate from it; its other numbers must be those of the model."""
+        model, ports = self._trained_model(), self._session.states
+        values, loaded = state_dicts.from_state_dict(model, ports, saved)
+        self.set_state(values)
+        self._loaded = loaded
+
+    def _trained_model(self):
+        if self._model is None or not hasattr(self._model, "_optimizer"):
+            raise Error("the session has no optimizer: expected one of a plan of Model.train")
+        return self._model
 
     def save(self, path) -> None:
         """Writes the state to a folder, from which a session of any plan of the model can start:
@@ -197,6 +239,10 @@ def positive(name, value, kind):
         raise Error(f"{name} is {value!r}: expected {what} above 0")
     # 2**62 fits the C type and is more threads, bytes or seconds than any machine has.
     return int(min(value, 2**62)) if kind is Integral else float(value)
+
+
+def _copy(value):
+    return value.detach().clone() if is_torch(value) else np.array(value)
 
 
 def _addresses(arrays):

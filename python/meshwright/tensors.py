@@ -52,6 +52,11 @@ def is_trained(value) -> bool:
     return not is_torch(value) or value.requires_grad
 
 
+def is_parameter(value) -> bool:
+    """Whether a tensor is a parameter, trained or frozen, and no buffer of PyTorch."""
+    return not is_torch(value) or isinstance(value, sys.modules["torch"].nn.Parameter)
+
+
 def state_of(value):
     """A value that changes when a tensor is written to in place. None for NumPy arrays, which do
     not count their writes."""

@@ -119,8 +119,6 @@ public:
                         void *c, std::string &error) = 0;
   virtual bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                           std::string &error) = 0;
-  virtual bool attentionGrad(const mw_rt_attention_grad &what, const void *const *inputs,
-                             void *const *outputs, std::string &error) = 0;
   virtual bool gather(const mw_rt_gather &what, const void *data, const void *indices,
                       const void *offset, void *result, std::string &error) = 0;
   virtual bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,

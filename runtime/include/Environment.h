@@ -9,6 +9,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_ENVIRONMENT_H
 
 #include <cstdint>
+#include <string>
 
 namespace meshwright::rt {
 
@@ -27,6 +28,18 @@ int64_t defaultRuns();
 /// Returns true in the first of the processes that a launcher such as mpirun has started,
 /// and in a process without a launcher. That process speaks for all.
 bool isFirstProcess();
+
+/// The place of this process among those of a launcher.
+struct Launcher {
+  int64_t rank = 0, size = 1;
+  /// The variable that says how many processes there are, for errors.
+  std::string sizeName;
+  bool isOpenMpi = false;
+};
+
+/// Reads the variables of torchrun (RANK and WORLD_SIZE), of mpirun, or of srun. Without a launcher
+/// there is one process. Returns false, with an error, if a rank is missing or too large.
+bool readLauncher(Launcher &launcher, std::string &error);
 
 } // namespace meshwright::rt
 

@@ -57,6 +57,9 @@ struct ProgramValue {
   /// Inputs that the program reads as indices: the exclusive upper bound of elements. 0 for
   /// other inputs.
   int64_t indexBound = 0;
+  /// Inputs only: the bytes of each element in a call that leaves the input out. Empty if every
+  /// call has to give it.
+  std::string defaultElement;
   /// The layout as text; empty in a global program.
   std::string sharding;
   ShardedLayout layout;
@@ -85,6 +88,17 @@ struct ProgramState {
   std::string parameter;
   /// The bytes of one element.
   std::string fill;
+  /// Its part in training: "parameter", "master", "optimizer", "gradient", or empty.
+  std::string role;
+  /// It begins with `fill`, and callers neither see nor save it.
+  bool isTransient = false;
+
+  /// Whether it can begin as this parameter: one of its type, or of a narrower one for f32.
+  bool canBegin(const ProgramValue &parameter) const {
+    bool isNarrower = value.type == DType::F32 &&
+                      (parameter.type == DType::BF16 || parameter.type == DType::F16);
+    return (parameter.type == value.type || isNarrower) && parameter.shape == value.shape;
+  }
 };
 
 /// How an entry gives a state its new value.
@@ -126,9 +140,22 @@ struct ProgramConstant {
   mw_rt_axes axes = {};
 };
 
-/// An entry of a program: a function that callers may run.
+/// An entry that another one runs first, several times, on parts of the inputs: run i gets the i-th
+/// of `times` chunks of dimension 0 of each of its inputs, and gives such a chunk of its outputs.
+struct RepeatedEntry {
+  /// The index of the entry, or -1.
+  int64_t entry = -1;
+  int64_t times = 0;
+  /// The names of all outputs of a call, in order: of both entries.
+  std::vector<std::string> outputs;
+};
+
+/// An entry of a program: a function that callers may run, or one that such an entry runs first.
 struct EntryDescription {
   std::string name = "main";
+  RepeatedEntry repeated;
+  /// Only another entry runs it.
+  bool isPart = false;
   /// The bytes of a rank's arena, which holds the entry's temporaries.
   int64_t arenaBytes = 0;
   std::vector<ProgramValue> inputs, outputs;
@@ -147,6 +174,16 @@ struct EntryDescription {
   std::map<int64_t, std::string> fused;
 };
 
+/// An input or an output of a call.
+struct CallPort {
+  /// Its name, type and global shape.
+  ProgramValue value;
+  /// Whether it is of the entry that is repeated.
+  bool isRepeated = false;
+  /// Its index in the list of its entry.
+  int64_t index = 0;
+};
+
 /// A kernel of a program for a device that has code of its own (`mw_rt_device_kernel`).
 struct DeviceKernel {
   std::string name;
@@ -163,7 +200,7 @@ struct ProgramDescription {
   std::vector<ProgramValue> parameters;
   std::vector<ProgramState> states;
   std::vector<PreparedParameter> prepared;
-  /// The first is the default.
+  /// The first is the default. Entries that only others run come last.
   std::vector<EntryDescription> entries;
   /// The processor that the code was compiled for, and the extensions that it uses, as LLVM
   /// spells them.
@@ -182,6 +219,9 @@ struct ProgramDescription {
   }
   /// The target as `--target` spells it: `cpu` or `gpu:sm_90a`.
   std::string getTarget() const { return targetChip.empty() ? "cpu" : "gpu:" + targetChip; }
+  /// The inputs and outputs of calls of an entry: its own, and those of the entry that it repeats.
+  std::vector<CallPort> getInputs(int64_t entry) const;
+  std::vector<CallPort> getOutputs(int64_t entry) const;
   /// Returns the index of an entry, or that of the first entry for an empty name. Returns -1,
   /// with an error that lists the entries, if there is none of that name.
   int64_t findEntry(const std::string &name, std::string &error) const;
@@ -196,7 +236,8 @@ inline std::string getEntrySymbol(int64_t entry) {
   return entry == 0 ? "mw_main" : "mw_entry_" + std::to_string(entry);
 }
 
-/// Writes a rank's part of an argument to `local`, from the stored tensor.
+/// Writes a rank's part of an argument to `local`, from the stored tensor. Widens one of type bf16
+/// or f16 to f32 if the value is of that type.
 void place(const ProgramValue &value, int64_t rank, const HostTensor &stored, void *local);
 
 /// Returns an empty string if the tensor fits the parameter, else an error. Reads the elements of

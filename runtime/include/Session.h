@@ -13,6 +13,7 @@
 #include "meshwright/runtime/include/RunReport.h"
 #include "meshwright/runtime/include/World.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@
 
 namespace meshwright::rt {
 
+class CheckpointWriter;
 class RankMemory;
 
 /// A program on the ranks of this process: the world of ranks, the weights, and the state, all of
@@ -77,8 +79,10 @@ public:
   //===--------------------------------------------------------------------===//
 
   /// Runs an entry once on all ranks and fills `outputs`, arrays of the sizes that the
-  /// description states. `inputs` are in the order of the description. Commits the states that
-  /// the entry writes. After a failure the state is as before, and `outputs` may have changed.
+  /// description states. `inputs` are in the order of `ProgramDescription::getInputs`; one without
+  /// data gets its default value. An entry that repeats another one runs that one first. Commits the
+  /// states that the entry writes. After a failure the state is as before, and `outputs` may have
+  /// changed.
   /// If MESHWRIGHT_RUNS asks for more than one run, all start from the same state and must give
   /// the same bits. If the world is stuck after a failure, a rank may still read inputs and
   /// parameters: they must stay as long as the process.
@@ -97,28 +101,33 @@ public:
 
   /// Forgets the state: the next call begins with the initial value.
   void restart();
-  /// Copies the global tensors of all states to `arrays`, in the order of the description. Every
-  /// process receives them.
+  /// Copies the global tensors of all states that are not transient to `arrays`, in the order of
+  /// the description. Every process receives them.
   bool getStates(const std::vector<void *> &arrays, std::string &error);
   /// Sets states by name. Sets all of them or, after an error, none: an unknown name, another
   /// shape or another type is an error.
   bool setStates(const std::map<std::string, HostTensor> &values, std::string &error);
-  /// Writes all states to the file `state.safetensors` in a folder, which is created if it is
-  /// not there: the file is whole, or as before. One of several processes writes.
+  /// Writes all states that are not transient to a folder, which is created if it is not there:
+  /// a file of each rank, and an index (docs/checkpoints.md). The state that was saved there before
+  /// stays whole until the new one is.
   bool save(const std::string &folder, std::string &error);
   /// Sets all states from a folder that `save` of any plan of the model wrote. Sets none after
-  /// an error. A file without one of the states, or with others, belongs to another model.
+  /// an error: states of another model, files that are missing or that changed.
   bool load(const std::string &folder, std::string &error);
 
 private:
   Session() = default;
 
   bool checkDescription(std::string &error) const;
-  bool checkRun(const EntryDescription &entry, const std::vector<HostTensor> &inputs,
+  bool checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
                 const std::vector<void *> &outputs, std::string &error) const;
+  bool runParts(int64_t entry, const std::vector<HostTensor> &inputs,
+                const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
+  bool clearTransient(std::string &error);
   bool runAll(int64_t entry, const std::vector<HostTensor> &inputs,
               const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
   bool restore(std::string &error);
+  bool addDefaults(int64_t entry, std::vector<HostTensor> &inputs, std::string &error);
   bool runOnce(int64_t entry, const std::vector<HostTensor> &inputs,
                const std::vector<void *> &outputs, RunOptions &options,
                std::vector<RankBuffers> &buffers, std::string &error);
@@ -136,10 +145,18 @@ private:
                 const std::vector<const void *> &parts, void *global, std::string &error);
   bool checkEnd(std::string &error);
   bool end(const std::string &why, std::string &error);
+  /// Chooses some of the states.
+  using Choose = std::function<bool(const ProgramState &)>;
+  bool fillStates(const Choose &isGiven, std::string &error);
   bool startStates(std::string &error);
   std::string checkStates(const std::map<std::string, HostTensor> &values) const;
-  bool change(const std::map<std::string, HostTensor> &values, std::string problem,
-              std::string &error);
+  bool change(const Choose &isGiven, const std::function<HostTensor(const std::string &)> &read,
+              std::string problem, std::string &error);
+  bool writeFile(int64_t rank, const std::map<size_t, Memory> &whole, CheckpointWriter &writer,
+                 std::string &error);
+  bool assembleOthers(std::map<size_t, Memory> &whole, std::string &error);
+  bool share(int64_t from, std::string &text, std::string &error);
+  bool saveTo(const std::string &folder, CheckpointWriter &writer, std::string &error);
   bool getStatesLocked(const std::vector<void *> &arrays, std::string &error);
   bool commit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers, bool isFine,
               std::string &error);
@@ -155,6 +172,9 @@ private:
   std::vector<int64_t> ranks;
   std::unique_ptr<RankMemory> memory;
 
+  /// By entry and input: the values of inputs that calls left out.
+  using Defaults = std::map<std::pair<int64_t, size_t>, Memory>;
+  std::unique_ptr<Defaults> defaults = std::make_unique<Defaults>();
   /// By parameter: the stored tensor, and whether the parameter is set (or never needed).
   std::vector<HostTensor> stored;
   std::vector<bool> given;
@@ -166,6 +186,8 @@ private:
   bool recovers = true;
   /// Whether the last call failed after it replaced rows, which have not been restored yet.
   bool isChanged = false;
+  /// Whether the transient states have the values that they have between calls.
+  bool isCleared = true;
   /// A failure after which the state is not known any more, or empty.
   std::string ended;
   RunReport report;
@@ -173,8 +195,8 @@ private:
   mutable std::mutex running;
 };
 
-/// The file of states in a folder that `Session::save` wrote.
-inline constexpr const char *kStateFile = "state.safetensors";
+/// The index of a folder that `Session::save` wrote.
+inline constexpr const char *kStateIndex = "checkpoint.json";
 
 } // namespace meshwright::rt
 

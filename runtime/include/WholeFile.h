@@ -49,6 +49,9 @@ private:
 /// renamed. A pipe, a terminal or a device is written directly, and a link stays a link.
 class WholeFile {
 public:
+  /// Between a file's name and the number of the process that writes it.
+  static constexpr const char *kPartial = ".partial.";
+
   /// Checks that the file could be written, so that an error comes before the work that makes
   /// the contents.
   static bool check(const std::string &path, std::string &error);

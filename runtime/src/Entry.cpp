@@ -17,8 +17,6 @@
 
 #include "meshwright/runtime/include/Types.h"
 
-#include <algorithm>
-
 namespace meshwright::rt {
 
 /// Performs one op of the compute stream.
@@ -117,31 +115,6 @@ int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_we
               [&](std::string &error) {
                 return context->device->weightGrad(*what, a, b, c, error) &&
                        checkFinite(*context, op, 0, int64_t(sum), c, results, error);
-              });
-}
-
-int32_t mw_rt_run_attention_grad(mw_rt_context *context, int64_t op,
-                                 const mw_rt_attention_grad *what, const void *const *inputs,
-                                 void *const *outputs) {
-  DType type = DType(what->dtype), sum = type == DType::F64 ? DType::F64 : DType::F32;
-  int64_t heads = what->batch * what->query_heads, pairs = heads * what->queries * what->keys;
-  int64_t ofQueries = heads * what->queries * what->features;
-  int64_t ofKeys = heads * what->keys * what->features;
-  int64_t ofValues = heads * what->keys * what->value_features;
-  const int64_t counts[] = {ofQueries, ofKeys, ofValues, pairs};
-  int64_t read = heads * what->queries * (what->features + 2 * what->value_features) +
-                 (ofKeys + ofValues) / std::max<int64_t>(what->query_heads / what->key_heads, 1);
-  int64_t written = ofQueries + ofKeys + ofValues + (what->has_bias_grad ? pairs : 0);
-  // Without a mask: a mask that is known at run time hides some of the pairs.
-  int64_t flops = 2 * pairs * (3 * what->features + 2 * what->value_features);
-  return call(*context, op, TraceKind::Attention, what->dtype, flops,
-              read * sizeOf(type) + written * sizeOf(sum), [&](std::string &error) {
-                if (!context->device->attentionGrad(*what, inputs, outputs, error))
-                  return false;
-                for (int64_t i = 0; i < 3 + what->has_bias_grad; ++i)
-                  if (!checkFinite(*context, op, i, int64_t(sum), outputs[i], counts[i], error))
-                    return false;
-                return true;
               });
 }
 

@@ -44,6 +44,31 @@ int64_t defaultThreads() { return readCount("MESHWRIGHT_THREADS", "threads"); }
 
 int64_t defaultRuns() { return readCount("MESHWRIGHT_RUNS", "runs"); }
 
+bool readLauncher(Launcher &launcher, std::string &error) {
+  static constexpr struct {
+    const char *rank, *size;
+  } variables[] = {{"RANK", "WORLD_SIZE"},
+                   {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                   {"PMI_RANK", "PMI_SIZE"},
+                   {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  launcher = Launcher();
+  launcher.isOpenMpi = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+  for (const auto &[rank, size] : variables) {
+    const char *ranks = std::getenv(size), *own = std::getenv(rank);
+    if (!ranks || std::atoll(ranks) <= 1)
+      continue;
+    launcher.size = std::atoll(ranks);
+    launcher.rank = own ? std::atoll(own) : -1;
+    launcher.sizeName = size;
+    if (launcher.rank >= 0 && launcher.rank < launcher.size)
+      return true;
+    error = std::string(size) + " is " + ranks + ", and " + rank + " is " +
+            (own ? own : "not set") + ": expected 0 to " + std::to_string(launcher.size - 1);
+    return false;
+  }
+  return true;
+}
+
 bool isFirstProcess() {
   for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char *text = std::getenv(name))

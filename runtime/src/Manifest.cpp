@@ -7,6 +7,7 @@
 
 #include "Manifest.h"
 
+#include "Digits.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Bundle.h"
 #include "meshwright/runtime/include/Packing.h"
@@ -56,6 +57,8 @@ static Json write(const ProgramValue &value) {
     json["magnitude"] = value.magnitude;
   if (value.indexBound > 0)
     json["index_bound"] = value.indexBound;
+  if (!value.defaultElement.empty())
+    json["default"] = toDigits(value.defaultElement);
   if (!value.sharding.empty())
     json["sharding"] = value.sharding;
   if (value.unreduced.count > 0)
@@ -111,6 +114,10 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
                {"arena_bytes", entry.arenaBytes},
                {"inputs", write(entry.inputs)},
                {"outputs", write(entry.outputs)}};
+  if (entry.repeated.entry >= 0)
+    json["repeats"] = {{"entry", entry.repeated.entry},
+                       {"times", entry.repeated.times},
+                       {"outputs", entry.repeated.outputs}};
   Json &arguments = json["arguments"] = Json::array();
   for (const ProgramArgument &argument : entry.arguments)
     arguments.push_back(write(argument));
@@ -147,17 +154,6 @@ static Json write(const PreparedParameter &prepared) {
   if (prepared.offset)
     json["offset"] = prepared.offset;
   return json;
-}
-
-/// The bytes as hexadecimal digits.
-static std::string toDigits(const std::string &bytes) {
-  std::string digits;
-  for (unsigned char byte : bytes) {
-    char text[3];
-    std::snprintf(text, sizeof(text), "%02x", byte);
-    digits += text;
-  }
-  return digits;
 }
 
 static Json writeKernels(const Manifest &manifest) {
@@ -206,6 +202,10 @@ std::string Manifest::toJson() const {
     addData(state, states[i]);
     if (states[i].group < 0)
       state["fill"] = toDigits(description.states[i].fill);
+    if (!description.states[i].role.empty())
+      state["role"] = description.states[i].role;
+    if (description.states[i].isTransient)
+      state["transient"] = true;
   }
   Json &entries = json["entries"] = Json::array();
   for (size_t i = 0; i < description.entries.size(); ++i)
@@ -287,6 +287,14 @@ static mw_rt_axes readAxes(const Json &json, int64_t numRanks) {
   return axes;
 }
 
+/// Reads the value of one element from hexadecimal digits.
+static std::string readElement(const Json &json, const char *name, DType type) {
+  std::string digits = json.at(name).get<std::string>(), bytes;
+  require(fromDigits(digits, bytes) && int64_t(bytes.size()) == sizeOf(type),
+          std::string(name) + " is '" + digits + "', expected the bytes of one element");
+  return bytes;
+}
+
 static ProgramValue readValue(const Json &json, int64_t numRanks) {
   ProgramValue value;
   value.name = json.at("name").get<std::string>();
@@ -301,6 +309,8 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.magnitude = json["magnitude"].get<double>();
   if (json.contains("index_bound"))
     value.indexBound = readCount(json, "index_bound");
+  if (json.contains("default"))
+    value.defaultElement = readElement(json, "default", value.type);
   if (json.contains("sharding"))
     value.sharding = json["sharding"].get<std::string>();
   for (auto [key, reduction] : {std::pair("unreduced", MW_RT_SUM), {"unreduced_max", MW_RT_MAX}})
@@ -405,6 +415,9 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
   require(entry.updates.size() == entry.stateResults.size(),
           "state_updates has " + std::to_string(entry.updates.size()) + " entries, expected " +
               std::to_string(entry.stateResults.size()));
+  if (auto repeats = json.find("repeats"); repeats != json.end())
+    entry.repeated = {readCount(*repeats, "entry"), readCount(*repeats, "times"),
+                      repeats->at("outputs").get<std::vector<std::string>>()};
   entry.ops = json.at("ops").get<std::vector<std::string>>();
   const Json fused = json.value("fused", Json::object());
   for (size_t op = 0; op < entry.ops.size(); ++op)
@@ -432,17 +445,6 @@ static PreparedParameter readPrepared(const Json &json, const ProgramDescription
               !__builtin_add_overflow(part, prepared.offset, &part) && part <= bytes,
           "a packed part ends behind its parameter's " + std::to_string(bytes) + " bytes");
   return prepared;
-}
-
-/// Reads the value of one element from hexadecimal digits.
-static std::string readFill(const Json &json, DType type) {
-  std::string digits = json.at("fill").get<std::string>(), bytes;
-  require(int64_t(digits.size()) == 2 * sizeOf(type) &&
-              digits.find_first_not_of("0123456789abcdef") == std::string::npos,
-          "fill is '" + digits + "', expected the bytes of one element");
-  for (size_t i = 0; i < digits.size(); i += 2)
-    bytes += char(std::stoi(digits.substr(i, 2), nullptr, 16));
-  return bytes;
 }
 
 static std::vector<WeightGroup> readGroups(const Json &json, int64_t numRanks) {
@@ -512,14 +514,17 @@ static void read(const Json &json, Manifest &manifest) {
                                            sizeOfPacked(description.prepared.back().packing)));
   }
   for (const Json &entry : json.at("states")) {
-    ProgramState state{readValue(entry, description.numRanks), "", ""};
+    ProgramState state;
+    state.value = readValue(entry, description.numRanks);
+    state.role = entry.value("role", "");
+    state.isTransient = entry.value("transient", false);
     bool isStored = entry.contains("data");
     manifest.states.push_back(
         isStored ? readStored(entry["data"], manifest.groups, state.value.getLocalBytes())
                  : Stored());
     // The parts of a stored state are given to the session before it starts.
     state.fill = isStored ? std::string(sizeOf(state.value.type), '\0')
-                          : readFill(entry, state.value.type);
+                          : readElement(entry, "fill", state.value.type);
     description.states.push_back(std::move(state));
   }
   for (const Json &entry : json.at("entries")) {
@@ -536,6 +541,13 @@ static void read(const Json &json, Manifest &manifest) {
               "a constant has parts of different sizes");
     }
   }
+  for (EntryDescription &entry : description.entries)
+    if (int64_t part = entry.repeated.entry; part >= 0) {
+      require(part > 0 && part < int64_t(description.entries.size()) &&
+                  description.entries[part].repeated.entry < 0 && entry.repeated.times > 0,
+              "'" + entry.name + "' repeats no other entry");
+      description.entries[part].isPart = true;
+    }
   require(!description.entries.empty(), "no entries");
   std::vector<bool> isRead = description.findReadParameters();
   for (size_t i = 0; i < isRead.size(); ++i)

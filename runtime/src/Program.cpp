@@ -18,14 +18,51 @@ namespace meshwright::rt {
 
 int64_t ProgramDescription::findEntry(const std::string &name, std::string &error) const {
   std::string known;
+  size_t count = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].isPart)
+      continue;
     if (name.empty() || entries[i].name == name)
       return i;
-    known += (i ? ", '" : "'") + entries[i].name + "'";
+    known += (count++ ? ", '" : "'") + entries[i].name + "'";
   }
-  error = "the program has no entry '" + name + "', expected " +
-          (entries.size() > 1 ? "one of " : "") + known;
+  error = "the program has no entry '" + name + "', expected " + (count > 1 ? "one of " : "") +
+          known;
   return -1;
+}
+
+/// Adds ports of an entry. Those of one that runs `times` times have as many chunks of rows.
+static void addPorts(const std::vector<ProgramValue> &values, bool isRepeated, int64_t times,
+                     std::vector<CallPort> &ports) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    ports.push_back({values[i], isRepeated, int64_t(i)});
+    if (isRepeated && !values[i].shape.empty())
+      ports.back().value.shape[0] *= times;
+  }
+}
+
+std::vector<CallPort> ProgramDescription::getInputs(int64_t entry) const {
+  std::vector<CallPort> ports;
+  const RepeatedEntry &repeated = entries[entry].repeated;
+  if (repeated.entry >= 0)
+    addPorts(entries[repeated.entry].inputs, true, repeated.times, ports);
+  addPorts(entries[entry].inputs, false, 1, ports);
+  return ports;
+}
+
+std::vector<CallPort> ProgramDescription::getOutputs(int64_t entry) const {
+  std::vector<CallPort> ports;
+  const RepeatedEntry &repeated = entries[entry].repeated;
+  if (repeated.entry >= 0)
+    addPorts(entries[repeated.entry].outputs, true, repeated.times, ports);
+  addPorts(entries[entry].outputs, false, 1, ports);
+  auto place = [&](const CallPort &port) {
+    return std::find(repeated.outputs.begin(), repeated.outputs.end(), port.value.name);
+  };
+  std::stable_sort(ports.begin(), ports.end(), [&](const CallPort &a, const CallPort &b) {
+    return place(a) < place(b);
+  });
+  return ports;
 }
 
 int64_t ProgramDescription::findParameter(const std::string &name) const {
@@ -74,8 +111,21 @@ void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, vo
     std::memset(local, 0, value.getLocalBytes());
     return;
   }
-  shard(value.layout, rank, sizeOf(value.type), tensor.data,
-        value.offsets.empty() ? std::vector<int64_t>() : tensor.shape, value.offsets, local);
+  // A narrower tensor goes to the back of the memory, from where each element is widened in turn:
+  // no element is written over that is not read yet.
+  int64_t narrower = value.getLocalBytes() / sizeOf(value.type) *
+                     (sizeOf(value.type) - sizeOf(tensor.type));
+  char *to = static_cast<char *>(local) + narrower;
+  shard(value.layout, rank, sizeOf(tensor.type), tensor.data,
+        value.offsets.empty() ? std::vector<int64_t>() : tensor.shape, value.offsets, to);
+  if (tensor.type == value.type)
+    return;
+  int64_t count = value.getLocalBytes() / sizeOf(value.type);
+  for (int64_t i = 0; i < count; ++i) {
+    float wide;
+    widen(tensor.type, to + i * sizeOf(tensor.type), &wide, 1);
+    std::memcpy(static_cast<char *>(local) + i * sizeof(wide), &wide, sizeof(wide));
+  }
 }
 
 /// The largest of some elements without their signs, as bits. Bits of NaN are above all others.

@@ -138,6 +138,8 @@ int64_t RankMemory::countMissing(int64_t entry, const std::vector<HostTensor> &i
       add(state.value.getLocalBytes(), ranks.size());
   for (size_t i = 0; recovers && i < needed.updates.size(); ++i) {
     int64_t state = needed.stateResults[i];
+    if (!isRecovered(state))
+      continue;
     if (needed.updates[i].kind == StateUpdate::Whole && seconds[state].empty())
       add(description.states[state].value.getLocalBytes(), ranks.size());
     else if (needed.updates[i].kind == StateUpdate::Rows && logs[state].empty())
@@ -357,10 +359,11 @@ std::vector<RankBuffers> RankMemory::getBuffers(int64_t entry, bool recovers) co
     for (size_t i = 0; i < needed.stateResults.size(); ++i) {
       int64_t state = needed.stateResults[i];
       StateUpdate::Kind kind = needed.updates[i].kind;
+      bool isKept = recovers && isRecovered(state);
       mine.results.push_back(kind == StateUpdate::Elsewhere ? nullptr
                              : kind == StateUpdate::Rows
-                                 ? (recovers ? logs[state][r].get() : nullptr)
-                                 : (recovers ? seconds : states)[state][r].get());
+                                 ? (isKept ? logs[state][r].get() : nullptr)
+                                 : (isKept ? seconds : states)[state][r].get());
     }
   }
   return buffers;
@@ -403,6 +406,8 @@ bool RankMemory::allocateRecovery(int64_t entry, std::string &error) {
     int64_t state = needed.stateResults[i];
     StateUpdate::Kind kind = needed.updates[i].kind;
     int64_t bytes = description.states[state].value.getLocalBytes();
+    if (!isRecovered(state))
+      continue;
     if (kind == StateUpdate::Whole && seconds[state].empty() &&
         !allocateForState(state, bytes, seconds[state], error))
       return false;

@@ -61,6 +61,9 @@ public:
   /// The addresses of all that, for a run. If it does not `recover`, it writes over the states
   /// and no logs.
   std::vector<RankBuffers> getBuffers(int64_t entry, bool recovers) const;
+  /// Sets whether calls that recover leave transient states as they were, too. By default they
+  /// write over them.
+  void setKeepsTransient(bool keeps) { keepsTransient = keeps; }
 
   /// Allocates the state buffers. Does nothing if they are there.
   bool allocateStates(std::string &error);
@@ -119,6 +122,9 @@ private:
 
   Device &getDevice(size_t position) const { return world.getDevice(ranks[position]); }
   bool readsInPlace(const ProgramValue &value, const HostTensor &tensor) const;
+  bool isRecovered(int64_t state) const {
+    return keepsTransient || !description.states[state].isTransient;
+  }
   bool isFirstHere(const ProgramValue &value, size_t position) const;
   int64_t countCopies(const ProgramValue &value) const;
   int64_t countMissing(int64_t entry, const std::vector<HostTensor> &inputs,
@@ -160,6 +166,7 @@ private:
   /// By state and rank; null before `allocateRecovery`. A log has the bytes that the largest entry
   /// needs.
   std::vector<std::vector<DeviceMemory>> seconds, logs;
+  bool keepsTransient = false;
   std::vector<int64_t> logBytes;
 };
 

@@ -42,8 +42,7 @@ bool Session::checkDescription(std::string &error) const {
     else if (!state.parameter.empty() && from < 0)
       error = "state '" + state.value.name + "' begins with parameter '" + state.parameter +
               "', which the program does not have";
-    else if (from >= 0 && (description.parameters[from].type != state.value.type ||
-                           description.parameters[from].shape != state.value.shape))
+    else if (from >= 0 && !state.canBegin(description.parameters[from]))
       error = "state '" + state.value.name + "' is " +
               describe(state.value.type, state.value.shape) + ", expected that of parameter '" +
               state.parameter + "', " +
@@ -97,8 +96,9 @@ Session::~Session() {
     std::shared_ptr<void> owner;
     std::shared_ptr<std::vector<OpNames>> ops;
     std::unique_ptr<RankMemory> memory;
+    std::unique_ptr<Defaults> defaults;
   };
-  new Kept{std::move(owner), std::move(ops), std::move(memory)};
+  new Kept{std::move(owner), std::move(ops), std::move(memory), std::move(defaults)};
 }
 
 //===----------------------------------------------------------------------===//
@@ -206,15 +206,20 @@ bool Session::meet(const std::string &purpose, std::string &error) {
 // Run
 //===----------------------------------------------------------------------===//
 
-bool Session::checkRun(const EntryDescription &entry, const std::vector<HostTensor> &inputs,
+bool Session::checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, std::string &error) const {
-  if (inputs.size() != entry.inputs.size()) {
+  std::vector<CallPort> expected = description.getInputs(entry);
+  if (inputs.size() != expected.size()) {
     error = std::to_string(inputs.size()) + " inputs given, expected " +
-            std::to_string(entry.inputs.size());
+            std::to_string(expected.size());
     return false;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const ProgramValue &input = entry.inputs[i];
+    const ProgramValue &input = expected[i].value;
+    if (!inputs[i].data && countOf(input.shape) > 0) {
+      error = "input '" + input.name + "' is missing";
+      return false;
+    }
     if (inputs[i].type == input.type && inputs[i].shape == input.shape)
       continue;
     error = "input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
@@ -225,9 +230,8 @@ bool Session::checkRun(const EntryDescription &entry, const std::vector<HostTens
     error = "parameter '" + missing.front() + "' has no value";
     return false;
   }
-  if (outputs.size() != entry.outputs.size()) {
-    error = std::to_string(outputs.size()) + " outputs given, expected " +
-            std::to_string(entry.outputs.size());
+  if (size_t count = description.getOutputs(entry).size(); outputs.size() != count) {
+    error = std::to_string(outputs.size()) + " outputs given, expected " + std::to_string(count);
     return false;
   }
   return true;
@@ -274,6 +278,7 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
   std::string onRanks = std::to_string(description.numRanks) + " ranks";
   // A run that is repeated begins with the same state.
   bool keepsState = recovers || defaultRuns() > 1;
+  memory->setKeepsTransient(defaultRuns() > 1);
   int64_t needed = memory->getMissingBytes(index, inputs, stored, keepsState),
           available = availableMemory();
   if (needed < 0 || (available >= 0 && needed > available)) {
@@ -400,21 +405,104 @@ bool Session::restore(std::string &error) {
   return true;
 }
 
-bool Session::run(int64_t index, const std::vector<HostTensor> &inputs,
+/// Gives the inputs that a call leaves out their default values. Returns false if there is no
+/// memory.
+bool Session::addDefaults(int64_t index, std::vector<HostTensor> &inputs, std::string &error) {
+  std::vector<CallPort> ports = description.getInputs(index);
+  for (size_t i = 0; i < std::min(inputs.size(), ports.size()); ++i) {
+    const ProgramValue &input = ports[i].value;
+    if (inputs[i].data || input.defaultElement.empty())
+      continue;
+    Memory &value = (*defaults)[{index, i}];
+    int64_t count = countOf(input.shape), size = sizeOf(input.type);
+    if (!value) {
+      if (!(value = allocate(count * size))) {
+        error = "no memory for the value of input '" + input.name + "'";
+        return false;
+      }
+      for (int64_t e = 0; e < count; ++e)
+        std::memcpy(value.get() + e * size, input.defaultElement.data(), size);
+    }
+    inputs[i] = {input.type, input.shape, value.get()};
+  }
+  return true;
+}
+
+bool Session::run(int64_t index, const std::vector<HostTensor> &given,
                   const std::vector<void *> &outputs, const RunOptions &options,
                   std::string &error) {
   std::lock_guard<std::mutex> lock(running);
-  const EntryDescription &entry = description.entries[index];
-  if (!checkEnd(error) || !restore(error) || !checkRun(entry, inputs, outputs, error))
+  std::vector<HostTensor> inputs = given;
+  if (!addDefaults(index, inputs, error) || !checkEnd(error) || !restore(error) ||
+      !clearTransient(error) || !checkRun(index, inputs, outputs, error))
     return false;
-  if (runAll(index, inputs, outputs, options, error))
+  if (runParts(index, inputs, outputs, options, error))
     return true;
-  for (const StateUpdate &update : entry.updates)
-    isChanged |= update.kind == StateUpdate::Rows;
+  isCleared = std::none_of(description.states.begin(), description.states.end(),
+                           [](const ProgramState &state) { return state.isTransient; });
   // The error is that of the call. If this fails, too, the next call says so.
   std::string problem;
-  restore(problem);
+  if (restore(problem))
+    clearTransient(problem);
   return false;
+}
+
+/// Gives transient states the values that they begin with, after a call that failed: it may have
+/// changed some of them. A rank that has not come back may still write them, so the next call does
+/// it.
+bool Session::clearTransient(std::string &error) {
+  if (isCleared)
+    return true;
+  if (world->isStuck()) {
+    error = "a rank has not come back from a call that failed and may write the state";
+    return false;
+  }
+  for (size_t i = 0; isStarted && i < description.states.size(); ++i) {
+    const ProgramState &state = description.states[i];
+    for (size_t r = 0; state.isTransient && r < ranks.size(); ++r) {
+      bool hasMemory = true;
+      auto write = [&](char *to) { hasMemory = placeFill(state.value, ranks[r], state.fill, to); };
+      if (!memory->writeState(i, r, write, error) || !hasMemory)
+        return end("state '" + state.value.name + "' could not be cleared", error);
+    }
+  }
+  isCleared = true;
+  return true;
+}
+
+/// Runs the parts of a call: the entry that is repeated on each chunk of its inputs, then the entry
+/// itself.
+bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
+                       const std::vector<void *> &outputs, const RunOptions &options,
+                       std::string &error) {
+  const RepeatedEntry &repeated = description.entries[index].repeated;
+  if (repeated.entry < 0)
+    return runAll(index, inputs, outputs, options, error);
+  std::vector<CallPort> from = description.getInputs(index), to = description.getOutputs(index);
+  for (int64_t run = 0; run <= repeated.times; ++run) {
+    bool isRepeated = run < repeated.times;
+    int64_t entry = isRepeated ? repeated.entry : index;
+    const EntryDescription &part = description.entries[entry];
+    auto getOffset = [&](const ProgramValue &value) {
+      bool isChunk = isRepeated && !value.shape.empty();
+      return isChunk ? run * countOf(value.shape) * sizeOf(value.type) : 0;
+    };
+    std::vector<HostTensor> given(part.inputs.size());
+    std::vector<void *> filled(part.outputs.size());
+    for (size_t i = 0; i < from.size(); ++i)
+      if (from[i].isRepeated == isRepeated) {
+        const ProgramValue &value = part.inputs[from[i].index];
+        given[from[i].index] = {value.type, value.shape,
+                                static_cast<const char *>(inputs[i].data) + getOffset(value)};
+      }
+    for (size_t i = 0; i < to.size(); ++i)
+      if (to[i].isRepeated == isRepeated)
+        filled[to[i].index] =
+            static_cast<char *>(outputs[i]) + getOffset(part.outputs[to[i].index]);
+    if (!runAll(entry, given, filled, options, error))
+      return false;
+  }
+  return true;
 }
 
 /// Runs an entry as often as it is asked for, and commits.
@@ -426,11 +514,16 @@ bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
   world->setPurpose("entry '" + entry.name + "'");
   RunOptions settings = options;
   std::vector<RankBuffers> buffers;
-  if (!runOnce(index, inputs, outputs, settings, buffers, error) ||
-      !repeat(index, inputs, outputs, settings, buffers, error))
-    return false;
-  bool isFine = finishRun(entry, settings, error);
-  return entry.stateResults.empty() ? isFine : commit(entry, buffers, isFine, error);
+  bool isFine = runOnce(index, inputs, outputs, settings, buffers, error) &&
+                repeat(index, inputs, outputs, settings, buffers, error);
+  if (isFine) {
+    isFine = finishRun(entry, settings, error);
+    if (!entry.stateResults.empty())
+      isFine = commit(entry, buffers, isFine, error);
+  }
+  for (const StateUpdate &update : entry.updates)
+    isChanged |= !isFine && update.kind == StateUpdate::Rows;
+  return isFine;
 }
 
 } // namespace meshwright::rt

@@ -12,18 +12,14 @@
 
 #include "meshwright/runtime/include/Session.h"
 
+#include "Checkpoint.h"
 #include "RankMemory.h"
 #include "cpu/Reduce.h"
 #include "meshwright/runtime/include/Backend.h"
-#include "meshwright/runtime/include/SafeTensors.h"
+#include "meshwright/runtime/include/Boxes.h"
 
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <sys/stat.h>
 #include <unistd.h>
-
-namespace fs = std::filesystem;
 
 namespace meshwright::rt {
 
@@ -156,14 +152,14 @@ void Session::restart() {
   isStarted = false;
 }
 
-/// Gives all states their initial value, unless they have values already.
-bool Session::startStates(std::string &error) {
-  if (isStarted)
-    return true;
+/// Gives states their initial value, except those that `isGiven` chooses.
+bool Session::fillStates(const Choose &isGiven, std::string &error) {
   if (!memory->allocateStates(error))
     return false;
   for (size_t i = 0; i < description.states.size(); ++i) {
     const ProgramState &state = description.states[i];
+    if (isGiven(state))
+      continue;
     int64_t parameter = state.parameter.empty() ? -1 : description.findParameter(state.parameter);
     if (initial[i].empty() && parameter >= 0 && !given[parameter]) {
       error = "parameter '" + state.parameter + "', with which state '" + state.value.name +
@@ -187,8 +183,14 @@ bool Session::startStates(std::string &error) {
       return false;
     }
   }
-  isStarted = true;
   return true;
+}
+
+/// Gives all states their initial value, unless they have values already.
+bool Session::startStates(std::string &error) {
+  auto isGiven = [](const ProgramState &) { return false; };
+  isStarted = isStarted || fillStates(isGiven, error);
+  return isStarted;
 }
 
 //===----------------------------------------------------------------------===//
@@ -199,11 +201,14 @@ bool Session::getStatesLocked(const std::vector<void *> &arrays, std::string &er
   if (!checkEnd(error) || !restore(error) || !meet("a copy of the state", error) ||
       !decide(startStates(error), error))
     return false;
+  size_t next = 0;
   for (size_t i = 0; i < description.states.size(); ++i) {
+    if (description.states[i].isTransient)
+      continue;
     std::vector<const void *> parts;
     for (size_t r = 0; r < ranks.size(); ++r)
       parts.push_back(memory->getState(i, r));
-    if (!assemble(description.states[i].value, "state", parts, arrays[i], error))
+    if (!assemble(description.states[i].value, "state", parts, arrays[next++], error))
       return false;
   }
   return true;
@@ -219,7 +224,7 @@ std::string Session::checkStates(const std::map<std::string, HostTensor> &values
   for (const auto &[name, tensor] : values) {
     const ProgramState *state = nullptr;
     for (const ProgramState &candidate : description.states)
-      if (candidate.value.name == name)
+      if (candidate.value.name == name && !candidate.isTransient)
         state = &candidate;
     if (!state)
       return "the program has no state '" + name + "'";
@@ -230,9 +235,10 @@ std::string Session::checkStates(const std::map<std::string, HostTensor> &values
   return "";
 }
 
-/// Sets states in all processes, unless there is a problem in one of them.
-bool Session::change(const std::map<std::string, HostTensor> &values, std::string problem,
-                     std::string &error) {
+/// Sets the states that `isGiven` chooses in all processes, unless there is a problem in one of them.
+bool Session::change(const Choose &isGiven,
+                     const std::function<HostTensor(const std::string &)> &read,
+                     std::string problem, std::string &error) {
   if (!checkEnd(error))
     return false;
   if (world->isStuck()) {
@@ -242,21 +248,18 @@ bool Session::change(const std::map<std::string, HostTensor> &values, std::strin
   }
   if (!restore(error) || !meet("a change of the state", error))
     return false;
-  bool isFine = problem.empty() && (values.size() == description.states.size()
-                                        ? memory->allocateStates(problem)
-                                        : startStates(problem));
+  bool isFine = problem.empty() && (isStarted || fillStates(isGiven, problem));
   if (!decide(isFine, problem)) {
     error = problem;
     return false;
   }
   for (size_t i = 0; i < description.states.size(); ++i) {
     const ProgramValue &value = description.states[i].value;
-    auto given = values.find(value.name);
-    if (given == values.end())
+    if (!isGiven(description.states[i]))
       continue;
+    HostTensor tensor = read(value.name);
     for (size_t r = 0; r < ranks.size(); ++r)
-      if (!memory->writeState(
-              i, r, [&](char *to) { place(value, ranks[r], given->second, to); }, error))
+      if (!memory->writeState(i, r, [&](char *to) { place(value, ranks[r], tensor, to); }, error))
         return end("state '" + value.name + "' was set in part only", error);
   }
   isStarted = true;
@@ -265,7 +268,9 @@ bool Session::change(const std::map<std::string, HostTensor> &values, std::strin
 
 bool Session::setStates(const std::map<std::string, HostTensor> &values, std::string &error) {
   std::lock_guard<std::mutex> lock(running);
-  return change(values, checkStates(values), error);
+  return change([&](const ProgramState &state) { return values.count(state.value.name) > 0; },
+                [&](const std::string &name) { return values.at(name); }, checkStates(values),
+                error);
 }
 
 //===----------------------------------------------------------------------===//
@@ -294,89 +299,151 @@ bool Session::commit(const EntryDescription &entry, const std::vector<RankBuffer
 // Files
 //===----------------------------------------------------------------------===//
 
-/// Writes the tensors to the file of states in a folder.
-static bool writeStates(const std::string &folder, const std::vector<NamedTensor> &tensors,
-                        std::string &error) {
-  bool isNew = mkdir(folder.c_str(), 0777) == 0;
-  if (!isNew && errno != EEXIST) {
-    error = folder + ": cannot be created: " + std::strerror(errno);
-    return false;
+/// Writes the file of a rank of this process: the boxes of states that it is the first to hold,
+/// and, on the first rank, the states that are assembled.
+bool Session::writeFile(int64_t rank, const std::map<size_t, Memory> &whole,
+                        CheckpointWriter &writer, std::string &error) {
+  std::vector<NamedTensor> tensors;
+  std::vector<Box> boxes;
+  std::vector<Memory> memories;
+  for (size_t i = 0; i < description.states.size(); ++i) {
+    const ProgramValue &value = description.states[i].value;
+    if (description.states[i].isTransient || countOf(value.shape) == 0)
+      continue;
+    if (auto assembled = whole.find(i); assembled != whole.end()) {
+      if (rank != 0)
+        continue;
+      boxes.push_back({std::vector<int64_t>(value.shape.size()), value.shape});
+      tensors.push_back({value.name, value.type, value.shape, assembled->second.get()});
+      continue;
+    }
+    std::optional<Box> box = findBox(value, rank);
+    if (value.getHolder(rank) != rank || countOf(box->shape) == 0)
+      continue;
+    size_t position = getPosition(rank);
+    const void *part = memory->read(position, memory->getState(i, position),
+                                    value.getLocalBytes(), memories.emplace_back(), error);
+    if (!part)
+      return false;
+    if (box->shape != value.localShape) {
+      // Without padding.
+      Memory packed = allocate(countOf(box->shape) * sizeOf(value.type));
+      if (!packed) {
+        error = "no memory for a copy of state '" + value.name + "'";
+        return false;
+      }
+      std::vector<int64_t> zero(box->shape.size());
+      copyBox(part, value.localShape, zero, packed.get(), box->shape, zero, box->shape,
+              sizeOf(value.type));
+      part = packed.get();
+      memories.push_back(std::move(packed));
+    }
+    tensors.push_back({value.name, value.type, box->shape, part});
+    boxes.push_back(std::move(*box));
   }
-  if (writeSafeTensors((fs::path(folder) / kStateFile).string(), tensors, error,
-                       /*isDurable=*/true))
+  return writer.write(rank, tensors, boxes, error);
+}
+
+/// Assembles the states of which ranks hold no boxes: parts that are summed, and other orders of
+/// elements.
+bool Session::assembleOthers(std::map<size_t, Memory> &whole, std::string &error) {
+  for (size_t i = 0; i < description.states.size(); ++i) {
+    const ProgramValue &value = description.states[i].value;
+    if (description.states[i].isTransient || findBox(value, 0))
+      continue;
+    int64_t bytes = countOf(value.shape) * sizeOf(value.type);
+    Memory array = allocate(bytes);
+    if (!array)
+      return refuse(error, "no memory for the " + formatBytes(bytes) + " of state '" + value.name +
+                               "'");
+    std::vector<const void *> parts;
+    for (size_t r = 0; r < ranks.size(); ++r)
+      parts.push_back(memory->getState(i, r));
+    if (!assemble(value, "state", parts, array.get(), error))
+      return false;
+    if (ranks.front() == 0)
+      whole.emplace(i, std::move(array));
+    else
+      whole.emplace(i, Memory());
+  }
+  return true;
+}
+
+/// Gives all processes the text of the process of that rank.
+bool Session::share(int64_t from, std::string &text, std::string &error) {
+  int64_t size = text.size();
+  if (!isSplit())
     return true;
+  if (!world->getBackend().broadcast(from, &size, sizeof(size), error))
+    return false;
+  text.resize(size);
+  return size == 0 || world->getBackend().broadcast(from, text.data(), size, error);
+}
+
+/// Writes the files of all ranks and then the index.
+bool Session::saveTo(const std::string &folder, CheckpointWriter &writer, std::string &error) {
+  std::map<size_t, Memory> whole;
+  if (!assembleOthers(whole, error))
+    return false;
+  bool isFine = true;
+  for (size_t r = 0; isFine && r < ranks.size(); ++r)
+    isFine = writeFile(ranks[r], whole, writer, error);
+  if (!decide(isFine, error))
+    return false;
+  std::vector<SavedPart> all;
+  for (int64_t rank = 0; rank < description.numRanks; ++rank) {
+    size_t position = getPosition(rank);
+    bool isHere = position < ranks.size();
+    std::string text = isHere ? CheckpointWriter::toText(writer.getParts(position)) : "";
+    if (!share(rank, text, error))
+      return false;
+    for (SavedPart &part : CheckpointWriter::fromText(text))
+      all.push_back(std::move(part));
+  }
+  isFine = ranks.front() != 0 || writer.finish(description, all, error);
+  if (!decide(isFine, error))
+    return false;
+  writer.keep();
+  return true;
+}
+
+bool Session::save(const std::string &folder, std::string &error) {
+  std::lock_guard<std::mutex> lock(running);
+  if (!checkEnd(error) || !restore(error) || !meet("a copy of the state", error) ||
+      !decide(startStates(error), error))
+    return false;
+  // One process creates the folder and chooses the name of the files.
+  bool isFirst = ranks.front() == 0, isNew = false;
+  bool isFine = !isFirst || CheckpointWriter::createFolder(folder, isNew, error);
+  if (!decide(isFine, error))
+    return false;
+  std::string id = isFirst ? CheckpointWriter::makeId() + (isNew ? "+" : "") : "";
+  if (!share(0, id, error))
+    return false;
+  isNew = id.back() == '+';
+  if (isNew)
+    id.pop_back();
+  {
+    CheckpointWriter writer(folder, id);
+    if (saveTo(folder, writer, error))
+      return true;
+  }
+  // The last process finds it empty.
   if (isNew)
     rmdir(folder.c_str());
   return false;
 }
 
-bool Session::save(const std::string &folder, std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
-  std::vector<Memory> memories;
-  std::vector<void *> arrays;
-  std::vector<NamedTensor> tensors;
-  for (const ProgramState &state : description.states) {
-    const ProgramValue &value = state.value;
-    int64_t bytes = countOf(value.shape) * sizeOf(value.type);
-    memories.push_back(allocate(bytes));
-    arrays.push_back(memories.back().get());
-    tensors.push_back({value.name, value.type, value.shape, arrays.back()});
-    if (!arrays.back())
-      return refuse(error, "no memory for the " + formatBytes(bytes) + " of state '" + value.name +
-                               "'");
-  }
-  if (!getStatesLocked(arrays, error))
-    return false;
-  // One process writes the file.
-  return decide(ranks.front() != 0 || writeStates(folder, tensors, error), error);
-}
-
-/// Reads a file of states. Each state must be there, and nothing else.
-static std::unique_ptr<SafeTensorsFile> readStates(const std::string &folder,
-                                                   const ProgramDescription &description,
-                                                   std::map<std::string, HostTensor> &values,
-                                                   std::string &error) {
-  std::string path = (fs::path(folder) / kStateFile).string();
-  std::error_code code;
-  if (!fs::exists(path, code)) {
-    error = folder + ": no saved state: it has no " + kStateFile;
-    return nullptr;
-  }
-  auto file = SafeTensorsFile::open(path, error);
-  if (!file)
-    return nullptr;
-  for (const ProgramState &state : description.states) {
-    const SafeTensorsFile::Tensor *tensor = file->find(state.value.name);
-    if (!tensor) {
-      error = path + ": has no state '" + state.value.name +
-              "': expected the saved state of this model";
-      return nullptr;
-    }
-    if (!tensor->supported || tensor->type != state.value.type ||
-        tensor->shape != state.value.shape) {
-      error = path + ": state '" + state.value.name + "' is " +
-              (tensor->supported ? describe(tensor->type, tensor->shape)
-                                 : "of type " + tensor->storedType) +
-              ", expected " + describe(state.value.type, state.value.shape);
-      return nullptr;
-    }
-    values[state.value.name] = {tensor->type, tensor->shape, tensor->data};
-  }
-  for (const auto &[name, tensor] : file->getTensors())
-    if (!values.count(name)) {
-      error = path + ": has '" + name +
-              "', which is no state of the program: expected the saved state of this model";
-      return nullptr;
-    }
-  return file;
-}
-
 bool Session::load(const std::string &folder, std::string &error) {
   std::lock_guard<std::mutex> lock(running);
-  std::map<std::string, HostTensor> values;
   std::string problem;
-  std::unique_ptr<SafeTensorsFile> file = readStates(folder, description, values, problem);
-  return change(values, problem, error);
+  std::unique_ptr<Checkpoint> saved = Checkpoint::open(folder, description, problem);
+  Memory scratch;
+  if (saved && saved->getScratchBytes() > 0 && !(scratch = allocate(saved->getScratchBytes())))
+    problem = "no memory for a copy of a state of " + formatBytes(saved->getScratchBytes());
+  return change([](const ProgramState &state) { return !state.isTransient; },
+                [&](const std::string &name) { return saved->read(name, scratch.get()); }, problem,
+                error);
 }
 
 } // namespace meshwright::rt

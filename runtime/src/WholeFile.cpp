@@ -165,7 +165,7 @@ std::unique_ptr<WholeFile> WholeFile::create(const std::string &path, std::strin
   if (stat(whole->target.c_str(), &status) == 0 && isSpecial(status)) {
     whole->file = std::fopen(whole->target.c_str(), "wb");
   } else {
-    std::string name = whole->target + ".partial." + std::to_string(getpid());
+    std::string name = whole->target + kPartial + std::to_string(getpid());
     whole->partial = std::make_unique<Temporary>(name);
     whole->file = std::fopen(name.c_str(), "wb");
   }

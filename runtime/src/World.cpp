@@ -167,8 +167,11 @@ void World::hostRank(mw_rt_context &context, size_t index) {
     RankBuffers &mine = buffers[index];
     lock.unlock();
     int32_t status = 1;
+    // A call reads some results' places, and writes all. A device may call several times.
+    const std::vector<const void *> results = mine.results;
     try {
       status = context.device->runEntry(entry, mine, [&] {
+        mine.results = results;
         return entry(&context, mine.arena, mine.arguments.data(), mine.prepared.data(),
                      mine.constants.data(), mine.results.data());
       });

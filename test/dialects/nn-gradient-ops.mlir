@@ -33,20 +33,6 @@ func.func @scatter_add(%u: tensor<5x2x7x8xf16>, %i: tensor<2x7xi64>, %j: tensor<
   return %0, %1, %2 : tensor<5x32x8xf32>, tensor<5x2x7x3xf32>, tensor<5x32x8xf32>
 }
 
-// CHECK-LABEL: func.func @attention_grad
-// CHECK: nn.attention_grad %arg0, %arg1, %arg2, %arg3, %{{.*}}, %{{.*}} key_padding %arg4 kv_lengths %arg5 scale 2.500000e-01 {causal, kv_length = 8 : i64, soft_cap = 3.000000e+00 : f64, window_left = 2 : i64}
-// CHECK-SAME: -> (tensor<2x4x7x16xf64>, tensor<2x4x9x16xf64>, tensor<2x4x9x8xf64>)
-// CHECK: nn.attention_grad %arg0, %arg1, %arg2, %arg3, %{{.*}}, %{{.*}} bias %arg6 positions %arg7, %arg8 scale
-// CHECK-SAME: -> (tensor<2x4x7x16xf64>, tensor<2x4x9x16xf64>, tensor<2x4x9x8xf64>, tensor<2x4x7x9xf64>)
-func.func @attention_grad(%d: tensor<2x4x7x8xf64>, %q: tensor<2x4x7x16xf64>, %k: tensor<2x2x9x16xf64>, %v: tensor<2x2x9x8xf64>,
-                          %m: tensor<2x9xi1>, %n: tensor<2xi64>, %b: tensor<4x1x9xf64>, %i: tensor<7xi64>, %j: tensor<2x9xi64>)
-    -> (tensor<2x4x7x16xf64>, tensor<2x4x7x9xf64>) {
-  %o, %l = nn.attention %q, %k, %v key_padding %m kv_lengths %n scale 0.25 {causal, window_left = 2 : i64, kv_length = 8 : i64, soft_cap = 3.0 : f64} : (tensor<2x4x7x16xf64>, tensor<2x2x9x16xf64>, tensor<2x2x9x8xf64>, tensor<2x9xi1>, tensor<2xi64>) -> (tensor<2x4x7x8xf64>, tensor<2x4x7xf64>)
-  %x:3 = nn.attention_grad %d, %q, %k, %v, %o, %l key_padding %m kv_lengths %n scale 0.25 {causal, window_left = 2 : i64, kv_length = 8 : i64, soft_cap = 3.0 : f64} : (tensor<2x4x7x8xf64>, tensor<2x4x7x16xf64>, tensor<2x2x9x16xf64>, tensor<2x2x9x8xf64>, tensor<2x4x7x8xf64>, tensor<2x4x7xf64>, tensor<2x9xi1>, tensor<2xi64>) -> (tensor<2x4x7x16xf64>, tensor<2x4x9x16xf64>, tensor<2x4x9x8xf64>)
-  %y:4 = nn.attention_grad %d, %q, %k, %v, %o, %l bias %b positions %i, %j scale 0.25 : (tensor<2x4x7x8xf64>, tensor<2x4x7x16xf64>, tensor<2x2x9x16xf64>, tensor<2x2x9x8xf64>, tensor<2x4x7x8xf64>, tensor<2x4x7xf64>, tensor<4x1x9xf64>, tensor<7xi64>, tensor<2x9xi64>) -> (tensor<2x4x7x16xf64>, tensor<2x4x9x16xf64>, tensor<2x4x9x8xf64>, tensor<2x4x7x9xf64>)
-  return %x#0, %y#3 : tensor<2x4x7x16xf64>, tensor<2x4x7x9xf64>
-}
-
 // CHECK-LABEL: func.func @pad
 // CHECK: nn.pad %arg0 low [0, 1] high [0, 2] interior [1, 0] : (tensor<2x3xf32>) -> tensor<3x6xf32>
 // FOLD-LABEL: func.func @pad

@@ -1104,7 +1104,7 @@ func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: ten
 
 func.func @attention(%q: tensor<2x4x7x16xf32>, %k: tensor<2x2x9x16xf32>, %v: tensor<2x2x9x8xf32>, %qp: tensor<7xi64>) {
   // expected-error@+1 {{'nn.attention' op expected positions of queries and keys, or of neither}}
-  %0 = "nn.attention"(%q, %k, %v, %qp) <{operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0, 0>, scale = 1.0 : f64}> : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
+  %0 = "nn.attention"(%q, %k, %v, %qp) <{operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0>, scale = 1.0 : f64}> : (tensor<2x4x7x16xf32>, tensor<2x2x9x16xf32>, tensor<2x2x9x8xf32>, tensor<7xi64>) -> tensor<2x4x7x8xf32>
   return
 }
 
@@ -1143,7 +1143,7 @@ func.func @both(%x: tensor<2xf32> {nn.input = "x", nn.parameter = "y"}) { return
 
 // -----
 
-// expected-error@+1 {{expected one of nn.input, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
+// expected-error@+1 {{expected one of nn.input, nn.default, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
 func.func @unknown(%x: tensor<2xf32> {nn.imput = "x"}) { return }
 
 // -----
@@ -1200,7 +1200,7 @@ func.func @misplaced(%x: tensor<2xf32>) {
 // -----
 
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.id, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }
@@ -1233,3 +1233,31 @@ func.func @whole_keys_value(%q: tensor<1x2x4x8xf32>) {
   %0 = nn.attention %q, %q, %q scale 0.5 {nn.whole_keys = true} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   return
 }
+
+// -----
+
+// expected-error@+1 {{expected nn.default on an input, got it on argument 0, which has no nn.input}}
+func.func @default_of_parameter(%x: tensor<2xf32> {nn.parameter = "x", nn.default = 1.0 : f32}) { return }
+
+// -----
+
+// expected-error@+1 {{expected nn.default on argument 0 to be a number of type 'f32', got 1 : i64}}
+func.func @default_type(%x: tensor<2xf32> {nn.input = "x", nn.default = 1 : i64}) { return }
+
+// -----
+
+// expected-error@+1 {{expected nn.default on argument 0 to be a number of type 'f32', got dense<1.000000e+00> : tensor<2xf32>}}
+func.func @default_tensor(%x: tensor<2xf32> {nn.input = "x", nn.default = dense<1.0> : tensor<2xf32>}) { return }
+
+// -----
+
+func.func @repeat(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.repeat on a function}}
+  %0 = nn.neg %x {nn.repeat = {function = "f", times = 2 : i64, outputs = []}} : tensor<2xf32>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected nn.repeat to be {function = "name", times = n : i64, outputs = ["name", ...]} with n from 1 on, got}}
+func.func @repeat_never() attributes {nn.repeat = {function = "f", times = 0 : i64, outputs = []}} { return }

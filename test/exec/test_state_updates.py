@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from harness import TIMEOUT, launch, tool
+from harness import TIMEOUT, launch, saved_state, tool
 from safetensors.numpy import load_file, save_file
 
 import meshwright as mw
@@ -124,7 +124,7 @@ def test_repetitions(folder, tmp_path):
     done = launch(folder / "m.mlir", f"--weights={folder}/w.safetensors", "--parallelize=mesh=tp=2",
                   f"--inputs={tmp_path}/in.safetensors", f"--save-state={tmp_path}/s", env={"MESHWRIGHT_RUNS": "4"})
     assert done.returncode == 0, done.stderr
-    assert_state(load_file(tmp_path / "s" / "state.safetensors"), follow(START, *call(2)))
+    assert_state(saved_state(tmp_path / "s"), follow(START, *call(2)))
 
 
 @pytest.mark.parametrize("from_bundle", [False, True])
@@ -139,12 +139,12 @@ def test_shell_without_recovery(folder, tmp_path, from_bundle):
     done = launch(*run)
     assert done.returncode == 0, done.stderr
     want = follow(START, *call(2))
-    assert_state(load_file(tmp_path / "s" / "state.safetensors"), want)
+    assert_state(saved_state(tmp_path / "s"), want)
     # A run that fails saves nothing.
     save_file(dict(zip(names, call(3, late=5), strict=True)), tmp_path / "in.safetensors")
     done = launch(*run, f"--state={tmp_path}/s")
     assert done.returncode == 1 and "out of range" in done.stderr, done.stderr
-    assert_state(load_file(tmp_path / "s" / "state.safetensors"), want)
+    assert_state(saved_state(tmp_path / "s"), want)
 
 
 def test_memory_of_recovery(folder):
@@ -265,7 +265,7 @@ def test_processes(folder, tmp_path, how):
     want = START
     for n in range(3):
         want = follow(want, *call(n))
-    assert_state(load_file(tmp_path / "state" / "state.safetensors"), want)
+    assert_state(saved_state(tmp_path / "state"), want)
 
 
 FAULTY = """

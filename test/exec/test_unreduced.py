@@ -8,7 +8,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from harness import TIMEOUT, launch, tool
+from harness import TIMEOUT, launch, saved_state, tool
 from mpi_programs import NEEDS_MPI, mpirun
 from safetensors.numpy import load_file, save_file
 
@@ -135,7 +135,7 @@ def test_saves_for_another_mesh(tmp_path, to):
         done = assert_session(session)
         session.save(tmp_path / "state")
         state = session.state()
-    saved = load_file(tmp_path / "state" / "state.safetensors")
+    saved = saved_state(tmp_path / "state")
     assert saved.keys() == state.keys() and all(np.array_equal(saved[n], state[n]) for n in saved)
     with load(tmp_path, to).parallelize().start(state=tmp_path / "state") as session:
         assert all(np.array_equal(a, state[n]) for n, a in session.state().items())
@@ -157,7 +157,7 @@ def test_bundles_and_the_tool(tmp_path):
         assert done.returncode == 0, done.stderr
         out = load_file(tmp_path / "out.safetensors")
         assert np.allclose(out["own"], dy.T @ x, atol=1e-5) and np.array_equal(out["top"], np.abs(dy).max(0))
-        assert_state(load_file(tmp_path / "s" / "state.safetensors"), expected(CALLS[:1]))
+        assert_state(saved_state(tmp_path / "s"), expected(CALLS[:1]))
 
 
 PROCESS = """
@@ -185,7 +185,7 @@ def test_processes(tmp_path):
     with model.parallelize().start() as session:
         assert_session(session)
         state = session.state()
-    saved = load_file(tmp_path / "state" / "state.safetensors")
+    saved = saved_state(tmp_path / "state")
     assert all(np.array_equal(saved[n], state[n]) for n in state)
 
 

@@ -155,6 +155,17 @@ def test_device_memory_is_no_host_memory():
     assert "made" in said and "read" not in said
 
 
+@pytest.mark.parametrize("call", ["cuMemcpyDtoD", "cuMemcpyDtoDAsync"])
+def test_copies_between_devices_take_no_host_memory(driver, call):
+    at, host = driver.alloc(64), np.zeros(16, np.uint32)
+    stream = [] if call == "cuMemcpyDtoD" else [None]
+    for to, source in ((at, host.ctypes.data), (host.ctypes.data, at)):
+        with pytest.raises(cuda.CudaError) as error:
+            driver.call(call, C.c_uint64(to), C.c_uint64(source), C.c_size_t(64), *stream)
+        assert error.value.name == "CUDA_ERROR_INVALID_VALUE"
+    driver.free(at)
+
+
 def test_fresh_memory_is_poison(driver):
     for size in (1024, 32 << 20):
         at = driver.alloc(size)

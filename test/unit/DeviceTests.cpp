@@ -100,10 +100,6 @@ public:
                   std::string &error) override {
     return open([&] { return inner->weightGrad(what, a, b, c, error); });
   }
-  bool attentionGrad(const mw_rt_attention_grad &what, const void *const *inputs,
-                     void *const *outputs, std::string &error) override {
-    return open([&] { return inner->attentionGrad(what, inputs, outputs, error); });
-  }
   bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
               void *result, std::string &error) override {
     return open([&] { return inner->gather(what, data, indices, offset, result, error); });

@@ -221,14 +221,6 @@ TEST_F(FactorRules, Gradients) {
                  "nn.scatter_add %a0, %a1 offset %a2 dim 1 {along} : (tensor<2x7xf32>, "
                  "tensor<2x7xi64>, tensor<i64>) -> tensor<2x9xf32>"),
             "a b, a b,  -> a c {a=2, b=7+, c=9} linear 0");
-  EXPECT_EQ(rule("2x4x7x8xf32 2x4x7x8xf32 2x2x9x8xf32 2x2x9x5xf32 2x4x7x5xf32 2x4x7xf32 4x1x9xf32",
-                 "nn.attention_grad %a4, %a1, %a2, %a3, %a4, %a5 bias %a6 scale 0.5 : "
-                 "(tensor<2x4x7x5xf32>, tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, "
-                 "tensor<2x2x9x5xf32>, tensor<2x4x7x5xf32>, tensor<2x4x7xf32>, tensor<4x1x9xf32>) -> "
-                 "(tensor<2x4x7x8xf32>, tensor<2x4x9x8xf32>, tensor<2x4x9x5xf32>, "
-                 "tensor<2x4x7x9xf32>)"),
-            "a (bc) d e, a (bc) d f, a b g f, a b g e, a (bc) d e, a (bc) d, (bc) . g -> a (bc) d f, "
-            "a (bc) g f, a (bc) g e, a (bc) d g {a=2, b=2, c=2, d=7!, e=5!, f=8!, g=9!}");
   EXPECT_EQ(rule("2x3xf32", "nn.pad %a0 low [0, 1] high [0, 0] interior [0, 0] : "
                             "(tensor<2x3xf32>) -> tensor<2x4xf32>"),
             "a b -> a c {a=2, b=3!, c=4!} linear 0");
@@ -423,6 +415,42 @@ TEST_F(FactorRules, Attention) {
                  "tensor<1x1x7x16xf32>, tensor<1x1x7x16xf32>) -> tensor<1x4x7x16xf32>"),
             "a (bc) d e, a b f e, a b f g -> a (bc) d g "
             "{a=1, b=1, c=4, d=7, e=16!, f=7!~, g=16}");
+}
+
+TEST_F(FactorRules, AttentionGrad) {
+  std::string types = "3x4x7x16xf32 3x2x9x16xf32 3x2x9x8xf32 3x4x7xf32 3x4x7xf32 3x4x7x8xf32";
+  std::string own = "lse %a3 delta %a4 cotangent %a5 scale 1.0";
+  std::string operands = "tensor<3x4x7x16xf32>, tensor<3x2x9x16xf32>, tensor<3x2x9x8xf32>";
+  std::string ownTypes = "tensor<3x4x7xf32>, tensor<3x4x7xf32>, tensor<3x4x7x8xf32>";
+  std::string results = ") -> (" + operands;
+  // Gradients of queries are sums over keys, the others over queries and heads of a group.
+  EXPECT_EQ(rule(types, "%r:3 = nn.attention_grad %a0, %a1, %a2 " + own + " : (" + operands + ", " +
+                            ownTypes + results + ")"),
+            "a (bc) d e, a b f e, a b f g, a (bc) d, a (bc) d, a (bc) d g -> "
+            "a (bc) d e, a b f e, a b f g {a=3, b=2, c=2+, d=7+, e=16!, f=9+, g=8!}");
+  for (StringRef mask : {"causal", "window_left = 3 : i64", "window_right = 3 : i64"})
+    EXPECT_EQ(rule(types, "%r:3 = nn.attention_grad %a0, %a1, %a2 " + own + " {" + mask.str() +
+                              "} : (" + operands + ", " + ownTypes + results + ")"),
+              "a (bc) d e, a b f e, a b f g, a (bc) d, a (bc) d, a (bc) d g -> "
+              "a (bc) d e, a b f e, a b f g {a=3, b=2, c=2+, d=7!, e=16!, f=9!, g=8!}");
+  // Keys are counted by index.
+  EXPECT_EQ(rule(types, "%r:3 = nn.attention_grad %a0, %a1, %a2 " + own +
+                            " {kv_length = 5 : i64} : (" + operands + ", " + ownTypes + results +
+                            ")"),
+            "a (bc) d e, a b f e, a b f g, a (bc) d, a (bc) d, a (bc) d g -> "
+            "a (bc) d e, a b f e, a b f g {a=3, b=2, c=2+, d=7+, e=16!, f=9!, g=8!}");
+  EXPECT_EQ(rule(types + " 7xi64 9xi64",
+                 "%r:3 = nn.attention_grad %a0, %a1, %a2 positions %a6, %a7 " + own +
+                     " {causal} : (" + operands + ", tensor<7xi64>, tensor<9xi64>, " + ownTypes +
+                     results + ")"),
+            "a (bc) d e, a b f e, a b f g, d, f, a (bc) d, a (bc) d, a (bc) d g -> "
+            "a (bc) d e, a b f e, a b f g {a=3, b=2, c=2+, d=7+, e=16!, f=9+, g=8!}");
+  // The gradient of a bias is a sum where the bias broadcasts.
+  EXPECT_EQ(rule(types + " 4x1x9xf32",
+                 "%r:4 = nn.attention_grad %a0, %a1, %a2 bias %a6 " + own + " : (" + operands +
+                     ", tensor<4x1x9xf32>, " + ownTypes + results + ", tensor<4x1x9xf32>)"),
+            "a (bc) d e, a b f e, a b f g, (bc) . f, a (bc) d, a (bc) d, a (bc) d g -> "
+            "a (bc) d e, a b f e, a b f g, (bc) . f {a=3+, b=2, c=2+, d=7+, e=16!, f=9+, g=8!}");
 }
 
 } // namespace

@@ -132,7 +132,7 @@ public:
   /// have no emission.
   int run(RegisteredOperationName name, std::vector<std::string> &missing) {
     int legal = 0;
-    for (int operands = 1; operands <= 3; ++operands)
+    for (int operands = 1; operands <= 4; ++operands)
       for (Type first : elements)
         for (Type rest : elements)
           for (Type result : elements) {
@@ -148,7 +148,7 @@ public:
 private:
   bool check(RegisteredOperationName name, ArrayRef<Type> types, Type result,
              std::vector<std::string> &missing) {
-    auto tensorOf = [](Type type) -> Type { return RankedTensorType::get({4}, type); };
+    auto tensorOf = [](Type type) -> Type { return RankedTensorType::get({}, type); };
     OpBuilder::InsertionGuard guard(builder);
     auto func = func::FuncOp::create(
         builder, "f",
@@ -158,10 +158,14 @@ private:
     OperationState state(builder.getLoc(), name);
     state.addOperands(body->getArguments());
     state.addTypes(tensorOf(result));
-    // The one attribute that an elementwise op needs.
-    if (llvm::any_of(name.getAttributeNames(), [](StringAttr attr) { return attr == "kind"; }))
-      state.addAttribute("kind",
-                         nn::CompareKindAttr::get(builder.getContext(), nn::CompareKind::Lt));
+    // The attributes that some elementwise ops need.
+    const std::pair<StringRef, Attribute> attributes[] = {
+        {"kind", nn::CompareKindAttr::get(builder.getContext(), nn::CompareKind::Lt)},
+        {"probability", builder.getF64FloatAttr(0.5)},
+        {"stream", builder.getI64IntegerAttr(3)}};
+    for (auto [attribute, value] : attributes)
+      if (llvm::is_contained(name.getAttributeNames(), attribute))
+        state.addAttribute(attribute, value);
     Operation *op = builder.create(state);
     bool isLegal = false;
     {

@@ -7,6 +7,8 @@
 
 #include "meshwright/runtime/include/SafeTensors.h"
 #include "meshwright/runtime/include/Session.h"
+#include "meshwright/runtime/src/Checkpoint.h"
+#include "meshwright/runtime/src/Manifest.h"
 
 #include "gtest/gtest.h"
 
@@ -17,11 +19,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <unistd.h>
 
 using namespace meshwright::rt;
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 namespace {
 
@@ -283,34 +287,119 @@ TEST(Session, SavedStatesFitAnyMesh) {
   fs::remove_all(folder);
 }
 
+TEST(Session, PartsThatAreBoxes) {
+  // Four ranks; the second dimension has two factors.
+  ProgramValue value;
+  value.shape = {5, 6};
+  value.localShape = {2, 6};
+  value.layout.dims = {{{5, 8, getAxes(4)}}, {{2, 2, {}}, {3, 3, {}}}};
+  auto find = [&](int64_t rank) { return findBox(value, rank); };
+  ASSERT_TRUE(find(2));
+  EXPECT_EQ(find(2)->offset, (std::vector<int64_t>{4, 0}));
+  EXPECT_EQ(find(2)->shape, (std::vector<int64_t>{1, 6}));
+  EXPECT_EQ(find(3)->shape, (std::vector<int64_t>{0, 6}));
+  value.layout.dims[1] = {{2, 4, getAxes(4)}, {3, 3, {}}};
+  ASSERT_TRUE(find(1));
+  EXPECT_EQ(find(1)->offset, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(find(1)->shape, (std::vector<int64_t>{2, 3}));
+  // Rows that are not consecutive, another order, and summands.
+  value.layout.dims[1] = {{2, 2, {}}, {3, 4, getAxes(4)}};
+  EXPECT_FALSE(find(0));
+  value.layout.dims[1] = {{2, 2, {}}, {3, 4, {}}};
+  EXPECT_FALSE(find(0));
+  value.layout.dims[1] = {{6, 6, {}}};
+  EXPECT_TRUE(find(0));
+  value.layout.dims[0] = {{8, 8, getAxes(2), meshwright::TokenOrder::Striped, 2}};
+  EXPECT_FALSE(find(0));
+  value.layout.dims[0] = {{5, 5, {}}};
+  value.unreduced = getAxes(2);
+  EXPECT_FALSE(find(0));
+}
+
+TEST(Session, SavedStatesInAnOrderOfTokens) {
+  std::string folder = getFolder("order"), error;
+  Floats start = {0, 1, 2, 3, 4, 5, 6, 7}, sum(8), other(8);
+  int64_t calls = 5;
+  auto create = [&](meshwright::TokenOrder order) {
+    ProgramDescription description = describeProgram(8, 2);
+    for (ProgramState &state : description.states)
+      if (state.value.name == "sum") {
+        state.value.layout.dims[0][0].order = order;
+        state.value.layout.dims[0][0].orderRanks = 2;
+      }
+    auto session =
+        Session::create(std::move(description), {add, swap}, nullptr, "local", error);
+    EXPECT_TRUE(session && session->setParameter("start", {DType::F32, {8}, start.data()}, error));
+    return session;
+  };
+  for (auto [from, to] : {std::pair(meshwright::TokenOrder::Zigzag, meshwright::TokenOrder::Natural),
+                          {meshwright::TokenOrder::Natural, meshwright::TokenOrder::Striped},
+                          {meshwright::TokenOrder::Striped, meshwright::TokenOrder::Striped}}) {
+    auto session = create(from), next = create(to);
+    ASSERT_TRUE(session->setStates({{"calls", {DType::I64, {1}, &calls}}}, error)) << error;
+    ASSERT_TRUE(session->save(folder, error)) << error;
+    start[0] += 1;
+    ASSERT_TRUE(next->load(folder, error)) << error;
+    int64_t read = 0;
+    ASSERT_TRUE(next->getStates({sum.data(), &read, other.data()}, error)) << error;
+    start[0] -= 1;
+    EXPECT_EQ(sum, start);
+    EXPECT_EQ(read, 5);
+  }
+  fs::remove_all(folder);
+}
+
 TEST(Session, SavedStatesThatDoNotFit) {
-  std::string folder = getFolder("unfit"), file = folder + "/" + kStateFile;
+  std::string folder = getFolder("unfit"), index = folder + "/" + kStateIndex;
   Counter test;
   ASSERT_TRUE(test.run()) << test.error;
   EXPECT_FALSE(test.session->load(folder, test.error));
-  EXPECT_EQ(test.error, folder + ": no saved state: it has no state.safetensors");
+  EXPECT_EQ(test.error, folder + ": no saved state: it has no checkpoint.json");
   EXPECT_FALSE(test.session->save("/nonexistent/folder", test.error));
   EXPECT_EQ(test.error, "/nonexistent/folder: cannot be created: No such file or directory");
-  ASSERT_TRUE(test.session->save(folder, test.error)) << test.error;
 
-  fs::resize_file(file, fs::file_size(file) - 1);
-  EXPECT_FALSE(test.session->load(folder, test.error));
-  EXPECT_NE(test.error.find("not a valid safetensors file"), std::string::npos) << test.error;
-  int64_t calls = 9;
-  Floats value(6);
-  NamedTensor sum{"sum", DType::F32, {4}, value.data()},
-      other{"other", DType::F32, {4}, value.data()}, count{"calls", DType::I64, {1}, &calls}, large{"other", DType::F32, {6}, value.data()},
-      stranger{"stranger", DType::F32, {1}, value.data()};
-  auto load = [&](const std::vector<NamedTensor> &tensors) {
-    EXPECT_TRUE(writeSafeTensors(file, tensors, test.error)) << test.error;
+  // Each file, cut off by a byte.
+  ASSERT_TRUE(test.session->save(folder, test.error)) << test.error;
+  std::vector<std::string> files;
+  for (const auto &entry : fs::directory_iterator(folder))
+    files.push_back(entry.path());
+  EXPECT_GE(files.size(), 2u);
+  for (const std::string &file : files) {
+    std::ifstream stream(file, std::ios::binary);
+    std::string whole{std::istreambuf_iterator<char>(stream), {}};
+    fs::resize_file(file, fs::file_size(file) - 2);
     EXPECT_FALSE(test.session->load(folder, test.error));
-    return test.error.substr(file.size());
+    EXPECT_EQ(test.error.rfind(file + ": ", 0), 0u) << test.error;
+    std::ofstream(file, std::ios::binary) << whole;
+  }
+  ASSERT_TRUE(test.session->load(folder, test.error)) << test.error;
+
+  // An index that names files elsewhere, and one of another version.
+  std::ifstream stream(index);
+  Json saved = Json::parse(stream);
+  auto load = [&](Json changed) {
+    changed.erase("hash");
+    std::string text = changed.dump();
+    changed["hash"] = hashOf(text.data(), text.size());
+    std::ofstream(index) << changed.dump();
+    EXPECT_FALSE(test.session->load(folder, test.error));
+    return test.error.substr(index.size());
   };
-  EXPECT_EQ(load({sum, other}), ": has no state 'calls': expected the saved state of this model");
-  EXPECT_EQ(load({sum, large, count}), ": state 'other' is f32[6], expected f32[4]");
-  EXPECT_EQ(load({sum, other, count, stranger}),
-            ": has 'stranger', which is no state of the program: expected the saved state of this "
-            "model");
+  Json changed = saved;
+  changed["version"] = 2;
+  EXPECT_EQ(load(changed), ": its version is 2, this runtime reads 1");
+  changed = saved;
+  changed["states"]["sum"]["parts"][0]["file"] = "../other";
+  EXPECT_EQ(load(changed), ": names the file '../other': expected one in its folder");
+  changed = saved;
+  changed["states"]["sum"]["parts"][0]["offset"][0] = 9;
+  EXPECT_EQ(load(changed), ": a part of state 'sum' is beyond the state");
+  changed = saved;
+  changed["states"]["sum"]["parts"].erase(0);
+  EXPECT_EQ(load(changed), ": parts of state 'sum' are missing");
+  changed = saved;
+  changed["states"]["sum"].erase("shape");
+  EXPECT_EQ(load(changed).rfind(": damaged: ", 0), 0u) << test.error;
   ASSERT_TRUE(test.run() && test.read()) << test.error;
   EXPECT_EQ(test.sum, test.getExpected(2));
   fs::remove_all(folder);

@@ -145,6 +145,9 @@ private:
       value.type = rt::DType(port.dtype);
       value.shape.assign(port.shape, port.shape + port.rank);
       value.indexBound = port.index_bound;
+      if (port.default_element)
+        value.defaultElement.assign(static_cast<const char *>(port.default_element),
+                                    rt::sizeOf(value.type));
     }
     return values;
   }

@@ -61,13 +61,21 @@ static rt::Memory draw(const rt::ProgramValue &input, std::mt19937_64 &generator
   return data;
 }
 
+/// Returns true if the program has inputs without a default value.
+static bool needsInputs(const Model &model) {
+  for (const rt::ProgramValue &input : model.getInputs())
+    if (input.defaultElement.empty())
+      return true;
+  return false;
+}
+
 bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
                      std::string &error) {
   if (!options.inputs.empty()) {
     inputs.file = rt::SafeTensorsFile::open(options.inputs, error);
     if (!inputs.file)
       return false;
-  } else if (!options.randomInputs && !model.getInputs().empty()) {
+  } else if (!options.randomInputs && needsInputs(model)) {
     error = "the program has inputs: give --inputs or --random-inputs";
     return false;
   }
@@ -75,6 +83,10 @@ bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
   std::set<std::string> names;
   for (const rt::ProgramValue &input : model.getInputs()) {
     names.insert(input.name);
+    if (!input.defaultElement.empty() && !(inputs.file && inputs.file->find(input.name))) {
+      inputs.tensors.push_back({input.type, input.shape, nullptr});
+      continue;
+    }
     if (!inputs.file) {
       inputs.random.push_back(draw(input, generator));
       if (!inputs.random.back()) {

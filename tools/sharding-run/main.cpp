@@ -131,8 +131,12 @@ int main(int argc, char **argv) {
     std::fputs(usage, stdout);
     return finish(Fine);
   }
-  // With another backend than mpi, each process runs a program of its own.
-  options.speaks = options.backend.rfind("mpi", 0) != 0 || rt::isFirstProcess();
+  // With the backend local, each process runs a program of its own.
+  rt::Launcher launcher;
+  if (options.backend.rfind("mpi", 0) == 0)
+    options.speaks = rt::isFirstProcess();
+  else if (options.backend.rfind("nccl", 0) == 0)
+    options.speaks = rt::readLauncher(launcher, error) && launcher.rank == 0;
   if (!options.link.empty())
     setenv("MESHWRIGHT_LINK", options.link.c_str(), /*overwrite=*/1);
   // The timeout also holds at the beginning and the end of the process, outside of runs.

@@ -16,14 +16,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitter(kernel) {
-  vectors = plan.blockRows > plan.lanes ? 2 : 1;
-  width = vectors * plan.lanes;
-  tileRows = processor.numVectorRegisters >= 32 ? 16 / vectors : 8 / vectors;
-  featureSteps = plan.usesDot ? plan.features / 2 : plan.features;
-  keySteps = plan.usesDot ? plan.blockKeys / 2 : plan.blockKeys;
-  isWidened = !plan.usesDot && plan.element != plan.compute;
-
+AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionPanels(kernel) {
   Type compute = plan.compute;
   reserve(queryPanels, featureSteps * plan.blockRows, plan.usesDot ? getPairs() : compute);
   reserve(scores, (plan.blockKeys + tileRows) * width, compute);
@@ -33,207 +26,29 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionEmitt
   reserve(maxima, plan.blockRows, compute);
   reserve(sums, plan.blockRows, compute);
   reserve(scales, width, compute);
-  if (plan.isPositional())
-    reserve(positions, plan.blockRows, getPlaceType());
-  if (plan.isPositional() && !plan.isOrdered()) {
-    reserve(lowestOfPanel, plan.blockRows / width, getPlaceType());
-    reserve(highestOfPanel, plan.blockRows / width, getPlaceType());
-  }
-  if (isWidened)
-    reserve(keyBlock, plan.blockKeys * plan.features, compute);
-  if (isWidened)
-    reserve(valueBlock, plan.blockKeys * plan.valueFeatures, compute);
-  else if (plan.usesDot)
-    reserve(valueBlock, keySteps * plan.valueFeatures, getPairs());
-  // Columns are copied by vectors from the beginning of the window on, so some columns before
-  // and behind the block may be copied, too.
-  if (biasStrides[2] && biasStrides[3])
-    reserve(biasBlock, (2 * plan.lanes + plan.blockKeys) * width, compute);
-  if (!biasElements)
-    return;
-  points.emplace(op, /*queriesAreColumns=*/true);
-  biasTerms.resize(points->columnTerms.size());
-  for (auto [region, term] : llvm::zip_equal(biasTerms, points->columnTerms))
-    reserve(region, plan.blockRows, getRowStorageType(getElementTypeOrSelf(term.first.getType())));
-}
-
-//===----------------------------------------------------------------------===//
-// Products
-//===----------------------------------------------------------------------===//
-
-SmallVector<Value> AttentionBlocks::emitTile(int64_t numRows, Value from, Value to, ValueRange init,
-                                             function_ref<Value(int64_t, Value)> scalar,
-                                             function_ref<Value(int64_t, Value)> vector) {
-  return loop(from, to, 1, init, [&](Value k, ValueRange sums) {
-    SmallVector<Value> columns, result;
-    auto wide = getVector(2 * plan.lanes, b.getBF16Type());
-    auto toPairs = [&](Value pairs) -> Value {
-      return plan.usesDot ? vector::BitCastOp::create(b, wide, pairs).getResult() : pairs;
-    };
-    for (int64_t v = 0; v < vectors; ++v)
-      columns.push_back(toPairs(vector(v, k)));
-    for (int64_t i = 0; i < numRows; ++i) {
-      Value row = toPairs(splat(scalar(i, k)));
-      for (int64_t v = 0; v < vectors; ++v) {
-        Value sum = sums[i * vectors + v];
-        result.push_back(plan.usesDot ? dot(row, columns[v], sum) : fma(row, columns[v], sum));
-      }
-    }
-    return result;
-  });
-}
-
-void AttentionBlocks::emitScores(Value panel) {
-  loop(from, to, tileRows, [&](Value first) {
-    SmallVector<Value> rows;
-    for (int64_t i = 0; i < tileRows; ++i) {
-      Value row = add(first, i);
-      if (isWidened) {
-        rows.push_back(mul(min(row, sub(numKeys, getIndex(1))), plan.features));
-        continue;
-      }
-      // Rows behind the last key repeat it. No op reads their scores.
-      row = add(firstKey, row);
-      if (plan.keys % tileRows || plan.left)
-        row = min(row, plan.keys - 1);
-      rows.push_back(add(keyBase, mul(row, plan.features)));
-    }
-    SmallVector<Value> init(tileRows * vectors, getSplat(0));
-    SmallVector<Value> sums = emitTile(
-        tileRows, getIndex(0), getIndex(featureSteps), init,
-        [&](int64_t i, Value k) -> Value {
-          if (!plan.usesDot)
-            return loadScalar(isWidened ? keyBlock.buffer : key, add(rows[i], k));
-          Value pair = load(key, add(rows[i], mul(k, 2)), 2);
-          return vector::ExtractOp::create(
-              b, vector::BitCastOp::create(b, getVector(1, getPairs()), pair), 0);
-        },
-        [&](int64_t v, Value k) {
-          return load(queryPanels.buffer, at(panel, featureSteps, k, v));
-        });
-    Value factor = getSplat(getFactor());
-    for (int64_t i = 0; i < tileRows; ++i)
-      for (int64_t v = 0; v < vectors; ++v)
-        store(arith::MulFOp::create(b, sums[i * vectors + v], factor), scores.buffer,
-              at(add(first, i), v));
-  });
+  reservePositions();
+  reserveKeysAndValues();
+  reserveBias();
+  reserveDropout();
 }
 
 void AttentionBlocks::emitProducts(Value panel) {
-  int64_t rowsOfPanel = llvm::alignTo(plan.valueFeatures, tileRows);
   Value buffer = valueBlock.buffer ? valueBlock.buffer : value;
   Value base = valueBlock.buffer ? getIndex(0) : add(valueBase, mul(firstKey, plan.valueFeatures));
-  Value probabilityBuffer = plan.usesDot ? probabilities.buffer : scores.buffer;
   Value firstStep = plan.usesDot ? div(from, 2) : from;
   Value lastStep = plan.usesDot ? div(add(to, 1), 2) : to;
   SmallVector<Value> factors;
   for (int64_t v = 0; v < vectors; ++v)
     factors.push_back(load(scales.buffer, getIndex(v * plan.lanes)));
-  loop(getIndex(0), getIndex(plan.valueFeatures), tileRows, [&](Value first) {
-    SmallVector<Value> columns;
-    for (int64_t i = 0; i < tileRows; ++i) {
-      Value column = add(first, i);
-      if (plan.valueFeatures % tileRows)
-        column = min(column, plan.valueFeatures - 1);
-      columns.push_back(add(base, column));
-    }
-    // Each block is summed separately and then added, which keeps long sums exact.
-    SmallVector<Value> init(tileRows * vectors, getSplat(0));
-    SmallVector<Value> sums = emitTile(
-        tileRows, firstStep, lastStep, init,
-        [&](int64_t i, Value k) {
-          return loadScalar(buffer, add(columns[i], mul(k, plan.valueFeatures)));
-        },
-        [&](int64_t v, Value k) { return load(probabilityBuffer, at(k, v)); });
-    for (int64_t i = 0; i < tileRows; ++i)
-      for (int64_t v = 0; v < vectors; ++v) {
-        Value place = at(panel, rowsOfPanel, add(first, i), v);
-        store(fma(load(results.buffer, place), factors[v], sums[i * vectors + v]), results.buffer,
-              place);
-      }
-  });
+  Value weights = plan.usesDot ? probabilities.buffer : scores.buffer;
+  emitColumnProduct(
+      {buffer, base, plan.valueFeatures, weights, results, firstStep, lastStep}, panel,
+      [&](Value before, int64_t v, Value sum) { return fma(before, factors[v], sum); });
 }
 
 //===----------------------------------------------------------------------===//
 // Softmax
 //===----------------------------------------------------------------------===//
-
-SmallVector<Value> AttentionBlocks::emitMaxima(Value panel, bool masked, ValueRange before) {
-  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
-  SmallVector<Value> lower, upper, biases(vectors);
-  for (int64_t v = 0; v < vectors; ++v) {
-    if (masked && plan.isPositional()) {
-      Value place = load(positions.buffer, mul(getGroup(panel, v), plan.lanes));
-      auto shifted = [&](int64_t by) -> Value {
-        return arith::AddIOp::create(b, place, splat(getPlace(by)));
-      };
-      lower.push_back(plan.left ? shifted(-*plan.left) : Value());
-      upper.push_back(plan.right ? shifted(*plan.right) : Value());
-    }
-  }
-  Value biasBase;
-  if (bias) {
-    biasBase =
-        add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
-    if (!biasStrides[3])
-      for (int64_t v = 0; v < vectors; ++v) {
-        SmallVector<Value> elements;
-        for (int64_t lane = 0; lane < plan.lanes; ++lane)
-          elements.push_back(loadScalar(
-              bias, add(biasBase, mul(getRow(getGroup(panel, v), lane), biasStrides[2]))));
-        biases[v] =
-            widen(vector::FromElementsOp::create(b, getVector(plan.lanes, plan.element), elements));
-      }
-  }
-  bool changes = masked || hasCap() || op.getBias();
-  return loop(from, to, 1, before, [&](Value row, ValueRange known) {
-    Value absolute = add(firstKey, row);
-    Value keep;
-    if (padding) {
-      Value byte = loadScalar(padding, add(mul(batchIndex, plan.keyRows), absolute));
-      keep = fromStorage(b, byte, b.getI1Type());
-    }
-    Value placeOfKey;
-    Value rowBias;
-    if (bias && biasStrides[3] && !biasStrides[2])
-      rowBias = splat(widen(loadScalar(bias, add(biasBase, absolute))));
-    SmallVector<Value> found;
-    for (int64_t v = 0; v < vectors; ++v) {
-      Value score = load(scores.buffer, at(row, v));
-      score = cap(score);
-      if (op.getBias()) {
-        Value term = biases[v] ? biases[v]
-                     : rowBias ? rowBias
-                               : load(biasBlock.buffer, at(add(row, plan.lanes), v));
-        score = arith::AddFOp::create(b, score, term);
-      }
-      Value seen;
-      if (masked && plan.isPositional()) {
-        if (!placeOfKey) {
-          Value place = plan.hasPositions ? getKeyPlace(absolute) : toPlace(absolute);
-          placeOfKey = splat(place);
-          if (plan.hasPositions)
-            keep = both(keep, isKey(place));
-        }
-        auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
-          seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
-        };
-        if (lower[v])
-          compare(arith::CmpIPredicate::sge, lower[v]);
-        if (upper[v])
-          compare(arith::CmpIPredicate::sle, upper[v]);
-      }
-      if (seen)
-        score = arith::SelectOp::create(b, seen, score, lowest);
-      if (keep)
-        score = arith::SelectOp::create(b, keep, score, lowest);
-      if (changes)
-        store(score, scores.buffer, at(row, v));
-      found.push_back(larger(known[v], score));
-    }
-    return found;
-  });
-}
 
 void AttentionBlocks::emitProbabilities(Value panel) {
   Value lowest = getSplat(-std::numeric_limits<double>::infinity());
@@ -246,34 +61,13 @@ void AttentionBlocks::emitProbabilities(Value panel) {
   for (int64_t v = 0; v < vectors; ++v)
     before.push_back(load(maxima.buffer, getPlace(v)));
 
-  SmallVector<Value> found;
-  if (!plan.isPositional()) {
-    found = emitMaxima(panel, /*masked=*/bool(padding), before);
-  } else {
-    // True if some query of the panel does not see all of its keys.
-    Value masked;
-    auto require = [&](Value condition) {
-      masked = masked ? arith::OrIOp::create(b, masked, condition).getResult() : condition;
-    };
-    if (!plan.isOrdered()) {
-      Value none = arith::ConstantIntOp::create(b, b.getI1Type(), 0);
-      Value whole = isWhollySeen(getPanelBounds(panel), keyBounds);
-      masked = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, whole, none);
-    } else {
-      Value first = add(firstRow, mul(panel, width));
-      Value last = min(add(first, width), plan.rows);
-      if (plan.right) // last key > first query + right
-        require(isBelow(add(first, *plan.right + 1), add(firstKey, to)));
-      if (plan.left) // first key < last query - left
-        require(isBelow(add(add(firstKey, from), *plan.left + 1), last));
-    }
-    if (padding)
-      masked = arith::ConstantIntOp::create(b, b.getI1Type(), 1);
-    found = choose(
-        masked, [&] { return emitMaxima(panel, true, before); },
-        [&] { return emitMaxima(panel, false, before); });
-  }
-
+  SmallVector<Value> found = visitMasked(
+      panel, before, [&](Value row, int64_t v, Value, Value score, Value known) -> Value {
+        // A score that is still the product stays where it is.
+        if (!score.getDefiningOp<vector::LoadOp>())
+          store(score, scores.buffer, at(row, v));
+        return larger(known, score);
+      });
   SmallVector<Value> guarded, zeros;
   for (int64_t v = 0; v < vectors; ++v) {
     store(found[v], maxima.buffer, getPlace(v));
@@ -287,13 +81,16 @@ void AttentionBlocks::emitProbabilities(Value panel) {
         for (int64_t v = 0; v < vectors; ++v) {
           Value first = exponentiate(load(scores.buffer, at(row, v)), guarded[v]);
           Value sum = arith::AddFOp::create(b, known[v], first);
+          first = drop(panel, row, v, first, 1);
           if (!plan.usesDot) {
             store(first, scores.buffer, at(row, v));
             result.push_back(sum);
             continue;
           }
-          Value second = exponentiate(load(scores.buffer, at(add(row, 1), v)), guarded[v]);
+          Value next = add(row, 1);
+          Value second = exponentiate(load(scores.buffer, at(next, v)), guarded[v]);
           result.push_back(arith::AddFOp::create(b, sum, second));
+          second = drop(panel, next, v, second, 1);
           auto getBits = [&](Value values) -> Value {
             Value bits =
                 vector::BitCastOp::create(b, getVector(plan.lanes, b.getI16Type()), narrow(values));
@@ -352,38 +149,6 @@ void AttentionBlocks::emitPanel(Value panel) {
   });
 }
 
-void AttentionBlocks::emitResult() {
-  int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
-  int64_t rowsOfPanel = llvm::alignTo(columns, tileRows);
-  Value base = mul(unit, plan.rows * columns);
-  loop(getIndex(0), mul(numPanels, vectors), 1, [&](Value group) {
-    Value panel = div(group, vectors);
-    Value start = add(mul(panel, rowsOfPanel * width), mul(rem(group, vectors), plan.lanes));
-    Value factor = invert(load(sums.buffer, mul(group, plan.lanes)));
-    SmallVector<Value> rows;
-    for (int64_t i = 0; i < plan.lanes; ++i)
-      rows.push_back(add(base, mul(getRow(group, i), columns)));
-    auto emitChunk = [&](Value column) {
-      SmallVector<Value> vectors;
-      for (int64_t j = 0; j < plan.lanes; ++j)
-        vectors.push_back(
-            j < present
-                ? arith::MulFOp::create(
-                      b, load(results.buffer, add(start, mul(add(column, j), width))), factor)
-                      .getResult()
-                : getSplat(0));
-      transpose(vectors);
-      // Lanes that repeat the last row write its values once more.
-      for (int64_t i = 0; i < plan.lanes; ++i)
-        store(narrow(resize(vectors[i], present)), result, add(rows[i], column));
-    };
-    if (columns <= plan.lanes)
-      return emitChunk(getIndex(0));
-    loop(getIndex(0), getIndex(columns), plan.lanes,
-         [&](Value column) { emitChunk(min(column, columns - plan.lanes)); });
-  });
-}
-
 void AttentionBlocks::emitLogSumExp() {
   if (hasWideLogSumExp(op)) {
     Value start = add(mul(unit, plan.rows), firstRow);
@@ -416,7 +181,8 @@ void AttentionBlocks::emitNothing() {
 }
 
 void AttentionBlocks::emitRows(Value first, Value last) {
-  packQueries();
+  packRows(query, plan.features, featureSteps, queryPanels);
+  packDropRows();
   auto fill = [&](Region &region, Value count, double value) {
     loop(getIndex(0), count, plan.lanes,
          [&](Value i) { store(getSplat(value), region.buffer, i); });
@@ -438,7 +204,7 @@ void AttentionBlocks::emitRows(Value first, Value last) {
     keyBounds = getKeyBounds();
     when(isSeen(queryBounds, keyBounds), emitBlock);
   });
-  emitResult();
+  emitResult(results, plan.valueFeatures, result, &sums);
   if (lse)
     emitLogSumExp();
 }

@@ -14,6 +14,7 @@
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 #include "meshwright/lib/Codegen/LoopEmitter.h"
 #include "meshwright/lib/Codegen/Processor.h"
+#include "meshwright/lib/Codegen/RandomNumbers.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -26,21 +27,23 @@ namespace meshwright::lower {
 
 /// The op, the processor and the plan of a kernel of attention.
 struct AttentionKernel {
-  nn::AttentionOp op;
+  nn::ScoresOpInterface op;
   const Processor &processor;
   AttentionPlan plan;
   /// The ops that compute the bias in the kernel; none if the kernel reads it.
   std::optional<KernelRegion> biasRegion;
 };
 
-/// Emits the kernel of one nn.attention. This class has the parts that both forms of the
-/// kernel share: arithmetic on indices and vectors, the mask, and the running softmax.
+/// Emits the kernel of one nn.attention or nn.attention_grad. This class has the parts that all
+/// forms of the kernel share: arithmetic on indices and vectors, the mask, and the running
+/// softmax.
 class AttentionEmitter : protected LoopEmitter, protected AttentionBuffers {
 public:
   virtual ~AttentionEmitter() = default;
 
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
+  virtual int64_t getItems() const { return plan.getItems(); }
   /// For each thread.
   int64_t getWorkspaceBytes() const { return workspaceBytes; }
   /// Fills the function. Its arguments are the buffers, the first item, the item behind the
@@ -147,12 +150,17 @@ protected:
   /// lowest position sees.
   Value isWithin(Value place, Value first, Value last, const Bounds &queries);
 
+  /// Emits a test of indices of weights: they are kept.
+  Value isKept(Value indices);
+  /// The factor of weights that are kept: 1 / (1 - probability), or 1.
+  double getKeptFactor();
+
   /// Strides of the bias along batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
   /// Computes the bias, if the kernel does not read it.
   std::optional<RowEmitter> biasElements;
 
-  nn::AttentionOp op;
+  nn::ScoresOpInterface op;
   AttentionPlan plan;
   const Processor &processor;
   /// The row of the batch.
@@ -163,6 +171,8 @@ protected:
 
 private:
   std::optional<KernelRegion> biasRegion;
+  /// Of dropout; loaded before all loops.
+  RandomStream random;
   /// The index of the row's first positions, if it has its own.
   Value firstQueryPlace, firstKeyPlace;
   /// The row's length, if positions are operands: keys are below it.
@@ -176,6 +186,8 @@ private:
 std::unique_ptr<AttentionEmitter> makeAttentionBlocks(const AttentionKernel &kernel);
 /// Features are lanes: for few queries.
 std::unique_ptr<AttentionEmitter> makeAttentionRows(const AttentionKernel &kernel);
+/// The backward pass.
+std::unique_ptr<AttentionEmitter> makeAttentionGradient(const AttentionKernel &kernel);
 
 } // namespace meshwright::lower
 

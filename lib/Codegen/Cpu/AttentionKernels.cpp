@@ -23,16 +23,18 @@ namespace meshwright::lower {
 // The plan
 //===----------------------------------------------------------------------===//
 
-AttentionPlan::AttentionPlan(nn::AttentionOp op, const Processor &processor)
+AttentionPlan::AttentionPlan(nn::ScoresOpInterface op, const Processor &processor)
     : AttentionShape(op) {
   lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
-  usesDot = element.isBF16() && processor.hasBf16Dot && lanes == 16 && features % 2 == 0;
+  bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
+  usesDot = !isGradient && element.isBF16() && processor.hasBf16Dot && lanes == 16 &&
+            features % 2 == 0;
 
   // Fewer rows than lanes would leave lanes empty.
   int64_t group = getGroup();
-  byRow = group * queries < lanes;
+  byRow = !isGradient && group * queries < lanes;
   // If each head has a bias of its own, the rows of a block belong to one head.
-  constexpr int64_t mostRows = 128;
+  const int64_t mostRows = isGradient ? 64 : 128;
   headsPerUnit = byRow || (queries < mostRows && !op.getBias()) ? group : 1;
   units = batch * queryHeads / headsPerUnit;
   rows = headsPerUnit * queries;
@@ -98,6 +100,9 @@ void AttentionEmitter::emit(func::FuncOp kernel) {
   for (Region *region : regions)
     region->buffer = memref::ViewOp::create(b, MemRefType::get({region->count}, region->type),
                                             workspace, getIndex(region->offset), ValueRange());
+  if (op.getStream())
+    random = {loadScalar(seed, getIndex(0)), loadScalar(step, getIndex(0)),
+              int64_t(*op.getStream())};
   loop(entry.getArgument(next), entry.getArgument(next + 1), 1,
        [&](Value item) { emitItem(item); });
 }
@@ -110,8 +115,10 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
   const Processor &processor = kernels.getProcessor();
   AttentionKernel attention{op, processor, AttentionPlan(op, processor), biasRegion};
   const AttentionPlan &plan = attention.plan;
-  std::unique_ptr<AttentionEmitter> emitter =
-      plan.byRow ? makeAttentionRows(attention) : makeAttentionBlocks(attention);
+  bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
+  std::unique_ptr<AttentionEmitter> emitter = isGradient   ? makeAttentionGradient(attention)
+                                              : plan.byRow ? makeAttentionRows(attention)
+                                                           : makeAttentionBlocks(attention);
   int64_t workspaceBytes = emitter->getWorkspaceBytes();
   func::FuncOp kernel = begin(op, emitter->getBufferTypes(), workspaceBytes);
   emitter->emit(kernel);
@@ -120,7 +127,7 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
   info.inputs = parsed->getInputs();
   info.name = finish(kernel, launch, info.inputs);
   info.kind = MW_RT_ATTENTION;
-  info.items = plan.getItems();
+  info.items = emitter->getItems();
   info.workspaceBytes = workspaceBytes;
   info.flops = plan.flops;
   info.bytes = plan.bytes;
@@ -250,6 +257,15 @@ Value AttentionEmitter::invert(Value sum) {
   Value zero = getSplat(0);
   Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
   return arith::SelectOp::create(b, isEmpty, zero, arith::DivFOp::create(b, getSplat(1), sum));
+}
+
+Value AttentionEmitter::isKept(Value indices) {
+  return emitIsKept(b, indices, random, op.getDropout()->convertToDouble());
+}
+
+double AttentionEmitter::getKeptFactor() {
+  std::optional<APFloat> probability = op.getDropout();
+  return probability ? 1 / (1 - probability->convertToDouble()) : 1;
 }
 
 Value AttentionEmitter::getLogSumExp(Value sum, Value maximum) {

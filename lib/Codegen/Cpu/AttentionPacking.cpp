@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/AttentionBlocks.h"
+#include "meshwright/lib/Codegen/Cpu/AttentionPanels.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -16,7 +16,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-void AttentionBlocks::emitTransposed(Value source, int64_t columns, Value first, Value last,
+void AttentionPanels::emitTransposed(Value source, int64_t columns, Value first, Value last,
                                      function_ref<Value(int64_t)> row, Value target,
                                      function_ref<Value(Value)> place, bool asPairs) {
   int64_t lanes = plan.lanes;
@@ -46,21 +46,22 @@ void AttentionBlocks::emitTransposed(Value source, int64_t columns, Value first,
   loop(first, last, lanes, [&](Value column) { emitChunk(min(column, columns - lanes)); });
 }
 
-void AttentionBlocks::packQueries() {
-  Value base = mul(unit, plan.rows * plan.features);
+void AttentionPanels::packRows(Value source, int64_t columns, int64_t steps,
+                               const Region &panels) {
+  Value base = mul(unit, plan.rows * columns);
   loop(getIndex(0), mul(numPanels, vectors), 1, [&](Value group) {
     Value panel = div(group, vectors);
-    Value start = add(mul(panel, featureSteps * width), mul(rem(group, vectors), plan.lanes));
+    Value start = add(mul(panel, steps * width), mul(rem(group, vectors), plan.lanes));
     emitTransposed(
-        query, featureSteps, getIndex(0), getIndex(featureSteps),
-        [&](int64_t lane) { return add(base, mul(getRow(group, lane), plan.features)); },
-        queryPanels.buffer, [&](Value column) { return add(start, mul(column, width)); },
+        source, steps, getIndex(0), getIndex(steps),
+        [&](int64_t lane) { return add(base, mul(getRow(group, lane), columns)); },
+        panels.buffer, [&](Value column) { return add(start, mul(column, width)); },
         plan.usesDot);
   });
 }
 
 /// Packs the position of each row among the keys, which is its query.
-void AttentionBlocks::packPositions() {
+void AttentionPanels::packPositions() {
   loop(getIndex(0), min(sub(getIndex(plan.rows), firstRow), plan.blockRows), 1, [&](Value i) {
     Value query = add(firstRow, i);
     if (plan.headsPerUnit > 1)
@@ -85,19 +86,29 @@ void AttentionBlocks::packPositions() {
   });
 }
 
-AttentionEmitter::Bounds AttentionBlocks::getKeyBounds() {
+void AttentionPanels::packDropRows() {
+  if (!dropRows)
+    return;
+  Value base = mul(unit, plan.rows);
+  loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
+    Value row = add(base, min(add(firstRow, i), plan.rows - 1));
+    memref::StoreOp::create(b, loadScalar(dropRows, row), dropTerms.buffer, i);
+  });
+}
+
+AttentionEmitter::Bounds AttentionPanels::getKeyBounds() {
   if (plan.hasPositions)
     return getKeyPlaces(firstKey, numKeys);
   Value lowest = toPlace(firstKey);
   return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
 }
 
-AttentionEmitter::Bounds AttentionBlocks::getPanelBounds(Value panel) {
+AttentionEmitter::Bounds AttentionPanels::getPanelBounds(Value panel) {
   Value lowest = loadScalar(lowestOfPanel.buffer, panel);
   return {lowest, lowest, loadScalar(highestOfPanel.buffer, panel)};
 }
 
-void AttentionBlocks::packKeysAndValues() {
+void AttentionPanels::packKeysAndValues() {
   auto widenBlock = [&](Value from, Value base, int64_t columns, Region &block) {
     Value count = mul(numKeys, columns);
     Value whole = mul(div(count, plan.lanes), plan.lanes);
@@ -141,7 +152,7 @@ void AttentionBlocks::packKeysAndValues() {
   });
 }
 
-void AttentionBlocks::packBiasTerms() {
+void AttentionPanels::packBiasTerms() {
   Value head = rem(unit, plan.queryHeads);
   loop(getIndex(0), mul(numPanels, width), 1, [&](Value i) {
     // Rows behind the last row repeat it.
@@ -153,7 +164,7 @@ void AttentionBlocks::packBiasTerms() {
   });
 }
 
-void AttentionBlocks::computeBias(Value panel) {
+void AttentionPanels::computeBias(Value panel) {
   Value head = rem(unit, plan.queryHeads);
   SmallVector<SmallVector<Value>> terms(vectors);
   for (int64_t v = 0; v < vectors; ++v)
@@ -174,7 +185,7 @@ void AttentionBlocks::computeBias(Value panel) {
   });
 }
 
-Value AttentionBlocks::isOpen() {
+Value AttentionPanels::isOpen() {
   Value lowest = getSplat(-std::numeric_limits<double>::infinity());
   auto type = getVector(plan.lanes, b.getI1Type());
   Value none = arith::ConstantOp::create(b, b.getZeroAttr(type));
@@ -191,7 +202,7 @@ Value AttentionBlocks::isOpen() {
   return vector::ReductionOp::create(b, vector::CombiningKind::OR, open);
 }
 
-void AttentionBlocks::packBias(Value panel) {
+void AttentionPanels::packBias(Value panel) {
   if (biasElements)
     return computeBias(panel);
   Value base =

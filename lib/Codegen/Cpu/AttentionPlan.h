@@ -18,9 +18,10 @@ namespace meshwright::lower {
 ///
 /// Query heads that share a key head are stored consecutively, so their rows are one matrix. An
 /// item is a block of rows of one unit. A unit is a query head, or, if the rows of a head do not
-/// fill a block, all query heads of a key head.
+/// fill a block, all query heads of a key head. In a backward pass the emitter decides which units
+/// are an item.
 struct AttentionPlan : AttentionShape {
-  AttentionPlan(nn::AttentionOp op, const Processor &processor);
+  AttentionPlan(nn::ScoresOpInterface op, const Processor &processor);
 
   /// Elements of `compute` in a vector register.
   int64_t lanes;

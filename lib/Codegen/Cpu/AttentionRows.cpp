@@ -39,6 +39,9 @@ private:
   void copyBias(Value row);
   void copyPadding();
   void copyPlaces();
+  void copyDropKeys();
+  /// Weights of a row, zero where they are dropped.
+  Value drop(Value row, Value key, Value weights);
   void emitProducts();
   /// Emits columns from `column` on: `full` whole vectors and, if `tail` is not 0, a vector of
   /// `tail` lanes.
@@ -55,7 +58,7 @@ private:
   /// Elements of the query in a step of a product.
   int64_t step;
 
-  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow;
+  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow, dropRow;
   /// For a computed bias: keys are columns.
   std::optional<BiasPoints> points;
 
@@ -91,6 +94,8 @@ AttentionRows::AttentionRows(const AttentionKernel &kernel) : AttentionEmitter(k
     reserve(keepRow, scoreStride, compute);
   if (plan.hasPositions)
     reserve(placeRow, scoreStride, getPlaceType());
+  if (op.getDropRows())
+    reserve(dropRow, scoreStride, b.getI64Type());
 }
 
 //===----------------------------------------------------------------------===//
@@ -210,6 +215,20 @@ void AttentionRows::copyPlaces() {
   });
 }
 
+void AttentionRows::copyDropKeys() {
+  loop(getIndex(0), numKeys, 1, [&](Value i) {
+    memref::StoreOp::create(b, loadScalar(dropKeys, add(firstKey, i)), dropRow.buffer, i);
+  });
+}
+
+Value AttentionRows::drop(Value row, Value key, Value weights) {
+  if (!dropRows)
+    return weights;
+  Value term = loadScalar(dropRows, add(mul(unit, plan.rows), row));
+  Value indices = arith::AddIOp::create(b, splat(term), load(dropRow.buffer, key));
+  return arith::SelectOp::create(b, isKept(indices), weights, getSplat(0));
+}
+
 void AttentionRows::emitProbabilities(Value row) {
   if (op.getBias())
     copyBias(row);
@@ -274,7 +293,7 @@ void AttentionRows::emitProbabilities(Value row) {
            [&](Value i, ValueRange known) {
              Value index = add(start, i);
              Value share = exponentiate(load(scores.buffer, index), guarded);
-             store(share, scores.buffer, index);
+             store(drop(row, i, share), scores.buffer, index);
              return SmallVector<Value>{arith::AddFOp::create(b, known[0], share).getResult()};
            })
           .front();
@@ -337,6 +356,8 @@ void AttentionRows::emitResult() {
   loop(getIndex(0), getIndex(plan.rows), 1, [&](Value row) {
     Value sum = splat(loadScalar(sums.buffer, row));
     Value factor = invert(sum);
+    if (dropRows)
+      factor = arith::MulFOp::create(b, factor, getSplat(getKeptFactor()));
     auto emitChunk = [&](Value column, int64_t size) {
       Value scaled =
           arith::MulFOp::create(b, load(results.buffer, at(row, resultStride, column)), factor);
@@ -380,6 +401,8 @@ void AttentionRows::emitItem(Value item) {
       copyPadding();
     if (plan.hasPositions)
       copyPlaces();
+    if (dropRows)
+      copyDropKeys();
     emitScores();
     loop(getIndex(0), getIndex(plan.rows), 1, [&](Value row) { emitProbabilities(row); });
     emitProducts();

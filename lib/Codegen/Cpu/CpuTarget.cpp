@@ -45,7 +45,7 @@ ElementCost CpuTarget::getElementCost(Operation *op) const {
   return type.isF64() && !hasInstruction ? ElementCost::OneByOne : ElementCost::Many;
 }
 
-std::optional<KernelRegion> CpuTarget::getBiasRegion(nn::AttentionOp op,
+std::optional<KernelRegion> CpuTarget::getBiasRegion(nn::ScoresOpInterface op,
                                                      std::string &reason) const {
   return lower::getBiasRegion(op, reason);
 }
@@ -67,8 +67,8 @@ int64_t CpuTarget::getPackedBytes(rt::PackingAttr packing, Type type) const {
 }
 
 bool CpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::AttentionGradOp, nn::EmbeddingOp,
-             nn::GatherOp, nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);
+  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::EmbeddingOp, nn::GatherOp,
+             nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);
 }
 
 void CpuTarget::loadDialects(MLIRContext &context) const { loadKernelDialects(context); }

@@ -294,7 +294,7 @@ void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value first
 /// product, and is f32 again.
 Value GemmEmitter::fusePrologue(Builder &b, Value vector, Value row, Value k) {
   int64_t lanes = cast<VectorType>(vector.getType()).getNumElements();
-  Value fused = spec.prologue(b, vector, GemmPoint{row, k, lanes, lanes, plan.masksBf16});
+  Value fused = spec.prologue(b, vector, GemmPoint{{row, k, lanes, lanes}, plan.masksBf16});
   return widen(b, narrow(b, fused, spec.type));
 }
 
@@ -503,7 +503,7 @@ void GemmEmitter::emitEpilogue(Builder &b, Value tile, Value panel, Value kept) 
         b, index(b, 0), rows, index(b, 1), ValueRange{},
         [&](OpBuilder &nested, Location loc, Value r, ValueRange) {
           Builder b(loc, nested);
-          GemmPoint point{add(b, firstRow, r), column, width, columns, plan.masksBf16};
+          GemmPoint point{{add(b, firstRow, r), column, width, columns}, plan.masksBf16};
           Value value = vector::LoadOp::create(b, VectorType::get({columns}, b.getF32Type()),
                                                partial, add(b, kept, mul(b, r, columns)));
           if (spec.hasBias)
@@ -521,7 +521,7 @@ void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange re
   SmallVector<GemmPoint> points;
   SmallVector<Value> biases;
   for (int64_t first = 0; first < width; first += plan.lanes) {
-    points.push_back({row, add(b, column, first), std::min(plan.lanes, width - first), plan.lanes,
+    points.push_back({{row, add(b, column, first), std::min(plan.lanes, width - first), plan.lanes},
                       plan.masksBf16});
     if (spec.hasBias)
       biases.push_back(points.back().load(b, bias, spec.n, /*byRow=*/false));

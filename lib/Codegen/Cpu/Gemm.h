@@ -22,6 +22,7 @@
 #define MESHWRIGHT_LIB_CODEGEN_CPU_GEMM_H
 
 #include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
+#include "meshwright/lib/Codegen/ProductFusion.h"
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Rt/Rt.h"
@@ -36,11 +37,7 @@ namespace meshwright::lower {
 
 /// Some consecutive elements of a row of C (or of A). Prologues and epilogues compute them
 /// together.
-struct GemmPoint {
-  /// The row and the column of the first element, in all of C.
-  mlir::Value row, column;
-  /// The number of valid elements, and the width of the vectors.
-  int64_t count, lanes;
+struct GemmPoint : ProductPoint {
   bool masksBf16;
 
   /// Loads these elements of a row-major buffer with `columns` columns, as f32, with zeros
@@ -88,11 +85,6 @@ int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
 /// The weight that the kernel of a region reads packed. Returns nothing unless the region is an
 /// `nn.linear` that there is a kernel for, alone or with elementwise ops before and after it.
 std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuTarget &target);
-/// Returns true if an op may follow a product of this type in its kernel, as far as the op
-/// itself shows.
-bool isEpilogueOp(mlir::Operation *op, mlir::RankedTensorType product);
-/// The same for an op before a product that reads `input`.
-bool isPrologueOp(mlir::Operation *op, mlir::RankedTensorType input);
 
 /// Steps of k in a chunk, the unit in which A is copied.
 constexpr int64_t kChunkSteps = 4;

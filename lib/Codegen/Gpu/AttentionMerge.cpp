@@ -111,10 +111,9 @@ void MergeRows::emitRow(Value row, Value lane) {
 }
 
 std::optional<KernelInfo> GpuKernelBuilder::buildMerge(rt::KernelOp launch) {
-  auto ops = launch.getOps();
-  if (std::distance(ops.begin(), ops.end()) != 1 || !isa<nn::MergeAttentionOp>(*ops.begin()))
+  auto op = dyn_cast_if_present<nn::MergeAttentionOp>(getSingleOp(launch));
+  if (!op)
     return std::nullopt;
-  auto op = cast<nn::MergeAttentionOp>(*ops.begin());
   MergeRows emitter(op);
   KernelInfo info;
   info.inputs = SmallVector<Value>(op->getOperands());

@@ -16,7 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Codegen/Gpu/AttentionEmitter.h"
-#include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
+#include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -57,12 +57,6 @@ private:
 
   Value warp() { return div(thread, 32); }
   Value lane() { return rem(thread, 32); }
-  /// Four fragments of 8 x 8 elements; lane l gives the address of row l % 8 of fragment l / 8.
-  SmallVector<Value> loadFragments(Value buffer, Value index, bool transposed);
-  /// Adds a product to the four sums of a fragment.
-  void multiply(ArrayRef<Value> left, ArrayRef<Value> right, MutableArrayRef<Value> sums);
-  /// Two numbers, narrowed, as one word.
-  Value narrow(Value low, Value high);
 
   static constexpr int64_t depth = 16, gap = 8, bytes = 2;
   Type stored;
@@ -73,48 +67,6 @@ private:
 };
 } // namespace
 
-SmallVector<Value> AttentionMma::loadFragments(Value buffer, Value index, bool transposed) {
-  Value base = memref::ExtractAlignedPointerAsIndexOp::create(b, buffer);
-  Value address = arith::IndexCastOp::create(b, b.getI64Type(), add(base, mul(index, bytes)));
-  auto type = LLVM::LLVMPointerType::get(b.getContext(), kSharedSpace);
-  Value pointer = LLVM::IntToPtrOp::create(b, type, address);
-  Type word = b.getI32Type();
-  auto words = LLVM::LLVMStructType::getLiteral(b.getContext(), {word, word, word, word});
-  StringRef name = transposed ? "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.trans.b16"
-                              : "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16";
-  Value all = LLVM::CallIntrinsicOp::create(b, words, b.getStringAttr(name), ValueRange(pointer))
-                  .getResult(0);
-  SmallVector<Value> fragments;
-  for (int64_t i = 0; i < 4; ++i)
-    fragments.push_back(LLVM::ExtractValueOp::create(b, all, i));
-  return fragments;
-}
-
-void AttentionMma::multiply(ArrayRef<Value> left, ArrayRef<Value> right,
-                            MutableArrayRef<Value> sums) {
-  bool isBf16 = plan.element.isBF16();
-  SmallVector<Value> operands;
-  for (ArrayRef<Value> words : {left, right})
-    for (Value word : words)
-      operands.push_back(isBf16 ? word
-                                : LLVM::BitcastOp::create(
-                                      b, VectorType::get(2, plan.element), word));
-  operands.append(sums.begin(), sums.end());
-  Type f32 = b.getF32Type();
-  auto type = LLVM::LLVMStructType::getLiteral(b.getContext(), {f32, f32, f32, f32});
-  StringRef name = isBf16 ? "llvm.nvvm.mma.m16n8k16.row.col.bf16"
-                          : "llvm.nvvm.mma.m16n8k16.row.col.f32.f32";
-  Value all = LLVM::CallIntrinsicOp::create(b, type, b.getStringAttr(name), operands).getResult(0);
-  for (auto [i, sum] : llvm::enumerate(sums))
-    sum = LLVM::ExtractValueOp::create(b, all, i);
-}
-
-Value AttentionMma::narrow(Value low, Value high) {
-  Value both = vector::FromElementsOp::create(b, VectorType::get(2, b.getF32Type()),
-                                              ValueRange{low, high});
-  return LLVM::BitcastOp::create(b, b.getI32Type(), emitCast(b, both, plan.element));
-}
-
 void AttentionMma::emitQueries() {
   Value tile = getShared(0, plan.blockRows * keyStride, stored);
   Tile source = getQueryTile();
@@ -124,7 +76,7 @@ void AttentionMma::emitQueries() {
   Value row = add(mul(warp(), depth), rem(lane(), depth));
   Value at = add(mul(row, keyStride), mul(div(lane(), depth), 8));
   for (int64_t feature = 0; feature < features; feature += depth)
-    queries.push_back(loadFragments(tile, add(at, feature), /*transposed=*/false));
+    queries.push_back(emitLoadFragments(b, tile, add(at, feature), /*transposed=*/false));
   emitBarrier(b);
   keys = getShared(0, plan.blockKeys * keyStride, stored);
   values = getShared(valueOffset, plan.blockKeys * valueStride, stored);
@@ -148,9 +100,9 @@ SmallVector<Value> AttentionMma::emitProducts() {
   for (auto [i, left] : llvm::enumerate(queries))
     for (int64_t key = 0; key < plan.blockKeys; key += 16) {
       SmallVector<Value> right =
-          loadFragments(keys, add(at, key * keyStride + i * depth), /*transposed=*/false);
-      multiply(left, ArrayRef(right).take_front(2), sumsOf(key));
-      multiply(left, ArrayRef(right).drop_front(2), sumsOf(key + 8));
+          emitLoadFragments(b, keys, add(at, key * keyStride + i * depth), /*transposed=*/false);
+      emitMma(b, plan.element, left, ArrayRef(right).take_front(2), sumsOf(key));
+      emitMma(b, plan.element, left, ArrayRef(right).drop_front(2), sumsOf(key + 8));
     }
   SmallVector<Value> products;
   for (int64_t second : {0, 2})
@@ -173,13 +125,13 @@ SmallVector<Value> AttentionMma::emitValues(ValueRange shares, ValueRange scales
     for (int64_t half : {0, 2})
       for (int64_t row : {0, 1}) {
         int64_t first = row * plan.keysOfThread + key / 4 + half;
-        left.push_back(narrow(shares[first], shares[first + 1]));
+        left.push_back(emitPair(b, plan.element, shares[first], shares[first + 1]));
       }
     for (int64_t feature = 0; feature < plan.sliceFeatures; feature += 16) {
       SmallVector<Value> right =
-          loadFragments(values, add(at, key * valueStride + feature), /*transposed=*/true);
-      multiply(left, ArrayRef(right).take_front(2), sumsOf(feature));
-      multiply(left, ArrayRef(right).drop_front(2), sumsOf(feature + 8));
+          emitLoadFragments(b, values, add(at, key * valueStride + feature), /*transposed=*/true);
+      emitMma(b, plan.element, left, ArrayRef(right).take_front(2), sumsOf(feature));
+      emitMma(b, plan.element, left, ArrayRef(right).drop_front(2), sumsOf(feature + 8));
     }
   }
   emitBarrier(b);
@@ -194,7 +146,7 @@ void AttentionMma::emitResult(ValueRange factors, ValueRange sums) {
     int64_t row = i % 4 / 2, column = i / 4 * 8;
     Value low = arith::MulFOp::create(b, sums[i], factors[row]);
     Value high = arith::MulFOp::create(b, sums[i + 1], factors[row]);
-    Value narrowed = LLVM::BitcastOp::create(b, pair, narrow(low, high));
+    Value narrowed = LLVM::BitcastOp::create(b, pair, emitPair(b, plan.element, low, high));
     vector::StoreOp::create(
         b, narrowed, tile,
         add(mul(getRowOffset(row), valueStride), add(mul(quad, 2), column)));

@@ -21,11 +21,8 @@ using namespace mlir;
 namespace meshwright::lower {
 
 std::optional<KernelInfo> GpuKernelBuilder::buildColumns(rt::KernelOp launch) {
-  auto ops = launch.getOps();
-  if (std::distance(ops.begin(), ops.end()) != 1)
-    return std::nullopt;
-  Operation *op = &*ops.begin();
-  auto emitter = ColumnEmitter::create(op, /*widest=*/1);
+  Operation *op = getSingleOp(launch);
+  auto emitter = op ? ColumnEmitter::create(op, /*widest=*/1) : std::nullopt;
   if (!emitter)
     return std::nullopt;
   constexpr int64_t threads = 128;
@@ -38,14 +35,9 @@ std::optional<KernelInfo> GpuKernelBuilder::buildColumns(rt::KernelOp launch) {
   info.flops = cast<RankedTensorType>(op->getOperand(0).getType()).getNumElements();
   func::FuncOp kernel = begin(launch, info.inputs, /*sharedBytes=*/0, threads);
   Builder b = Builder::atBlockEnd(kernel.getLoc(), &kernel.getBody().front());
-  if (items > 0) {
-    OpBuilder::InsertionGuard guard(b);
-    Value item = emitItem(b, info.items, threads);
-    Value exists =
-        arith::CmpIOp::create(b, arith::CmpIPredicate::ult, item, emitIndex(b, items));
-    b.setInsertionPointToStart(scf::IfOp::create(b, exists).thenBlock());
+  emitForItem(b, items, info.items, threads, [&](Value item) {
     emitter->emit(b, item, kernel.getArgument(0), kernel.getArgument(1), Value());
-  }
+  });
   info.name = writer.finish(kernel, launch, info.inputs);
   return info;
 }

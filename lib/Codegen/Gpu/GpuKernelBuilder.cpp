@@ -18,24 +18,28 @@ using namespace mlir;
 namespace meshwright::lower {
 
 std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
+  // Each family inspects the ops of the launch, and returns nothing before it begins a kernel for
+  // launches of other families.
+  using Family = std::optional<KernelInfo> (GpuKernelBuilder::*)(rt::KernelOp);
+  constexpr Family families[] = {&GpuKernelBuilder::buildAttention, &GpuKernelBuilder::buildMerge,
+                                 &GpuKernelBuilder::buildProduct,   &GpuKernelBuilder::buildRows,
+                                 &GpuKernelBuilder::buildColumns,   &GpuKernelBuilder::buildIndices,
+                                 &GpuKernelBuilder::buildScatterAdd};
   size_t known = writer.getNumSources();
-  std::optional<KernelInfo> info = buildAttention(launch);
-  if (!info)
-    info = buildMerge(launch);
-  if (!info)
-    info = buildRows(launch);
-  if (!info)
-    info = buildColumns(launch);
-  if (!info)
-    info = buildIndices(launch);
-  if (info)
-    writer.setPurpose(known, launch);
-  return info;
+  for (Family family : families)
+    if (std::optional<KernelInfo> info = (this->*family)(launch)) {
+      writer.setPurpose(known, launch);
+      return info;
+    }
+  return std::nullopt;
 }
 
-/// The bytes that the address of a value of the program is a multiple of. A view may begin
-/// within the buffer of another value.
-static int64_t getAlignment(Value value, int64_t ofBuffers) {
+Operation *getSingleOp(rt::KernelOp launch) {
+  auto ops = launch.getOps();
+  return std::distance(ops.begin(), ops.end()) == 1 ? &*ops.begin() : nullptr;
+}
+
+int64_t getAlignment(Value value, int64_t ofBuffers) {
   int64_t offset = 0, more;
   for (Value last; last != value; offset += more) {
     last = value;

@@ -11,6 +11,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
 #include "meshwright/lib/Codegen/KernelWriter.h"
+#include "meshwright/lib/Codegen/ProductFusion.h"
 
 namespace meshwright::lower {
 
@@ -49,6 +50,10 @@ private:
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
   /// Launches that read rows or elements by index.
   std::optional<KernelInfo> buildIndices(rt::KernelOp launch);
+  /// Launches that sum rows or elements by index.
+  std::optional<KernelInfo> buildScatterAdd(rt::KernelOp launch);
+  /// Products that the library does not perform.
+  std::optional<KernelInfo> buildProduct(rt::KernelOp launch);
 
   /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
   /// buffers have in the program. `hasFault` adds the launch's fault word, of type memref<1xi64>.
@@ -58,6 +63,19 @@ private:
   const GpuTarget &target;
   KernelWriter writer;
 };
+
+/// Returns true if a generated kernel, rather than the library, multiplies so many rows.
+bool hasFewRows(mlir::RankedTensorType product);
+/// The ops after the product of a region that one kernel computes, none of them before it. Returns
+/// none if there is no such kernel.
+std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const GpuTarget &target);
+
+/// The op of a launch that has one op; null for others.
+mlir::Operation *getSingleOp(rt::KernelOp launch);
+
+/// The bytes that the address of a value of the program is a multiple of, where buffers are
+/// aligned to `ofBuffers`. A view may begin within the buffer of another value.
+int64_t getAlignment(mlir::Value value, int64_t ofBuffers);
 
 /// The columns that one thread computes together, in a kernel of rows: accesses have 16 bytes
 /// where the sizes of the program allow it. 0 if that would separate pairs of a rotary op.

@@ -32,8 +32,8 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 }
 
 std::string GpuTarget::getSupportedKernels() const {
-  return "products, attention, elementwise ops, movement, reads by index, norms, softmax, reductions and "
-         "running sums";
+  return "products, attention without dropout, elementwise ops, movement, reads, writes and sums by index, norms, "
+         "softmax, reductions and running sums";
 }
 
 std::optional<int64_t> GpuTarget::getMostEvaluations(Operation *op) const {
@@ -56,16 +56,26 @@ RowPlanResult GpuTarget::planRows(const KernelRegion &region) const {
   return result;
 }
 
-std::optional<KernelRegion> GpuTarget::getBiasRegion(nn::AttentionOp op,
+std::optional<KernelRegion> GpuTarget::getBiasRegion(nn::ScoresOpInterface op,
                                                      std::string &reason) const {
   return lower::getBiasRegion(op, reason);
+}
+
+bool GpuTarget::canFollowProduct(Operation *op, RankedTensorType product) const {
+  return hasFewRows(product) && isEpilogueOp(op, product);
+}
+
+bool GpuTarget::canComputeProduct(const KernelRegion &region) const {
+  return planGpuProduct(region, *this).has_value();
 }
 
 int64_t GpuTarget::getPackedBytes(rt::PackingAttr, Type) const {
   llvm_unreachable("a GPU packs no weights");
 }
 
-bool GpuTarget::isLibraryOp(Operation *op) const { return isa<nn::LinearOp, nn::MatmulOp>(op); }
+bool GpuTarget::isLibraryOp(Operation *op) const {
+  return isa<nn::LinearOp, nn::MatmulOp, nn::IndexCopyOp>(op);
+}
 
 void GpuTarget::loadDialects(MLIRContext &context) const { loadGpuKernelDialects(context); }
 

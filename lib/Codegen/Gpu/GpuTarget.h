@@ -48,9 +48,10 @@ public:
   std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const override;
   size_t getMaxKernelOps() const override { return 48; }
   RowPlanResult planRows(const KernelRegion &region) const override;
-  std::optional<KernelRegion> getBiasRegion(nn::AttentionOp op, std::string &reason) const override;
-  bool canFollowProduct(mlir::Operation *, mlir::RankedTensorType) const override { return false; }
+  std::optional<KernelRegion> getBiasRegion(nn::ScoresOpInterface op, std::string &reason) const override;
+  bool canFollowProduct(mlir::Operation *op, mlir::RankedTensorType product) const override;
   bool canPrecedeProduct(mlir::Operation *, mlir::RankedTensorType) const override { return false; }
+  bool canComputeProduct(const KernelRegion &region) const override;
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &) const override {
     return std::nullopt;
   }

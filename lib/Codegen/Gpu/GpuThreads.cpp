@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
 using namespace mlir;
@@ -36,6 +37,26 @@ Value emitBlock(Builder &b, int64_t count) {
 Value emitItem(Builder &b, int64_t blocks, int64_t threads) {
   Value first = arith::MulIOp::create(b, emitBlock(b, blocks), emitIndex(b, threads));
   return arith::AddIOp::create(b, first, emitThread(b, threads));
+}
+
+void emitForItem(Builder &b, int64_t items, int64_t blocks, int64_t threads,
+                 llvm::function_ref<void(Value)> body) {
+  if (items <= 0)
+    return;
+  OpBuilder::InsertionGuard guard(b);
+  Value item = emitItem(b, blocks, threads);
+  if (items < blocks * threads) {
+    Value exists =
+        arith::CmpIOp::create(b, arith::CmpIPredicate::ult, item, emitIndex(b, items));
+    b.setInsertionPointToStart(scf::IfOp::create(b, exists).thenBlock());
+  }
+  body(item);
+}
+
+Value emitSplit(Builder &b, Value &value, int64_t size) {
+  Value by = emitIndex(b, size), rest = arith::RemUIOp::create(b, value, by);
+  value = arith::DivUIOp::create(b, value, by);
+  return rest;
 }
 
 static Value emitI32(Builder &b, int64_t value) { return emitConstant(b, b.getI32Type(), value); }

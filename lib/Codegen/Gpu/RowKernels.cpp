@@ -227,14 +227,6 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   }
 }
 
-/// Divides `value`, and returns the remainder.
-static Value split(Builder &b, Value &value, int64_t size) {
-  Value by = emitIndex(b, size);
-  Value rest = arith::RemUIOp::create(b, value, by);
-  value = arith::DivUIOp::create(b, value, by);
-  return rest;
-}
-
 /// Returns `number`, or the last number if it is not below `count`. `exists` then is whether it
 /// is below. There are at most `most` numbers.
 static Value clamp(Builder &b, Value number, int64_t count, int64_t most, Value &exists) {
@@ -248,7 +240,7 @@ static Value clamp(Builder &b, Value number, int64_t count, int64_t most, Value 
 void RowKernel::startRow(const RowPiece &piece, Value item) {
   SmallVector<Value> indices(piece.space.rows.size());
   for (size_t i = piece.loops.size(); i-- > 0;)
-    indices[piece.loops[i].front()] = i == 0 ? item : split(*b, item, piece.getLoopSize(i));
+    indices[piece.loops[i].front()] = i == 0 ? item : emitSplit(*b, item, piece.getLoopSize(i));
   row->startRow(piece.space, indices);
 }
 
@@ -278,7 +270,7 @@ void RowKernel::emitList(const Part &part, Value block) {
   item = arith::AddIOp::create(*b, item, thread);
   Value exists;
   item = clamp(*b, item, count, part.blocks * threads, exists);
-  Value number = piece.loops.empty() ? item : split(*b, item, chunks);
+  Value number = piece.loops.empty() ? item : emitSplit(*b, item, chunks);
   startRow(piece, item);
   Chunk chunk = getChunk(part.begin, part.end, number, chunks);
   chunk.exists = exists;
@@ -295,7 +287,7 @@ void RowKernel::emitRows(const Part &part, Value block) {
   lane = thread;
   if (perBlock > 1) {
     Value group = thread;
-    lane = split(*b, group, part.group);
+    lane = emitSplit(*b, group, part.group);
     item = arith::MulIOp::create(*b, block, emitIndex(*b, perBlock));
     item = arith::AddIOp::create(*b, item, group);
   }
@@ -420,7 +412,7 @@ Value RowKernel::reduceGroup(const Part &part, const Statistic &statistic, Value
                                              b->getI64IntegerAttr(kSharedSpace)),
                              shared, emitIndex(*b, usedShared), ValueRange());
   usedShared += warps * (type.getIntOrFloatBitWidth() == 64 ? 8 : 4);
-  Value warp = thread, inWarp = split(*b, warp, warpSize);
+  Value warp = thread, inWarp = emitSplit(*b, warp, warpSize);
   Value isFirst = arith::CmpIOp::create(*b, arith::CmpIPredicate::eq, inWarp, emitIndex(*b, 0));
   auto choice = scf::IfOp::create(*b, isFirst);
   {

@@ -25,11 +25,12 @@ from . import (  # noqa: F401 (they register handlers)
     ops_shape,
     ops_trigonometric,
     ops_windows,
+    random_numbers,
 )
 from .convert import Convert, covers, has_handler
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
-from .export import export
+from .export import export, shared_names
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
@@ -59,6 +60,12 @@ class ImportedProgram:
     values: set[str]
     #: Imports the module again; the values of the buffers that are named may change.
     again: Callable[[set[str]], "ImportedProgram"]
+    #: Imports the module with a part of the rows of each tensor among its arguments.
+    chunk: Callable[[int], "ImportedProgram"]
+    #: The keys of the module's state_dict, and the names in the program, the first of each tensor.
+    state_names: dict[str, str]
+    #: The tensors of the state_dict, by their names in the program.
+    state_values: dict[str, torch.Tensor]
     #: The graph that was printed.
     graph: Graph
     _in_spec: Any
@@ -126,19 +133,45 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(),
     graph = Convert(exported).run()
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
+    first = {key: names[0] for key, names in shared_names(module).items()}
+    kept = module.state_dict(keep_vars=True)
     graph.parameters = [p for p in graph.parameters if id(p) in live]
+    written = {write.state for write in graph.writes}
+    graph.states = [s for s in graph.states if s in written or id(s) in live]
     return ImportedProgram(
         mlir=emit(graph),
         parameters={p.attrs["key"]: p.attrs["tensor"]
-                    for p in graph.parameters + graph.states},
+                    for p in graph.parameters + graph.states if "tensor" in p.attrs},
         inputs=[i.attrs["name"] for i in graph.inputs],
         input_shapes={i.attrs["name"]: i.shape for i in graph.inputs},
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
         outputs=list(graph.output_names),
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
+        chunk=lambda count: import_module(module, *_chunks((args, kwargs), count), variable, training),
+        state_names={key: first.get(key, key) for key in kept},
+        state_values={first.get(key, key): tensor for key, tensor in kept.items()},
         again=lambda names: import_module(module, args, kwargs, {*variable, *names}, training),
         graph=graph, _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
+
+
+def _chunks(arguments, count):
+    """The first of `count` chunks of rows of all tensors."""
+    problems = []
+
+    def first(value):
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return value
+        if value.shape[0] % count:
+            problems.append(Diagnostic(
+                f"microbatches is {count}, and an input has {value.shape[0]} rows: expected a "
+                "number that divides them"))
+        return value[: value.shape[0] // count]
+
+    chunked = pytree.tree_map(first, arguments)
+    if problems:
+        raise ImportFailed(problems[:1])
+    return chunked
 
 
 def optimise(graph: Graph):

@@ -126,6 +126,8 @@ class Convert:
 
     def _writes(self):
         for state in self.graph.states:
+            if state.attrs["key"] not in self.exported.writes:
+                continue
             result, write = self.exported.writes[state.attrs["key"]]
             value = self.values[result]
             if value is not None:

@@ -113,8 +113,7 @@ class Emitter:
             body.append(f"    nn.write @{quoted(write.state.attrs['key'])}, "
                         f"{self.names[id(write.value)]} : {tensor_type(write.state)}"
                         f"{self.location(write.loc)}\n")
-        states = "".join(f"  nn.state @{quoted(s.attrs['key'])} : {tensor_type(s)}\n"
-                         for s in self.graph.states)
+        states = "".join(self._state(s) for s in self.graph.states)
         outputs = self.graph.outputs
         results = ", ".join(f"{tensor_type(o)} {{nn.output = {quoted(n)}}}"
                             for o, n in zip(outputs, self.graph.output_names))
@@ -125,6 +124,12 @@ class Emitter:
         separator = ",\n                     "
         return (f"{locations}module {{\n{states}  func.func @main({separator.join(arguments)})\n"
                 f"      -> ({results}) {{\n{''.join(body)}{returned}  }}\n}}\n")
+
+    @staticmethod
+    def _state(node: Node) -> str:
+        fill = node.attrs.get("fill")
+        begin = "" if fill is None else f" {{fill = {element(fill, node.dtype)} : {node.dtype}}}"
+        return f"  nn.state @{quoted(node.attrs['key'])}{begin} : {tensor_type(node)}\n"
 
     @staticmethod
     def _alias(loc: Location, name: str) -> str:
@@ -195,6 +200,10 @@ class Emitter:
             weight = f" weight {next(rest)}" if a["has_weight"] else ""
             bias = f" bias {next(rest)}" if a["has_bias"] else ""
             return f"{names[0]}{weight}{bias} eps {float_text(a['eps'])}", {}
+        if op == "dropout":
+            x, index, seed, step = names
+            return (f"{x} at {index} seed {seed} step {step} probability "
+                    f"{float_text(a['probability'])} stream {a['stream']}"), {}
         if op == "rotary":
             return plain, {"interleaved": a["interleaved"]}
         if op == "attention":
@@ -203,13 +212,19 @@ class Emitter:
             bias = f" bias {next(rest)}" if a["has_bias"] else ""
             at = f" positions {next(rest)}, {next(rest)}" if a["has_positions"] else ""
             lengths = f" kv_lengths {next(rest)}" if a["has_lengths"] else ""
+            drop = ""
+            if a["has_dropout"]:
+                drop = f" drop_at {next(rest)}, {next(rest)} seed {next(rest)} step {next(rest)}"
             flags = {"causal": a["causal"]}
+            if drop:
+                flags["dropout"] = f"{float_text(a['dropout'])} : f64"
+                flags["stream"] = f"{a['stream']} : i64"
             for key in ("window_left", "window_right"):
                 if a[key] is not None:
                     flags[key] = f"{a[key]} : i64"
             if a["soft_cap"] is not None:
                 flags["soft_cap"] = f"{float_text(a['soft_cap'])} : f64"
-            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias}{at}{lengths} scale "
+            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias}{at}{lengths}{drop} scale "
                     f"{float_text(a['scale'])}"), flags
         return plain, {}
 

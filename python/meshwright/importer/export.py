@@ -178,7 +178,7 @@ def _is_value(tensor: torch.Tensor, persistent: bool) -> bool:
 def _constants(module, program, variable) -> dict[str, torch.Tensor]:
     """Placeholder name -> value, of buffers and constants that are values and not written to."""
     from torch.export.graph_signature import InputKind
-    written, result, shared = written_placeholders(program.graph), {}, _shared(module)
+    written, result, shared = written_placeholders(program.graph), {}, shared_names(module)
     for spec in program.graph_signature.input_specs:
         if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             continue
@@ -196,7 +196,7 @@ def _kinds(module, program) -> dict[str, tuple[str, str]]:
     from torch.export.graph_signature import InputKind
     kinds = {InputKind.USER_INPUT: "input", InputKind.PARAMETER: "parameter",
              InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-    shared, result = _shared(module), {}
+    shared, result = shared_names(module), {}
     for spec in program.graph_signature.input_specs:
         key = spec.target or getattr(spec.arg, "name", "")
         result[getattr(spec.arg, "name", "")] = (kinds.get(spec.kind, "argument"),
@@ -287,7 +287,7 @@ def _signature(module, program, args, kwargs, variable) -> Exported:
             result.leaves.append(None)
             result.fixed.append(leaf)
     state, constants = program.state_dict, program.constants
-    shared = _shared(module)
+    shared = shared_names(module)
     for spec in specs:
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             continue
@@ -343,7 +343,7 @@ def _input_name(path, order) -> str:
     return ".".join(rest)
 
 
-def _shared(module) -> dict[str, list[str]]:
+def shared_names(module) -> dict[str, list[str]]:
     """For each state dict key all keys of the same tensor, the first one first."""
     groups: dict[Any, list[str]] = {}
     by_key = {}

@@ -84,6 +84,8 @@ class Graph:
     writes: list[Write] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
+    #: Random operations so far. Each has its own stream of numbers.
+    streams: int = 0
 
     def results(self) -> list[Node]:
         """The values that a call leaves behind."""

@@ -14,6 +14,7 @@ from .graph import TORCH_DTYPES, Builder, Graph, Node, numel
 from .mask_bounds import take_bounds
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
+from .random_numbers import apply, index_of, states
 
 
 def lift_attention(graph: Graph):
@@ -23,9 +24,9 @@ def lift_attention(graph: Graph):
     def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op == "sdpa":
-            return _from_sdpa(build, node)
+            return _from_sdpa(build, graph, node)
         if node.op == "matmul":
-            return _from_softmax(build, node, uses)
+            return _from_softmax(build, graph, node, uses)
         return None
 
     graph.rewrite(pattern)
@@ -49,13 +50,22 @@ def without_repeats(x: Node) -> Node:
     return x
 
 
-def _from_sdpa(build: Builder, node: Node) -> Node | None:
+@dataclass
+class _Dropout:
+    """Of the weights of attention."""
+    graph: Graph
+    probability: float
+    stream: int
+
+
+def _from_sdpa(build: Builder, graph: Graph, node: Node) -> Node | None:
     q, k, v, *masks = node.operands
+    dropout = node.attrs["dropout"] and _Dropout(graph, node.attrs["dropout"], node.attrs["stream"])
     if masks and masks[0].rank > node.rank:
-        return _written(build, node)
+        return _written(build, node, dropout)
     four = _four_dimensions(build, q, k, v, node.rank)
     if four is None:
-        return _written(build, node)
+        return _written(build, node, dropout)
     q, k, v, widen = four
     mask = Mask()
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -67,7 +77,8 @@ def _from_sdpa(build: Builder, node: Node) -> Node | None:
         (reader.boolean if extra.dtype == "i1" else reader.additive)(mask, extra)
     q, scale = _unscaled(q, node.attrs["scale"])
     k, scale = _unscaled(k, scale)
-    return build.reshape(_attention(build, q, k, v, mask, scale, None, node.dtype), node.shape)
+    result = _attention(build, q, k, v, mask, scale, None, node.dtype, dropout)
+    return build.reshape(result, node.shape)
 
 
 def _four_dimensions(build, q, k, v, rank):
@@ -149,22 +160,28 @@ def _unscaled(x: Node, scale: float):
     return x, scale
 
 
-def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype) -> Node:
+def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype, dropout=None) -> Node:
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     bounds = take_bounds(build, mask, shape)
     attrs, padding, bias = finish(build, mask, shape, q.dtype)
     if bounds.q_positions is not None:
         attrs = {**attrs, "causal": True, "window_left": bounds.window_left}
     operands = [q, k, v] + [x for x in (padding, bias) if x is not None] + bounds.operands
+    if dropout:
+        keys, ones = shape[3], (*shape[:3], 1)
+        rows = build.binary("mul", index_of(build, ones), build.scalar(keys, "i64"))
+        operands += [build.broadcast(build.reshape(rows, rows.shape[:3]), shape[:3]),
+                     build.make("iota", [], (keys,), "i64", dim=0), *states(dropout.graph)]
+        attrs = {**attrs, "dropout": dropout.probability, "stream": dropout.stream}
     result = build.make("attention", operands, (*q.shape[:3], v.shape[3]), q.dtype,
                         scale=float(scale), soft_cap=soft_cap,
                         has_key_padding=padding is not None, has_bias=bias is not None,
                         has_positions=bounds.q_positions is not None,
-                        has_lengths=bounds.kv_lengths is not None, **attrs)
+                        has_lengths=bounds.kv_lengths is not None, has_dropout=bool(dropout), **attrs)
     return build.cast(result, dtype)
 
 
-def _written(build: Builder, node: Node) -> Node:
+def _written(build: Builder, node: Node, dropout) -> Node:
     """sdpa of a shape that nn.attention does not have, as matmul and softmax."""
     q, k, v, *masks = node.operands
     scores = build.matmul(q, k, transpose_rhs=True)
@@ -180,6 +197,9 @@ def _written(build: Builder, node: Node) -> Node:
         else:
             scores = build.binary("add", scores, mask)
     weights = build.make("softmax", [scores], scores.shape, scores.dtype, dim=scores.rank - 1)
+    if dropout:
+        weights = apply(build, dropout.graph, weights, weights.shape, dropout.probability,
+                        dropout.stream)
     return build.matmul(weights, v)
 
 
@@ -193,14 +213,19 @@ class _Scores:
     soft_cap: float | None
 
 
-def _from_softmax(build: Builder, node: Node, uses) -> Node | None:
+def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None:
     if node.attrs["transpose_lhs"] or node.rank not in (2, 3, 4, 5):
         return None
-    weights = node.operands[0]
+    weights, dropout = node.operands[0], None
     while True:
         if len(uses.get(id(weights), ())) > 1:
             return None
         if weights.op == "cast":
+            weights = weights.operands[0]
+            continue
+        if weights.op == "dropout" and not dropout and \
+                weights.operands[1].shape == weights.shape:
+            dropout = _Dropout(graph, weights.attrs["probability"], weights.attrs["stream"])
             weights = weights.operands[0]
             continue
         break
@@ -242,7 +267,8 @@ def _from_softmax(build: Builder, node: Node, uses) -> Node | None:
     k, scale = _unscaled(k, scale)
     dtype = v.dtype
     q, k = build.cast(q, dtype), build.cast(k, dtype)
-    result = _attention(build, q, k, v, mask, scale, scores.soft_cap, node.dtype)
+    result = _attention(build, q, k, v, mask, scale, scores.soft_cap, node.dtype,
+                        dropout)
     return build.reshape(result, node.shape)
 
 

@@ -13,6 +13,7 @@ from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import binary, binary_scalar, wide
 from .ops_reduce import norm_of, root_of_squares, variance
 from .ops_shape import diagonal_of
+from .random_numbers import next_stream
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 
@@ -327,13 +328,13 @@ def batch_norm_in_training(c, x, weight, bias, mean, variance, training, momentu
 
 @aten("scaled_dot_product_attention")
 def attention(c, q, k, v, mask=None, dropout=0.0, causal=False, *, scale=None, enable_gqa=False):
-    if dropout:
-        raise Uncovered("attention with dropout is not covered")
     if q.rank < 2 or k.rank < 2:
         raise Uncovered("attention on tensors of fewer than two dimensions is not covered")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     return c.build.make("sdpa", [q, k, v] + ([] if mask is None else [mask]), c.shape, c.dtype,
-                        causal=bool(causal), scale=float(scale), soft_cap=None)
+                        causal=bool(causal), scale=float(scale), soft_cap=None,
+                        dropout=float(dropout),
+                        stream=next_stream(c) if dropout else None)
 
 
 @aten("bilinear")

@@ -21,13 +21,6 @@ def detach(c, x):
     return c.stopped(x)
 
 
-@aten("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
-def dropout(c, x, p=0.5, train=False):
-    if train and p > 0:
-        raise Uncovered("dropout in training mode is not covered")
-    return x
-
-
 @aten("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten",
       "view_copy", "_reshape_alias")
 def reshape(c, x, *args, **kwargs):

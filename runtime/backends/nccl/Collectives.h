@@ -30,6 +30,8 @@ public:
   virtual void abort() {}
   /// Returns the error of a collective under way, or an empty string.
   virtual std::string getError() { return ""; }
+  /// Returns true if other processes take part. Their deaths are also errors of collectives.
+  virtual bool crossesProcesses() const { return false; }
   /// Whether a graph can record the collectives.
   virtual bool canRecord() const = 0;
 };

@@ -165,11 +165,6 @@ bool GpuDevice::weightGrad(const mw_rt_weight_grad &, const void *, const void *
   return refuse(error);
 }
 
-bool GpuDevice::attentionGrad(const mw_rt_attention_grad &, const void *const *, void *const *,
-                              std::string &error) {
-  return refuse(error);
-}
-
 bool GpuDevice::scatterAdd(const mw_rt_scatter_add &, const void *, const void *, const void *,
                            void *, std::string &error) {
   return refuse(error);

@@ -16,6 +16,9 @@ namespace meshwright::rt::gpu {
 
 using Clock = std::chrono::steady_clock;
 
+/// How long the runtime waits for the reason of an error of collectives.
+static constexpr auto kReasonTime = std::chrono::seconds(1);
+
 //===----------------------------------------------------------------------===//
 // Words and marks
 //===----------------------------------------------------------------------===//
@@ -135,7 +138,7 @@ bool GpuDevice::watch(Clock::time_point deadline) {
   size_t passed = 0;
   auto limit = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(context.world->getTimeout()));
-  Clock::time_point last = Clock::now();
+  Clock::time_point last = Clock::now(), firstProblem = last;
   while (!isIdle()) {
     size_t before = passed;
     while (passed < marksUsed &&
@@ -146,13 +149,19 @@ bool GpuDevice::watch(Clock::time_point deadline) {
       deadline += now - last;
       last = now;
     }
+    int64_t op = passed < marksUsed ? current->marks[passed].op : -1;
+    // For errors of other ranks.
+    if (op >= 0)
+      context.goTo(op);
     if (!context.world->hasFailed()) {
-      if (std::string problem = collectives->getError(); !problem.empty())
-        context.world->fail(context.rank,
-                            passed < marksUsed ? current->marks[passed].op : -1, problem);
+      std::string problem = collectives->getError();
+      if (problem.empty())
+        firstProblem = now;
+      // The end of another process names the reason.
+      if (!problem.empty() && (!collectives->crossesProcesses() || now - firstProblem > kReasonTime))
+        context.world->fail(context.rank, op, problem);
       else if (now - last > limit)
-        context.world->fail(context.rank, passed < marksUsed ? current->marks[passed].op : -1,
-                            "timed out: the GPU has not finished it");
+        context.world->fail(context.rank, op, "timed out: the GPU has not finished it");
     } else if (!std::exchange(isAborted, true)) {
       collectives->abort();
     }

@@ -1,13 +1,14 @@
-//===- NcclBackend.cpp - ranks on the GPUs of this process ----------------===//
+//===- NcclBackend.cpp - ranks on GPUs -------------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Ranks are threads of this process. `nccl` gives each rank a GPU of its own, and collectives are
-// those of NCCL with a fixed algorithm and protocol. `nccl:fast` lets NCCL choose. `nccl:peer` copies
-// between GPUs instead, and several ranks may share one.
+// Ranks are processes of a launcher, one each, or threads of this process. `nccl` gives each rank a GPU
+// of its own, and collectives are those of NCCL with a fixed algorithm and protocol. `nccl:fast` lets
+// NCCL choose. `nccl:peer` copies between the GPUs of one process instead, and several ranks may share
+// one.
 //
 //===----------------------------------------------------------------------===//
 
@@ -16,6 +17,7 @@
 #include "NcclCollectives.h"
 
 #include "Context.h"
+#include "Purpose.h"
 
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/World.h"
@@ -30,25 +32,31 @@ namespace {
 class NcclBackend : public Backend {
 public:
   NcclBackend(World &world, const Cuda &cuda, const CublasLt &cublasLt, const Nccl *nccl,
-              int64_t devices)
-      : world(world), cuda(cuda), cublasLt(cublasLt), devices(devices), meetings(world) {
+              int64_t devices, Processes *processes)
+      : world(world), cuda(cuda), cublasLt(cublasLt), devices(devices), processes(processes),
+        meetings(world) {
     if (nccl)
-      ncclWorld = std::make_unique<NcclWorld>(world, *nccl);
+      ncclWorld = std::make_unique<NcclWorld>(world, *nccl, meetings, processes);
+    if (processes)
+      world.setRanksOnMachine(processes->getRanksOnMachine());
+  }
+  ~NcclBackend() override {
+    if (processes)
+      processes->leave(world);
   }
 
-  std::vector<int64_t> getLocalRanks() const override {
-    std::vector<int64_t> ranks(world.getNumRanks());
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
+  std::vector<int64_t> getLocalRanks() const override;
+  bool reset(std::string &error) override;
+  void fail(const std::string &message) override {
+    meetings.wake();
+    if (processes)
+      processes->publish(message);
   }
-  bool reset(std::string &) override {
-    meetings.reset();
-    return true;
-  }
-  void fail(const std::string &) override { meetings.wake(); }
   std::unique_ptr<Device> createDevice(mw_rt_context &rank, std::string &error) override;
-  bool agree(int64_t &, std::string &) override { return true; }
-  bool broadcast(int64_t, void *, int64_t, std::string &) override { return true; }
+  bool haveOthersEnded() const override { return processes && processes->haveOthersEnded(); }
+  bool agree(int64_t &least, std::string &error) override;
+  bool decide(bool &isFine, std::string &error) override;
+  bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
 
 private:
   void connectPeers(Processor &processor);
@@ -57,6 +65,8 @@ private:
   const Cuda &cuda;
   const CublasLt &cublasLt;
   const int64_t devices;
+  /// Null where ranks are threads of this process.
+  Processes *const processes;
   Meetings meetings;
   /// Null where ranks copy between GPUs.
   std::unique_ptr<NcclWorld> ncclWorld;
@@ -64,6 +74,87 @@ private:
 };
 
 } // namespace
+
+//===----------------------------------------------------------------------===//
+// Processes
+//===----------------------------------------------------------------------===//
+
+std::vector<int64_t> NcclBackend::getLocalRanks() const {
+  if (processes)
+    return {processes->getRank()};
+  std::vector<int64_t> ranks(world.getNumRanks());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// Waits until all processes have come to this run, and compares their bundles and purposes. If
+/// they differ, all processes report the same error and can still meet again.
+bool NcclBackend::reset(std::string &error) {
+  meetings.reset();
+  if (!processes)
+    return true;
+  // Only now, because the world has no backend while the backend is being made.
+  processes->enter(world);
+  if (processes->hasFailed()) {
+    error = "a run failed before, after which processes cannot meet again (" +
+            processes->getError() + "): start them again";
+    return false;
+  }
+  processes->beginRun(world);
+  std::string mine(kPurposeBytes, 0);
+  writePurpose(world, mine.data());
+  std::vector<std::string> all;
+  if (!processes->exchange(mine, /*timeout=*/0, all, error))
+    return false;
+  std::string joined;
+  for (const std::string &purpose : all)
+    joined += purpose;
+  error = comparePurposes(joined.data(), world.getNumRanks());
+  if (error.empty())
+    return true;
+  processes->noteEnd();
+  processes->endRun(world);
+  return false;
+}
+
+bool NcclBackend::agree(int64_t &least, std::string &error) {
+  if (!processes)
+    return true;
+  processes->noteEnd();
+  std::vector<std::string> all;
+  if (!processes->exchange(Writer().add(least).text, /*timeout=*/0, all, error))
+    return false;
+  for (const std::string &text : all)
+    least = std::min(least, Reader(text).readNumber());
+  processes->endRun(world);
+  return true;
+}
+
+bool NcclBackend::decide(bool &isFine, std::string &error) {
+  std::vector<std::string> all;
+  if (processes && !processes->exchange(isFine ? "fine" : "", /*timeout=*/0, all, error))
+    return false;
+  for (const std::string &text : all)
+    isFine = isFine && !text.empty();
+  return true;
+}
+
+bool NcclBackend::broadcast(int64_t from, void *data, int64_t bytes, std::string &error) {
+  if (!processes)
+    return true;
+  std::vector<std::string> all;
+  std::string mine;
+  if (from == processes->getRank())
+    mine.assign(static_cast<const char *>(data), bytes);
+  if (!processes->exchange(mine, /*timeout=*/0, all, error))
+    return false;
+  all[from].copy(static_cast<char *>(data), bytes);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Devices
+//===----------------------------------------------------------------------===//
 
 /// Lets the GPU and those before it read each other's memory.
 void NcclBackend::connectPeers(Processor &processor) {
@@ -89,14 +180,16 @@ void NcclBackend::connectPeers(Processor &processor) {
 
 std::unique_ptr<Device> NcclBackend::createDevice(mw_rt_context &rank, std::string &error) {
   try {
-    std::shared_ptr<Processor> processor = Processor::get(cuda, int(rank.rank % devices));
-    int64_t ranksOnProcessor = (world.getNumRanks() - rank.rank % devices + devices - 1) / devices;
+    int64_t place = processes ? processes->getPlace() : rank.rank % devices;
+    std::shared_ptr<Processor> processor = Processor::get(cuda, int(place));
+    int64_t ranksOnProcessor =
+        processes ? 1 : (world.getNumRanks() - place + devices - 1) / devices;
     if (!ncclWorld)
       connectPeers(*processor);
     processors.push_back(processor);
     auto device = std::make_unique<GpuDevice>(rank, processor, cublasLt, ranksOnProcessor);
     device->setCollectives(
-        ncclWorld ? createNcclCollectives(rank.rank, processor, *ncclWorld, meetings)
+        ncclWorld ? createNcclCollectives(rank.rank, processor, *ncclWorld)
                   : createPeerCollectives(rank.rank, processor, meetings));
     return device;
   } catch (const Failure &failure) {
@@ -118,17 +211,27 @@ static int countDevices(const Cuda &cuda, std::string &error) {
   return 0;
 }
 
-/// Returns false, with an error, if a launcher has started this process as one of several.
-static bool checkProcesses(std::string &error) {
-  for (const char *variable : {"OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    const char *text = std::getenv(variable);
-    if (!text || std::atoi(text) <= 1)
-      continue;
-    error = std::string(variable) + " is " + text +
-            ": ranks are threads of one process, expected no launcher";
-    return false;
+/// Returns the processes of the launcher, or null: with an error, or because ranks are threads of this
+/// process.
+static Processes *findProcesses(int64_t ranks, const std::string &mode, int64_t devices,
+                                std::string &error) {
+  Launcher launcher;
+  if (!readLauncher(launcher, error) || launcher.size == 1)
+    return nullptr;
+  if (mode == "peer") {
+    error = launcher.sizeName + " is " + std::to_string(launcher.size) +
+            ": ranks of 'nccl:peer' are threads of one process, expected no launcher";
+    return nullptr;
   }
-  return true;
+  Processes *processes = Processes::get(launcher, ranks, error);
+  if (processes && processes->getPlace() >= devices) {
+    error = "process " + std::to_string(processes->getPlace() + 1) + " of this machine has rank " +
+            std::to_string(processes->getRank()) + ", and there are " + std::to_string(devices) +
+            " devices: expected a device for each process";
+    processes->publish("rank " + std::to_string(processes->getRank()) + ": " + error);
+    return nullptr;
+  }
+  return processes;
 }
 
 static Backend *create(int64_t version, World &world, const std::string &mode,
@@ -141,13 +244,14 @@ static Backend *create(int64_t version, World &world, const std::string &mode,
     error = "unknown mode '" + mode + "', expected fast or peer";
     return nullptr;
   }
-  if (!checkProcesses(error))
-    return nullptr;
   const Cuda *cuda = loadCuda(error);
   int devices = cuda ? countDevices(*cuda, error) : 0;
   if (devices == 0)
     return nullptr;
-  if (mode != "peer" && world.getNumRanks() > devices) {
+  Processes *processes = findProcesses(world.getNumRanks(), mode, devices, error);
+  if (!error.empty())
+    return nullptr;
+  if (!processes && mode != "peer" && world.getNumRanks() > devices) {
     error = "the program has " + std::to_string(world.getNumRanks()) + " ranks, and there are " +
             std::to_string(devices) + " devices: expected a device for each rank, or backend " +
             "'nccl:peer', whose ranks may share one";
@@ -164,7 +268,7 @@ static Backend *create(int64_t version, World &world, const std::string &mode,
   const Nccl *nccl = mode == "peer" ? nullptr : loadNccl(error);
   if (mode != "peer" && !nccl)
     return nullptr;
-  return new NcclBackend(world, *cuda, *cublasLt, nccl, devices);
+  return new NcclBackend(world, *cuda, *cublasLt, nccl, devices, processes);
 }
 
 } // namespace meshwright::rt::gpu

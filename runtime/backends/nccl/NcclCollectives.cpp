@@ -21,28 +21,54 @@
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace meshwright::rt::gpu {
 
 /// The alignment of packed boxes in staging memory.
 static constexpr int64_t kPackedAlignment = 256;
 
-nccl::UniqueId NcclWorld::getId() {
+//===----------------------------------------------------------------------===//
+// Ranks
+//===----------------------------------------------------------------------===//
+
+/// The first rank that comes makes the id.
+bool NcclWorld::meetThreads(int64_t rank, nccl::UniqueId &id) {
+  std::vector<int64_t> everybody(world.getNumRanks());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  if (!meetings.meet(meetings.join(-1, everybody), {rank, 0, -1}, rank))
+    return false;
   std::lock_guard<std::mutex> lock(mutex);
   if (users == 0)
-    check(nccl, nccl.ncclGetUniqueId(&id), "ncclGetUniqueId");
+    check(nccl, nccl.ncclGetUniqueId(&shared), "ncclGetUniqueId");
   users = (users + 1) % world.getNumRanks();
-  return id;
+  id = shared;
+  return true;
+}
+
+bool NcclWorld::meet(int64_t rank, nccl::UniqueId &id) {
+  if (!processes)
+    return meetThreads(rank, id);
+  if (rank == 0)
+    check(nccl, nccl.ncclGetUniqueId(&id), "ncclGetUniqueId");
+  std::vector<std::string> all;
+  std::string error;
+  if (!processes->exchange(rank == 0 ? std::string(id.internal, sizeof(id.internal)) : "",
+                           world.getTimeout(), all, error)) {
+    world.fail(error);
+    return false;
+  }
+  all.front().copy(id.internal, sizeof(id.internal));
+  return true;
 }
 
 namespace {
 
 class NcclCollectives : public Collectives {
 public:
-  NcclCollectives(int64_t rank, std::shared_ptr<Processor> given, NcclWorld &ranks,
-                  Meetings &meetings)
+  NcclCollectives(int64_t rank, std::shared_ptr<Processor> given, NcclWorld &ranks)
       : rank(rank), processor(std::move(given)), ranks(ranks), nccl(ranks.getNccl()),
-        meetings(meetings), helpers(*processor) {}
+        helpers(*processor) {}
   ~NcclCollectives() override { close(/*aborts=*/false); }
 
   void prepare(const Caller &caller, const mw_rt_collective &what) override;
@@ -52,6 +78,7 @@ public:
   void abort() override { close(/*aborts=*/true); }
   std::string getError() override;
   bool canRecord() const override { return true; }
+  bool crossesProcesses() const override { return ranks.areProcesses(); }
 
 private:
   /// A box of a tensor that is packed to or unpacked from staging memory.
@@ -89,7 +116,6 @@ private:
   std::shared_ptr<Processor> processor;
   NcclWorld &ranks;
   const Nccl &nccl;
-  Meetings &meetings;
   HelperKernels helpers;
   std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
   nccl::Communicator *all = nullptr;
@@ -226,15 +252,12 @@ bool NcclCollectives::finishPreparing() {
   if (missing.empty())
     return true;
   // NCCL waits for all ranks without end, so none comes here after a failure.
-  int64_t count = ranks.getWorld().getNumRanks();
-  std::vector<int64_t> everybody(count);
-  for (int64_t i = 0; i < count; ++i)
-    everybody[i] = i;
-  if (!meetings.meet(meetings.join(-1, everybody), {rank, 0, -1}, rank))
+  nccl::UniqueId id = {};
+  if (!ranks.meet(rank, id))
     return false;
   processor->enter();
   if (!all)
-    check(nccl, nccl.ncclCommInitRank(&all, int(count), ranks.getId(), int(rank)),
+    check(nccl, nccl.ncclCommInitRank(&all, int(ranks.getWorld().getNumRanks()), id, int(rank)),
           "ncclCommInitRank");
   for (const Key &key : missing) {
     const std::vector<int64_t> &group = key.second;
@@ -333,8 +356,8 @@ void NcclCollectives::close(bool aborts) {
 
 std::unique_ptr<Collectives> createNcclCollectives(int64_t rank,
                                                    std::shared_ptr<Processor> processor,
-                                                   NcclWorld &ranks, Meetings &meetings) {
-  return std::make_unique<NcclCollectives>(rank, std::move(processor), ranks, meetings);
+                                                   NcclWorld &ranks) {
+  return std::make_unique<NcclCollectives>(rank, std::move(processor), ranks);
 }
 
 } // namespace meshwright::rt::gpu

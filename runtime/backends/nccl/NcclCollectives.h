@@ -10,33 +10,40 @@
 
 #include "Collectives.h"
 #include "Meeting.h"
+#include "Processes.h"
 
 #include <functional>
 
 namespace meshwright::rt::gpu {
 
-/// How the ranks of a program find one another for NCCL.
+/// How the ranks of a program find one another for NCCL: as threads of this process, or as processes.
 class NcclWorld {
 public:
-  NcclWorld(World &world, const Nccl &nccl) : world(world), nccl(nccl) {}
+  NcclWorld(World &world, const Nccl &nccl, Meetings &meetings, Processes *processes)
+      : world(world), nccl(nccl), meetings(meetings), processes(processes) {}
 
   World &getWorld() const { return world; }
   const Nccl &getNccl() const { return nccl; }
-  /// The id of the communicator of all ranks. The first rank that asks makes one, for as many ranks
-  /// as there are.
-  nccl::UniqueId getId();
+  /// Waits for all ranks, and sets `id` to the id of a communicator of all. Returns false after
+  /// `World::fail`.
+  bool meet(int64_t rank, nccl::UniqueId &id);
+  bool areProcesses() const { return processes != nullptr; }
 
 private:
+  bool meetThreads(int64_t rank, nccl::UniqueId &id);
+
   World &world;
   const Nccl &nccl;
+  Meetings &meetings;
+  Processes *processes;
   std::mutex mutex;
-  nccl::UniqueId id = {};
+  nccl::UniqueId shared = {};
   int64_t users = 0;
 };
 
 std::unique_ptr<Collectives> createNcclCollectives(int64_t rank,
                                                    std::shared_ptr<Processor> processor,
-                                                   NcclWorld &ranks, Meetings &meetings);
+                                                   NcclWorld &ranks);
 
 /// Collectives that copy between the GPUs of one process and combine values in the order of ranks.
 std::unique_ptr<Collectives> createPeerCollectives(int64_t rank,

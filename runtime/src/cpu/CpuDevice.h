@@ -47,8 +47,6 @@ public:
                 std::string &error) override;
   bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                   std::string &error) override;
-  bool attentionGrad(const mw_rt_attention_grad &what, const void *const *inputs,
-                     void *const *outputs, std::string &error) override;
   bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
               void *result, std::string &error) override;
   bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices, void *result,

@@ -94,6 +94,29 @@ def carries():
         return ((first % 2**32) | (second % 2**32) << 32) ^ ((b + c + (second >> 32)) % 2**32)
 
     yield make(chain, [a, b, c], sums, 64)
+    for bits in (32, 64):
+        a, b, c = product(edge(bits), edge(bits), edge(bits, 0)[::4])
+        r = "rl"[bits == 64]
+        top = (1 << bits) - 1
+        for kind in "us":
+
+            def upper(a, b, c, k=kind, n=bits):
+                """The upper half of a * b + (c << n) + c."""
+                whole = read(a, k, n) * read(b, k, n)
+                return (whole >> n) + c + ((whole & ((1 << n) - 1)) + c >> n)
+
+            body = f"mad.lo.cc.{kind}{bits} {r}0, a, b, c; madc.hi.{kind}{bits} d, a, b, c;"
+            yield make(body, [a, b, c], upper, bits)
+
+            def carried(a, b, c, k=kind, n=bits, t=top):
+                """The carries of three sums, each with the one before."""
+                high = (read(a, k, n) * read(b, k, n) >> n) & t
+                first = high + c >> n
+                second = (a * b & t) + c + first >> n
+                return (high + b + second) & t
+
+            body = f"mad.hi.cc.{kind}{bits} {r}0, a, b, c; madc.lo.cc.{kind}{bits} {r}1, a, b, c; madc.hi.{kind}{bits} d, a, b, b;"
+            yield make(body, [a, b, c], carried, bits)
 
 
 def permute(a, b, selector, mode):

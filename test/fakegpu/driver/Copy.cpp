@@ -102,6 +102,13 @@ template <typename T> CUresult set(CUdeviceptr to, T value, size_t count, CUstre
   return CUDA_SUCCESS;
 }
 
+/// A copy whose ends both have to be memory of devices.
+CUresult copyBetweenDevices(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s) {
+  if (!Device::of(to) || !Device::of(from))
+    return CUDA_ERROR_INVALID_VALUE;
+  return copy(to, from, bytes, s, false);
+}
+
 uint64_t address(const void *at) { return reinterpret_cast<uint64_t>(at); }
 
 } // namespace
@@ -126,7 +133,7 @@ FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyDtoH(void *to, CUdeviceptr from, size_t 
 }
 FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   FAKEGPU_ENTER("cuMemcpyDtoD", true);
-  return copy(to, from, bytes, streamOf(nullptr), false);
+  return copyBetweenDevices(to, from, bytes, streamOf(nullptr));
 }
 FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
   FAKEGPU_ENTER("cuMemcpyAsync", true);
@@ -150,12 +157,12 @@ FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, si
 FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
   FAKEGPU_ENTER("cuMemcpyDtoDAsync", true);
   FAKEGPU_STREAM(handle);
-  return copy(to, from, bytes, s, false);
+  return copyBetweenDevices(to, from, bytes, s);
 }
 FAKEGPU_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream handle) {
   FAKEGPU_ENTER("cuMemcpyPeerAsync", true);
   FAKEGPU_STREAM(handle);
-  return copy(to, from, bytes, s, false);
+  return copyBetweenDevices(to, from, bytes, s);
 }
 FAKEGPU_EXPORT CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
   FAKEGPU_ENTER("cuMemsetD8", true);

@@ -274,9 +274,28 @@ void decodeFloatSources(Decoder &d, Type type, size_t count) {
     d.inst.c = d.inst.a;
 }
 
+/// A gross approximation of f64: the lower halves of operand and result do not count.
+template <Operation op> void grossHandler(Warp &w, const Inst &i, uint32_t mask) {
+  constexpr uint64_t upper = 0xffffffff00000000u, sign = uint64_t(1) << 63;
+  auto flushed = [=](uint64_t x) { return x & 0x7ff0000000000000u ? x : x & sign; };
+  const auto *a = w.at<uint64_t>(i.a);
+  setLanes(w.at<uint64_t>(i.dst), mask, [=](unsigned l) {
+    double x = evaluate(op, asDouble(flushed(a[l] & upper)), 0, 0);
+    if (x != x)
+      return uint64_t(0x7fffffff00000000u);
+    return flushed(asBits(x) & upper);
+  });
+}
+
 template <Operation op> void decodeApproximate(Decoder &d) {
   bool approximate = d.take("approx") || d.take("full");
   Type type = d.takeType();
+  if constexpr (op == Rcp || op == Rsqrt)
+    if (approximate && type.bits == 64 && type.isFloat()) {
+      d.require("ftz");
+      decodeFloatSources(d, type, 1);
+      return d.finish(grossHandler<op>);
+    }
   takeFlags(d, type);
   (void)approximate; // the approximation is better than the hardware's
   decodeFloatSources(d, type, op == CopySign ? 2 : 1);

@@ -67,28 +67,40 @@ template <typename F> struct Packed16 {
   }
 };
 
+/// The first term of an extended-precision sum: an operand, or half of a product.
+enum class Term { Plain, Low, High };
+
 /// Extended-precision addition: the carry is one flag of each lane.
-template <typename T, bool Subtract> void carryHandler(Warp &w, const Inst &i, uint32_t mask) {
-  const T *a = w.at<T>(i.a), *b = w.at<T>(i.b);
-  uint32_t in = i.flag ? w.carry : Subtract ? 0 : 0, out = 0;
-  T result[kLanes];
+template <typename T, bool Subtract, Term term = Term::Plain>
+void carryHandler(Warp &w, const Inst &i, uint32_t mask) {
+  using U = Unsigned<T>;
+  const U *a = w.at<U>(i.a), *b = w.at<U>(i.b);
+  U product[kLanes];
+  if constexpr (term != Term::Plain) {
+    for (unsigned l = 0; l < kLanes; ++l)
+      product[l] = U(term == Term::Low ? Lo::apply(T(a[l]), T(b[l])) : Hi::apply(T(a[l]), T(b[l])));
+    a = product;
+    b = w.at<U>(i.c);
+  }
+  uint32_t in = i.flag ? w.carry : 0, out = 0;
+  U result[kLanes];
   for (unsigned l = 0; l < kLanes; ++l) {
-    T bit = in >> l & 1, t;
+    U bit = in >> l & 1, t;
     bool c;
     if (Subtract) {
-      t = T(a[l] - b[l]);
+      t = U(a[l] - b[l]);
       c = a[l] < b[l] || t < bit;
-      t = T(t - bit);
+      t = U(t - bit);
     } else {
-      t = T(a[l] + b[l]);
+      t = U(a[l] + b[l]);
       c = t < a[l];
-      t = T(t + bit);
+      t = U(t + bit);
       c |= t < bit;
     }
     result[l] = t;
     out |= uint32_t(c) << l;
   }
-  setLanes(w.at<T>(i.dst), mask, [&](unsigned l) { return result[l]; });
+  setLanes(w.at<U>(i.dst), mask, [&](unsigned l) { return result[l]; });
   if (i.aux)
     w.carry = (w.carry & ~mask) | (out & mask);
 }
@@ -101,6 +113,28 @@ template <bool Subtract> void decodeCarry(Decoder &d, bool carryIn) {
   if (type.bits != 32 && type.bits != 64)
     d.fail("expected a type of 32 or 64 bits");
   d.finish(type.bits == 64 ? carryHandler<uint64_t, Subtract> : carryHandler<uint32_t, Subtract>);
+}
+
+template <Term term> Handler productHandler(Decoder &d, Type type) {
+  return forInteger(d, type, [](auto v) -> Handler {
+    if constexpr (sizeof(v) >= 4)
+      return carryHandler<decltype(v), false, term>;
+    return nullptr;
+  });
+}
+
+/// mad.cc, madc and madc.cc.
+void decodeProductCarry(Decoder &d, bool carryIn) {
+  d.inst.aux = d.take("cc");
+  d.inst.flag = carryIn;
+  bool high = d.take("hi");
+  if (!high)
+    d.require("lo");
+  Type type = d.takeType();
+  decodeSources(d, type, 3);
+  if (type.bits != 32 && type.bits != 64)
+    d.fail("expected a type of 32 or 64 bits");
+  d.finish(high ? productHandler<Term::High>(d, type) : productHandler<Term::Low>(d, type));
 }
 
 template <typename Plain, typename Saturated, bool Subtract> void decodeAddSub(Decoder &d) {
@@ -170,6 +204,9 @@ void decodeMul(Decoder &d) {
 }
 
 void decodeMad(Decoder &d) {
+  for (const std::string &mod : d.statement().mods)
+    if (mod == "cc")
+      return decodeProductCarry(d, false);
   if (d.take("wide"))
     return decodeWide<true>(d, d.takeType());
   bool hi = d.take("hi"), lo = d.take("lo");
@@ -331,6 +368,7 @@ void addIntegerOps(DecodeTable &table) {
   table["subc"] = [](Decoder &d) { decodeCarry<true>(d, true); };
   table["mul"] = decodeMul;
   table["mad"] = decodeMad;
+  table["madc"] = [](Decoder &d) { decodeProductCarry(d, true); };
   table["mul24"] = decodeProduct24<false>;
   table["mad24"] = decodeProduct24<true>;
   table["div"] = decodeDiv;

@@ -61,3 +61,22 @@ func.func @causal(%q: tensor<1x2x9x8xf32>, %ik: tensor<1x2x6x8xf32>, %tk: tensor
   %o = nn.attention %q, %k, %k scale 0.5 {causal} : (tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>) -> tensor<1x2x9x8xf32>
   return %o : tensor<1x2x9x8xf32>
 }
+
+// -----
+
+// The indices of weights are cut with the queries and the keys, so each part drops what the whole does.
+// CHECK-LABEL: @dropped(
+// CHECK: %[[R:.*]] = nn.slice %{{.*}} starts [0, 0, 0] limits [1, 2, 6]
+// CHECK: %[[K0:.*]] = nn.slice %{{.*}} starts [0] limits [6]
+// CHECK: nn.attention %{{.*}} drop_at %[[R]], %[[K0]] seed %[[S:.*]] step %[[S]] scale 5.000000e-01 {dropout = 2.500000e-01 : f64, stream = 1 : i64}
+// CHECK: %[[K1:.*]] = nn.slice %{{.*}} starts [6] limits [9]
+// CHECK: nn.attention %{{.*}} drop_at %{{.*}}, %[[K1]] seed %[[S]] step %[[S]]
+func.func @dropped(%iq: tensor<1x2x6x8xf32>, %tq: tensor<1x2x3x8xf32>, %rows: tensor<1x2x9xi64>, %keys: tensor<9xi64>, %s: tensor<i64>) -> (tensor<1x6x16xf32>, tensor<1x3x16xf32>) {
+  %q = nn.concat %iq, %tq dim 2 : (tensor<1x2x6x8xf32>, tensor<1x2x3x8xf32>) -> tensor<1x2x9x8xf32>
+  %o = nn.attention %q, %q, %q drop_at %rows, %keys seed %s step %s scale 0.5 {dropout = 0.25 : f64, stream = 1 : i64} : (tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9xi64>, tensor<9xi64>, tensor<i64>, tensor<i64>) -> tensor<1x2x9x8xf32>
+  %t = nn.transpose %o [0, 2, 1, 3] : (tensor<1x2x9x8xf32>) -> tensor<1x9x2x8xf32>
+  %r = nn.reshape %t : (tensor<1x9x2x8xf32>) -> tensor<1x9x16xf32>
+  %i = nn.slice %r starts [0, 0, 0] limits [1, 6, 16] strides [1, 1, 1] : (tensor<1x9x16xf32>) -> tensor<1x6x16xf32>
+  %p = nn.slice %r starts [0, 6, 0] limits [1, 9, 16] strides [1, 1, 1] : (tensor<1x9x16xf32>) -> tensor<1x3x16xf32>
+  return %i, %p : tensor<1x6x16xf32>, tensor<1x3x16xf32>
+}

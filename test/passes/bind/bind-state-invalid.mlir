@@ -2,8 +2,8 @@
 
 // expected-note@+1 {{the state}}
 nn.state @w : tensor<4xf32>
-// expected-error@+1 {{parameter 'w' of 'parameter' is the state 'w': expected nn.read @w}}
-func.func @parameter(%w: tensor<4xf32> {nn.parameter = "w"}) { return }
+// expected-error@+1 {{parameter 'w' of 'part' is a part of the state 'w': expected nn.read @w}}
+func.func @part(%w: tensor<4xf32> {nn.parameter = "w", nn.parameter_offsets = array<i64: 4>}) { return }
 
 // -----
 

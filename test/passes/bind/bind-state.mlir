@@ -1,5 +1,6 @@
 // RUN: sharding-opt %s --split-input-file --bind-state --verify-roundtrip | FileCheck %s
 // RUN: sharding-opt %s --split-input-file --bind-state --bind-state | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --bind-state --release-parameters | FileCheck %s --check-prefix=RELEASED
 
 // The example of the pass. A read stands after the write and yields the old value.
 
@@ -61,3 +62,21 @@ func.func @constrained() -> tensor<4xf32> {
   %0 = nn.read @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+// A trained parameter is the state's argument, in an entry that only reads it, too.
+
+nn.state @w : tensor<4xf32>
+// CHECK-LABEL: func.func @train
+// CHECK-SAME: %[[W:.*]]: tensor<4xf32> {nn.aliases = ["v"], nn.parameter = "w", nn.state = "w"}) -> (tensor<4xf32> {nn.state = "w"})
+// CHECK: return %[[W]]
+// RELEASED-LABEL: func.func @train
+// RELEASED-SAME: %[[W:.*]]: tensor<4xf32> {nn.state = "w"}) -> (tensor<4xf32> {nn.state = "w"})
+func.func @train(%w: tensor<4xf32> {nn.parameter = "w", nn.aliases = ["v"]}) {
+  nn.write @w, %w : tensor<4xf32>
+  return
+}
+// CHECK-LABEL: func.func @use
+// CHECK-SAME: nn.parameter = "w", nn.state = "w"
+func.func @use(%w: tensor<4xf32> {nn.parameter = "w"}) { return }

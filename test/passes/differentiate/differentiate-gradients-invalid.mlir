@@ -31,16 +31,6 @@ func.func @refused(%w: tensor<1x2x4x8xf32> {nn.parameter = "w"}, %l: tensor<1x2x
 
 // -----
 
-func.func @log_sum_exp(%w: tensor<1x2x4x8xf32> {nn.parameter = "w"}) -> tensor<1x2x4x8xf32> {
-  // expected-error@below {{'nn.attention' op cannot be differentiated by its log-sum-exp}}
-  %0:2 = nn.attention %w, %w, %w scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
-  %1 = nn.reduce sum %0#1 dims [0, 1, 2] : (tensor<1x2x4xf32>) -> tensor<f32>
-  %g = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<1x2x4x8xf32>
-  return %g : tensor<1x2x4x8xf32>
-}
-
-// -----
-
 func.func @foreign(%w: tensor<4xf32> {nn.parameter = "w"}) -> tensor<4xf32> {
   // expected-error@below {{'tensor.cast' op cannot be differentiated: expected an op of the nn dialect}}
   %0 = tensor.cast %w : tensor<4xf32> to tensor<4xf32>

@@ -121,13 +121,15 @@ func.func @losses(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.
 // -----
 
 // Attention gets a log-sum-exp, which its gradients read. It keeps its attributes and its sharding.
-// Gradients of keys are sums over the query heads of a group.
 
 // CHECK-LABEL: func.func @attention
 // CHECK: %[[O:.*]], %[[L:.*]] = nn.attention %arg0, %arg1, %arg1 scale 5.000000e-01 {causal, dist.sharding = [#dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>, unit], nn.id = 7 : i64}
-// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %[[D:.*]], %arg0, %arg1, %arg1, %[[O]], %[[L]] scale 5.000000e-01 {causal} : (tensor<1x4x7x8xbf16>, {{.*}}, tensor<1x4x7xf32>) -> (tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>, tensor<1x4x7x8xf32>)
-// CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
-// CHECK: nn.reduce sum %{{.*}} dims [2] : (tensor<1x2x2x7x8xf32>) -> tensor<1x2x7x8xf32>
+// CHECK: %[[D:.*]] = nn.cast %{{.*}} : (tensor<1x4x7x8xf32>) -> tensor<1x4x7x8xbf16>
+// CHECK: %[[WD:.*]] = nn.cast %[[D]] : (tensor<1x4x7x8xbf16>) -> tensor<1x4x7x8xf32>
+// CHECK: %[[WO:.*]] = nn.cast %[[O]] : (tensor<1x4x7x8xbf16>) -> tensor<1x4x7x8xf32>
+// CHECK: %[[P:.*]] = nn.mul %[[WD]], %[[WO]]
+// CHECK: %[[S:.*]] = nn.reduce sum %[[P]] dims [3] : (tensor<1x4x7x8xf32>) -> tensor<1x4x7xf32>
+// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %arg0, %arg1, %arg1 lse %[[L]] delta %[[S]] cotangent %[[D]] scale 5.000000e-01 {causal} : {{.*}} -> (tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>, tensor<1x2x7x8xf32>)
 dist.mesh @mesh = <["tp"=2]>
 func.func @attention(%q: tensor<1x4x7x8xbf16> {nn.parameter = "q"}, %k: tensor<1x2x7x8xbf16> {nn.parameter = "k"})
     -> (tensor<1x4x7x8xf32> {nn.output = "grad.q"}, tensor<1x2x7x8xf32> {nn.output = "grad.k"}) {
@@ -165,4 +167,30 @@ func.func @stop(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.ou
 func.func @no_gradient(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.output = "y"}) {
   %0 = nn.stop_gradient %w : tensor<4xf32>
   return %0 : tensor<4xf32>
+}
+
+// -----
+
+// The cotangent of a log-sum-exp is subtracted from delta. With a bias the log-sum-exp is in f64.
+
+// CHECK-LABEL: func.func @log_sum_exp
+// CHECK: %[[O:.*]], %[[L:.*]] = nn.attention
+// CHECK: %[[S:.*]] = nn.reduce sum %{{.*}} dims [3]
+// CHECK: %[[D:.*]] = nn.sub %[[S]], %{{.*}}
+// CHECK: nn.attention_grad %arg0, %arg0, %arg0 lse %[[L]] delta %[[D]]
+// CHECK-LABEL: func.func @bias
+// CHECK: nn.attention {{.*}} -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf64>)
+// CHECK: %[[Q:.*]], %{{.*}}, %{{.*}}, %[[B:.*]] = nn.attention_grad {{.*}} -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x1xf32>)
+// CHECK: return %[[B]]
+func.func @log_sum_exp(%w: tensor<1x2x4x8xf32> {nn.parameter = "w"}) -> tensor<1x2x4x8xf32> {
+  %0:2 = nn.attention %w, %w, %w scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %1 = nn.reduce sum %0#1 dims [0, 1, 2] : (tensor<1x2x4xf32>) -> tensor<f32>
+  %g = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<1x2x4x8xf32>
+  return %g : tensor<1x2x4x8xf32>
+}
+func.func @bias(%x: tensor<1x2x4x8xf32>, %b: tensor<4x1xf32> {nn.parameter = "b"}) -> tensor<4x1xf32> {
+  %0 = nn.attention %x, %x, %x bias %b scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x1xf32>) -> tensor<1x2x4x8xf32>
+  %1 = nn.reduce sum %0 dims [0, 1, 2, 3] : (tensor<1x2x4x8xf32>) -> tensor<f32>
+  %g = nn.gradient %1 of "b" : (tensor<f32>) -> tensor<4x1xf32>
+  return %g : tensor<4x1xf32>
 }

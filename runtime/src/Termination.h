@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_BACKENDS_MPI_TERMINATION_H
-#define MESHWRIGHT_RUNTIME_BACKENDS_MPI_TERMINATION_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_TERMINATION_H
+#define MESHWRIGHT_RUNTIME_SRC_TERMINATION_H
 
-namespace meshwright::rt::mpi {
+namespace meshwright::rt {
 
 // When a process has died, mpirun sends SIGTERM to the others and kills them a second later.
 // During a run this process uses that second to report which process has died. Outside a run
@@ -24,6 +24,6 @@ bool isTerminated();
 /// Restores the previous action of SIGTERM, and sends the signal to this process.
 void terminate();
 
-} // namespace meshwright::rt::mpi
+} // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_BACKENDS_MPI_TERMINATION_H
+#endif // MESHWRIGHT_RUNTIME_SRC_TERMINATION_H

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <unistd.h>
 
-namespace meshwright::rt::mpi {
+namespace meshwright::rt {
 
 static std::atomic<int> activeRuns{0};
 static std::atomic<bool> terminated{false};
@@ -53,4 +53,4 @@ void watchForTermination(int wakeUp) {
   sigaction(SIGTERM, &ours, nullptr);
 }
 
-} // namespace meshwright::rt::mpi
+} // namespace meshwright::rt

@@ -5,14 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_BACKENDS_MPI_PURPOSE_H
-#define MESHWRIGHT_RUNTIME_BACKENDS_MPI_PURPOSE_H
+#ifndef MESHWRIGHT_RUNTIME_SRC_PURPOSE_H
+#define MESHWRIGHT_RUNTIME_SRC_PURPOSE_H
 
 #include "meshwright/runtime/include/World.h"
 
 #include <string>
 
-namespace meshwright::rt::mpi {
+namespace meshwright::rt {
 
 /// The bytes that processes exchange before a run: the id of a world's bundle, and the purpose of
 /// the run.
@@ -23,6 +23,6 @@ void writePurpose(const World &world, char *to);
 /// processes if one of them runs another bundle or comes with another purpose.
 std::string comparePurposes(const char *all, int64_t numRanks);
 
-} // namespace meshwright::rt::mpi
+} // namespace meshwright::rt
 
-#endif // MESHWRIGHT_RUNTIME_BACKENDS_MPI_PURPOSE_H
+#endif // MESHWRIGHT_RUNTIME_SRC_PURPOSE_H

@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-namespace meshwright::rt::mpi {
+namespace meshwright::rt {
 
 static constexpr int kIdBytes = 32;
 
@@ -41,4 +41,4 @@ std::string comparePurposes(const char *all, int64_t numRanks) {
   return "";
 }
 
-} // namespace meshwright::rt::mpi
+} // namespace meshwright::rt

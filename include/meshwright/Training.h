@@ -1,0 +1,51 @@
+//===- Training.h - the options of training steps ---------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_TRAINING_H
+#define MESHWRIGHT_TRAINING_H
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshwright {
+
+/// An update rule, as PyTorch's optimizer of the same name has it, and its numbers. A rule ignores
+/// the numbers that it does not have.
+struct OptimizerOptions {
+  /// "sgd", "adam" or "adamw".
+  std::string kind = "sgd";
+  /// The learning rate of a step that states none.
+  double lr = 1e-3;
+  /// Of sgd.
+  double momentum = 0;
+  /// Of adam and adamw: the weights of the former averages of gradients and of their squares, and
+  /// the number that is added to the root of the average of squares.
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weightDecay = 0;
+};
+
+/// How to train a model.
+struct TrainOptions {
+  OptimizerOptions optimizer;
+  /// The output to minimise: its position or its name.
+  std::string loss = "0";
+  /// Shell patterns of the names of parameters to train; all where empty.
+  std::vector<std::string> parameters;
+  /// Names of parameters that are not trained.
+  std::vector<std::string> frozen;
+  /// The largest norm of all gradients together; 0: any.
+  double clipNorm = 0;
+  /// How many times a step runs the program, on chunks of rows. The program is for one of them.
+  int64_t microbatches = 1;
+  /// Of the random numbers.
+  int64_t seed = 0;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_TRAINING_H

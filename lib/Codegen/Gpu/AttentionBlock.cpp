@@ -1,0 +1,315 @@
+//===- AttentionBlock.cpp - a block of scores, on GPUs --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Gpu/AttentionBlock.h"
+
+#include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
+#include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
+
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op) : AttentionShape(op) {
+  // The fragments of longer queries do not fit in registers.
+  constexpr int64_t mostFeatures = 256;
+  bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
+  usesMma = !isGradient && element.getIntOrFloatBitWidth() == 16 && features <= mostFeatures;
+  rowsOfThread = usesMma ? 2 : 1;
+  blockRows = usesMma ? 64 : 32;
+  blockKeys = usesMma && features <= 128 ? 64 : 32;
+  keysOfThread = blockKeys / 4;
+  sliceFeatures = std::min<int64_t>(compute.isF64() ? 64 : 128, llvm::alignTo(valueFeatures, 16));
+  slices = llvm::divideCeil(valueFeatures, std::max<int64_t>(sliceFeatures, 1));
+  headsPerUnit = !isGradient && queries < blockRows ? getGroup() : 1;
+  units = batch * queryHeads / headsPerUnit;
+  rows = headsPerUnit * queries;
+  blocks = llvm::divideCeil(rows, blockRows);
+}
+
+AttentionBlock::AttentionBlock(const AttentionLaunch &launch, const AttentionTilePlan &plan)
+    : LoopEmitter(launch.op->getContext()), op(launch.op), plan(plan),
+      biasRegion(launch.biasRegion) {
+  if (op.getBias())
+    biasStrides = getBiasStrides(op);
+  if (!biasRegion)
+    return;
+  biasElements.emplace(b, *biasRegion);
+  biasPoints.emplace(op, /*queriesAreColumns=*/false);
+}
+
+void AttentionBlock::emit(func::FuncOp kernel) {
+  Block &entry = kernel.getBody().front();
+  b.setInsertionPointToStart(&entry);
+  unsigned next = 0;
+  for (auto [tensor, buffer] : AttentionBuffers::getInputs(op, biasRegion)) {
+    Value argument = entry.getArgument(next++);
+    if (buffer)
+      *buffer = argument;
+    else
+      biasElements->setBuffer(tensor, argument);
+  }
+  for (auto [tensor, buffer] : AttentionBuffers::getOutputs(op))
+    *buffer = entry.getArgument(next++);
+  shared = entry.getArguments().back();
+  thread = emitThread(b, AttentionTilePlan::threads);
+  quad = rem(thread, 4);
+  emitBlock(lower::emitBlock(b, getNumBlocks()));
+}
+
+void AttentionBlock::startBatch() {
+  numKeys = getIndex(plan.keys);
+  if (lengths) {
+    Value given = loadElement(lengths, batchIndex, b.getI64Type());
+    given = arith::MaxSIOp::create(b, given, emitConstant(b, b.getI64Type(), 0));
+    if (plan.hasPositions)
+      length = given;
+    else
+      numKeys = min(arith::IndexCastOp::create(b, b.getIndexType(), given), plan.keys);
+  }
+}
+
+void AttentionBlock::startRows() {
+  rows.clear();
+  for (int64_t i = 0; i < plan.rowsOfThread; ++i) {
+    Row row;
+    row.index = add(firstRow, getRowOffset(i));
+    if (plan.rows % plan.blockRows) {
+      row.exists = isBelow(row.index, getIndex(plan.rows));
+      row.index = min(row.index, plan.rows - 1);
+    }
+    row.head = mul(rem(unit, plan.units / plan.batch), plan.headsPerUnit);
+    row.query = row.index;
+    if (plan.headsPerUnit > 1) {
+      row.head = add(row.head, div(row.index, plan.queries));
+      row.query = rem(row.index, plan.queries);
+    }
+    if (plan.hasPositions) {
+      Value at = plan.hasQueryPositionsOfRow ? add(mul(batchIndex, plan.queries), row.query)
+                                             : row.query;
+      row.place = loadElement(queryPositions, at, b.getI64Type());
+    } else {
+      row.place = arith::IndexCastOp::create(b, getPlaceType(), row.query);
+    }
+    if (plan.right)
+      row.highest = add(row.place, getPlace(*plan.right));
+    if (plan.left)
+      row.lowest = sub(row.place, getPlace(*plan.left));
+    rows.push_back(row);
+  }
+}
+
+std::pair<Value, Value> AttentionBlock::getKeyRange() {
+  Value first = getIndex(0), last = numKeys;
+  if (plan.hasPositions)
+    return {first, last};
+  Value lowest = getIndex(0), highest = getIndex(plan.queries - 1);
+  if (plan.isOrdered()) {
+    lowest = firstRow;
+    highest = min(add(firstRow, plan.blockRows - 1), plan.rows - 1);
+  }
+  if (plan.right)
+    last = min(last, add(highest, *plan.right + 1));
+  if (plan.left)
+    first = max(first, sub(lowest, getIndex(*plan.left)));
+  return {first, last};
+}
+
+//===----------------------------------------------------------------------===//
+// The mask
+//===----------------------------------------------------------------------===//
+
+Value AttentionBlock::getPlace(int64_t place) {
+  return arith::ConstantIntOp::create(b, getPlaceType(), place);
+}
+
+Value AttentionBlock::compare(arith::CmpIPredicate predicate, Value lhs, Value rhs) {
+  return arith::CmpIOp::create(b, predicate, lhs, rhs);
+}
+
+bool AttentionBlock::hasRest() const {
+  bool startsAnywhere = plan.left && !plan.hasPositions;
+  return plan.keys % plan.blockKeys != 0 || startsAnywhere || (lengths && !plan.hasPositions);
+}
+
+Value AttentionBlock::isKey(Value key, Value &place) {
+  Value is;
+  if (hasRest()) {
+    is = isBelow(key, numKeys);
+    key = min(key, std::max<int64_t>(plan.keys - 1, 0));
+  }
+  if (padding) {
+    Value at = add(mul(batchIndex, plan.keyRows), key);
+    is = both(is, loadElement(padding, at, b.getI1Type()));
+  }
+  if (plan.hasPositions) {
+    Value at = plan.hasKeyPositionsOfRow ? add(mul(batchIndex, plan.keyRows), key) : key;
+    place = loadElement(keyPositions, at, b.getI64Type());
+    // Without a sign, negative positions are above each length.
+    is = both(is, length ? compare(arith::CmpIPredicate::ult, place, length)
+                         : compare(arith::CmpIPredicate::sge, place, getPlace(0)));
+  } else {
+    place = arith::IndexCastOp::create(b, getPlaceType(), key);
+  }
+  return is;
+}
+
+/// The bias of each score.
+void AttentionBlock::emitBiases(ArrayRef<Value> keys) {
+  Type element = getElementTypeOrSelf(op.getBias().getType());
+  for (const Row &row : rows) {
+    if (biasElements) {
+      biasElements->startRow(biasPoints->space, {batchIndex, row.head, row.query});
+      for (Value key : keys) {
+        biasElements->startColumns(0, biasPoints->space.end, key, 1, nullptr);
+        Value term = biasElements->emitVector(op.getBias(), biasPoints->access);
+        term = vector::ExtractOp::create(b, term, int64_t(0));
+        biases.push_back(emitCast(b, term, plan.compute));
+      }
+      continue;
+    }
+    Value base = add(mul(batchIndex, biasStrides[0]), mul(row.head, biasStrides[1]));
+    base = add(base, mul(row.query, biasStrides[2]));
+    for (Value key : keys) {
+      Value term = loadElement(bias, add(base, mul(key, biasStrides[3])), element);
+      biases.push_back(emitCast(b, term, plan.compute));
+    }
+  }
+}
+
+void AttentionBlock::emitMask() {
+  seen.clear();
+  biases.clear();
+  SmallVector<Value> keys, places, areKeys;
+  for (int64_t i = 0; i < plan.keysOfThread; ++i) {
+    Value key = add(firstKey, getKeyOffset(i)), place;
+    areKeys.push_back(isKey(key, place));
+    keys.push_back(hasRest() ? min(key, std::max<int64_t>(plan.keys - 1, 0)) : key);
+    places.push_back(place);
+  }
+  if (op.getBias())
+    emitBiases(keys);
+  Value lowest = getScalar(-std::numeric_limits<double>::infinity());
+  for (const Row &row : rows)
+    for (auto [place, isKey] : llvm::zip_equal(places, areKeys)) {
+      Value is = isKey;
+      if (row.highest)
+        is = both(is, compare(arith::CmpIPredicate::sle, place, row.highest));
+      if (row.lowest)
+        is = both(is, compare(arith::CmpIPredicate::sge, place, row.lowest));
+      if (op.getBias())
+        is = both(is, arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, biases[seen.size()],
+                                            lowest));
+      seen.push_back(is);
+    }
+}
+
+Value AttentionBlock::emitCapped(Value product) {
+  return emitSoftCap(b, op, arith::MulFOp::create(b, product, getScalar(getScoreFactor(op))));
+}
+
+Value AttentionBlock::exponentiate(Value score, Value maximum) {
+  Value power = arith::SubFOp::create(b, score, maximum);
+  if (getScoreUnit(op) != M_LOG2E)
+    power = arith::MulFOp::create(b, power, getScalar(M_LOG2E));
+  return emitPower(power);
+}
+
+Value AttentionBlock::emitPower(Value exponent) {
+  if (plan.compute.isF64())
+    return emitExp2(b, exponent);
+  return math::Exp2Op::create(b, exponent, arith::FastMathFlags::afn);
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+Value AttentionBlock::getShared(int64_t offset, int64_t count, Type type) {
+  return emitShared(b, shared, offset, count, type);
+}
+
+Value AttentionBlock::loadElement(Value buffer, Value index, Type element) {
+  return fromRowStorage(b, memref::LoadOp::create(b, buffer, index), element);
+}
+
+int64_t AttentionBlock::getWidth(Type element, int64_t columns) {
+  return std::gcd<int64_t>(columns, 128 / element.getIntOrFloatBitWidth());
+}
+
+void AttentionBlock::forEachChunk(int64_t numRows, int64_t columns, int64_t width,
+                                  function_ref<void(Value, Value)> body) {
+  constexpr int64_t threads = AttentionTilePlan::threads;
+  int64_t chunks = columns / width, count = numRows * chunks;
+  loop(getIndex(0), getIndex(llvm::divideCeil(count, threads)), 1, [&](Value turn) {
+    Value number = add(mul(turn, threads), thread);
+    auto emit = [&] { body(div(number, chunks), mul(rem(number, chunks), width)); };
+    if (count % threads == 0)
+      return emit();
+    when(isBelow(number, getIndex(count)), emit);
+  });
+}
+
+void AttentionBlock::copyTile(const Tile &tile, Value to, int64_t stride, Type element) {
+  int64_t width = getWidth(plan.element, tile.columns);
+  Type stored = cast<MemRefType>(tile.buffer.getType()).getElementType();
+  auto vector = VectorType::get(width, stored);
+  forEachChunk(tile.rows, tile.tileColumns, width, [&](Value row, Value column) {
+    Value fromRow = add(tile.firstRow, row), fromColumn = add(tile.firstColumn, column), exists;
+    if (tile.endRow)
+      exists = isBelow(fromRow, tile.endRow);
+    if (tile.columns % tile.tileColumns)
+      exists = both(exists, isBelow(fromColumn, getIndex(tile.columns)));
+    auto load = [&] {
+      Value at = add(tile.base, add(mul(fromRow, tile.columns), fromColumn));
+      return SmallVector<Value>{vector::LoadOp::create(b, vector, tile.buffer, at)};
+    };
+    Value chunk = exists ? choose(exists, load,
+                                  [&] { return SmallVector<Value>{emitConstant(b, vector, 0)}; })
+                               .front()
+                         : load().front();
+    if (element != stored)
+      chunk = emitCast(b, fromRowStorage(b, chunk, plan.element), element);
+    vector::StoreOp::create(b, chunk, to, add(mul(row, stride), column));
+  });
+}
+
+AttentionBlock::Tile AttentionBlock::getQueryTile() {
+  Value end = plan.rows % plan.blockRows ? getIndex(plan.rows) : Value();
+  return {query,         mul(unit, plan.rows * plan.features),
+          firstRow,      end,
+          getIndex(0),   plan.blockRows,
+          plan.features, plan.features};
+}
+
+AttentionBlock::Tile AttentionBlock::getKeyTile() {
+  return {key,           mul(keyUnit, plan.keyRows * plan.features),
+          firstKey,      hasRest() ? numKeys : Value(),
+          getIndex(0),   plan.blockKeys,
+          plan.features, plan.features};
+}
+
+AttentionBlock::Tile AttentionBlock::getValueTile() {
+  return {value,
+          mul(keyUnit, plan.keyRows * plan.valueFeatures),
+          firstKey,
+          hasRest() ? numKeys : Value(),
+          firstFeature,
+          plan.blockKeys,
+          plan.sliceFeatures,
+          plan.valueFeatures};
+}
+
+} // namespace meshwright::lower

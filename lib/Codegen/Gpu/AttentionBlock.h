@@ -1,0 +1,166 @@
+//===- AttentionBlock.h - a block of scores, on GPUs ------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The rows of queries of a block of threads, a tile of keys, the mask and the bias of their scores,
+// and copies of tiles to shared memory: the parts that nn.attention and nn.attention_grad share.
+//
+// The scores of a row of a tile are held by four neighbouring lanes.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_GPU_ATTENTIONBLOCK_H
+#define MESHWRIGHT_LIB_CODEGEN_GPU_ATTENTIONBLOCK_H
+
+#include "meshwright/lib/Codegen/AttentionScores.h"
+#include "meshwright/lib/Codegen/AttentionShape.h"
+#include "meshwright/lib/Codegen/LoopEmitter.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright::lower {
+
+/// How attention is cut into blocks of threads.
+///
+/// Query heads that share a key head are stored consecutively, so their rows are one matrix. A
+/// unit is a query head, or, if the rows of a head do not fill a block, all query heads of a key
+/// head. A block of threads computes some rows of a unit, and a slice of the result's features.
+///
+/// A backward pass multiplies by FMA, and its units are query heads.
+struct AttentionTilePlan : AttentionShape {
+  explicit AttentionTilePlan(nn::ScoresOpInterface op);
+
+  static constexpr int64_t threads = 128;
+  /// Products by mma.sync, rather than by FMA.
+  bool usesMma;
+  /// Heads whose rows are one unit, units of the whole op, rows of a unit.
+  int64_t headsPerUnit, units, rows;
+  /// Rows of a block, and keys of a tile.
+  int64_t blockRows, blockKeys;
+  /// Rows and keys of a tile whose scores one thread has.
+  int64_t rowsOfThread, keysOfThread;
+  /// Features of the result that a block computes, and the slices of all of them.
+  int64_t sliceFeatures, slices;
+  /// Blocks of a unit and a slice.
+  int64_t blocks;
+
+  int64_t getNumBlocks() const { return units * slices * blocks; }
+  /// Returns true if the rows of a unit are queries at positions 0, 1, ..., and keys are at such
+  /// positions, too.
+  bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }
+};
+
+/// The base of emitters of attention.
+class AttentionBlock : protected LoopEmitter, protected AttentionBuffers {
+public:
+  virtual ~AttentionBlock() = default;
+
+  virtual int64_t getNumBlocks() const { return plan.getNumBlocks(); }
+  virtual int64_t getSharedBytes() const = 0;
+  /// Fills the function, whose arguments are the buffers and the shared memory.
+  void emit(mlir::func::FuncOp kernel);
+
+protected:
+  AttentionBlock(const AttentionLaunch &launch, const AttentionTilePlan &plan);
+
+  /// Emits the block of this number.
+  virtual void emitBlock(Value block) = 0;
+  /// The row of the block, and the key of the tile, of a row and a key of the thread.
+  virtual Value getRowOffset(int64_t row) = 0;
+  virtual Value getKeyOffset(int64_t key) = 0;
+
+  //===--------------------------------------------------------------------===//
+  // The mask
+  //===--------------------------------------------------------------------===//
+
+  /// Reads the length of the row of the batch.
+  void startBatch();
+  /// Fills `rows` with the rows of the thread in the block that begins at `firstRow` of the unit.
+  void startRows();
+  /// Fills `seen` and `biases` for the tile that begins at `firstKey`.
+  void emitMask();
+  /// The keys that rows of the block may see.
+  std::pair<Value, Value> getKeyRange();
+  /// Returns true if tiles may be hidden that the range of keys does not leave out.
+  bool mayHide() { return plan.hasPositions || padding || op.getBias(); }
+  /// Returns true if keys of a tile may be behind the row's last key.
+  virtual bool hasRest() const;
+  Value compare(mlir::arith::CmpIPredicate predicate, Value lhs, Value rhs);
+  /// Products times the factor, bounded by the soft cap.
+  Value emitCapped(Value product);
+  /// The exponential of the score, in its unit, less the maximum.
+  Value exponentiate(Value score, Value maximum);
+  /// 2^exponent, for an exponent of at most 1.
+  Value emitPower(Value exponent);
+  Value getScalar(double value) { return emitConstant(b, plan.compute, value); }
+
+  //===--------------------------------------------------------------------===//
+  // Memory
+  //===--------------------------------------------------------------------===//
+
+  /// A flat buffer in shared memory.
+  Value getShared(int64_t offset, int64_t count, Type type);
+  /// The columns of a row-major matrix that one access moves: 16 bytes where the number of
+  /// columns allows it.
+  static int64_t getWidth(Type element, int64_t columns);
+  /// For each chunk of a tile of `rows` rows of `columns` columns, the row, the first column and
+  /// the width. Threads take turns.
+  void forEachChunk(int64_t rows, int64_t columns, int64_t width,
+                    function_ref<void(Value row, Value column)> body);
+  /// A tile of a matrix with `columns` columns: rows from `firstRow` up to `endRow` (null: all
+  /// are there), and columns from `firstColumn` on.
+  struct Tile {
+    Value buffer, base, firstRow, endRow, firstColumn;
+    int64_t rows, tileColumns, columns;
+  };
+  /// Copies a tile to shared memory, with zeros beyond the matrix. Elements are cast to `element`
+  /// unless it is the buffer's own type.
+  void copyTile(const Tile &tile, Value to, int64_t stride, Type element);
+  Tile getQueryTile();
+  Tile getKeyTile();
+  Tile getValueTile();
+  Value loadElement(Value buffer, Value index, Type element);
+
+  //===--------------------------------------------------------------------===//
+  // The present block and tile
+  //===--------------------------------------------------------------------===//
+
+  nn::ScoresOpInterface op;
+  AttentionTilePlan plan;
+  Value shared, thread, quad;
+  /// The unit, its key head, the row of the batch, the first row of the block in the unit, and the
+  /// first feature of its slice.
+  Value unit, keyUnit, batchIndex, firstRow, firstFeature;
+  Value firstKey;
+  /// A row of the thread. Rows behind the last one repeat it, and do not `exist` (null: all do).
+  struct Row {
+    Value index, exists, head, query, place, lowest, highest;
+  };
+  SmallVector<Row> rows;
+  /// The number of keys that the row of the batch has, by index.
+  Value numKeys;
+  /// For each score of the thread: whether it is seen, and its bias. Null: yes, and none.
+  SmallVector<Value> seen, biases;
+
+private:
+  Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
+  Value getPlace(int64_t place);
+  /// Whether the key may be seen at all; null if it may. Sets its position.
+  Value isKey(Value key, Value &place);
+  void emitBiases(ArrayRef<Value> keys);
+
+  std::optional<KernelRegion> biasRegion;
+  std::optional<RowEmitter> biasElements;
+  std::optional<BiasPoints> biasPoints;
+  std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
+  /// The length of the row of the batch, by position.
+  Value length;
+};
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_GPU_ATTENTIONBLOCK_H

@@ -1,0 +1,496 @@
+//===- ProductKernels.cpp - matrix products on GPUs -----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A block computes a tile of the result. It goes over the summed dimension in steps. For each step,
+// its threads copy a tile of both operands to shared memory, and read the next tiles to registers
+// while they multiply. bf16 and f16 are multiplied by mma.sync, each warp a part of the tile; f32 and
+// f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64 for f64.
+//
+// Tiles in shared memory have the order of their operand. Their lines are longer than they have
+// elements, so that lanes read different banks.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
+#include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
+#include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
+#include "meshwright/lib/Codegen/LoopEmitter.h"
+#include "meshwright/lib/Codegen/RowEmitter.h"
+
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <numeric>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+namespace {
+/// One operand: `rows` of m or n by the summed dimension.
+struct Factor {
+  Value value;
+  int64_t rows = 0;
+  /// Elements of the summed dimension are consecutive in memory. Otherwise rows are.
+  bool sumIsInner = true;
+  /// Matrices that the operand advances for each batch dimension.
+  SmallVector<int64_t> strides;
+};
+
+struct Product {
+  Factor lhs, rhs;
+  Value bias, result;
+  int64_t m = 0, n = 0, k = 0;
+  SmallVector<int64_t> batch;
+
+  int64_t getNumMatrices() const { return ShapedType::getNumElements(batch); }
+  Type getElement() const { return getElementTypeOrSelf(lhs.value.getType()); }
+};
+} // namespace
+
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+/// For each batch dimension of the result, the matrices that the operand advances: 0 where it is
+/// stretched.
+static SmallVector<int64_t> getBatchStrides(ArrayRef<int64_t> batch, ArrayRef<int64_t> operand) {
+  SmallVector<int64_t> strides(batch.size(), 0);
+  int64_t stride = 1;
+  for (size_t i = 0; i < operand.size(); ++i) {
+    int64_t size = operand[operand.size() - 1 - i];
+    strides[batch.size() - 1 - i] = size == 1 ? 0 : stride;
+    stride *= size;
+  }
+  return strides;
+}
+
+static std::optional<Product> getProduct(Operation *op) {
+  Product product;
+  if (auto linear = dyn_cast<nn::LinearOp>(op)) {
+    ArrayRef<int64_t> input = shapeOf(linear.getInput()), weight = shapeOf(linear.getWeight());
+    product.m = ShapedType::getNumElements(input.drop_back());
+    product.n = weight[linear.getInOut() ? 1 : 0];
+    product.k = input.back();
+    product.lhs = {linear.getInput(), product.m, true, {}};
+    product.rhs = {linear.getWeight(), product.n, !linear.getInOut(), {}};
+    product.bias = linear.getBias();
+  } else if (auto matmul = dyn_cast<nn::MatmulOp>(op)) {
+    ArrayRef<int64_t> lhs = shapeOf(matmul.getLhs()), rhs = shapeOf(matmul.getRhs());
+    ArrayRef<int64_t> result = shapeOf(matmul.getResult());
+    llvm::append_range(product.batch, result.drop_back(2));
+    product.m = result[result.size() - 2];
+    product.n = result.back();
+    product.k = lhs[lhs.size() - (matmul.getTransposeLhs() ? 2 : 1)];
+    product.lhs = {matmul.getLhs(), product.m, !matmul.getTransposeLhs(),
+                   getBatchStrides(product.batch, lhs.drop_back(2))};
+    product.rhs = {matmul.getRhs(), product.n, matmul.getTransposeRhs(),
+                   getBatchStrides(product.batch, rhs.drop_back(2))};
+  } else if (auto grad = dyn_cast<nn::WeightGradOp>(op)) {
+    ArrayRef<int64_t> result = shapeOf(grad.getResult());
+    product.m = result[0];
+    product.n = result[1];
+    product.k = ShapedType::getNumElements(shapeOf(grad.getLhs()).drop_back());
+    product.lhs = {grad.getLhs(), product.m, false, {}};
+    product.rhs = {grad.getRhs(), product.n, false, {}};
+  } else {
+    return std::nullopt;
+  }
+  product.result = op->getResult(0);
+  return product;
+}
+
+constexpr int64_t kFewRows = 64;
+
+bool hasFewRows(RankedTensorType product) {
+  return product.getRank() > 0 &&
+         ShapedType::getNumElements(product.getShape().drop_back()) <= kFewRows;
+}
+
+std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const GpuTarget &target) {
+  nn::LinearOp linear = findLinear(region);
+  if (!linear || !hasFewRows(cast<RankedTensorType>(linear.getType())) ||
+      getElementTypeOrSelf(linear.getType()).isF64() ||
+      !llvm::is_contained(region.inputs, linear.getWeight()))
+    return std::nullopt;
+  std::optional<ProductFusion> fusion = planFusion(region, linear, target);
+  if (!fusion || fusion->prologue)
+    return std::nullopt;
+  return fusion;
+}
+
+/// Returns true if the library multiplies the matrices: it has the op, there are more than a few rows, and lines of
+/// matrices with elements of 16 bits are whole 16 bytes.
+static bool isForLibrary(const Product &product, const GpuTarget &target) {
+  constexpr int64_t widest = 16;
+  bool isLibraryOp = target.isLibraryOp(product.result.getDefiningOp());
+  if (!isLibraryOp || product.m <= kFewRows || product.n == 0 || product.k == 0)
+    return false;
+  if (product.getElement().getIntOrFloatBitWidth() != 16)
+    return true;
+  auto isAligned = [&](Value value, int64_t line) {
+    return line * 2 % widest == 0 &&
+           getAlignment(value, target.getBufferAlignment()) % widest == 0;
+  };
+  auto isAlignedFactor = [&](const Factor &factor) {
+    return isAligned(factor.value, factor.sumIsInner ? product.k : factor.rows);
+  };
+  return isAlignedFactor(product.lhs) && isAlignedFactor(product.rhs) &&
+         isAligned(product.result, product.n) && (!product.bias || isAligned(product.bias, 8));
+}
+
+namespace {
+class ProductKernel : LoopEmitter {
+public:
+  /// `epilogue`, if it is not null, takes the sums. Otherwise they are stored, with the bias added.
+  ProductKernel(const Product &product, FusedRows *epilogue);
+
+  int64_t getNumBlocks() const { return product.getNumMatrices() * tilesM * tilesN; }
+  int64_t getNumThreads() const { return threads; }
+  int64_t getSharedBytes() const { return lhs.getBytes() + rhs.getBytes(); }
+  /// Fills the function, whose arguments are the buffers and the shared memory.
+  void emit(func::FuncOp kernel);
+
+private:
+  /// The tile of an operand: `rows` by the elements of a step.
+  struct Tile {
+    const Factor *factor;
+    int64_t rows, step;
+    /// Elements of a line in shared memory, and those between two lines.
+    int64_t line, stride, elementBytes;
+    /// The chunks that each thread copies, and their elements.
+    int64_t width = 1, count = 0;
+    Value buffer, base, firstRow, shared;
+
+    int64_t getLines() const { return rows * step / line; }
+    int64_t getBytes() const { return llvm::alignTo(getLines() * stride * elementBytes, 16); }
+  };
+  Tile makeTile(const Factor &factor, int64_t rows);
+  void startTile(Tile &tile, Value argument, Value number, Value shared, int64_t offset);
+  /// The line of the tile and the element in it at which a chunk begins.
+  std::pair<Value, Value> getPlace(const Tile &tile, int64_t chunk);
+  /// Reads the chunks of the step that begins at `first`. Elements outside are zeros.
+  SmallVector<Value> read(const Tile &tile, Value first);
+  void write(const Tile &tile, ValueRange chunks);
+  SmallVector<Value> multiplyByMma(ValueRange sums);
+  SmallVector<Value> multiplyByFma(ValueRange sums);
+  /// The sums of a thread, over all steps.
+  SmallVector<Value> emitSums();
+  void store(ValueRange sums);
+  void storeElements(ArrayRef<Value> values, Value row, Value column);
+
+  Product product;
+  FusedRows *epilogue;
+  bool usesMma;
+  Type element, compute, stored, resultElement;
+  int64_t threads, tileM, tileN, step, tilesM, tilesN;
+  /// By mma: warps along rows and columns, and fragments of a warp along both. By multiply-add:
+  /// elements of a thread along both.
+  int64_t warpsM = 1, warpsN = 1, partsM, partsN;
+  Tile lhs, rhs;
+
+  Value thread, matrix, firstRow, firstColumn, bias, result;
+  /// By mma: the first row and column of the warp, and the number of the lane. By multiply-add:
+  /// the row and column of the thread's first element.
+  Value warpRow, warpColumn, lane, threadRow, threadColumn;
+};
+} // namespace
+
+ProductKernel::ProductKernel(const Product &given, FusedRows *epilogue)
+    : LoopEmitter(given.result.getContext()), product(given), epilogue(epilogue), element(given.getElement()),
+      compute(getComputeType(element)), stored(getRowStorageType(element)),
+      resultElement(getElementTypeOrSelf(given.result.getType())) {
+  usesMma = element.getIntOrFloatBitWidth() == 16;
+  bool isNarrow = product.m <= 16;
+  tileM = isNarrow ? 16 : 64;
+  tileN = 64;
+  if (usesMma) {
+    threads = 128;
+    step = isNarrow ? 64 : 32;
+    warpsM = isNarrow ? 1 : 2;
+    warpsN = 4 / warpsM;
+    partsM = tileM / warpsM / 16;
+    partsN = tileN / warpsN / 8;
+  } else {
+    threads = 256;
+    step = 16;
+    partsM = tileM / 16;
+    partsN = tileN / 16;
+  }
+  tilesM = llvm::divideCeil(product.m, tileM);
+  tilesN = llvm::divideCeil(product.n, tileN);
+  lhs = makeTile(product.lhs, tileM);
+  rhs = makeTile(product.rhs, tileN);
+}
+
+ProductKernel::Tile ProductKernel::makeTile(const Factor &factor, int64_t rows) {
+  Tile tile;
+  tile.factor = &factor;
+  tile.rows = rows;
+  tile.step = step;
+  tile.line = factor.sumIsInner ? step : rows;
+  tile.stride = tile.line + (usesMma ? 8 : 1);
+  tile.elementBytes = element.getIntOrFloatBitWidth() / 8;
+  return tile;
+}
+
+void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value shared,
+                              int64_t offset) {
+  const Factor &factor = *tile.factor;
+  tile.buffer = argument;
+  tile.firstRow = mul(number, tile.rows);
+  tile.shared = emitShared(b, shared, offset, tile.getLines() * tile.stride, stored);
+  Value at = getIndex(0), rest = matrix;
+  for (size_t i = product.batch.size(); i-- > 0;) {
+    at = add(at, mul(rem(rest, product.batch[i]), factor.strides[i]));
+    rest = div(rest, product.batch[i]);
+  }
+  tile.base = mul(at, factor.rows * product.k);
+  // Chunks do not cross the end of a line of the operand.
+  int64_t inMemory = factor.sumIsInner ? product.k : factor.rows;
+  int64_t share = tile.rows * step / threads;
+  tile.width = std::gcd(std::gcd(inMemory, 16 / tile.elementBytes), share);
+  tile.count = share / tile.width;
+}
+
+std::pair<Value, Value> ProductKernel::getPlace(const Tile &tile, int64_t chunk) {
+  Value number = add(thread, chunk * threads);
+  int64_t chunks = tile.line / tile.width;
+  return {div(number, chunks), mul(rem(number, chunks), tile.width)};
+}
+
+SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
+  SmallVector<Value> chunks;
+  auto type = VectorType::get(tile.width, stored);
+  for (int64_t i = 0; i < tile.count; ++i) {
+    auto [line, place] = getPlace(tile, i);
+    bool isInner = tile.factor->sumIsInner;
+    Value row = add(tile.firstRow, isInner ? line : place), at = add(first, isInner ? place : line);
+    Value exists;
+    if (tile.factor->rows % tile.rows)
+      exists = isBelow(row, getIndex(tile.factor->rows));
+    exists = both(exists, isBelow(at, getIndex(product.k)));
+    auto load = [&] {
+      Value from = isInner ? add(mul(row, product.k), at) : add(mul(at, tile.factor->rows), row);
+      return SmallVector<Value>{
+          vector::LoadOp::create(b, type, tile.buffer, add(tile.base, from))};
+    };
+    chunks.push_back(
+        choose(exists, load, [&] { return SmallVector<Value>{emitConstant(b, type, 0)}; })
+            .front());
+  }
+  return chunks;
+}
+
+void ProductKernel::write(const Tile &tile, ValueRange chunks) {
+  for (auto [i, chunk] : llvm::enumerate(chunks)) {
+    auto [line, place] = getPlace(tile, i);
+    vector::StoreOp::create(b, chunk, tile.shared, add(mul(line, tile.stride), place));
+  }
+}
+
+SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
+  SmallVector<Value> next(sums);
+  // The rows and elements of the step that a lane addresses: fragments of rows follow each other
+  // in the left operand, those of elements in the right one.
+  Value low = rem(lane, 8), second = mul(rem(div(lane, 8), 2), 8), third = mul(div(lane, 16), 8);
+  auto load = [&](const Tile &tile, Value row, Value at) {
+    bool isInner = tile.factor->sumIsInner;
+    Value line = isInner ? row : at, place = isInner ? at : row;
+    return std::pair(add(mul(line, tile.stride), place), isInner);
+  };
+  bool isLhsInner = lhs.factor->sumIsInner, isRhsInner = rhs.factor->sumIsInner;
+  for (int64_t k = 0; k < step; k += 16) {
+    SmallVector<SmallVector<Value>> left;
+    for (int64_t i = 0; i < partsM; ++i) {
+      Value row = add(add(warpRow, isLhsInner ? add(low, second) : second), 16 * i);
+      Value at = add(isLhsInner ? third : add(low, third), k);
+      auto [index, isInner] = load(lhs, row, at);
+      left.push_back(emitLoadFragments(b, lhs.shared, index, /*transposed=*/!isInner));
+    }
+    for (int64_t j = 0; j < partsN; j += 2) {
+      Value column = add(add(warpColumn, isRhsInner ? add(low, third) : third), 8 * j);
+      Value at = add(isRhsInner ? second : add(low, second), k);
+      auto [index, isInner] = load(rhs, column, at);
+      SmallVector<Value> right = emitLoadFragments(b, rhs.shared, index, /*transposed=*/!isInner);
+      for (int64_t i = 0; i < partsM; ++i)
+        for (int64_t half : {0, 1})
+          emitMma(b, element, left[i], ArrayRef(right).slice(2 * half, 2),
+                  MutableArrayRef(next).slice((i * partsN + j + half) * 4, 4));
+    }
+  }
+  return next;
+}
+
+SmallVector<Value> ProductKernel::multiplyByFma(ValueRange sums) {
+  SmallVector<Value> next(sums);
+  auto load = [&](const Tile &tile, Value row, int64_t part, int64_t k) -> Value {
+    row = add(row, 16 * part);
+    Value at = tile.factor->sumIsInner ? add(mul(row, tile.stride), k) : add(row, k * tile.stride);
+    return memref::LoadOp::create(b, tile.shared, at);
+  };
+  for (int64_t k = 0; k < step; ++k) {
+    SmallVector<Value> left, right;
+    for (int64_t i = 0; i < partsM; ++i)
+      left.push_back(load(lhs, threadRow, i, k));
+    for (int64_t j = 0; j < partsN; ++j)
+      right.push_back(load(rhs, threadColumn, j, k));
+    for (int64_t i = 0; i < partsM; ++i)
+      for (int64_t j = 0; j < partsN; ++j) {
+        Value &sum = next[i * partsN + j];
+        sum = math::FmaOp::create(b, left[i], right[j], sum);
+      }
+  }
+  return next;
+}
+
+/// Stores consecutive elements of a row. If there are several, all or none are in the matrix.
+void ProductKernel::storeElements(ArrayRef<Value> values, Value row, Value column) {
+  Value exists;
+  if (product.m % tileM)
+    exists = isBelow(row, getIndex(product.m));
+  if (product.n % tileN)
+    exists = both(exists, isBelow(column, getIndex(product.n)));
+  auto emit = [&] {
+    auto type = VectorType::get(values.size(), compute);
+    Value all = vector::FromElementsOp::create(b, type, values);
+    int64_t count = values.size();
+    if (epilogue)
+      return epilogue->emitEpilogue(b, all, {row, column, count, count});
+    if (bias) {
+      auto inMemory = VectorType::get(values.size(), stored);
+      Value terms = vector::LoadOp::create(b, inMemory, bias, column);
+      all = arith::AddFOp::create(b, all, emitCast(b, fromRowStorage(b, terms, element), compute));
+    }
+    Value at = add(mul(add(mul(matrix, product.m), row), product.n), column);
+    vector::StoreOp::create(b, toRowStorage(b, emitCast(b, all, resultElement)), result, at);
+  };
+  exists ? when(exists, emit) : emit();
+}
+
+void ProductKernel::store(ValueRange sums) {
+  if (!usesMma) {
+    for (int64_t i = 0; i < partsM; ++i)
+      for (int64_t j = 0; j < partsN; ++j)
+        storeElements(sums[i * partsN + j], add(add(firstRow, threadRow), 16 * i),
+                      add(add(firstColumn, threadColumn), 16 * j));
+    return;
+  }
+  Value rows = add(add(firstRow, warpRow), div(lane, 4));
+  Value columns = add(add(firstColumn, warpColumn), mul(rem(lane, 4), 2));
+  for (int64_t i = 0; i < partsM; ++i)
+    for (int64_t j = 0; j < partsN; ++j)
+      for (int64_t half : {0, 1}) {
+        ValueRange pair = sums.slice((i * partsN + j) * 4 + 2 * half, 2);
+        Value row = add(rows, 16 * i + 8 * half), column = add(columns, 8 * j);
+        if (product.n % 2 == 0) {
+          storeElements({pair[0], pair[1]}, row, column);
+          continue;
+        }
+        storeElements({pair[0]}, row, column);
+        storeElements({pair[1]}, row, add(column, 1));
+      }
+}
+
+SmallVector<Value> ProductKernel::emitSums() {
+  SmallVector<Value> state(partsM * partsN * (usesMma ? 4 : 1), emitConstant(b, compute, 0));
+  size_t numSums = state.size();
+  llvm::append_range(state, read(lhs, getIndex(0)));
+  llvm::append_range(state, read(rhs, getIndex(0)));
+  state = loop(getIndex(0), getIndex(product.k), step, state, [&](Value first, ValueRange known) {
+    emitBarrier(b);
+    write(lhs, known.slice(numSums, lhs.count));
+    write(rhs, known.drop_front(numSums + lhs.count));
+    emitBarrier(b);
+    Value next = add(first, step);
+    SmallVector<Value> chunks = read(lhs, next);
+    llvm::append_range(chunks, read(rhs, next));
+    ValueRange sums = known.take_front(numSums);
+    SmallVector<Value> after = usesMma ? multiplyByMma(sums) : multiplyByFma(sums);
+    llvm::append_range(after, chunks);
+    return after;
+  });
+  state.truncate(numSums);
+  return state;
+}
+
+void ProductKernel::emit(func::FuncOp kernel) {
+  Block &entry = kernel.getBody().front();
+  b.setInsertionPointToStart(&entry);
+  thread = emitThread(b, threads);
+  Value block = emitBlock(b, getNumBlocks());
+  Value tileColumn = rem(block, tilesN), rest = div(block, tilesN), tileRow = rem(rest, tilesM);
+  matrix = div(rest, tilesM);
+  firstRow = mul(tileRow, tileM);
+  firstColumn = mul(tileColumn, tileN);
+  Value shared = entry.getArguments().back();
+  startTile(lhs, entry.getArgument(0), tileRow, shared, 0);
+  startTile(rhs, entry.getArgument(1), tileColumn, shared, lhs.getBytes());
+  if (!epilogue) {
+    bias = product.bias ? entry.getArgument(2) : Value();
+    result = entry.getArgument(product.bias ? 3 : 2);
+  }
+  if (usesMma) {
+    lane = rem(thread, Chip::warpSize);
+    Value warp = div(thread, Chip::warpSize);
+    warpColumn = mul(rem(warp, warpsN), tileN / warpsN);
+    warpRow = mul(div(warp, warpsN), tileM / warpsM);
+  } else {
+    threadColumn = rem(thread, 16);
+    threadRow = div(thread, 16);
+  }
+  store(emitSums());
+}
+
+std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
+  KernelRegion region = KernelRegion::of(launch);
+  Operation *op = getSingleOp(launch);
+  std::optional<ProductFusion> fusion;
+  if (!op && (fusion = planGpuProduct(region, target)))
+    op = findLinear(region);
+  std::optional<Product> product = op ? getProduct(op) : std::nullopt;
+  if (!product || (!fusion && isForLibrary(*product, target)))
+    return std::nullopt;
+  std::optional<FusedRows> rows;
+  if (fusion)
+    rows.emplace(region, cast<nn::LinearOp>(op), *fusion);
+  ProductKernel emitter(*product, rows ? &*rows : nullptr);
+  KernelInfo info;
+  info.kind = MW_RT_GEMM;
+  info.inputs = {product->lhs.value, product->rhs.value};
+  if (product->bias)
+    info.inputs.push_back(product->bias);
+  if (fusion) {
+    for (Value input : region.inputs)
+      if (!llvm::is_contained(info.inputs, input))
+        info.inputs.push_back(input);
+    llvm::append_range(info.inputs, region.getPositions());
+  }
+  info.items = emitter.getNumBlocks();
+  info.grain = emitter.getNumThreads();
+  info.flops = 2 * product->getNumMatrices() * product->m * product->n * product->k;
+  func::FuncOp kernel =
+      begin(launch, info.inputs, emitter.getSharedBytes(), emitter.getNumThreads());
+  // 128 registers for a thread, so that ptxas spills none.
+  constexpr int64_t mostThreads = 512;
+  kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
+                                                mostThreads / emitter.getNumThreads()));
+  if (rows) {
+    ValueRange arguments = kernel.getArguments();
+    SmallVector<std::pair<Value, Value>> buffers;
+    for (auto [i, input] : llvm::enumerate(info.inputs))
+      buffers.push_back({input, arguments[i]});
+    rows->setBuffers(buffers, arguments.slice(info.inputs.size(), region.outputs.size()));
+  }
+  if (info.items > 0)
+    emitter.emit(kernel);
+  info.name = writer.finish(kernel, launch, info.inputs);
+  return info;
+}
+
+} // namespace meshwright::lower

@@ -1,0 +1,431 @@
+//===- BuildSteps.cpp - training steps of a program with gradients --------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/train/Optimizer.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_BUILDSTEPSPASS
+#include "meshwright/passes/train/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using nn::NnDialect;
+using nn::Writer;
+
+namespace {
+
+/// A parameter that a step updates.
+struct Trained {
+  StringRef name;
+  BlockArgument argument;
+  Value gradient;
+};
+
+/// Turns the only entry of a module into training steps.
+class StepBuilder {
+public:
+  StepBuilder(func::FuncOp func, const BuildStepsPassOptions &options)
+      : func(func), module(func->getParentOfType<ModuleOp>()), options(options), states(module) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult takeGradients();
+  LogicalResult findTrained(nn::GradientOp gradient);
+  llvm::DenseSet<Value> findReached(Value loss);
+  LogicalResult addRate();
+  void addStates();
+  void clip(Writer &w);
+  void update(Optimizer &optimizer);
+  func::FuncOp buildEvaluation();
+  LogicalResult runMicrobatches(Optimizer &optimizer);
+  FailureOr<func::FuncOp> splitOff(func::FuncOp part, StringRef name);
+  void accumulate(Writer &w, const std::string &name, Value value, StringRef role);
+  void setSeed();
+  void countSteps();
+  void countMicrobatches(func::FuncOp part);
+  Value takeMean(Writer &w, const std::string &name, RankedTensorType type);
+
+  func::FuncOp func;
+  ModuleOp module;
+  const BuildStepsPassOptions &options;
+  States states;
+  SmallVector<nn::GradientOp> gradients;
+  SmallVector<Trained> trained;
+  Value rate;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Gradients
+//===----------------------------------------------------------------------===//
+
+/// The values from which a float of the loss is computed, up to where gradients end.
+llvm::DenseSet<Value> StepBuilder::findReached(Value loss) {
+  llvm::DenseSet<Value> reached{loss};
+  SmallVector<Value> worklist{loss};
+  while (!worklist.empty()) {
+    Operation *op = worklist.pop_back_val().getDefiningOp();
+    auto model = dyn_cast_or_null<nn::DifferentiableOpInterface>(op);
+    if (!op || (model && model.isConstant()))
+      continue;
+    for (Value operand : op->getOperands())
+      if (isa<FloatType>(getElementTypeOrSelf(operand.getType())) && reached.insert(operand).second)
+        worklist.push_back(operand);
+  }
+  return reached;
+}
+
+/// Finds the argument of a gradient's parameter.
+LogicalResult StepBuilder::findTrained(nn::GradientOp gradient) {
+  for (BlockArgument argument : func.getArguments()) {
+    unsigned index = argument.getArgNumber();
+    if (func.getArgAttr(index, NnDialect::kParameterAttr) != gradient.getParameterAttr())
+      continue;
+    if (func.getArgAttr(index, NnDialect::kParameterOffsetsAttr))
+      return emitError(argument.getLoc())
+             << "parameter '" << gradient.getParameter()
+             << "' is a part of a stored tensor, which cannot be trained: expected the whole one";
+    trained.push_back({gradient.getParameter(), argument, gradient.getResult()});
+    return success();
+  }
+  return success();
+}
+
+/// Takes the gradients off the results of the function.
+LogicalResult StepBuilder::takeGradients() {
+  Operation *terminator = func.front().getTerminator();
+  for (int i = func.getNumResults() - 1; i >= 0; --i)
+    if (auto gradient = terminator->getOperand(i).getDefiningOp<nn::GradientOp>()) {
+      gradients.push_back(gradient);
+      terminator->eraseOperand(i);
+      if (failed(func.eraseResult(i)))
+        return failure();
+    }
+  std::reverse(gradients.begin(), gradients.end());
+  if (gradients.empty())
+    return emitError(func.getLoc()) << "'" << func.getName()
+                                    << "' has no gradients to train by: expected results of "
+                                       "nn.gradient (see request-gradients)";
+  llvm::DenseSet<Value> reached = findReached(gradients.front().getLoss());
+  for (nn::GradientOp gradient : gradients)
+    if (failed(findTrained(gradient)))
+      return failure();
+  llvm::erase_if(trained, [&](const Trained &parameter) {
+    return !reached.contains(parameter.argument);
+  });
+  for (nn::GradientOp gradient : gradients)
+    if (gradient->use_empty() && llvm::none_of(trained, [&](const Trained &parameter) {
+          return parameter.gradient == gradient.getResult();
+        }))
+      gradient.erase();
+  if (trained.empty())
+    return emitError(func.getLoc())
+           << "the loss depends on no parameter that is trained: expected at least one";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// States
+//===----------------------------------------------------------------------===//
+
+void StepBuilder::addStates() {
+  for (const Trained &parameter : trained)
+    states.add(parameter.name, parameter.argument.getType(), {}, "", "parameter",
+               parameter.argument.getLoc());
+  for (const Trained &parameter : trained) {
+    auto type = cast<RankedTensorType>(parameter.argument.getType());
+    Type wide = Writer::elementOf(parameter.gradient);
+    if (wide != type.getElementType())
+      states.add(("master." + parameter.name).str(), type.clone(wide), {}, parameter.name, "master",
+                 parameter.argument.getLoc());
+  }
+}
+
+/// Adds the input `lr`.
+LogicalResult StepBuilder::addRate() {
+  OpBuilder builder(func.getContext());
+  auto name = builder.getStringAttr("lr");
+  for (unsigned i = 0; i < func.getNumArguments(); ++i)
+    if (func.getArgAttr(i, NnDialect::kInputAttr) == name)
+      return emitError(func.getArgument(i).getLoc())
+             << "the model has an input 'lr': expected no input of the name of the learning rate";
+  NamedAttrList attrs;
+  attrs.set(NnDialect::kInputAttr, name);
+  attrs.set(NnDialect::kDefaultAttr, builder.getF32FloatAttr(options.lr));
+  auto type = RankedTensorType::get({}, builder.getF32Type());
+  unsigned index = func.getNumArguments();
+  if (failed(func.insertArgument(index, type, attrs.getDictionary(func.getContext()),
+                                 func.getLoc())))
+    return failure();
+  rate = func.getArgument(index);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// The update
+//===----------------------------------------------------------------------===//
+
+/// Scales all gradients by one factor, so that their common norm is at most `clipNorm`.
+void StepBuilder::clip(Writer &w) {
+  Value sum;
+  for (const Trained &parameter : trained) {
+    Value square = w.mul(parameter.gradient, parameter.gradient);
+    SmallVector<int64_t> all;
+    for (int64_t d = 0; d < Writer::typeOf(square).getRank(); ++d)
+      all.push_back(d);
+    Value own = w.cast(all.empty() ? square : w.reduce(nn::ReduceKind::Sum, square, all, false),
+                       w.getBuilder().getF32Type());
+    sum = sum ? w.add(sum, own) : own;
+  }
+  Value norm = w.addNumber(w.unary<nn::SqrtOp>(sum), 1e-6);
+  Type element = Writer::elementOf(norm);
+  Value factor = w.binary<nn::MinimumOp>(w.div(w.number(options.clipNorm, element), norm),
+                                         w.number(1, element));
+  for (Trained &parameter : trained)
+    parameter.gradient =
+        w.mul(parameter.gradient, w.cast(factor, Writer::elementOf(parameter.gradient)));
+}
+
+void StepBuilder::update(Optimizer &optimizer) {
+  OpBuilder builder(func.front().getTerminator());
+  Writer shared(builder, func.getLoc());
+  if (options.clipNorm > 0)
+    clip(shared);
+  optimizer.begin(shared, states, rate);
+  for (const Trained &parameter : trained) {
+    Writer w(builder, parameter.argument.getLoc());
+    std::string master = ("master." + parameter.name).str();
+    bool hasMaster = states.has(master);
+    Value value = hasMaster ? states.read(w, master, parameter.gradient.getType())
+                            : Value(parameter.argument);
+    Value next = optimizer.update(w, states, parameter.name, value, parameter.gradient);
+    if (hasMaster)
+      states.write(w, master, next);
+    states.write(w, parameter.name, w.cast(next, Writer::elementOf(parameter.argument)));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Random numbers
+//===----------------------------------------------------------------------===//
+
+/// The states from which a program draws its random numbers, and the number of the microbatch.
+constexpr StringLiteral kSeedState = "random.seed", kStepState = "random.step",
+                        kMicrobatchState = "random.microbatch";
+
+static void dropNothing(func::FuncOp func) {
+  SmallVector<nn::DropoutOpInterface> ops;
+  func.walk([&](nn::DropoutOpInterface op) { ops.push_back(op); });
+  for (nn::DropoutOpInterface op : ops)
+    op.removeDropout();
+  for (auto read : llvm::make_early_inc_range(func.getOps<nn::ReadOp>()))
+    if (read->use_empty())
+      read.erase();
+}
+
+void StepBuilder::setSeed() {
+  if (auto state = module.lookupSymbol<nn::StateOp>(kSeedState))
+    state.setFillAttr(IntegerAttr::get(IntegerType::get(module.getContext(), 64), options.seed));
+}
+
+/// Makes the number of the next step one higher.
+void StepBuilder::countSteps() {
+  auto state = module.lookupSymbol<nn::StateOp>(kStepState);
+  if (!state)
+    return;
+  OpBuilder builder(func.front().getTerminator());
+  Writer w(builder, func.getLoc());
+  Value step = states.read(w, kStepState, state.getType());
+  states.write(w, kStepState, w.addNumber(step, 1));
+  if (options.microbatches > 1)
+    states.write(w, kMicrobatchState, w.number(0, Writer::elementOf(step)));
+}
+
+/// Gives each microbatch a number of its own in place of that of the step.
+void StepBuilder::countMicrobatches(func::FuncOp part) {
+  SmallVector<nn::ReadOp> reads;
+  for (auto read : part.getOps<nn::ReadOp>())
+    if (read.getState() == kStepState)
+      reads.push_back(read);
+  if (reads.empty())
+    return;
+  OpBuilder builder = OpBuilder::atBlockBegin(&part.front());
+  Writer w(builder, part.getLoc());
+  auto type = cast<RankedTensorType>(reads.front().getType());
+  Value step = states.read(w, kStepState, type);
+  Value own = states.readZeros(w, kMicrobatchState.str(), type, "", /*isTransient=*/true);
+  Value number = w.add(w.scale(step, double(options.microbatches)), own);
+  states.write(w, kMicrobatchState, w.addNumber(own, 1));
+  for (nn::ReadOp read : reads) {
+    read.getResult().replaceAllUsesWith(number);
+    read.erase();
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Evaluation
+//===----------------------------------------------------------------------===//
+
+/// Writes the entry that computes the outputs alone and drops nothing. The function has neither
+/// gradients nor an update yet.
+func::FuncOp StepBuilder::buildEvaluation() {
+  func::FuncOp evaluate = func.clone();
+  evaluate.setName("evaluate");
+  OpBuilder builder(func.getContext());
+  builder.setInsertionPointAfter(func);
+  builder.insert(evaluate);
+  for (auto gradient : llvm::make_early_inc_range(evaluate.getOps<nn::GradientOp>()))
+    gradient.erase();
+  for (auto write : llvm::make_early_inc_range(evaluate.getOps<nn::WriteOp>()))
+    write.erase();
+  dropNothing(evaluate);
+  return evaluate;
+}
+
+//===----------------------------------------------------------------------===//
+// Microbatches
+//===----------------------------------------------------------------------===//
+
+/// Adds a value to a sum over microbatches, which is a transient state.
+void StepBuilder::accumulate(Writer &w, const std::string &name, Value value, StringRef role) {
+  RankedTensorType type = Writer::typeOf(value);
+  Value sum = states.readZeros(w, name, type, role, /*isTransient=*/true);
+  states.write(w, name, w.add(sum, value));
+}
+
+/// Reads the mean of a sum over microbatches, and makes the sum zero for the next call.
+Value StepBuilder::takeMean(Writer &w, const std::string &name, RankedTensorType type) {
+  Value sum = states.read(w, name, type);
+  auto zeros = DenseElementsAttr::get(type, w.getBuilder().getZeroAttr(type.getElementType()));
+  states.write(w, name, nn::ConstantOp::create(w.getBuilder(), w.getLoc(), zeros));
+  return w.div(sum, w.number(double(options.microbatches), type.getElementType()));
+}
+
+/// Makes a function private, so that the new entry of that name repeats it. Outputs without
+/// dimensions are means over microbatches, which the entry returns.
+FailureOr<func::FuncOp> StepBuilder::splitOff(func::FuncOp part, StringRef name) {
+  OpBuilder builder(part);
+  auto entry = func::FuncOp::create(builder, part.getLoc(), name, builder.getFunctionType({}, {}));
+  Writer end(builder, part.getLoc());
+  end.getBuilder().setInsertionPointToStart(entry.addEntryBlock());
+  Operation *finish = func::ReturnOp::create(end.getBuilder(), part.getLoc());
+  end.getBuilder().setInsertionPoint(finish);
+  part.setPrivate();
+  part.setName(("repeated_" + name).str());
+  Operation *terminator = part.front().getTerminator();
+  OpBuilder inside(terminator);
+  Writer w(inside, part.getLoc());
+  SmallVector<Attribute> outputs;
+  llvm::BitVector erased(part.getNumResults());
+  for (unsigned i = 0; i < part.getNumResults(); ++i) {
+    auto output = part.getResultAttrOfType<StringAttr>(i, NnDialect::kOutputAttr);
+    outputs.push_back(output);
+    Value value = terminator->getOperand(i);
+    RankedTensorType type = Writer::typeOf(value);
+    if (type.getRank() > 0)
+      continue;
+    if (!isa<FloatType>(type.getElementType()))
+      return part.emitError() << "output '" << output.getValue() << "' is " << type
+                              << ": expected a float, which has a mean over microbatches, or rows";
+    std::string sum = ("sum." + output.getValue()).str();
+    accumulate(w, sum, value, "");
+    finish->insertOperands(finish->getNumOperands(), takeMean(end, sum, type));
+    if (failed(entry.insertResult(entry.getNumResults(), type, part.getResultAttrDict(i))))
+      return failure();
+    erased.set(i);
+  }
+  for (int i = erased.size() - 1; i >= 0; --i)
+    if (erased[i]) {
+      terminator->eraseOperand(i);
+      if (failed(part.eraseResult(i)))
+        return failure();
+    }
+  NamedAttrList repeat;
+  repeat.set("function", builder.getStringAttr(part.getName()));
+  repeat.set("times", builder.getI64IntegerAttr(options.microbatches));
+  repeat.set("outputs", builder.getArrayAttr(outputs));
+  entry->setAttr(NnDialect::kRepeatAttr, repeat.getDictionary(builder.getContext()));
+  return entry;
+}
+
+/// Writes a step whose gradients are means over microbatches. The function is for one microbatch.
+LogicalResult StepBuilder::runMicrobatches(Optimizer &optimizer) {
+  addStates();
+  countMicrobatches(func);
+  func::FuncOp part = func;
+  Operation *terminator = part.front().getTerminator();
+  OpBuilder inside(terminator);
+  for (const Trained &parameter : trained) {
+    Writer w(inside, parameter.argument.getLoc());
+    accumulate(w, ("grad." + parameter.name).str(), parameter.gradient, "gradient");
+  }
+  FailureOr<func::FuncOp> entry = splitOff(part, "step");
+  if (failed(entry))
+    return failure();
+  func = *entry;
+  OpBuilder builder(func.front().getTerminator());
+  for (Trained &parameter : trained) {
+    unsigned index = func.getNumArguments();
+    DictionaryAttr attrs = part.getArgAttrDict(parameter.argument.getArgNumber());
+    if (failed(func.insertArgument(index, parameter.argument.getType(), attrs,
+                                   parameter.argument.getLoc())))
+      return failure();
+    parameter.argument = func.getArgument(index);
+    Writer w(builder, parameter.argument.getLoc());
+    parameter.gradient = takeMean(w, ("grad." + parameter.name).str(),
+                                  Writer::typeOf(parameter.gradient));
+  }
+  if (failed(addRate()))
+    return failure();
+  update(optimizer);
+  countSteps();
+  return success();
+}
+
+LogicalResult StepBuilder::run() {
+  auto optimizer = Optimizer::create(options, [&] { return emitError(func.getLoc()); });
+  if (!optimizer || failed(takeGradients()))
+    return failure();
+  func::FuncOp evaluate = buildEvaluation();
+  setSeed();
+  if (options.microbatches > 1)
+    return failure(failed(splitOff(evaluate, "evaluate")) || failed(runMicrobatches(*optimizer)));
+  func.setName("step");
+  if (failed(addRate()))
+    return failure();
+  addStates();
+  update(*optimizer);
+  countSteps();
+  return success();
+}
+
+namespace {
+struct BuildStepsPass : meshwright::impl::BuildStepsPassBase<BuildStepsPass> {
+  using BuildStepsPassBase::BuildStepsPassBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    SmallVector<FunctionOpInterface> entries = nn::getEntries(module);
+    auto func = entries.size() == 1 ? dyn_cast<func::FuncOp>(*entries.front()) : func::FuncOp();
+    if (!func || func->hasAttr(dist::DistDialect::kSpmdAttr) || !func.getBody().hasOneBlock()) {
+      module.emitError() << "has " << entries.size()
+                         << " entries: expected one global function of one block to train";
+      return signalPassFailure();
+    }
+    BuildStepsPassOptions own{optimizer, lr, momentum, beta1, beta2, eps, weightDecay, clipNorm,
+                              microbatches, seed};
+    if (failed(StepBuilder(func, own).run()))
+      signalPassFailure();
+  }
+};
+} // namespace

@@ -1,0 +1,124 @@
+//===- Passes.td - train -----------------------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_TRAIN_PASSES_TD
+#define MESHWRIGHT_PASSES_TRAIN_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
+  let summary = "turn a program with gradients into training steps";
+  let description = [{
+    Takes a program whose outputs end with gradients (see `request-gradients`). Turns it into
+    two entries:
+
+    - `step` computes the outputs and the gradients, and updates each parameter that has a
+      gradient by the rule of an optimizer. Its last input `lr` is the learning rate.
+    - `evaluate` computes the outputs, drops nothing, and changes nothing.
+
+    The parameters become states. So do the averages that the optimizer keeps
+    (`optimizer.exp_avg.NAME`), the number of steps (`optimizer.step`), and the values in f32
+    of parameters of a narrower type (`master.NAME`). A parameter that the loss does not depend
+    on stays as it is.
+
+    With `microbatches` the program is for one microbatch. The entries repeat it (`nn.repeat`) and take
+    means of the gradients and of the outputs without dimensions, whose sums are transient states
+    (`grad.NAME`, `sum.NAME`). Other outputs have the rows of all microbatches.
+
+    Random numbers depend on the states `random.seed`, which begins with `seed`, and `random.step`,
+    to which a step adds 1. Each microbatch has a number of its own.
+
+    The update rules are those of PyTorch's optimizers of the same names. With `clip-norm` all
+    gradients are scaled down by one factor if their common norm is above it.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<4xf32> {nn.input = "x"}, %w: tensor<4xf32> {nn.parameter = "w"})
+        -> (tensor<f32> {nn.output = "loss"}, tensor<4xf32> {nn.output = "grad.w"}) {
+      %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
+      %2 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
+      return %1, %2 : tensor<f32>, tensor<4xf32>
+    }
+    ```
+    After, with `optimizer=sgd`:
+    ```mlir
+    nn.state @w {role = "parameter"} : tensor<4xf32>
+    func.func @step(%x: tensor<4xf32> {nn.input = "x"}, %w: tensor<4xf32> {nn.parameter = "w"},
+                    %lr: tensor<f32> {nn.input = "lr"}) -> (tensor<f32> {nn.output = "loss"}) {
+      %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
+      %2 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
+      %3 = nn.mul %2, %lr : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+      %4 = nn.sub %w, %3 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      nn.write @w, %4 : tensor<4xf32>
+      return %1 : tensor<f32>
+    }
+    func.func @evaluate(...)
+    ```
+  }];
+  let options = [
+    Option<"optimizer", "optimizer", "std::string", /*default=*/"\"sgd\"",
+           "the rule of the update: sgd, adam or adamw">,
+    Option<"lr", "lr", "double", /*default=*/"0.001", "the learning rate of a call without one">,
+    Option<"momentum", "momentum", "double", /*default=*/"0", "of sgd">,
+    Option<"beta1", "beta1", "double", /*default=*/"0.9",
+           "the weight of the former average of gradients, of adam and adamw">,
+    Option<"beta2", "beta2", "double", /*default=*/"0.999",
+           "the weight of the former average of squares of gradients, of adam and adamw">,
+    Option<"eps", "eps", "double", /*default=*/"1e-8",
+           "added to the root of the average of squares, of adam and adamw">,
+    Option<"weightDecay", "weight-decay", "double", /*default=*/"0",
+           "the share of a parameter that is added to its gradient; of adamw: that a step takes "
+           "away, times the learning rate">,
+    Option<"clipNorm", "clip-norm", "double", /*default=*/"0",
+           "the largest norm of all gradients together; 0: any">,
+    Option<"microbatches", "microbatches", "int64_t", /*default=*/"1",
+           "how many times an entry runs the program, on chunks of its inputs' rows">,
+    Option<"seed", "seed", "int64_t", /*default=*/"0", "of the random numbers">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def ShardOptimizerPass : Pass<"shard-optimizer", "::mlir::ModuleOp"> {
+  let summary = "shard what an optimizer keeps over ranks that hold equal parameters";
+  let description = [{
+    Gives averages and masters of a parameter the parameter's layout, and shards one factor of it
+    over `axes` as well. Constrains the gradient and the new value of the parameter to this
+    layout. So the gradient is reduced and scattered, each rank updates its shard, and the new
+    parameter is gathered: as many bytes as the all-reduce of the gradient.
+
+    In mode `auto` a parameter's states are sharded if the cost model finds that the update
+    becomes faster by more than the collectives cost that take the place of one all-reduce.
+
+    Before:
+    ```mlir
+    func.func @step(%w: tensor<16x8xf32> {nn.parameter = "w", nn.state = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>},
+                    %m: tensor<16x8xf32> {nn.state = "optimizer.exp_avg.w"}) -> (...) {
+      %g = nn.gradient %loss of "w" : (tensor<f32>) -> tensor<16x8xf32>
+      ...
+      return ..., %next : ..., tensor<16x8xf32>
+    }
+    ```
+    After, with `axes=dp`:
+    ```mlir
+    func.func @step(%w: ..., %m: tensor<16x8xf32> {nn.state = "optimizer.exp_avg.w", dist.sharding = #dist.sharding<@mesh, [{"tp", "dp"}, {} ]>}) -> (...) {
+      %g = nn.gradient %loss of "w" : (tensor<f32>) -> tensor<16x8xf32>
+      %0 = dist.constrain %g <@mesh, [{"tp", "dp"}, {} ]> : tensor<16x8xf32>
+      ...
+      %1 = dist.constrain %next <@mesh, [{"tp", "dp"}, {} ]> : tensor<16x8xf32>
+      return ..., %1 : ..., tensor<16x8xf32>
+    }
+    ```
+  }];
+  let options = [
+    ListOption<"axes", "axes", "std::string", "mesh axes; those that the mesh lacks are left out">,
+    Option<"mode", "mode", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto",
+           "on, off or auto">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+#endif

@@ -1,0 +1,219 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The state of a session that trains as PyTorch's `state_dict`s, and back."""
+
+import fnmatch
+
+import ml_dtypes
+import numpy as np
+
+from .errors import Diagnostic, Error
+from .tensors import as_numpy, dense, is_meta, is_parameter, is_torch, is_trained, torch_types
+
+#: Keys of an optimizer's state in PyTorch, which are also our names of states.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
+class Loaded:
+    """The rest of a state dict, which is no state of the session."""
+
+    def __init__(self):
+        #: The learning rate of calls that give none.
+        self.rate = None
+        #: Tensors of the module that the program does not read.
+        self.unread = {}
+
+
+def names_of(model) -> dict[str, str]:
+    """The keys of the module's `state_dict`, in its order, and the names in the program. A model
+    without a module has its own names."""
+    imported = next(iter(model._imported.values()), None)
+    if imported is None:
+        return {name: name for name in model._parameters}
+    return imported.state_names
+
+
+def trained_names(model, ports, patterns) -> list[str]:
+    """The names in the program of the parameters that an optimizer of the module would have: those
+    of float type that require gradients and match a pattern, in the module's order."""
+    values, groups = _values(model), {}
+    for key, name in names_of(model).items():
+        groups.setdefault(name, []).append(key)
+    roles = {port.name: port.role for port in ports}
+
+    def is_chosen(name, keys):
+        if roles.get(name) == "parameter":
+            return True
+        value = values[name]
+        return (
+            is_parameter(value)
+            and is_trained(value)
+            and _is_float(value)
+            and any(fnmatch.fnmatchcase(key, pattern) for key in keys for pattern in patterns)
+        )
+
+    return [name for name, keys in groups.items() if is_chosen(name, keys)]
+
+
+def to_state_dict(model, state, parameters, ports, loaded) -> dict:
+    """`state` and `parameters` are copies of the values in a session, `ports` describe its states,
+    and `loaded` is what it was given last."""
+    values = {**_values(model), **loaded.unread}
+    own = {}
+    for key, name in names_of(model).items():
+        value = parameters.get(name, state.get(name))
+        own[key] = _tensor(values[name] if value is None else value)
+    taken = int(state["optimizer.step"]) if "optimizer.step" in state else None
+    trained = trained_names(model, ports, model._patterns)
+    slots = {}
+    for i, name in enumerate(trained):
+        slot = {m: f"optimizer.{m}.{name}" for m in _MOMENTS if f"optimizer.{m}.{name}" in state}
+        # PyTorch makes the state of a parameter at its first step.
+        if slot and taken != 0:
+            slots[i] = {} if taken is None else {"step": _step(taken)}
+            slots[i].update({m: _tensor(state[name]) for m, name in slot.items()})
+    rate = model._optimizer.lr if loaded.rate is None else loaded.rate
+    return {
+        "model": own,
+        "optimizer": {"state": slots, "param_groups": _groups(model, rate, len(trained))},
+    }
+
+
+def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
+    """The values of states that a `state_dict` sets, and the rest of it."""
+    problems, loaded = [], Loaded()
+    try:
+        own, optimizer = saved["model"], saved["optimizer"]
+        slots, groups = optimizer["state"], optimizer["param_groups"]
+        order = [i for group in groups for i in group["params"]]
+    except (KeyError, TypeError, IndexError) as error:
+        raise Error(
+            f"the state dict has no {error}: expected 'model' and 'optimizer', as "
+            "Session.state_dict gives them"
+        ) from None
+    trained = trained_names(model, ports, model._patterns)
+    ports = {port.name: port for port in ports}
+    values = _model_values(model, ports, own, loaded, problems)
+    if len(order) != len(trained):
+        problems.append(
+            f"the optimizer has {len(order)} parameters: expected {len(trained)}, those that are "
+            "trained"
+        )
+    loaded.rate = _check_groups(model, groups, problems)
+    steps = set()
+    for i, name in zip(order, trained, strict=False):
+        slot = slots.get(i, {})
+        for moment in _MOMENTS:
+            port = ports.get(f"optimizer.{moment}.{name}")
+            if port is None:
+                continue
+            value = slot.get(moment)
+            values[port.name] = (
+                np.zeros(port.shape, np.float32) if value is None else _array(value, port)
+            )
+        if "step" in slot:
+            steps.add(int(slot["step"]))
+    if len(steps) > 1:
+        problems.append(
+            f"parameters have taken {' and '.join(map(str, sorted(steps)))} steps: expected one "
+            "number of steps for all"
+        )
+    if problems:
+        raise Error([Diagnostic(problem) for problem in problems])
+    taken = next(iter(steps), 0)
+    # Random numbers go on with the number of the step.
+    for name in ("optimizer.step", "random.step"):
+        if name in ports and (steps or "optimizer.step" in ports):
+            values[name] = np.array(taken, np.int64)
+    return values, loaded
+
+
+def _model_values(model, ports, own, loaded, problems):
+    names, fixed, values = names_of(model), _values(model), {}
+    problems += [f"the state dict has no '{key}'" for key in names if key not in own]
+    problems += [f"the model has no '{key}', which the state dict has" for key in own if key not in names]
+    for key, name in names.items():
+        if key not in own:
+            continue
+        given = own[key]
+        if name not in ports and name not in model._parameters:
+            loaded.unread[name] = _tensor(given)
+            continue
+        if name not in ports:
+            if not np.array_equal(_bits(_tensor(given)), _bits(_tensor(fixed[name]))):
+                problems.append(
+                    f"'{key}' is not trained and has another value: a session keeps those with which "
+                    "it started"
+                )
+            continue
+        if name in values:
+            continue
+        values[name] = _array(given, ports[name])
+        master = ports.get(f"master.{name}")
+        if master is not None:
+            values[master.name] = _array(given, master)
+    return values
+
+
+def _check_groups(model, groups, problems):
+    """Returns the learning rate. The other numbers of the optimizer are compiled."""
+    rates = {float(group.get("lr", model._optimizer.lr)) for group in groups}
+    if len(rates) > 1:
+        problems.append(f"groups of parameters have the learning rates {sorted(rates)}: expected one")
+    expected = model._optimizer.hyperparameters()
+    for group in groups:
+        for name, value in expected.items():
+            given = group.get(name, value)
+            same = tuple(given) == value if isinstance(value, tuple) else given == value
+            if name != "lr" and not same:
+                problems.append(f"the optimizer's {name} is {given}: expected {value}")
+    return min(rates, default=model._optimizer.lr)
+
+
+def _groups(model, rate, count):
+    """The group of parameters as this version of PyTorch writes it."""
+    import torch
+
+    numbers = {**model._optimizer.hyperparameters(), "lr": rate}
+    made = getattr(torch.optim, type(model._optimizer).__name__)([torch.empty(0)], **numbers)
+    (group,) = made.state_dict()["param_groups"]
+    return [{**group, "params": list(range(count))}]
+
+
+def _values(model):
+    """The module's tensors, also those that the program does not use, by the names in the program."""
+    imported = next(iter(model._imported.values()), None)
+    return {**(imported.state_values if imported else {}), **model._parameters}
+
+
+def _is_float(value):
+    return value.dtype.is_floating_point if is_torch(value) else dense(value).dtype in ("f32", "bf16", "f16", "f64")
+
+
+def _step(taken):
+    import torch
+
+    return torch.tensor(float(taken))
+
+
+def _tensor(value):
+    """A tensor of PyTorch, of its own memory."""
+    import torch
+
+    if is_torch(value):
+        return value.detach().clone()
+    value = np.array(value)
+    if value.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(value)
+
+
+def _array(value, port):
+    """The value in the type of the state."""
+    if is_torch(value) and not is_meta(value):
+        return value.detach().to(torch_types()[port.dtype])
+    return _tensor(value).to(torch_types()[port.dtype])
+
+
+def _bits(tensor):
+    return as_numpy(dense(tensor))

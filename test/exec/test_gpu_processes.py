@@ -1,0 +1,192 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The backend `nccl` with a rank in each process of a launcher, on the stand-ins (test/fakegpu)."""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from harness import TIMEOUT, tool
+from mpi_programs import assert_same_bits, mpirun
+from safetensors.torch import load_file
+from test_gpu_running import FAKEGPU, PROGRAM, check, pytestmark  # noqa: F401
+
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """Two ranks, with the outputs of threads of one process."""
+    folder = tmp_path_factory.mktemp("bundle")
+    check(f"net, x = make()\nmw.from_torch(net, (x,)).parallelize(mesh={{'tp': 2}}).compile('{folder}/b', target='gpu:sm_90a')")
+    said = [p.communicate(timeout=TIMEOUT) for p in start(folder, [{}], "threads")]
+    assert (folder / "threads").exists(), said
+    return folder
+
+
+def environment(variables):
+    clean = {k: v for k, v in os.environ.items() if k not in LAUNCHERS}
+    path = os.pathsep.join(p for p in [str(FAKEGPU), os.environ.get("LD_LIBRARY_PATH", "")] if p)
+    return {**clean, "LD_LIBRARY_PATH": path, **variables}
+
+
+def start(folder, processes, name, *more, backend="nccl", **variables):
+    """A process of sharding-run for each dictionary of variables."""
+    command = [tool(), str(folder / "b"), f"--backend={backend}", "--random-inputs=1", f"--outputs={folder / name}", *more]
+    return [subprocess.Popen(command, env=environment({**variables, **own}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for own in processes]
+
+
+def finish(processes):
+    said = [p.communicate(timeout=TIMEOUT)[1] for p in processes]
+    return [p.returncode for p in processes], said
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def torchrun(ranks, size=None):
+    port = free_port()
+    return [{"RANK": str(r), "WORLD_SIZE": str(size or len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} for r in ranks]
+
+
+def slurm(ranks, file):
+    return [{"SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": str(len(ranks)), "MESHWRIGHT_RENDEZVOUS": str(file)} for r in ranks]
+
+
+def same(folder, name):
+    assert_same_bits(load_file(folder / name), load_file(folder / "threads"))
+
+
+def test_torchruns_variables(bundle):
+    codes, said = finish(start(bundle, torchrun(range(2)), "torchrun"))
+    assert codes == [0, 0], said
+    same(bundle, "torchrun")
+
+
+def test_a_file(bundle, tmp_path):
+    """Variables of srun, and a file of an earlier job at the place of the rendezvous."""
+    (tmp_path / "meet").write_text("17 1 127.0.0.1\n")
+    codes, said = finish(start(bundle, slurm(range(2), tmp_path / "meet"), "slurm"))
+    assert codes == [0, 0], said
+    same(bundle, "slurm")
+    assert not (tmp_path / "meet").exists()
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (openmpi-bin)")
+def test_mpirun(bundle):
+    command = mpirun(2, tool(), bundle / "b", "--backend=nccl", "--random-inputs=1", f"--outputs={bundle}/mpirun")
+    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    same(bundle, "mpirun")
+
+
+def test_torchrun_itself(bundle, tmp_path):
+    """Its agent has a store at the master's port."""
+    (tmp_path / "script.py").write_text(PROGRAM + f"""
+import os
+from safetensors.torch import save_file
+net, x = make()
+plan = mw.from_torch(net, (x,)).parallelize(mesh={{'tp': 2}})
+first = plan.run(x, backend='nccl')[0]
+with plan.start(backend='nccl') as session:
+    assert all(torch.equal(session.run(x)[0], first) for _ in range(3))
+save_file({{'y': first}}, '{tmp_path}/' + os.environ['RANK'])
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", str(tmp_path / "script.py")]
+    done = subprocess.run(command, env=environment({}), capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert torch.equal(load_file(tmp_path / "0")["y"], load_file(tmp_path / "1")["y"])
+
+
+def test_refusals(bundle):
+    alone = {"WORLD_SIZE": "2", "RANK": "0"}
+    for variables, backend, words in (
+        (alone, "nccl", "nothing says where the processes meet: expected MASTER_ADDR and MASTER_PORT, Open MPI's mpirun, or a file"),
+        ({"WORLD_SIZE": "2"}, "nccl", "WORLD_SIZE is 2, and RANK is not set: expected 0 to 1"),
+        ({**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}, "nccl", "MASTER_PORT is '0', expected 1 to 65535"),
+        ({"WORLD_SIZE": "3", "RANK": "1"}, "nccl", "the program has 2 ranks, and there are 3 processes: expected a process for each rank"),
+        (alone, "nccl:peer", "WORLD_SIZE is 2: ranks of 'nccl:peer' are threads of one process, expected no launcher"),
+    ):
+        codes, said = finish(start(bundle, [variables], "never", backend=backend))
+        assert codes == [1] and words in said[0], said
+    assert not (bundle / "never").exists()
+
+
+def test_too_few_devices(bundle):
+    codes, said = finish(start(bundle, torchrun(range(2)), "never", FAKEGPU_DEVICES="1"))
+    assert codes == [1, 1], said
+    assert "process 2 of this machine has rank 1, and there are 1 devices: expected a device for each process" in said[1]
+
+
+def test_a_missing_process(bundle):
+    codes, said = finish(start(bundle, torchrun([0], size=2), "never", MESHWRIGHT_TIMEOUT="0.1"))
+    assert codes == [1] and "not all processes have come to MASTER_ADDR:MASTER_PORT" in said[0] and "missing rank 1" in said[0], said
+
+
+@pytest.mark.parametrize("kind, words", [("throw", "a fault was asked for"), ("kill", "its process"), ("stall", "timed out after 5 s waiting for")])
+def test_a_fault(bundle, kind, words):
+    """It ends the run in all processes, with rank, and op where that is known."""
+    codes, said = finish(start(bundle, torchrun(range(2)), "never", MESHWRIGHT_FAULT=f"{kind} 1 nn.linear", MESHWRIGHT_TIMEOUT="5"))
+    assert 0 not in codes, said
+    assert "rank 1" in said[0] and words in said[0], said
+    # The op's place in the model. A process may die before it has told where it is.
+    assert kind == "kill" or "nn.linear at up" in said[0], said
+    assert not (bundle / "never").exists()
+
+
+SESSION = """
+import os, signal, time
+net, x = make()
+with mw.from_torch(net, (x,)).parallelize(mesh={'tp': 2}).start(backend='nccl', timeout=10) as session:
+    want = session.run(x)[0]
+    if os.environ['RANK'] == '1':
+        %s
+    begin = time.monotonic()
+    try:
+        for _ in range(%d): assert torch.equal(session.run(x)[0], want)
+        print('ran')
+    except mw.Error as error:
+        print('after %%g s:' %% (time.monotonic() - begin), error)
+"""
+
+
+def session(what, calls=1):
+    scripts = [subprocess.Popen([sys.executable, "-c", PROGRAM + SESSION % (what, calls)], env=environment(own), stdout=subprocess.PIPE, text=True)
+               for own in torchrun(range(2))]
+    return [p.communicate(timeout=TIMEOUT)[0] for p in scripts]
+
+
+def test_sessions():
+    assert session("pass", 3) == ["ran\n"] * 2
+
+
+def test_a_killed_process():
+    said = session("os.kill(os.getpid(), signal.SIGKILL)")
+    assert "rank 1: " in said[0] and ") has died" in said[0] and said[1] == "", said
+
+
+def test_a_process_that_ends():
+    said = session("raise SystemExit")
+    assert "rank 1: its process has ended before the run" in said[0], said
+
+
+def test_a_value_that_is_not_finite():
+    """All processes report the same op, and go on."""
+    body = """
+with mw.from_torch(make()[0], (make()[1],)).parallelize(mesh={'tp': 2}).start(backend='nccl') as session:
+    x = make()[1]
+    try: session.run(x * float('nan'), check_finite=True)
+    except mw.Error as error: print(error)
+    print(session.run(x)[0].isfinite().all().item())
+"""
+    scripts = [subprocess.Popen([sys.executable, "-c", PROGRAM + body], env=environment(own), stdout=subprocess.PIPE, text=True)
+               for own in torchrun(range(2))]
+    said = [p.communicate(timeout=TIMEOUT)[0] for p in scripts]
+    assert said[0] == said[1] and "is NaN at element 0" in said[0] and said[0].endswith("True\n"), said

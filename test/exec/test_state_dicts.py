@@ -1,0 +1,170 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Training goes on in PyTorch where a session stopped, and in a session where PyTorch stopped."""
+
+import meshwright as mw
+import pytest
+import torch
+import transformers
+from test_training import OPTIMIZERS, Net, batches
+from torch import nn
+
+
+class Normed(Net):
+    """With a batch norm, whose statistics are state of the program, and a mask that no program reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.statistics = nn.BatchNorm1d(5)
+        self.register_buffer("unused", torch.arange(3))
+        self.register_parameter("never", nn.Parameter(torch.zeros(2)))
+
+    def forward(self, ids, labels):
+        loss, logits = super().forward(ids, labels)
+        return loss + self.statistics(logits).square().mean(), logits
+
+
+def optimizer_of(net, name):
+    _, theirs, options = OPTIMIZERS[name]
+    return theirs([p for p in net.parameters() if p.requires_grad], **options)
+
+
+def torch_steps(net, optimizer, data):
+    for batch in data:
+        optimizer.zero_grad()
+        net(**batch)[0].backward()
+        optimizer.step()
+
+
+def start(net, name, mesh):
+    ours, _, options = OPTIMIZERS[name]
+    data = batches(1)[0]
+    return mw.from_torch(net, (), data, training=True).train(ours(**options)).parallelize(mesh=mesh).start()
+
+
+def close(session, net):
+    state = {**session.parameters(), **{n: a for n, a in session.state().items() if n.startswith("statistics.running")}}
+    for name, value in net.state_dict().items():
+        if name in state:
+            torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_between_pytorch_and_sessions(name, mesh):
+    net, data = Normed().train(), batches(4)
+    with start(net, name, mesh) as session:
+        empty = session.state_dict()
+        for batch in data[:2]:
+            session.run(**batch)
+        saved = session.state_dict()
+        optimizer = optimizer_of(net, name)
+        want = optimizer.state_dict()
+        # The same keys as PyTorch's, and its numbers.
+        assert saved["model"].keys() == net.state_dict().keys()
+        assert saved["optimizer"]["param_groups"] == want["param_groups"]
+        assert not any(slot for slot in empty["optimizer"]["state"].values() if "step" in slot)
+        net.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        session.run(**data[2])
+        torch_steps(net, optimizer, data[2:3])
+        close(session, net)
+        theirs = optimizer.state_dict()
+        mine = session.state_dict()["optimizer"]
+        assert mine["state"].keys() == theirs["state"].keys() - {i for i, s in theirs["state"].items() if s.get("momentum_buffer", 0) is None}
+        for i, slot in mine["state"].items():
+            assert slot.keys() == theirs["state"][i].keys()
+            for key, value in slot.items():
+                torch.testing.assert_close(value, theirs["state"][i][key], rtol=1e-4, atol=1e-5)
+    # And back, into a session that started with other weights.
+    other = Normed().train()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.0 if not parameter.requires_grad or parameter is other.unread else 0.5)
+    with torch.no_grad():
+        net.never.add_(3)
+    with start(other, name, mesh) as session:
+        session.load_state_dict({"model": net.state_dict(), "optimizer": optimizer.state_dict()})
+        close(session, net)
+        assert torch.equal(session.state_dict()["model"]["never"], net.never)
+        session.run(**data[3])
+        torch_steps(net, optimizer, data[3:])
+        close(session, net)
+
+
+def test_the_same_bits():
+    """Also of bf16 parameters with masters."""
+    net, data = Net().bfloat16(), batches(3)
+    with start(net, "adamw", {"tp": 2}) as session, start(net, "adamw", {"tp": 2}) as other:
+        for batch in data[:2]:
+            session.run(**batch)
+        saved = session.state_dict()
+        assert saved["model"]["out.weight"].dtype == torch.float32
+        other.load_state_dict(saved)
+        session.run(**data[2])
+        other.run(**data[2])
+        state = other.state()
+        assert all(torch.equal(a, state[n]) for n, a in session.state().items())
+
+
+def test_a_model_of_transformers_in_part():
+    """Tied tables, and parameters that a pattern leaves out."""
+    config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=31, n_positions=8, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    net = transformers.GPT2LMHeadModel(config).train()
+    ids = torch.arange(16).reshape(2, 8)
+    batch = dict(input_ids=ids, labels=ids + 1)
+    chosen = ["transformer.h.*.bias", "lm_head.weight"]
+    model = mw.from_torch(net, (), batch, training=True).train(mw.Adam(lr=0.01, eps=1e-3), parameters=chosen)
+    with model.parallelize(mesh={"tp": 2}).start() as session:
+        session.run(**batch)
+        saved = session.state_dict()
+        net.load_state_dict(saved["model"])
+        trained = [p for n, p in net.named_parameters() if n.endswith("bias") and ".h." in n or n == "transformer.wte.weight"]
+        optimizer = torch.optim.Adam(trained, lr=0.01, eps=1e-3)
+        optimizer.load_state_dict(saved["optimizer"])
+        torch_steps(net, optimizer, [batch])
+        session.run(**batch)
+        for name, value in session.state_dict()["model"].items():
+            torch.testing.assert_close(value, net.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_learning_rates():
+    net, data = Net(), batches(2)
+    with start(net, "sgd", {"tp": 1}) as session:
+        saved = session.state_dict()
+        saved["optimizer"]["param_groups"][0]["lr"] = 0.0
+        session.load_state_dict(saved)
+        session.run(**data[0])
+        assert all(torch.equal(a, saved["model"][n]) for n, a in session.parameters().items())
+        assert session.state_dict()["optimizer"]["param_groups"][0]["lr"] == 0.0
+        session.run(**data[0], lr=0.1)
+        assert not torch.equal(session.parameters()["out.weight"], saved["model"]["out.weight"])
+
+
+def test_refused():
+    net = Net()
+    with start(net, "adam", {"tp": 1}) as session:
+        before = session.state()
+
+        def said(change):
+            saved = session.state_dict()
+            change(saved)
+            with pytest.raises(mw.Error) as raised:
+                session.load_state_dict(saved)
+            assert all(torch.equal(a, before[n]) for n, a in session.state().items())
+            return str(raised.value)
+
+        group = lambda saved: saved["optimizer"]["param_groups"][0]
+        slots = lambda saved: saved["optimizer"]["state"]
+        assert "has no 'optimizer'" in said(lambda s: s.pop("optimizer"))
+        assert "the state dict has no 'out.bias'" in said(lambda s: s["model"].pop("out.bias"))
+        assert "the model has no 'more', which" in said(lambda s: s["model"].update(more=torch.ones(1)))
+        assert "state 'out.bias' is f32[18], and was given f32[17]" in said(lambda s: s["model"].update({"out.bias": torch.ones(17)}))
+        assert "'frozen' is not trained and has another value" in said(lambda s: s["model"]["frozen"].add_(1))
+        assert "the optimizer has 2 parameters: expected 9" in said(lambda s: group(s).update(params=[0, 1]))
+        assert "the optimizer's betas is (0.5, 0.9): expected (0.7, 0.9)" in said(lambda s: group(s).update(betas=(0.5, 0.9)))
+        assert "parameters have taken 3 and 4 steps" in said(lambda s: slots(s).update({0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}))
+    with mw.from_torch(nn.Linear(3, 3), (torch.ones(2, 3),)).parallelize(mesh={"tp": 1}).start() as session:
+        for call in (session.state_dict, lambda: session.load_state_dict({})):
+            with pytest.raises(mw.Error, match="the session has no optimizer"):
+                call()

@@ -1,0 +1,104 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Training steps from bundles, in processes, and from saved states: the same bits everywhere."""
+
+import pathlib
+import subprocess
+import sys
+
+import meshwright as mw
+import pytest
+import torch
+from harness import TIMEOUT, saved_state
+from mpi_programs import NEEDS_MPI, mpirun
+from test_training import Net, batches
+
+DATA = batches(4)
+RATES = [{}, {"lr": 0.02}, {}, {"lr": 0.001}]
+
+
+def plan_of(net):
+    return mw.from_torch(net, (), DATA[0], training=True).train(mw.AdamW(lr=0.01), microbatches=2, clip_norm=1.0).parallelize(mesh={"dp": 2})
+
+
+def steps(session, count, first=0):
+    for batch, rate in list(zip(DATA, RATES, strict=True))[first : first + count]:
+        session.run(**batch, **rate)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_of(Net())
+
+
+@pytest.fixture(scope="module")
+def states(plan):
+    """The state after each step."""
+    with plan.start() as session:
+        found = [session.state()]
+        for i in range(4):
+            steps(session, 1, i)
+            found.append(session.state())
+    return found
+
+
+def same(state, want):
+    assert state.keys() == want.keys()
+    for name, value in want.items():
+        assert torch.equal(torch.as_tensor(state[name]), value), name
+
+
+def test_bundles_and_saved_states(plan, states, tmp_path):
+    plan.compile(tmp_path / "b")
+    bundle = mw.load_bundle(tmp_path / "b")
+    assert bundle.entries == ["step", "evaluate"]
+    with bundle.start() as session:
+        same(session.state(), states[0])
+        steps(session, 2)
+        same(session.state(), states[2])
+        session.run(entry="evaluate", **DATA[3])
+        session.save(tmp_path / "state")
+        same({n: a for n, a in session.parameters().items()}, {n: states[2][n] for n in session.parameters()})
+    same(saved_state(tmp_path / "state"), states[2])
+    for start in (plan.start, bundle.start):
+        with start(state=tmp_path / "state") as session:
+            steps(session, 2, 2)
+            same(session.state(), states[4])
+
+
+PROCESS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from test_training_runs import *
+
+rank, folder = int(os.environ["OMPI_COMM_WORLD_RANK"]), sys.argv[2]
+torch.set_num_threads(1)
+with plan_of(Net()).start(backend="mpi", timeout=20) as session:
+    steps(session, 2)
+    session.save(folder)
+    steps(session, 1, 2)
+    state = session.state()
+    if rank == 0:
+        torch.save(state, folder + ".pt")
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        steps(session, 1, 3)
+    except mw.Error as error:
+        print("failed:", error, flush=True)
+"""
+
+
+@NEEDS_MPI[0]
+@NEEDS_MPI[1]
+def test_processes(plan, states, tmp_path):
+    """A process that is killed during a step leaves the last saved state whole."""
+    (tmp_path / "p.py").write_text(PROCESS)
+    done = subprocess.run(mpirun(2, sys.executable, tmp_path / "p.py", pathlib.Path(__file__).parent, tmp_path / "state"),
+                          capture_output=True, text=True, timeout=TIMEOUT)  # fmt: skip
+    assert "failed: " in done.stdout, done.stdout + done.stderr
+    same(torch.load(tmp_path / "state.pt"), states[3])
+    same(saved_state(tmp_path / "state"), states[2])
+    with plan.start(state=tmp_path / "state") as session:
+        steps(session, 2, 2)
+        same(session.state(), states[4])

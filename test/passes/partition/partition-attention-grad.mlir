@@ -1,0 +1,45 @@
+// RUN: sharding-opt %s --split-input-file --propagate-shardings --partition --verify-placement | FileCheck %s
+
+// The tokens of queries are sharded, and padded: gradients of keys and values are sums over the
+// ranks, that of the queries is not. Padding adds zero, as cotangents, delta and queries are zero
+// there.
+
+// CHECK-LABEL: func.func @queries
+// CHECK-SAME: -> (tensor<2x4x4x8xf32>
+// CHECK: %[[Q:.*]] = nn.select %{{.*}}, %{{.*}}, %{{.*}} : {{.*}} -> tensor<2x4x4x8xf32>
+// CHECK: %[[D:.*]] = nn.select %{{.*}}, %{{.*}}, %{{.*}} : {{.*}} -> tensor<2x4x4xf32>
+// CHECK: %[[C:.*]] = nn.select %{{.*}}, %{{.*}}, %{{.*}} : {{.*}} -> tensor<2x4x4x8xf32>
+// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %[[Q]], %arg1, %arg2 lse %arg3 delta %[[D]] cotangent %[[C]]
+// CHECK-DAG: %[[K:.*]] = dist.all_reduce sum %[[DK]] axes ["a"]
+// CHECK-DAG: %[[V:.*]] = dist.all_reduce sum %[[DV]] axes ["a"]
+// CHECK: return %[[DQ]], %[[K]], %[[V]]
+dist.mesh @mesh = <["a"=2]>
+func.func @queries(%q: tensor<2x4x7x8xf32> {nn.input = "q", dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>},
+                   %k: tensor<2x2x9x8xf32> {nn.input = "k"}, %v: tensor<2x2x9x8xf32> {nn.input = "v"},
+                   %l: tensor<2x4x7xf32> {nn.input = "l"}, %d: tensor<2x4x7xf32> {nn.input = "d"}, %c: tensor<2x4x7x8xf32> {nn.input = "c"})
+    -> (tensor<2x4x7x8xf32> {nn.output = "dq"}, tensor<2x2x9x8xf32> {nn.output = "dk"}, tensor<2x2x9x8xf32> {nn.output = "dv"}) {
+  %one = nn.constant dense<1.0> : tensor<1xf32>
+  %q1 = nn.add %q, %one : (tensor<2x4x7x8xf32>, tensor<1xf32>) -> tensor<2x4x7x8xf32>
+  %d1 = nn.add %d, %one : (tensor<2x4x7xf32>, tensor<1xf32>) -> tensor<2x4x7xf32>
+  %c1 = nn.add %c, %one : (tensor<2x4x7x8xf32>, tensor<1xf32>) -> tensor<2x4x7x8xf32>
+  %r:3 = nn.attention_grad %q1, %k, %v lse %l delta %d1 cotangent %c1 scale 0.5 : (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<2x4x7xf32>, tensor<2x4x7xf32>, tensor<2x4x7x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>)
+  return %r#0, %r#1, %r#2 : tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>
+}
+
+// -----
+
+// Each rank has one row of the batch. The bias is the same for all rows, so its gradient is a sum;
+// the others are not.
+
+// CHECK-LABEL: func.func @bias
+// CHECK: %[[G:.*]], %[[DK:.*]], %[[DV:.*]], %[[DB:.*]] = nn.attention_grad {{.*}} -> (tensor<1x4x7x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x4x7x9xf32>)
+// CHECK: %[[B:.*]] = dist.all_reduce sum %[[DB]] axes ["a"]
+// CHECK: return %[[G]], %[[DK]], %[[DV]], %[[B]]
+dist.mesh @mesh = <["a"=2]>
+func.func @bias(%q: tensor<2x4x7x8xf32> {nn.input = "q", dist.sharding = #dist.sharding<@mesh, [{"a"}, {}, {}, {}]>},
+                %k: tensor<2x2x9x8xf32> {nn.input = "k"}, %v: tensor<2x2x9x8xf32> {nn.input = "v"}, %b: tensor<1x4x7x9xf32> {nn.input = "b"},
+                %l: tensor<2x4x7xf32> {nn.input = "l"}, %d: tensor<2x4x7xf32> {nn.input = "d"}, %c: tensor<2x4x7x8xf32> {nn.input = "c"})
+    -> (tensor<2x4x7x8xf32> {nn.output = "dq"}, tensor<2x2x9x8xf32> {nn.output = "dk"}, tensor<2x2x9x8xf32> {nn.output = "dv"}, tensor<1x4x7x9xf32> {nn.output = "db"}) {
+  %r:4 = nn.attention_grad %q, %k, %v bias %b lse %l delta %d cotangent %c scale 0.5 : (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>, tensor<2x4x7xf32>, tensor<2x4x7xf32>, tensor<2x4x7x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>)
+  return %r#0, %r#1, %r#2, %r#3 : tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>
+}

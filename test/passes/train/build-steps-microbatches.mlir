@@ -1,0 +1,39 @@
+// RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --parallelize="mesh=dp=2" | FileCheck %s --check-prefix=SPMD
+
+// A step repeats the program on chunks of rows. It sums gradients and scalar outputs in transient states, and takes means.
+
+// CHECK: nn.state @w {role = "parameter"} : tensor<4xf32>
+// CHECK: nn.state @grad.w {fill = 0.000000e+00 : f32, role = "gradient", transient} : tensor<4xf32>
+// CHECK-LABEL: func.func @step
+// CHECK-SAME: {nn.parameter = "w"}
+// CHECK-SAME: nn.input = "lr"
+// CHECK-SAME: -> (tensor<f32> {nn.output = "loss"})
+// CHECK-SAME: nn.repeat = {function = "repeated_step", outputs = ["loss", "rows"], times = 4 : i64}
+// CHECK-DAG: nn.write @w
+// CHECK-DAG: nn.write @grad.w
+// CHECK-DAG: nn.write @sum.loss
+// CHECK-LABEL: func.func private @repeated_step
+// CHECK-SAME: -> (tensor<6x4xf32> {nn.output = "rows"})
+// CHECK: %[[G:.*]] = nn.gradient
+// CHECK: %[[SUM:.*]] = nn.read @grad.w
+// CHECK: %[[NEXT:.*]] = nn.add %[[SUM]], %[[G]]
+// CHECK: nn.write @grad.w, %[[NEXT]]
+// CHECK: nn.write @sum.loss
+// CHECK-LABEL: func.func @evaluate
+// CHECK-SAME: nn.repeat = {function = "repeated_evaluate", outputs = ["loss", "rows"], times = 4 : i64}
+// CHECK-LABEL: func.func private @repeated_evaluate
+// CHECK-NOT: nn.gradient
+
+// SPMD-LABEL: func.func @step
+// SPMD-LABEL: func.func private @repeated_step
+// SPMD-SAME: tensor<3x4xf32>
+
+func.func @main(%x: tensor<6x4xf32> {nn.input = "x"}, %w: tensor<4xf32> {nn.parameter = "w"})
+    -> (tensor<f32> {nn.output = "loss"}, tensor<6x4xf32> {nn.output = "rows"}, tensor<4xf32> {nn.output = "grad.w"}) {
+  %0 = nn.mul %x, %w : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  %1 = nn.mul %0, %0 : (tensor<6x4xf32>, tensor<6x4xf32>) -> tensor<6x4xf32>
+  %2 = nn.reduce sum %1 dims [0, 1] : (tensor<6x4xf32>) -> tensor<f32>
+  %3 = nn.gradient %2 of "w" : (tensor<f32>) -> tensor<4xf32>
+  return %2, %0, %3 : tensor<f32>, tensor<6x4xf32>, tensor<4xf32>
+}

@@ -1,0 +1,66 @@
+// RUN: sharding-opt %s --split-input-file --verify-placement --verify-diagnostics
+
+// Gradients of keys that are not summed over the ranks of the queries.
+dist.mesh @mesh = <["a"=2]>
+func.func @not_reduced(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %k: tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}]>, dist.global = tensor<1x2x8xf32>})
+    -> (tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is unreduced over {"a"} from here on}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
+  // expected-error@below {{result 0}}
+  return %r#1 : tensor<1x2x9x8xf32>
+}
+
+// -----
+
+// The gradient of the queries has a row for each rank. It is no sum.
+dist.mesh @mesh = <["a"=2]>
+func.func @reduced_queries(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %k: tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}]>, dist.global = tensor<1x2x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x4x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
+  // expected-error@below {{operand 0}}
+  %s = dist.all_reduce sum %r#0 axes ["a"] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  return %s : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// Padding of the queries whose cotangents may not be zero.
+dist.mesh @mesh = <["a"=2]>
+func.func @padded_cotangents(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x7x8xf32>},
+    %k: tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}]>, dist.global = tensor<1x2x7xf32>})
+    -> (tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 5 is from here}}
+  %c = nn.exp %q : tensor<1x2x4x8xf32>
+  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5, which is positive, expected zero}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
+  %s = dist.all_reduce sum %r#1 axes ["a"] : (tensor<1x2x9x8xf32>) -> tensor<1x2x9x8xf32>
+  return %s : tensor<1x2x9x8xf32>
+}
+
+// -----
+
+// A mask that counts keys by their index needs all of them.
+dist.mesh @mesh = <["a"=2]>
+func.func @causal_keys(
+    %q: tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    // expected-note@below {{operand 1 is from here}}
+    %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x2x8xf32>})
+    -> (tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}], unreduced = {"a"}>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{needs the whole of a dimension of operand 1 that is sharded over {"a"}}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 {causal} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  return %r#0 : tensor<1x2x8x8xf32>
+}
