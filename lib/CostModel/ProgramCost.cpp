@@ -9,8 +9,6 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 
-#include "llvm/ADT/DenseSet.h"
-
 using namespace mlir;
 using namespace meshwright;
 
@@ -45,21 +43,42 @@ Value meshwright::skipViews(Value value) {
   return value;
 }
 
+llvm::DenseSet<Value> meshwright::getValuesInMemory(Block &block) {
+  llvm::DenseSet<Value> inMemory(block.args_begin(), block.args_end());
+  for (Operation &op : block) {
+    if (!standsAlone(&op))
+      continue;
+    for (Value operand : op.getOperands())
+      inMemory.insert(skipViews(operand));
+    inMemory.insert(op.result_begin(), op.result_end());
+  }
+  return inMemory;
+}
+
+static bool writesMemory(Operation *op, const llvm::DenseSet<Value> &inMemory) {
+  return llvm::any_of(op->getResults(), [&](Value result) { return inMemory.contains(result); });
+}
+
+int64_t meshwright::getFusedBytes(Operation *op, const llvm::DenseSet<Value> &inMemory) {
+  int64_t bytes = 0;
+  for (Value result : op->getResults())
+    if (inMemory.contains(result))
+      bytes += getTensorBytes(result.getType());
+  // A lookup of rows reads as many bytes as it writes.
+  if (isa<dist::MatrixOpInterface>(op))
+    return 2 * bytes;
+  // Such an op reads only as many elements as its result has.
+  bool isPart = op->hasTrait<dist::TakesPart>();
+  for (Value operand : op->getOperands())
+    if (Value source = skipViews(operand); inMemory.contains(source))
+      bytes += getTensorBytes(isPart ? op->getResult(0).getType() : source.getType());
+  return bytes;
+}
+
 ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {
   ProgramCost cost;
-  llvm::DenseSet<Value> inMemory;
   Block &body = function.getFunctionBody().front();
-  for (Value argument : body.getArguments())
-    inMemory.insert(argument);
-  for (Operation &op : body) {
-    bool alone = standsAlone(&op);
-    for (Value operand : op.getOperands())
-      if (alone)
-        inMemory.insert(skipViews(operand));
-    if (alone)
-      for (Value result : op.getResults())
-        inMemory.insert(result);
-  }
+  llvm::DenseSet<Value> inMemory = getValuesInMemory(body);
   for (Operation &op : body) {
     if (op.hasTrait<dist::View>() || op.hasTrait<OpTrait::IsTerminator>())
       continue;
@@ -73,24 +92,8 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
       cost.compute += model.getLaunchTime() + getComputeTime(&op, model);
       continue;
     }
-    int64_t bytes = 0;
-    bool isKernel = false;
-    for (Value result : op.getResults())
-      if (inMemory.contains(result)) {
-        bytes += getTensorBytes(result.getType());
-        isKernel = true;
-      }
-    if (isa<dist::MatrixOpInterface>(op)) {
-      // Products are counted above. A lookup of rows reads as many bytes as it writes.
-      bytes *= 2;
-    } else {
-      // Such an op reads only as many elements as its result has.
-      bool isPart = op.hasTrait<dist::TakesPart>();
-      for (Value operand : op.getOperands())
-        if (Value source = skipViews(operand); inMemory.contains(source))
-          bytes += getTensorBytes(isPart ? op.getResult(0).getType() : source.getType());
-    }
-    cost.compute += (isKernel ? model.getLaunchTime() : 0) + model.getMemoryTime(bytes);
+    cost.compute += (writesMemory(&op, inMemory) ? model.getLaunchTime() : 0) +
+                    model.getMemoryTime(getFusedBytes(&op, inMemory));
   }
   return cost;
 }

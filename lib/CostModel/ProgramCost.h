@@ -16,6 +16,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/DenseSet.h"
 
 namespace meshwright {
 
@@ -28,6 +29,15 @@ double getProductFlops(mlir::Operation *op);
 
 /// Picoseconds of a local op: the longer of its memory traffic and its arithmetic.
 int64_t getComputeTime(mlir::Operation *op, const CostModel &model);
+
+/// The values of a block that kernels read or write in memory: arguments, results, and what
+/// products, lookups and collectives read and make. Ops between them are fused, and keep other
+/// values in registers.
+llvm::DenseSet<mlir::Value> getValuesInMemory(mlir::Block &block);
+
+/// Bytes of memory that an op reads and writes if it is fused with the ops beside it. It is no
+/// product.
+int64_t getFusedBytes(mlir::Operation *op, const llvm::DenseSet<mlir::Value> &inMemory);
 
 /// The cost of one run of a program on a rank.
 struct ProgramCost {
@@ -44,8 +54,7 @@ struct ProgramCost {
 /// The cost of a function of local ops, without overlap.
 /// - A product is a kernel of its own. It takes the longer of its arithmetic and its memory
 ///   traffic (with few tokens, the weights that it reads).
-/// - Ops between products are fused. They read and write only values that a product, a
-///   collective or the outside makes or reads; all others stay in registers.
+/// - Ops between products are fused (see `getValuesInMemory`).
 ProgramCost getProgramCost(mlir::FunctionOpInterface function, const CostModel &model);
 
 } // namespace meshwright

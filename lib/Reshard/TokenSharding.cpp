@@ -284,6 +284,7 @@ int64_t TokenSharding::getSaving(Operation *op, const TokenOp &how) const {
   if (how.kind != TokenOp::Compute)
     return 0;
   const TokenDim &token = how.results[0];
-  __int128 time = getComputeTime(op, model);
+  __int128 time = op->hasTrait<Product>() ? getComputeTime(op, model)
+                                          : model.getMemoryTime(getFusedBytes(op, inMemory));
   return int64_t(time - time * token.getChunk() / token.size);
 }

@@ -70,8 +70,9 @@ struct TokenOp {
 
 class TokenSharding {
 public:
-  TokenSharding(const PlacementAnalysis &placement, const CostModel &model)
-      : placement(placement), model(model), mesh(placement.getMesh()) {}
+  TokenSharding(mlir::Block &block, const PlacementAnalysis &placement, const CostModel &model)
+      : placement(placement), model(model), mesh(placement.getMesh()),
+        inMemory(getValuesInMemory(block)) {}
 
   /// How `op` runs if operand `operand` is sharded by `token`; none if it cannot.
   std::optional<TokenOp> match(mlir::Operation *op, unsigned operand, const TokenDim &token) const;
@@ -88,7 +89,7 @@ public:
 
   /// Cost of gathering a value.
   Cost getGatherCost(mlir::Value whole, const TokenDim &token) const;
-  /// Picoseconds of the op that running on the shard saves.
+  /// Picoseconds of the op that running on the shard saves. Ops between products are fused.
   int64_t getSaving(mlir::Operation *op, const TokenOp &how) const;
 
   const CostModel &getModel() const { return model; }
@@ -97,6 +98,7 @@ private:
   const PlacementAnalysis &placement;
   const CostModel &model;
   dist::MeshAttr mesh;
+  llvm::DenseSet<mlir::Value> inMemory;
 };
 
 /// The tokens of a value that is reduced over `axes`. They are the last dimension but one,

@@ -126,7 +126,7 @@ void DecomposeAllReducePass::runOnOperation() {
   FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
   if (failed(placement))
     return signalPassFailure();
-  TokenSharding sharding(*placement, model);
+  TokenSharding sharding(func.front(), *placement, model);
   llvm::MapVector<Value, TokenDim> seeds;
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
   for (auto op : func.front().getOps<AllReduceOp>()) {

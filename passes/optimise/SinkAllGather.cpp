@@ -284,7 +284,7 @@ SinkAllGatherPass::Result SinkAllGatherPass::sink(func::FuncOp func,
                                                   const PlacementAnalysis &placement,
                                                   bool keepsPadding) {
   CostModel model(placement.getMesh());
-  TokenSharding sharding(placement, model);
+  TokenSharding sharding(func.front(), placement, model);
   llvm::MapVector<Value, TokenDim> seeds = collectSeeds(func, placement.getMesh());
   if (seeds.empty())
     return Result::Same;

@@ -57,10 +57,10 @@ AxisList Partitioner::getContractedAxes(const FactorRule &rule, const Assignment
   return axes;
 }
 
-/// Visits each leaf of each factor in the dimensions of a value.
-static void forEachLeaf(const FactorRule::ValueFactors &dims, const ValueSharding &sharding,
-                        const FactorAnalysis::OpFactors &opFactors,
-                        function_ref<void(int factor, size_t leaf, const AxisList &axes)> visit) {
+void meshwright::forEachLeaf(
+    const FactorRule::ValueFactors &dims, const ValueSharding &sharding,
+    const FactorAnalysis::OpFactors &opFactors,
+    function_ref<void(int factor, size_t leaf, const AxisList &axes)> visit) {
   for (auto [d, dim] : llvm::enumerate(dims)) {
     size_t next = 0;
     for (int factor : dim)

@@ -22,12 +22,11 @@ static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
 }
 
-/// Returns true for cheap ops that are linear in an operand and may stand between a partial
-/// sum and the sum that takes it. A constraint may not: it asks for a layout.
-static bool passesPartial(Operation *op) {
+bool meshwright::passesPartial(Operation *op, unsigned operand) {
   if (op->hasTrait<Reindexes>())
-    return !isa<ConstrainOp>(op) && countOf(op->getOperand(0)) == countOf(op->getResult(0));
-  return isa<nn::MulOp>(op);
+    return operand == 0 && !isa<ConstrainOp>(op) &&
+           countOf(op->getOperand(0)) == countOf(op->getResult(0));
+  return isa<nn::MulOp>(op) && countOf(op->getOperand(1 - operand)) == 1;
 }
 
 Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
@@ -63,14 +62,8 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
     return false;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
-  if (!passesPartial(user))
-    return false;
-  if (auto mul = dyn_cast<nn::MulOp>(user)) {
-    Value other = mul.getLhs() == value ? mul.getRhs() : mul.getLhs();
-    if (countOf(other) != 1)
-      return false;
-  }
-  return canWait(user->getResult(0), reduction);
+  return passesPartial(user, value.getUses().begin()->getOperandNumber()) &&
+         canWait(user->getResult(0), reduction);
 }
 
 /// The form of a value that one use reads, unreduced over some axes. It comes from the partial
@@ -203,13 +196,11 @@ FailureOr<bool> Partitioner::joinMaximum(nn::MaximumOp op) {
 /// Applies a cheap linear op to a partial sum before its reduction. Returns false if it does
 /// not apply.
 FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
-  if (!passesPartial(op))
-    return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   int which = -1;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     const State &state = getState(operand);
-    if (state.isDeferred && state.rest.empty() && operand.hasOneUse())
+    if (state.isDeferred && state.rest.empty() && operand.hasOneUse() && passesPartial(op, i))
       which = i;
   }
   if (which < 0 || !canWait(op->getOperand(which),

@@ -26,6 +26,16 @@ struct PaddedSizes {
   llvm::SmallDenseSet<int> reported;
 };
 
+/// Visits the axes of each leaf of each factor in the dimensions of a value. `leaf` counts the
+/// leaves of one factor.
+void forEachLeaf(const dist::FactorRule::ValueFactors &dims, const ValueSharding &sharding,
+                 const FactorAnalysis::OpFactors &opFactors,
+                 mlir::function_ref<void(int factor, size_t leaf, const dist::AxisList &axes)> visit);
+
+/// Returns true for cheap ops that are linear in an operand and may stand between a partial sum
+/// and the sum that takes it. A constraint may not: it asks for a layout.
+bool passesPartial(mlir::Operation *op, unsigned operand);
+
 /// Writes the SPMD program of one global function.
 ///
 /// - Each global value has one target: the sharding that propagation gave it. The local value

@@ -83,6 +83,35 @@ def ExpandReductionsPass : Pass<"expand-reductions", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def KeepSumsOpenPass : Pass<"keep-sums-open", "::mlir::ModuleOp"> {
+  let summary = "leave sums over calls unreduced until they are read";
+  let description = [{
+    A transient state is a sum over calls if some function only adds to it: it reads the state
+    in one addition, which gives the new value. The gradients of microbatches and their losses
+    are such sums. If the ranks along some axes have different terms, each term would be reduced
+    before it is added. Instead, the state is declared unreduced over these axes. So each rank
+    adds up its own terms, and the sum is reduced once, where another function reads it.
+
+    Requires a sharding on every value. Axes that shard a dimension of the state are left out.
+    Another function may replace the sum by a constant, as by zero for the next step. A state with
+    any other new value keeps its layout.
+
+    Before:
+    ```mlir
+    nn.state @sum {fill = 0.0 : f32, transient, dist.sharding = #dist.sharding<@mesh, [{} ]>} : tensor<8xf32>
+    func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>},
+                                %sum: tensor<8xf32> {nn.state = "sum", dist.sharding = #dist.sharding<@mesh, [{} ]>})
+        -> (tensor<8xf32> {nn.state = "sum", dist.sharding = #dist.sharding<@mesh, [{} ]>}) {
+      %0 = nn.reduce sum %x dims [0] {dist.sharding = #dist.sharding<@mesh, [{} ]>} : (tensor<4x8xf32>) -> tensor<8xf32>
+      %1 = nn.add %sum, %0 {dist.sharding = #dist.sharding<@mesh, [{} ]>} : tensor<8xf32>
+      return %1 : tensor<8xf32>
+    }
+    ```
+    After: all places of the state carry `#dist.sharding<@mesh, [{} ], unreduced = {"dp"}>`.
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
   let summary = "turn a global program with shardings into an SPMD program";
   let description = [{

@@ -15,5 +15,6 @@ using namespace meshwright;
 void meshwright::buildPartitionPipeline(OpPassManager &pm) {
   pm.addPass(createExpandReductionsPass());
   pm.addPass(createSumShardedSlicesPass());
+  pm.addPass(createKeepSumsOpenPass());
   pm.addPass(createPartitionPass());
 }

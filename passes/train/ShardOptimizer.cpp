@@ -23,10 +23,12 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// What a step keeps of one parameter: states of one layout.
+/// What a step keeps of one parameter: states of one layout, and the sum of its gradients over
+/// microbatches.
 struct Kept {
   const SharedValue *parameter;
   SmallVector<const SharedValue *> states;
+  const SharedValue *gradients = nullptr;
 };
 
 class OptimizerShards {
@@ -46,7 +48,7 @@ private:
   bool split(ValueSharding &sharding, Value value);
   bool pays(const Kept &kept, const ValueSharding &whole);
   void constrain(Value value, ShardingAttr sharding);
-  void annotate(const Kept &kept, const ValueSharding &sharding);
+  void annotate(const Kept &kept, const ValueSharding &whole, const ValueSharding &sharding);
 
   ModuleOp module;
   MeshOp meshOp;
@@ -75,12 +77,17 @@ void OptimizerShards::collect() {
       all.push_back({&value, {}});
   for (const SharedValue &value : factors.getSharedValues()) {
     StringRef role = getRole(value);
-    if (role != "optimizer" && role != "master")
+    bool isGradient = role == "gradient";
+    if (role != "optimizer" && role != "master" && !isGradient)
       continue;
     for (Kept &kept : all)
       if (value.name.getValue().ends_with(("." + kept.parameter->name.getValue()).str()) &&
-          factors.getLeaves(value.getFirst()) == factors.getLeaves(kept.parameter->getFirst()))
-        kept.states.push_back(&value);
+          factors.getLeaves(value.getFirst()) == factors.getLeaves(kept.parameter->getFirst())) {
+        if (isGradient)
+          kept.gradients = &value;
+        else
+          kept.states.push_back(&value);
+      }
   }
 }
 
@@ -152,11 +159,19 @@ void OptimizerShards::constrain(Value value, ShardingAttr sharding) {
   value.replaceAllUsesExcept(op.getResult(), op);
 }
 
-void OptimizerShards::annotate(const Kept &kept, const ValueSharding &sharding) {
-  ShardingAttr attr = writeSharding(sharding, kept.parameter->getFirst(), factors, mesh, symbol);
-  for (const SharedValue *state : kept.states) {
-    setSharding(*state, writeSharding(sharding, state->getFirst(), factors, mesh, symbol));
-  }
+void OptimizerShards::annotate(const Kept &kept, const ValueSharding &whole,
+                               const ValueSharding &sharding) {
+  auto spell = [&](const ValueSharding &of, const SharedValue &value) {
+    return writeSharding(of, value.getFirst(), factors, mesh, symbol);
+  };
+  ShardingAttr attr = spell(sharding, *kept.parameter);
+  for (const SharedValue *state : kept.states)
+    setSharding(*state, spell(sharding, *state));
+  // The program reads the whole parameter, and shards of the sum would be scattered, in each
+  // microbatch.
+  setSharding(*kept.parameter, spell(whole, *kept.parameter));
+  if (kept.gradients)
+    setSharding(*kept.gradients, spell(whole, *kept.gradients));
   for (OpOperand *written : kept.parameter->written) {
     // The new value is computed in shards, and gathered where it becomes the state.
     Value next = written->get();
@@ -166,10 +181,9 @@ void OptimizerShards::annotate(const Kept &kept, const ValueSharding &sharding) 
     for (auto gradient : func.getOps<nn::GradientOp>())
       if (gradient.getParameterAttr() == kept.parameter->name)
         constrain(gradient.getResult(), attr);
-    for (BlockArgument argument : func.getArguments())
-      if (auto name = func.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                        nn::NnDialect::kStateAttr))
-        if (name.getValue() == ("grad." + kept.parameter->name.getValue()).str())
+    if (kept.gradients)
+      for (BlockArgument argument : kept.gradients->arguments)
+        if (argument.getOwner() == &func.front())
           constrain(argument, attr);
   }
 }
@@ -186,7 +200,7 @@ LogicalResult OptimizerShards::run() {
     ValueSharding whole = *sharding;
     if (!split(*sharding, kept.parameter->getFirst()) || !pays(kept, whole))
       continue;
-    annotate(kept, *sharding);
+    annotate(kept, whole, *sharding);
     ++sharded;
   }
   if (!all.empty())

@@ -124,6 +124,23 @@ def test_microbatches(mesh, count):
         assert not any(name.startswith(("grad.", "sum.")) for name in session.state())
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 2}, {"dp": 2, "tp": 2}])
+@pytest.mark.parametrize("shard", ["on", "off"])
+def test_gradients_are_sent_once_a_step(mesh, shard):
+    """Over dp, a step of four microbatches sends what a step of one sends."""
+    net = Net()
+    sent = []
+    for count in (1, 4):
+        batch = {name: value.repeat(8, 1) for name, value in batches(1)[0].items()}
+        model = mw.from_torch(net, (), batch, training=True).train(mw.AdamW(), microbatches=count)
+        report = model.parallelize(mesh=mesh, shard_optimizer=shard).report(format="json")
+        over = [c for c in report["collectives"] if c["axes"] == ["dp"]]
+        sent.append(sum(c["bytes_per_rank"] for c in over))
+    # The losses and the counts of labels are numbers.
+    assert abs(sent[1] - sent[0]) < 200
+    assert sent[0] > 1000
+
+
 def test_microbatches_that_are_refused():
     model = mw.from_torch(Net(), (), batches(1)[0], training=True)
     for count, words in ((0, "microbatches is 0"), (1.5, "microbatches is 1.5"), (4, "an input has 6 rows")):
