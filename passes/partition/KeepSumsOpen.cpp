@@ -74,13 +74,12 @@ LogicalResult OpenSums::addPartialAxes(Value value, AxisList &axes) {
   if (!result || !value.hasOneUse())
     return success();
   Operation *op = result.getOwner();
-  bool isSum = isa<nn::AddOp>(op);
+  bool joins = joinsPartials(op, factors.getFactors(op).rule);
   for (OpOperand &operand : op->getOpOperands())
-    if ((isSum && operand.get().getType() == value.getType()) ||
-        passesPartial(op, operand.getOperandNumber()))
+    if (joins || passesPartial(op, operand.getOperandNumber()))
       if (failed(addPartialAxes(operand.get(), axes)))
         return failure();
-  return isSum ? success() : addContractedAxes(result, axes);
+  return joins ? success() : addContractedAxes(result, axes);
 }
 
 FailureOr<AxisList> OpenSums::getAxes(const SharedValue &state) {

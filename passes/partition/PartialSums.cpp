@@ -29,12 +29,31 @@ bool meshwright::passesPartial(Operation *op, unsigned operand) {
   return isa<nn::MulOp>(op) && countOf(op->getOperand(1 - operand)) == 1;
 }
 
+bool meshwright::joinsPartials(Operation *op, const FactorRule &rule) {
+  return isa<nn::AddOp>(op) || (rule.jointlyLinear && op->hasTrait<MovesOnly>());
+}
+
 Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
   if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner()))
     return isCrossing(constrain) ? Unreduced() : getState(constrain.getResult()).unreduced;
   if (isa<func::ReturnOp>(use.getOwner()))
     return resultTargets[use.getOperandNumber()].unreduced;
   return {};
+}
+
+bool Partitioner::isReadOpen(Value value) const {
+  for (OpOperand &use : value.getUses())
+    if (Unreduced demand = getDemand(use);
+        !demand.empty() && demand.reduction == ReductionKind::Sum)
+      return true;
+  if (!value.hasOneUse())
+    return false;
+  OpOperand &use = *value.use_begin();
+  Operation *user = use.getOwner();
+  return user->getNumResults() == 1 &&
+         (passesPartial(user, use.getOperandNumber()) ||
+          joinsPartials(user, factors.getFactors(user).rule)) &&
+         isReadOpen(user->getResult(0));
 }
 
 bool Partitioner::canWait(Value value, ReductionKind reduction) const {
@@ -62,6 +81,8 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
     return false;
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
+  if (joinsPartials(user, factors.getFactors(user).rule))
+    return isReadOpen(user->getResult(0));
   return passesPartial(user, value.getUses().begin()->getOperandNumber()) &&
          canWait(user->getResult(0), reduction);
 }
@@ -158,6 +179,48 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
     if (other)
       rest.push_back(other);
   if (failed(define(result, std::move(sum), std::move(rest))))
+    return failure();
+  return true;
+}
+
+/// Handles an op that moves several partial sums at once, as a concatenation does, if its result is
+/// read unreduced. Returns false if it is another op, or an operand is no partial sum.
+FailureOr<bool> Partitioner::moveParts(Operation *op) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  if (isa<nn::AddOp>(op) || !joinsPartials(op, opFactors.rule) || !isReadOpen(op->getResult(0)))
+    return false;
+  SmallVector<Local, 0> parts;
+  Unreduced sum;
+  for (Value operand : op->getOperands()) {
+    const State &state = getState(operand);
+    if (!state.isDeferred || !state.rest.empty() || !operand.hasOneUse() ||
+        state.local.unreduced.reduction != ReductionKind::Sum)
+      return false;
+    parts.push_back(state.local);
+    for (const Axis &axis : state.local.unreduced.axes)
+      if (!anyOverlap(sum.axes, {axis}))
+        sum.axes.push_back(axis);
+  }
+  llvm::sort(sum.axes);
+  canonicalizeAxes(sum.axes, mesh);
+  Value result = op->getResult(0);
+  Assignment assignment = assign(op);
+  ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
+  if (anyOverlap(sharding.getAxes(), sum.axes))
+    return false;
+  SmallVector<Value> operands;
+  for (auto [i, part] : llvm::enumerate(parts)) {
+    Value operand = op->getOperand(i);
+    widenPartial(part, sum.axes, op->getLoc());
+    auto moved = reshard(operand, part,
+                         project(operand, opFactors.rule.operands[i], opFactors, assignment),
+                         op->getLoc(), sum);
+    if (failed(moved))
+      return failure();
+    operands.push_back(*moved);
+  }
+  Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
+  if (failed(define(result, {local, sharding, std::move(sum)})))
     return failure();
   return true;
 }

