@@ -143,5 +143,6 @@ def test_bundles_and_the_tool(model, tmp_path):
 def test_reports(model):
     report = model.parallelize(mesh={"dp": 2}).report(format="json")
     sums = [c for c in report["collectives"] if c["kind"] in ("all_reduce", "reduce_scatter")]
-    assert report["launches_per_rank"] >= 4 and sums
+    # The sums of four chunks are sent once.
+    assert sums and report["launches_per_rank"] <= 2
     assert report["memory_per_rank"]["gradients"] == 20

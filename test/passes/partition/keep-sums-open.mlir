@@ -69,10 +69,11 @@ func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding =
 // Partial sums are concatenated, as the gradients of a fused projection are.
 
 // SPMD-LABEL: func.func private @joined
-// SPMD-NOT: dist.
-// SPMD: nn.concat
-// SPMD-NOT: dist.
-// SPMD: return
+// SPMD: %[[A:.+]] = nn.reduce sum
+// SPMD-NEXT: %[[B:.+]] = nn.reduce sum
+// SPMD-NEXT: %[[C:.+]] = nn.concat %[[A]], %[[B]]
+// SPMD-NEXT: nn.add %{{.+}}, %[[C]]
+// SPMD-NEXT: return
 dist.mesh @mesh = <["dp"=2]>
 nn.state @joint {fill = 0.0 : f32, transient, dist.sharding = #dist.sharding<@mesh, [{}]>} : tensor<16xf32>
 func.func private @joined(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
