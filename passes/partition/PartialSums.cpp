@@ -304,3 +304,15 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
     return failure();
   return true;
 }
+
+FailureOr<bool> Partitioner::passPartials(Operation *op) {
+  if (auto maximum = dyn_cast<nn::MaximumOp>(op))
+    if (auto joined = joinMaximum(maximum); failed(joined) || *joined)
+      return joined;
+  if (auto add = dyn_cast<nn::AddOp>(op))
+    if (auto joined = joinSum(add); failed(joined) || *joined)
+      return joined;
+  if (auto moved = moveParts(op); failed(moved) || *moved)
+    return moved;
+  return passPartialThrough(op);
+}

@@ -475,20 +475,7 @@ LogicalResult Partitioner::partition(Operation *op) {
       return failure();
     return define(result, {*value, target, unreduced});
   }
-  if (auto add = dyn_cast<nn::AddOp>(op)) {
-    auto joined = joinSum(add);
-    if (failed(joined) || *joined)
-      return LogicalResult(joined);
-  }
-  if (auto maximum = dyn_cast<nn::MaximumOp>(op)) {
-    auto joined = joinMaximum(maximum);
-    if (failed(joined) || *joined)
-      return LogicalResult(joined);
-  }
-  auto moved = moveParts(op);
-  if (failed(moved) || *moved)
-    return LogicalResult(moved);
-  auto passed = passPartialThrough(op);
+  auto passed = passPartials(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);
   if (auto attention = dyn_cast<nn::AttentionOp>(op))

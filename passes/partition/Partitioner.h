@@ -141,6 +141,8 @@ private:
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
   mlir::FailureOr<bool> moveParts(mlir::Operation *op);
   mlir::FailureOr<bool> joinMaximum(nn::MaximumOp op);
+  /// Writes an op on partial values whose reduction can wait. Returns false for other ops.
+  mlir::FailureOr<bool> passPartials(mlir::Operation *op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
 
   /// True if the op contracts a factor: its result may be a partial value.
