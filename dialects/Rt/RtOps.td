@@ -166,6 +166,30 @@ def Rt_WaitOp : Rt_Op<"wait", [Rt_OfFunction, InferTypeOpAdaptor]> {
   }];
 }
 
+def Rt_GraphBeginOp : Rt_Op<"graph_begin", [Rt_OfFunction]> {
+  let summary = "begins launches that a device may record and repeat";
+  let description = [{
+    The launches up to the next `rt.graph_end` need nothing of the host, so a device may record them
+    as one graph and launch that in later calls (see `--plan-graphs`). All collectives that start
+    between the two are waited for between them.
+
+    ```mlir
+    rt.graph_begin
+    ```
+  }];
+  let assemblyFormat = "attr-dict";
+}
+
+def Rt_GraphEndOp : Rt_Op<"graph_end", [Rt_OfFunction]> {
+  let summary = "ends launches that a device may record and repeat";
+  let description = [{
+    ```mlir
+    rt.graph_end
+    ```
+  }];
+  let assemblyFormat = "attr-dict";
+}
+
 def Rt_YieldOp : Rt_Op<"yield", [Pure, Terminator, ParentOneOf<["KernelOp", "StartOp"]>]> {
   let summary = "ends a launch's region with its results";
   let description = [{

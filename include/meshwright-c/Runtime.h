@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 8
+#define MW_RT_ABI_VERSION 9
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -230,6 +230,11 @@ int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *
                     void *const *outputs);
 /* Makes the compute stream wait for that collective. */
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
+/* The calls between the two are the same in each call of the entry, but for the addresses of its
+ * buffers, and need nothing of the host: a device may record the work and repeat it, and let the
+ * calls themselves do nothing. Each start between the two is waited for between them. */
+int32_t mw_rt_graph_begin(mw_rt_context *context, int64_t op);
+int32_t mw_rt_graph_end(mw_rt_context *context, int64_t op);
 int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
                        const void *b, const void *bias, void *c);
 int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,

@@ -247,6 +247,9 @@ struct SessionOptions {
   /// Whether a call that fails leaves the state as it was. Without recovery the state may be
   /// anything after a failure, and calls keep no second buffers and no logs.
   bool recover = true;
+  /// Whether calls run as captured graphs of a GPU, which later calls repeat: "on", "off" or
+  /// "auto". "on" is an error where nothing can be captured.
+  std::string graphs = "auto";
 };
 
 /// A state and its new value.

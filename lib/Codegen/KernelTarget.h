@@ -75,6 +75,8 @@ public:
   /// The chip of the device that executes the kernels; empty if the processor does that. A program
   /// then refers to a kernel by a record (`mw_rt_device_kernel`), not by a function.
   virtual std::string getDeviceChip() const { return ""; }
+  /// Returns true if the device can record launches as a graph and repeat them without the host.
+  virtual bool hasGraphs() const { return false; }
 
   //===--------------------------------------------------------------------===//
   // Facts of ops

@@ -8,6 +8,8 @@
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/runtime/include/Bundle.h"
 
+#include "llvm/ADT/StringSwitch.h"
+
 using namespace meshwright;
 using mlir::failed;
 
@@ -59,7 +61,19 @@ Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
   if (std::string error; !options.state.empty() && !session->load(options.state, error))
     return makeErrors(error);
   session->setRecovery(options.recover);
+  const rt::ProgramDescription &program = session->getDescription();
+  auto graphs = llvm::StringSwitch<std::optional<rt::GraphUse>>(options.graphs)
+                    .Case("on", rt::GraphUse::On)
+                    .Case("off", rt::GraphUse::Off)
+                    .Case("auto", rt::GraphUse::Auto)
+                    .Default(std::nullopt);
+  if (!graphs)
+    return makeErrors("graphs is '" + options.graphs + "': expected on, off or auto");
+  if (*graphs == rt::GraphUse::On && program.targetChip.empty())
+    return makeErrors("graphs is 'on', and the target " + program.getTarget() +
+                      " has no graphs: expected off or auto");
   auto state = std::make_shared<Session::State>();
+  state->options.graphs = *graphs;
   state->entries = getEntriesOf(session->getDescription());
   state->states = getStatesOf(session->getDescription());
   state->session = std::move(session);

@@ -37,6 +37,7 @@ private:
 
   LogicalResult checkWaits(rt::StartOp start);
   LogicalResult checkStreams(rt::StartOp start);
+  LogicalResult checkGraphs(Operation *op);
   void findUses();
   void note(InFlightDiagnostic &diagnostic, Value value, int64_t position) const;
   LogicalResult write(Operation *op, unsigned result, Value value, int64_t offset);
@@ -62,6 +63,8 @@ private:
   DenseMap<Value, rt::StartOp> users;
   /// Collectives in flight.
   SmallVector<rt::StartOp, 4> inFlight;
+  /// The graph that has begun, or null.
+  rt::GraphBeginOp graph;
   /// Byte ranges in use, by offset. No two overlap.
   std::map<int64_t, Held> held;
   /// The memory of a state.
@@ -124,6 +127,29 @@ LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
     diagnostic.attachNote(other.getLoc()) << "the other starts here";
     return diagnostic;
   }
+  return success();
+}
+
+/// Checks that graphs begin and end by turns, with no collective in flight. A recorded collective
+/// could not be waited for outside of its graph, nor one from outside in it.
+LogicalResult RaceAnalysis::checkGraphs(Operation *op) {
+  auto begin = dyn_cast<rt::GraphBeginOp>(op);
+  if (!begin && !isa<rt::GraphEndOp>(op))
+    return success();
+  if (!inFlight.empty()) {
+    InFlightDiagnostic diagnostic = op->emitOpError()
+                                    << "has a collective in flight, expected none";
+    diagnostic.attachNote(inFlight.front().getLoc()) << "it starts here";
+    return diagnostic;
+  }
+  if (begin && graph) {
+    InFlightDiagnostic diagnostic = op->emitOpError() << "is in another graph, expected it outside";
+    diagnostic.attachNote(graph.getLoc()) << "the other begins here";
+    return diagnostic;
+  }
+  if (!begin && !graph)
+    return op->emitOpError() << "ends no graph, expected an rt.graph_begin before it";
+  graph = begin;
   return success();
 }
 
@@ -320,11 +346,13 @@ LogicalResult RaceAnalysis::run() {
         return failure();
       inFlight.push_back(start);
     }
-    if (bytes && failed(visitPlaces(&op)))
+    if (failed(checkGraphs(&op)) || (bytes && failed(visitPlaces(&op))))
       return failure();
     if (auto wait = dyn_cast<rt::WaitOp>(op))
       llvm::erase(inFlight, wait.getStart());
   }
+  if (graph)
+    return graph.emitOpError() << "is never ended, expected an rt.graph_end";
   return checkUpdates();
 }
 

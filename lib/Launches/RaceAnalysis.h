@@ -21,6 +21,8 @@ namespace meshwright {
 /// - Each `rt.start` of a collective has exactly one `rt.wait`.
 /// - The groups of collectives in flight on different streams share at most one rank.
 ///   Otherwise two ranks of both groups could run them in different orders, and hang.
+/// - Each `rt.graph_begin` is followed by its `rt.graph_end`, and no collective is in flight at
+///   either.
 /// If the function has an arena (`rt.arena`), the memory of all results:
 /// - All results of launches have offsets inside the arena.
 /// - No launch writes over a value that a later launch reads, over memory that a collective

@@ -208,6 +208,8 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
     return passOn(op, wait.getStart().getYielded(), wait.getResults());
   if (auto prepare = dyn_cast<rt::PrepareOp>(op))
     return passOn(op, prepare.getParameter(), prepare.getResult());
+  if (isa<rt::GraphBeginOp, rt::GraphEndOp>(op))
+    return success();
   bool handled;
   if ((isa<AxisIndexOp>(op) || !dependent.empty()) && failed(visitRankDependent(op, handled)))
     return failure();

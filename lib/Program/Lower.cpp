@@ -55,6 +55,7 @@ private:
   LogicalResult addKernel(rt::KernelOp launch);
   LogicalResult addStart(rt::StartOp start);
   void addWait(rt::WaitOp wait);
+  void addGraph(Operation *op, StringRef callee);
   LogicalResult addOp(Operation *op);
   /// Adds a step that passes a result to the observer of the run, if the op has an `nn.id`.
   void addProbe(Value result, Value yielded);
@@ -369,9 +370,30 @@ void ProgramLowering::addWait(rt::WaitOp wait) {
     addProbe(result, yielded);
 }
 
+/// Adds the begin or the end of a graph. Errors and traces name the launch next to it.
+void ProgramLowering::addGraph(Operation *op, StringRef callee) {
+  bool begins = isa<rt::GraphBeginOp>(op);
+  Operation *launch = op;
+  while (launch && !isa<rt::KernelOp, rt::StartOp>(launch))
+    launch = begins ? launch->getNextNode() : launch->getPrevNode();
+  if (auto kernel = dyn_cast_or_null<rt::KernelOp>(launch))
+    op = getNamedOp(kernel);
+  else if (auto start = dyn_cast_or_null<rt::StartOp>(launch))
+    op = start.getCollective();
+  steps.emplace_back(op, callee.str());
+}
+
 LogicalResult ProgramLowering::addOp(Operation *op) {
   if (rt::isView(op))
     return success();
+  if (isa<rt::GraphBeginOp>(op)) {
+    addGraph(op, "mw_rt_graph_begin");
+    return success();
+  }
+  if (isa<rt::GraphEndOp>(op)) {
+    addGraph(op, "mw_rt_graph_end");
+    return success();
+  }
   if (auto constant = dyn_cast<nn::ConstantOp>(op))
     return addConstant(constant);
   if (auto prepare = dyn_cast<rt::PrepareOp>(op))

@@ -367,4 +367,33 @@ def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 
+def PlanGraphsPass : Pass<"plan-graphs", "::mlir::func::FuncOp"> {
+  let summary = "marks launches that a device may record and repeat without the host";
+  let description = [{
+    Requires a function of launches in their final order. If the target's device can record
+    graphs, guarantees that each launch is between `rt.graph_begin` and `rt.graph_end`, except
+    where that cannot be. The host looks at a probed value behind its launch, so that launch is
+    in no graph. A collective may not be in flight where a graph begins or ends, so neither is
+    one that is in flight there. Graphs are as long as that allows. Marks that
+    were there before are removed. See docs/rationale/graphs.md.
+
+    ```mlir
+    %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
+    %2 = rt.kernel %1 at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
+    ```
+    becomes
+    ```mlir
+    rt.graph_begin
+    %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
+    %2 = rt.kernel %1 at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
+    rt.graph_end
+    ```
+  }];
+  let options = [Option<"keepProbed", "keep-probed", "bool", /*default=*/"false",
+                        "the host looks at every value that has an nn.id">,
+                 Option<"target", "target", "std::string", /*default=*/"",
+                        "the target that the program is for; the function's rt.target if empty">];
+  let dependentDialects = ["::meshwright::rt::RtDialect"];
+}
+
 #endif

@@ -27,6 +27,9 @@ void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions 
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
   pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
+  PlanGraphsPassOptions graphs;
+  graphs.keepProbed = options.keepProbed;
+  pm.addNestedPass<func::FuncOp>(createPlanGraphsPass(graphs));
 }
 
 CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {

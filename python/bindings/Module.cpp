@@ -208,7 +208,8 @@ NB_MODULE(_core, m) {
       .def_rw("timeout", &SessionOptions::timeout)
       .def_rw("target", &SessionOptions::target)
       .def_rw("state", &SessionOptions::state)
-      .def_rw("recover", &SessionOptions::recover);
+      .def_rw("recover", &SessionOptions::recover)
+      .def_rw("graphs", &SessionOptions::graphs);
 
   nb::class_<Session>(m, "Session")
       .def_prop_ro("entries", &Session::getEntries)

@@ -66,8 +66,8 @@ class Plan:
         `state` is a folder that `Session.save` of any plan of the model wrote; without it the
         state is the model's. With `recover` a call that fails leaves the state as it was; without
         it the state may be anything after a failure. `graphs` is "on", "off" or "auto": whether
-        calls run as captured graphs of a GPU; no target has them yet, so "on" is an error. The other
-        options are as in `run`. The session keeps the weights as they are now.
+        later calls repeat the captured graphs of a GPU. "on" is an error where nothing can be
+        captured. The other options are as in `run`. The session keeps the weights as they are now.
 
             with plan.start() as session:
                 outputs = session.run(*args)

@@ -105,6 +105,17 @@ public:
     (void)entry, (void)buffers;
     return call();
   }
+  /// The calls between the two are the same in each run of the entry, but for the addresses of
+  /// its buffers. A device that records them as a graph repeats the graph in later runs, and the
+  /// calls do nothing.
+  virtual bool beginGraph(int64_t op, std::string &error) {
+    (void)op, (void)error;
+    return true;
+  }
+  virtual bool endGraph(int64_t op, std::string &error) {
+    (void)op, (void)error;
+    return true;
+  }
   /// Waits until all streams are idle and forgets all tickets. Returns false if the
   /// deadline passes first; the caller may try again.
   virtual bool synchronize(std::chrono::steady_clock::time_point deadline) = 0;

@@ -48,6 +48,15 @@ struct RankBuffers {
   std::vector<const void *> results;
 };
 
+/// Whether devices record work of an entry and repeat it in later runs.
+enum class GraphUse {
+  /// Where they can.
+  Auto,
+  /// Where they can, and it is an error if nothing of the entry can be recorded.
+  On,
+  Off
+};
+
 struct RunOptions {
   /// Seconds that a rank may wait in one collective. 0 stands for MESHWRIGHT_TIMEOUT, or 30.
   double timeout = 0;
@@ -56,6 +65,8 @@ struct RunOptions {
   int64_t threadsPerRank = 0;
   /// Fail if an op produces NaN or infinity, and name the first such op.
   bool checkFinite = false;
+  /// A run with a trace repeats nothing, so that the trace has each op.
+  GraphUse graphs = GraphUse::Auto;
   /// Receives the events of each rank and stream of this process, or null.
   std::shared_ptr<Trace> trace = nullptr;
 

@@ -30,6 +30,7 @@ struct mw_rt_context {
 
   // Of the current run.
   bool checkFinite = false;
+  meshwright::rt::GraphUse graphs = meshwright::rt::GraphUse::Auto;
   meshwright::rt::Trace *trace = nullptr;
   /// The compute stream's row of the trace.
   meshwright::rt::Trace::Row *row = nullptr;

@@ -142,6 +142,16 @@ int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket) {
               [&](std::string &error) { return context->device->wait(ticket, error); });
 }
 
+int32_t mw_rt_graph_begin(mw_rt_context *context, int64_t op) {
+  return call(*context, op,
+              [&](std::string &error) { return context->device->beginGraph(op, error); });
+}
+
+int32_t mw_rt_graph_end(mw_rt_context *context, int64_t op) {
+  return call(*context, op,
+              [&](std::string &error) { return context->device->endGraph(op, error); });
+}
+
 //===----------------------------------------------------------------------===//
 // Moves
 //===----------------------------------------------------------------------===//

@@ -322,6 +322,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
       context->running = true;
       context->position.store(-1, std::memory_order_relaxed);
       context->checkFinite = options.checkFinite;
+      context->graphs = options.graphs;
       context->replaced.clear();
       context->trace = trace.get();
       context->row = trace ? &trace->getRow(context->rank, 0) : nullptr;

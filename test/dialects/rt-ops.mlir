@@ -65,3 +65,19 @@ func.func @prepared(%w: tensor<96x64xbf16> {nn.parameter = "w"}, %v: tensor<64x9
   %1 = rt.prepare %v <k = 64, n = 96, panel = 16> : tensor<64x96xf32>
   return
 }
+
+// -----
+
+// CHECK-LABEL: func.func @graphs
+func.func @graphs(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  // CHECK: rt.graph_begin{{$}}
+  rt.graph_begin
+  %0 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %1 = nn.neg %a : tensor<4x8xf32>
+    rt.yield %1 : tensor<4x8xf32>
+  }
+  // CHECK: rt.graph_end{{$}}
+  rt.graph_end
+  return %0 : tensor<4x8xf32>
+}

@@ -44,6 +44,7 @@ public:
   const Processor &getHost() const override { return host; }
   std::string getSupportedKernels() const override;
   std::string getDeviceChip() const override { return chip.name; }
+  bool hasGraphs() const override { return true; }
   ElementCost getElementCost(mlir::Operation *op) const override;
   std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const override;
   size_t getMaxKernelOps() const override { return 48; }

@@ -27,6 +27,7 @@ struct Function;        // CUfunction
 struct Stream;          // CUstream
 struct Event;           // CUevent
 struct Graph;           // CUgraph
+struct GraphNode;       // CUgraphNode
 struct GraphExecutable; // CUgraphExec
 using Device = int;
 using Address = unsigned long long;
@@ -95,6 +96,7 @@ struct alignas(128) TensorMap {
                      unsigned, Stream *, void **, void **))                                        \
   X(cuStreamBeginCapture, (Stream *, CaptureMode))                                                 \
   X(cuStreamEndCapture, (Stream *, Graph **))                                                      \
+  X(cuGraphGetNodes, (Graph *, GraphNode **, size_t *))                                            \
   X(cuGraphInstantiate, (GraphExecutable **, Graph *, unsigned long long))                         \
   X(cuGraphLaunch, (GraphExecutable *, Stream *))                                                  \
   X(cuGraphExecDestroy, (GraphExecutable *))                                                       \

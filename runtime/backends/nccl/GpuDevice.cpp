@@ -35,8 +35,9 @@ GpuDevice::~GpuDevice() {
   for (cuda::Stream *stream : streams)
     if (stream)
       cuda.cuStreamSynchronize(stream);
-  collectives.reset();
+  // Graphs hold collectives.
   entries.clear();
+  collectives.reset();
   tickets.clear();
   for (cuda::Stream *stream : streams)
     if (stream)
@@ -128,7 +129,7 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
             "cuFuncSetAttribute");
     return true;
   }
-  if (what.items > 0) {
+  if (what.items > 0 && enqueues()) {
     std::vector<void *> arguments;
     for (int64_t i = 0; i < what.num_inputs + what.num_outputs; ++i)
       arguments.push_back(const_cast<void **>(&buffers[i]));
@@ -149,7 +150,8 @@ bool GpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, c
     products.prepare(what, a, b, bias, c);
     return true;
   }
-  products.multiply(what, a, b, bias, c, getStream(0));
+  if (enqueues())
+    products.multiply(what, a, b, bias, c, getStream(0));
   mark(context.position, getStream(0));
   return true;
 }
@@ -194,13 +196,15 @@ bool GpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype,
 /// Enqueues a collective of either kind on the caller's stream, or prepares it.
 bool GpuDevice::perform(const Caller &caller, const mw_rt_collective &what,
                         const void *const *inputs, void *const *outputs) {
+  if (communicates(what) && splitsGraph())
+    return performOutside([&] { return perform(caller, what, inputs, outputs); });
   cuda::Stream *stream = getStream(caller.stream);
   bool isFine = true;
   if (!communicates(what))
     cut(caller, what, stream, inputs, outputs);
   else if (isPreparing())
     collectives->prepare(caller, what);
-  else
+  else if (enqueues())
     isFine = collectives->run(caller, what, stream, inputs, outputs);
   if (isFine && !isPreparing())
     mark(caller.op, stream);
@@ -214,12 +218,14 @@ bool GpuDevice::runCollective(const Caller &caller, const mw_rt_collective &what
 
 bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
                       const void *const *inputs, void *const *outputs, std::string &error) {
+  if (splitsGraph())
+    return performOutside([&] { return start(caller, what, ticket, inputs, outputs, error); });
   cuda::Stream *stream = getStream(caller.stream);
   auto found = tickets.find(ticket);
   if (found == tickets.end())
     found = tickets.emplace(ticket, std::pair(Event(*processor), Event(*processor))).first;
   auto &[begin, end] = found->second;
-  if (!isPreparing()) {
+  if (enqueues()) {
     begin.record(getStream(0));
     begin.await(stream);
   }
@@ -229,13 +235,15 @@ bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_
     if (!checkFinite(caller, i, what.tensors[i].dtype, outputs[i], countAfter(what.tensors[i]),
                      error))
       return false;
-  if (!isPreparing())
+  if (enqueues())
     end.record(stream);
   return true;
 }
 
-bool GpuDevice::wait(int64_t ticket, std::string &) {
-  if (!isPreparing())
+bool GpuDevice::wait(int64_t ticket, std::string &error) {
+  if (splitsGraph())
+    return performOutside([&] { return wait(ticket, error); });
+  if (enqueues())
     tickets.at(ticket).second.await(getStream(0));
   return true;
 }

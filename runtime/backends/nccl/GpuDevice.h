@@ -9,6 +9,7 @@
 #define MESHWRIGHT_RUNTIME_BACKENDS_NCCL_GPUDEVICE_H
 
 #include "Collectives.h"
+#include "Graphs.h"
 #include "HelperKernels.h"
 #include "Products.h"
 
@@ -47,6 +48,8 @@ private:
 /// - The first call of an entry runs the entry twice. The first time, each op prepares: it loads
 ///   helper kernels, chooses algorithms and allocates staging memory, and enqueues nothing. The
 ///   second time, and in later calls, ops are enqueued on streams of the GPU.
+/// - Later calls with the same addresses repeat graphs that one call has captured (Graphs.h). Ops
+///   in a graph then enqueue nothing.
 /// - Between the first and the last op of a call the host does not wait for the GPU.
 /// - An op that finds a wrong index or value writes a word. A call copies all words to the host at
 ///   its end.
@@ -74,6 +77,8 @@ public:
   void enterThread() override;
   int32_t runEntry(mw_rt_entry entry, const RankBuffers &buffers,
                    const std::function<int32_t()> &call) override;
+  bool beginGraph(int64_t op, std::string &error) override;
+  bool endGraph(int64_t op, std::string &error) override;
   bool synchronize(std::chrono::steady_clock::time_point deadline) override;
 
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
@@ -119,6 +124,8 @@ private:
   struct Mark {
     int64_t op;
     Event event;
+    /// Whether it is the end of a graph that begins with the op.
+    bool isGraph;
   };
   /// An entry, with or without checks of values.
   struct EntryState {
@@ -127,17 +134,28 @@ private:
     DeviceMemory onDevice;
     std::shared_ptr<char> onHost;
     std::vector<Mark> marks;
+    /// The number of `beginGraph`, and the calls so far.
+    int64_t graphs = 0, calls = 0;
+    Recordings recordings;
   };
   /// A constant array that an op copies from.
   using Tables = std::map<const void *, DeviceMemory>;
 
   cuda::Stream *getStream(int64_t number);
   bool isPreparing() const { return helpers.prepares; }
+  /// Whether ops are enqueued or captured: they are not prepared, and no graph repeats them.
+  bool enqueues() const { return !helpers.prepares && !helpers.skips; }
+  Recording *chooseRecording(const RankBuffers &buffers);
+  void openGraph();
+  void closeGraph();
+  bool splitsGraph() const { return graphOp >= 0 && !collectives->canRecord(); }
+  bool performOutside(const std::function<bool()> &body);
+  void dropGraph();
   bool prepareEntry(EntryState &entry, const std::function<int32_t()> &call);
   /// The word of the current op, or null while it prepares.
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
-  void mark(int64_t op, cuda::Stream *stream);
+  void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);
   void cut(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
            const void *const *inputs, void *const *outputs);
   bool perform(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
@@ -169,6 +187,11 @@ private:
   EntryState *current = nullptr;
   size_t wordsUsed = 0, marksUsed = 0;
   bool isEnqueued = false;
+  /// The graphs that the call captures or repeats, or null.
+  Recording *recording = nullptr;
+  size_t nextGraph = 0;
+  /// The op at which the current graph begins, or -1 outside of graphs.
+  int64_t graphOp = -1;
 };
 
 } // namespace meshwright::rt::gpu

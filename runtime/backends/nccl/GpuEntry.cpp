@@ -36,10 +36,15 @@ void *GpuDevice::nextWordOf(int64_t op, int64_t result, int64_t size) {
 }
 
 /// Notes that the stream has come to the end of an op, for `watch`.
-void GpuDevice::mark(int64_t op, cuda::Stream *stream) {
+void GpuDevice::mark(int64_t op, cuda::Stream *stream, bool isGraph) {
+  if (graphOp >= 0)
+    return;
   if (marksUsed == current->marks.size())
-    current->marks.push_back({op, Event(*processor)});
-  current->marks[marksUsed++].event.record(stream);
+    current->marks.push_back({op, Event(*processor), isGraph});
+  Mark &mark = current->marks[marksUsed++];
+  mark.op = op;
+  mark.isGraph = isGraph;
+  mark.event.record(stream);
 }
 
 /// Reports the words of the call that has ended.
@@ -73,6 +78,7 @@ bool GpuDevice::prepareEntry(EntryState &entry, const std::function<int32_t()> &
   auto *trace = std::exchange(context.trace, nullptr);
   auto *row = std::exchange(context.row, nullptr);
   entry.words.clear();
+  entry.graphs = 0;
   getStream(0);
   helpers.prepares = true;
   bool isFine = call() == 0;
@@ -92,24 +98,33 @@ bool GpuDevice::prepareEntry(EntryState &entry, const std::function<int32_t()> &
   return collectives->finishPreparing();
 }
 
-int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &,
+int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
                             const std::function<int32_t()> &call) {
   EntryState &state = entries[{entry, context.checkFinite}];
   current = &state;
   wordsUsed = marksUsed = 0;
   isEnqueued = false;
+  recording = chooseRecording(buffers);
+  nextGraph = 0;
   if (!state.isPrepared) {
     if (!prepareEntry(state, call))
       return 1;
     state.isPrepared = true;
   }
+  if (context.graphs == GraphUse::On && state.graphs == 0)
+    throw Failure("graphs is 'on', and the entry launches nothing that a graph could repeat: "
+                  "expected off or auto");
   cuda::Stream *stream = getStream(0);
   int64_t bytes = state.words.size() * sizeof(uint64_t);
   if (bytes > 0)
     check(cuda, cuda.cuMemsetD8Async(addressOf(state.onDevice.get()), 0xff, bytes, stream),
           "cuMemsetD8Async");
-  if (int32_t status = call())
+  if (int32_t status = call()) {
+    dropGraph();
     return status;
+  }
+  if (recording)
+    recording->isWhole = true;
   if (bytes > 0)
     check(cuda,
           cuda.cuMemcpyDtoHAsync(state.onHost.get(), addressOf(state.onDevice.get()), bytes,
@@ -150,6 +165,7 @@ bool GpuDevice::watch(Clock::time_point deadline) {
       last = now;
     }
     int64_t op = passed < marksUsed ? current->marks[passed].op : -1;
+    bool isGraph = passed < marksUsed && current->marks[passed].isGraph;
     // For errors of other ranks.
     if (op >= 0)
       context.goTo(op);
@@ -161,7 +177,10 @@ bool GpuDevice::watch(Clock::time_point deadline) {
       if (!problem.empty() && (!collectives->crossesProcesses() || now - firstProblem > kReasonTime))
         context.world->fail(context.rank, op, problem);
       else if (now - last > limit)
-        context.world->fail(context.rank, op, "timed out: the GPU has not finished it");
+        context.world->fail(context.rank, op,
+                            isGraph ? "timed out: the GPU has not finished the graph that begins "
+                                      "with it"
+                                    : "timed out: the GPU has not finished it");
     } else if (!std::exchange(isAborted, true)) {
       collectives->abort();
     }
@@ -185,8 +204,8 @@ bool GpuDevice::synchronize(Clock::time_point deadline) {
   }
   if (context.world->hasFailed()) {
     // Ranks may have ended at different collectives.
-    collectives->abort();
     entries.clear();
+    collectives->abort();
   }
   current = nullptr;
   return true;

@@ -302,6 +302,8 @@ static std::string writeCheckIndices(const std::string &name, int64_t indexType)
 
 void HelperKernels::launch(cuda::Stream *stream, const std::string &name, const std::string &text,
                            int64_t threads, std::vector<uint64_t> arguments) {
+  if (skips)
+    return;
   cuda::Function *function = processor.getHelper(name, text);
   if (prepares || threads == 0)
     return;
@@ -318,14 +320,14 @@ void HelperKernels::launch(cuda::Stream *stream, const std::string &name, const 
 
 void HelperKernels::copyBytes(cuda::Stream *stream, void *to, const void *from, int64_t bytes) {
   const Cuda &cuda = processor.getCuda();
-  if (!prepares && bytes > 0 && to != from)
+  if (!prepares && !skips && bytes > 0 && to != from)
     check(cuda, cuda.cuMemcpyDtoDAsync(addressOf(to), addressOf(from), bytes, stream),
           "cuMemcpyDtoDAsync");
 }
 
 void HelperKernels::clear(cuda::Stream *stream, void *to, int64_t bytes) {
   const Cuda &cuda = processor.getCuda();
-  if (!prepares && bytes > 0)
+  if (!prepares && !skips && bytes > 0)
     check(cuda, cuda.cuMemsetD8Async(addressOf(to), 0, bytes, stream), "cuMemsetD8Async");
 }
 

@@ -34,12 +34,12 @@ struct Box {
 };
 
 /// Enqueues helper kernels on a GPU. With `prepares`, functions load the kernels that they need, and
-/// enqueue nothing.
+/// enqueue nothing. With `skips` they do nothing, because a graph does the work.
 class HelperKernels {
 public:
   explicit HelperKernels(Processor &processor) : processor(processor) {}
 
-  bool prepares = false;
+  bool prepares = false, skips = false;
 
   void copyBox(cuda::Stream *stream, void *to, const void *from, const Box &box);
   /// Writes `value`, the bits of an element, to the box in `to`.
