@@ -17,6 +17,7 @@
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -391,6 +392,9 @@ void wrongResult(func::FuncOp func, const PlacementAnalysis &analysis, Faults &f
   FlatSymbolRefAttr symbol = getSpmdMeshSymbol(func);
   Operation *terminator = func.getBody().front().getTerminator();
   for (unsigned i = 0; i < func.getNumResults(); ++i) {
+    // A constant has many layouts.
+    if (matchPattern(terminator->getOperand(i), m_Constant()))
+      continue;
     const Layout &layout = analysis.getLayout(terminator->getOperand(i));
     auto promise = [&](const char *description, Layout other) {
       canonicalize(other, mesh);
@@ -622,7 +626,10 @@ void wrongState(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
       if (whole.size == 1)
         continue;
       Layout other = useAnotherAxis(layout, whole);
-      if (!other.sameShardingAs(layout))
+      // A constant has many layouts, of which the state has another one than `layout`.
+      bool isStated = getExactSharding(other, symbol, mesh) ==
+                      nn::lookupState(func, name)->getAttr(DistDialect::kShardingAttr);
+      if (!other.sameShardingAs(layout) && !isStated)
         faults.push_back({"state of another layout", func.getLoc(), [=]() {
                             nn::lookupState(func, name)->setAttr(
                                 DistDialect::kShardingAttr, getExactSharding(other, symbol, mesh));

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 
+import meshwright as mw
 import pytest
 import torch
 from meshwright import importer
@@ -39,9 +40,8 @@ def opt(text, *arguments):
     return result.stdout
 
 
-def mutate(name, mesh, count, seed=1):
+def mutate(spmd, count, seed=1):
     """Counts of (caught, injected, making another program) by kind, and the escapes."""
-    spmd = opt(source(name), f"--parallelize=mesh={mesh}")
     text = opt(spmd, f"--load-pass-plugin={PLUGIN}", "-o", os.devnull,
                "--pass-pipeline=builtin.module(test-mutate-placement"
                f"{{count={count} seed={seed}}})")
@@ -53,7 +53,7 @@ def mutate(name, mesh, count, seed=1):
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_all_caught(name, mesh):
-    counts, escapes = mutate(name, mesh, count=10)
+    counts, escapes = mutate(opt(source(name), f"--parallelize=mesh={mesh}"), count=10)
     assert not escapes
     assert len(counts) >= 9
     for kind, (caught, injected, other) in counts.items():
@@ -61,11 +61,42 @@ def test_all_caught(name, mesh):
         assert caught >= injected // 2, kind
 
 
+#: Faults of a step that no sum hides: a shift of all terms of a sum gives the same sum.
+STEP_FAULTS = {"drop-reduction", "double-reduction", "wrong-kind", "wrong-axis", "wrong-result", "wrong-state",
+               "rank-dependent", "nonlinear", "whole-of-shard"}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("options", [
+    dict(mesh={"dp": 2, "tp": 2}, sequence_parallel="on"),
+    dict(mesh={"dp": 3}, shard_optimizer="on"),
+    dict(mesh={"ring": 2, "ulysses": 2}, context_parallel={"ring": "ring", "ulysses": "ulysses"}),
+], ids=str)
+def test_steps(options, microbatches):
+    """Gradients that are reduced twice, not at all or over other axes, and states of other layouts."""
+    torch.manual_seed(1)
+    tokens = dict(input_ids=ids(4, 17), labels=ids(4, 17))
+    module = MODELS["llama"]().train()
+    train = mw.from_torch(module, (), tokens, training=True).train(
+        mw.AdamW(), microbatches=microbatches, clip_norm=1.0)
+    plan = train.parallelize(**options)
+    text = opt(plan.ir(phase="spmd"), f"--load-pass-plugin={PLUGIN}", "-o", os.devnull,
+               "--pass-pipeline=builtin.module(test-mutate-placement{count=10 seed=1})")
+    kinds = collections.Counter()
+    for line in filter(None, map(LINE.match, text.splitlines())):
+        kind, caught, injected, other = line[1], *map(int, line.groups()[1:])
+        kinds[kind] += injected
+        if kind in STEP_FAULTS:
+            assert caught + other == injected, line[0]
+    assert all(kinds[kind] for kind in STEP_FAULTS - {"wrong-axis"})
+
+
 def main(count=50, *names):
     total = collections.Counter()
     for name in names or MODELS:
         for mesh in MESHES:
-            counts, escapes = mutate(name, mesh, int(count))
+            spmd = opt(source(name), f"--parallelize=mesh={mesh}")
+            counts, escapes = mutate(spmd, int(count))
             for kind, numbers in counts.items():
                 total.update(dict(zip([(kind, i) for i in range(3)], numbers, strict=True)))
             for escape in escapes:
