@@ -73,6 +73,8 @@ LogicalResult meshwright::buildSteps(ModuleOp module, const TrainOptions &option
   steps.clipNorm = options.clipNorm;
   steps.microbatches = options.microbatches;
   steps.seed = options.seed;
+  steps.lossScale = options.lossScale;
+  steps.growthInterval = options.growthInterval;
   if (failed(requestGradients(module, options.loss, options.parameters, options.frozen)))
     return failure();
   PassManager manager(module.getContext());

@@ -44,6 +44,11 @@ struct TrainOptions {
   int64_t microbatches = 1;
   /// Of the random numbers.
   int64_t seed = 0;
+  /// The factor of the loss before differentiation, at first; 0: none. Steps whose gradients are not
+  /// finite are skipped.
+  double lossScale = 0;
+  /// After how many finite steps the factor doubles; a step that is not finite halves it. 0: it stays.
+  int64_t growthInterval = 0;
 };
 
 } // namespace meshwright

@@ -43,6 +43,8 @@ private:
   llvm::DenseSet<Value> findReached(Value loss);
   LogicalResult addRate();
   void addStates();
+  void scaleLoss();
+  void unscale(Writer &w);
   void clip(Writer &w);
   void update(Optimizer &optimizer);
   func::FuncOp buildEvaluation();
@@ -172,6 +174,70 @@ LogicalResult StepBuilder::addRate() {
 }
 
 //===----------------------------------------------------------------------===//
+// Loss scaling
+//===----------------------------------------------------------------------===//
+
+constexpr StringLiteral kScaleState = "loss_scale", kGrowthState = "loss_scale.growth_tracker",
+                        kSkippedState = "skipped_steps";
+/// Those of PyTorch's GradScaler.
+constexpr double kGrowth = 2, kBackoff = 0.5;
+
+/// Takes the gradients of the loss times the scale. The product is in f32, since the scale may be
+/// more than the loss's type has.
+void StepBuilder::scaleLoss() {
+  if (options.lossScale == 0)
+    return;
+  Value loss = gradients.front().getLoss();
+  OpBuilder builder(module.getContext());
+  builder.setInsertionPointAfterValue(loss);
+  Writer w(builder, loss.getLoc());
+  auto type = RankedTensorType::get({}, w.getWide(Writer::elementOf(loss)));
+  auto scalar = RankedTensorType::get({}, builder.getF32Type());
+  states.add(kScaleState, scalar, builder.getF32FloatAttr(options.lossScale), "", "optimizer",
+             loss.getLoc());
+  Value scale = w.cast(states.read(w, kScaleState, scalar), type.getElementType());
+  Value scaled = w.mul(w.cast(loss, type.getElementType()), scale);
+  for (auto gradient : func.getOps<nn::GradientOp>())
+    gradient.getLossMutable().assign(scaled);
+}
+
+/// Divides the gradients by the scale. The update is skipped if one of them is not finite.
+void StepBuilder::unscale(Writer &w) {
+  Type number = w.getBuilder().getF32Type();
+  auto scalar = RankedTensorType::get({}, number);
+  Value scale = states.read(w, kScaleState, scalar);
+  Value inverse = w.div(w.number(1, number), scale);
+  Value infinite;
+  for (Trained &parameter : trained) {
+    Value &gradient = parameter.gradient;
+    Value size = w.unary<nn::AbsOp>(gradient);
+    Value isFinite = w.compare(nn::CompareKind::Lt, size, std::numeric_limits<double>::infinity());
+    Value misses = w.select(isFinite, w.number(0, number), w.number(1, number));
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, Writer::typeOf(misses).getRank()));
+    if (!dims.empty())
+      misses = w.reduce(nn::ReduceKind::Sum, misses, dims, false);
+    infinite = infinite ? w.add(infinite, misses) : misses;
+    gradient = w.mul(gradient, w.cast(inverse, Writer::elementOf(gradient)));
+  }
+  Value isTaken = w.compare(nn::CompareKind::Eq, infinite, 0);
+  states.setCondition(isTaken);
+  auto counter = RankedTensorType::get({}, w.getBuilder().getI64Type());
+  Value skipped = states.readZeros(w, kSkippedState, counter, "optimizer");
+  states.write(w, kSkippedState, w.select(isTaken, skipped, w.addNumber(skipped, 1)));
+  if (options.growthInterval == 0)
+    return;
+  Value good = w.addNumber(states.readZeros(w, kGrowthState, counter, "optimizer"), 1);
+  Value grows = w.compare(nn::CompareKind::Eq, good, double(options.growthInterval));
+  Value grown = w.scale(scale, kGrowth);
+  // A scale that is not finite is not taken.
+  Value isRoom = w.compare(nn::CompareKind::Lt, grown, std::numeric_limits<double>::infinity());
+  Value next = w.select(grows, w.select(isRoom, grown, scale), scale);
+  states.write(w, kScaleState, w.select(isTaken, next, w.scale(scale, kBackoff)));
+  Value none = w.number(0, counter.getElementType());
+  states.write(w, kGrowthState, w.select(isTaken, w.select(grows, none, good), none));
+}
+
+//===----------------------------------------------------------------------===//
 // The update
 //===----------------------------------------------------------------------===//
 
@@ -199,6 +265,8 @@ void StepBuilder::clip(Writer &w) {
 void StepBuilder::update(Optimizer &optimizer) {
   OpBuilder builder(func.front().getTerminator());
   Writer shared(builder, func.getLoc());
+  if (options.lossScale > 0)
+    unscale(shared);
   if (options.clipNorm > 0)
     clip(shared);
   optimizer.begin(shared, states, rate);
@@ -210,8 +278,9 @@ void StepBuilder::update(Optimizer &optimizer) {
                             : Value(parameter.argument);
     Value next = optimizer.update(w, states, parameter.name, value, parameter.gradient);
     if (hasMaster)
-      states.write(w, master, next);
-    states.write(w, parameter.name, w.cast(next, Writer::elementOf(parameter.argument)));
+      states.update(w, master, value, next);
+    states.update(w, parameter.name, parameter.argument,
+                  w.cast(next, Writer::elementOf(parameter.argument)));
   }
 }
 
@@ -397,6 +466,7 @@ LogicalResult StepBuilder::run() {
   if (!optimizer || failed(takeGradients()))
     return failure();
   func::FuncOp evaluate = buildEvaluation();
+  scaleLoss();
   setSeed();
   if (options.microbatches > 1)
     return failure(failed(splitOff(evaluate, "evaluate")) || failed(runMicrobatches(*optimizer)));
@@ -423,7 +493,7 @@ struct BuildStepsPass : meshwright::impl::BuildStepsPassBase<BuildStepsPass> {
       return signalPassFailure();
     }
     BuildStepsPassOptions own{optimizer, lr, momentum, beta1, beta2, eps, weightDecay, clipNorm,
-                              microbatches, seed};
+                              microbatches, seed, lossScale, growthInterval};
     if (failed(StepBuilder(func, own).run()))
       signalPassFailure();
   }

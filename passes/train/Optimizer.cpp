@@ -52,6 +52,10 @@ void States::write(Writer &w, StringRef name, Value value) {
   nn::WriteOp::create(w.getBuilder(), w.getLoc(), name, value);
 }
 
+void States::update(Writer &w, StringRef name, Value old, Value value) {
+  write(w, name, isTaken ? w.select(isTaken, value, old) : value);
+}
+
 //===----------------------------------------------------------------------===//
 // Rules
 //===----------------------------------------------------------------------===//
@@ -75,7 +79,7 @@ public:
       std::string own = ("optimizer.momentum_buffer." + name).str();
       Value buffer = states.readZeros(w, own, Writer::typeOf(gradient), "optimizer");
       gradient = w.add(w.scale(buffer, momentum), gradient);
-      states.write(w, own, gradient);
+      states.update(w, own, buffer, gradient);
     }
     return w.sub(value, w.mul(gradient, w.cast(rate, Writer::elementOf(gradient))));
   }
@@ -110,8 +114,9 @@ private:
 void Adam::begin(Writer &w, States &states, Value rate) {
   Type exact = getExact(w);
   auto counter = RankedTensorType::get({}, w.getBuilder().getI64Type());
-  Value count = w.addNumber(states.readZeros(w, "optimizer.step", counter, "optimizer"), 1);
-  states.write(w, "optimizer.step", count);
+  Value taken = states.readZeros(w, "optimizer.step", counter, "optimizer");
+  Value count = w.addNumber(taken, 1);
+  states.update(w, "optimizer.step", taken, count);
   Value steps = w.cast(count, exact);
   rate = w.cast(rate, exact);
   auto getWeight = [&](double beta) {
@@ -130,7 +135,7 @@ Value Adam::average(Writer &w, States &states, const Twine &name, Value term, do
   std::string own = name.str();
   Value old = states.readZeros(w, own, Writer::typeOf(term), "optimizer");
   Value next = w.add(w.scale(old, beta), w.scale(term, 1 - beta));
-  states.write(w, own, next);
+  states.update(w, own, old, next);
   return next;
 }
 
@@ -165,7 +170,8 @@ Optimizer::create(const BuildStepsPassOptions &options,
                           {"eps", options.eps},
                           {"beta1", options.beta1, true},
                           {"beta2", options.beta2, true},
-                          {"clip_norm", options.clipNorm}};
+                          {"clip_norm", options.clipNorm},
+                          {"loss_scale", options.lossScale}};
   for (const Range &range : ranges)
     if (!(range.value >= 0 && (range.isBelowOne ? range.value < 1 : std::isfinite(range.value)))) {
       emitError() << range.name << " is " << std::to_string(range.value) << ": expected a number from 0 on"

@@ -28,11 +28,16 @@ public:
                         llvm::StringRef role, bool isTransient = false);
   mlir::Value read(nn::Writer &w, llvm::StringRef name, mlir::Type type);
   void write(nn::Writer &w, llvm::StringRef name, mlir::Value value);
+  /// Writes the value that an update gives a state, or the old one in a step that is skipped.
+  void update(nn::Writer &w, llvm::StringRef name, mlir::Value old, mlir::Value value);
+  /// Updates hold only in steps where the condition is true: a scalar of type i1.
+  void setCondition(mlir::Value isTaken) { this->isTaken = isTaken; }
   bool has(llvm::StringRef name) const { return names.contains(name); }
 
 private:
   mlir::ModuleOp module;
   llvm::StringSet<> names;
+  mlir::Value isTaken;
 };
 
 /// The update rule of an optimizer. Its state is named `optimizer.WHAT.NAME`, as PyTorch names it.

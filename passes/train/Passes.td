@@ -32,6 +32,11 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     Random numbers depend on the states `random.seed`, which begins with `seed`, and `random.step`,
     to which a step adds 1. Each microbatch has a number of its own.
 
+    With `loss-scale` the gradients are those of the loss times the state `loss_scale`, and are divided
+    by it in f32. A step in which one of them is not finite changes neither parameters nor averages, and
+    adds 1 to the state `skipped_steps`. With `growth-interval` such a step halves the scale, and that
+    many other steps in succession (`loss_scale.growth_tracker`) double it.
+
     The update rules are those of PyTorch's optimizers of the same names. With `clip-norm` all
     gradients are scaled down by one factor if their common norm is above it.
 
@@ -79,7 +84,11 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
            "the largest norm of all gradients together; 0: any">,
     Option<"microbatches", "microbatches", "int64_t", /*default=*/"1",
            "how many times an entry runs the program, on chunks of its inputs' rows">,
-    Option<"seed", "seed", "int64_t", /*default=*/"0", "of the random numbers">];
+    Option<"seed", "seed", "int64_t", /*default=*/"0", "of the random numbers">,
+    Option<"lossScale", "loss-scale", "double", /*default=*/"0",
+           "the factor of the loss before differentiation, at first; 0: none">,
+    Option<"growthInterval", "growth-interval", "int64_t", /*default=*/"0",
+           "after how many finite steps the factor grows; 0: it stays">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 

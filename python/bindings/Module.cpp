@@ -117,6 +117,8 @@ NB_MODULE(_core, m) {
       .def_rw("parameters", &TrainOptions::parameters)
       .def_rw("frozen", &TrainOptions::frozen)
       .def_rw("clip_norm", &TrainOptions::clipNorm)
+      .def_rw("loss_scale", &TrainOptions::lossScale)
+      .def_rw("growth_interval", &TrainOptions::growthInterval)
       .def_rw("microbatches", &TrainOptions::microbatches)
       .def_rw("seed", &TrainOptions::seed);
 

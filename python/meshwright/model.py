@@ -96,7 +96,14 @@ class Model:
         return Model(program, self._parameters, self._imported)
 
     def train(
-        self, optimizer, loss=0, parameters=("*",), microbatches=1, clip_norm=None, seed=0
+        self,
+        optimizer,
+        loss=0,
+        parameters=("*",),
+        microbatches=1,
+        clip_norm=None,
+        seed=0,
+        loss_scale=None,
     ) -> "Model":
         """Returns a model that trains: its entry "step", the default, computes the outputs and
         updates the parameters; "evaluate" computes the outputs alone.
@@ -109,13 +116,16 @@ class Model:
             Gradients and the loss are means over them.
         clip_norm: the largest norm of all gradients together.
         seed: of the random numbers, which decide with the number of the step what dropout drops.
+        loss_scale: a factor of the loss before differentiation, which keeps small gradients of f16
+            from vanishing; gradients are divided by it in f32. A step whose gradients are not
+            finite is skipped and counted. "auto" adapts the factor as torch.amp.GradScaler does.
 
             with model.train(mw.AdamW(lr=3e-4)).parallelize(mesh={"dp": 2}).start() as session:
                 loss = session.run(**batch)[0]
         """
         from .training import train
 
-        return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed)
+        return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
 
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).

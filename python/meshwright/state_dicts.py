@@ -10,6 +10,8 @@ import numpy as np
 from .errors import Diagnostic, Error
 from .tensors import as_numpy, dense, is_meta, is_parameter, is_torch, is_trained, torch_types
 
+#: The states of a scale that adapts.
+_SCALE, _GROWTH = "loss_scale", "loss_scale.growth_tracker"
 #: Keys of an optimizer's state in PyTorch, which are also our names of states.
 _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -73,10 +75,17 @@ def to_state_dict(model, state, parameters, ports, loaded) -> dict:
             slots[i] = {} if taken is None else {"step": _step(taken)}
             slots[i].update({m: _tensor(state[name]) for m, name in slot.items()})
     rate = model._optimizer.lr if loaded.rate is None else loaded.rate
-    return {
+    saved = {
         "model": own,
         "optimizer": {"state": slots, "param_groups": _groups(model, rate, len(trained))},
     }
+    if _GROWTH in state:
+        saved["scaler"] = {
+            "scale": float(state[_SCALE]),
+            **_scaler_numbers(),
+            "_growth_tracker": int(state[_GROWTH]),
+        }
+    return saved
 
 
 def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
@@ -118,6 +127,7 @@ def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
             f"parameters have taken {' and '.join(map(str, sorted(steps)))} steps: expected one "
             "number of steps for all"
         )
+    values.update(_scale_values(ports, saved.get("scaler"), problems))
     if problems:
         raise Error([Diagnostic(problem) for problem in problems])
     taken = next(iter(steps), 0)
@@ -126,6 +136,32 @@ def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
         if name in ports and (steps or "optimizer.step" in ports):
             values[name] = np.array(taken, np.int64)
     return values, loaded
+
+
+def _scaler_numbers():
+    """The fixed part of a GradScaler's state."""
+    import torch
+
+    numbers = torch.amp.GradScaler("cpu").state_dict()
+    return {name: numbers[name] for name in ("growth_factor", "backoff_factor", "growth_interval")}
+
+
+def _scale_values(ports, scaler, problems):
+    """The values of states that the state of a GradScaler sets."""
+    if _GROWTH not in ports:
+        if scaler:
+            problems.append("the state dict has a 'scaler': expected a model of loss_scale=\"auto\"")
+        return {}
+    if not scaler:
+        problems.append("the state dict has no 'scaler'")
+        return {}
+    for name, value in _scaler_numbers().items():
+        if scaler.get(name, value) != value:
+            problems.append(f"the scaler's {name} is {scaler[name]}: expected {value}")
+    return {
+        _SCALE: np.array(scaler["scale"], np.float32),
+        _GROWTH: np.array(scaler["_growth_tracker"], np.int64),
+    }
 
 
 def _model_values(model, ports, own, loaded, problems):

@@ -87,7 +87,13 @@ class TrainedModel(Model):
         return super()._flatten(entry, args, kwargs)
 
 
-def train(model, optimizer, loss, parameters, microbatches, clip_norm, seed) -> TrainedModel:
+#: The first scale of PyTorch's GradScaler, and the number of finite steps after which it grows.
+SCALE, GROWTH_INTERVAL = 65536.0, 2000
+
+
+def train(
+    model, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale
+) -> TrainedModel:
     """The steps of a model: see `Model.train`."""
     if not isinstance(optimizer, Optimizer):
         raise Error(f"optimizer is {optimizer!r}: expected meshwright.SGD, Adam or AdamW")
@@ -101,6 +107,12 @@ def train(model, optimizer, loss, parameters, microbatches, clip_norm, seed) -> 
         options.clip_norm = _number("clip_norm", clip_norm)
         if not options.clip_norm > 0:
             raise Error(f"clip_norm is {clip_norm}: expected a number above 0, or None")
+    if loss_scale == "auto":
+        options.loss_scale, options.growth_interval = SCALE, GROWTH_INTERVAL
+    elif loss_scale is not None:
+        options.loss_scale = _number("loss_scale", loss_scale)
+        if not 0 < options.loss_scale < float("inf"):
+            raise Error(f'loss_scale is {loss_scale}: expected a number above 0, "auto" or None')
     options.seed = int(seed)
     options.microbatches = microbatches
     program = unwrap(model._program.train(options))
