@@ -108,8 +108,9 @@ class Session:
         """The state as PyTorch writes it: {"model": the module's state_dict, "optimizer": that of
         torch.optim's optimizer of the parameters that are trained}. Both hold copies.
 
-        A parameter that has a value in f32 beside its own is in f32. Random numbers and loss scales
-        are not part of it; `save` keeps them.
+        With loss_scale="auto" the key "scaler" has the state of a torch.amp.GradScaler. A parameter
+        that has a value in f32 beside its own is in f32. Random numbers are not part of it; `save`
+        keeps them.
         """
         model, ports = self._trained_model(), self._session.states
         return state_dicts.to_state_dict(model, self.state(), self.parameters(), ports, self._loaded)
