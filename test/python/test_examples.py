@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The examples run and say what they promise."""
 
+import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -69,3 +71,36 @@ def test_diffusion_folding():
     assert weights["sp"] == pytest.approx(weights["None"] / 4, rel=0.05)
     assert weights["batch"] == weights["ring"] == weights["None"]
     assert "auto: fold=auto takes" in text
+
+
+def test_train_gpt(tmp_path):
+    has_matplotlib = importlib.util.find_spec("matplotlib") is not None
+    picture = tmp_path / "loss.svg" if has_matplotlib else "none"
+    text = tmp_path / "text.txt"
+    text.write_text("a mesh has named axes, and each value has a layout on it. " * 20)
+    size = ["--steps", "12", "--batch", "4", "--tokens", "16", "--width", "32", "--layers", "1"]
+    said = run_example(
+        "train_gpt.py", "--mesh", "dp=2,tp=2", "--text", text, "--picture", picture,
+        "--checkpoint", tmp_path / "saved", *size,
+    )  # fmt: skip
+    first, last = map(float, re.search(r"loss from (\S+) to (\S+);", said).groups())
+    assert last < 0.9 * first
+    assert float(re.search(r"at most (\S+) apart", said)[1]) < 1e-4
+    assert (tmp_path / "saved" / "checkpoint.json").exists()
+    assert not has_matplotlib or picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_train_gpt_refuses_bad_input(tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("a few words")
+    for arguments, words in (
+        (["--text", tmp_path / "none.txt"], "none.txt cannot be read"),
+        (["--text", short], "the text has 11 characters: expected more than 64"),
+        (["--steps", "0"], "--steps is 0: expected a number from 1 on"),
+    ):
+        process = subprocess.run(
+            [sys.executable, EXAMPLES / "train_gpt.py", "--picture", "none", *arguments],
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode != 0 and words in process.stderr and "Traceback" not in process.stderr
