@@ -90,6 +90,22 @@ struct HostArray {
   ElementType type = ElementType::F32;
   std::vector<int64_t> shape;
   const void *data = nullptr;
+  /// For inputs of calls: the number of the GPU in whose memory the data is, or -1 for the host's.
+  int64_t gpu = -1;
+};
+
+/// The memory of a GPU, for inputs and outputs of calls on a backend whose devices are GPUs.
+class GpuMemory {
+public:
+  static Result<GpuMemory> open(std::string_view backend, int64_t gpu);
+  /// The stream of the driver on which calls read inputs. Inputs have to be there in its order.
+  uintptr_t getStream() const;
+  /// Uninitialised memory, which its last owner frees.
+  Result<std::shared_ptr<void>> allocate(int64_t bytes) const;
+
+private:
+  struct State;
+  std::shared_ptr<State> state;
 };
 
 /// A public function of a program, which callers may run.
@@ -235,6 +251,8 @@ struct RunOptions {
   std::string saveState;
   /// As in `SessionOptions`. No state is saved after a run that fails.
   bool recover = true;
+  /// The number of the GPU in whose memory the outputs are, or -1 for the host's.
+  int64_t outputGpu = -1;
 };
 
 /// Options of a session. Members as in `RunOptions`.
@@ -268,9 +286,10 @@ public:
 
   /// Runs an entry (empty: the default one) once on all ranks. Commits its writes of state if the
   /// run succeeds on all ranks; otherwise the state stays as it was. `inputs` and `outputs` are in
-  /// the order of the entry's. The result is true.
+  /// the order of the entry's. The outputs are in the memory of the GPU of number `outputGpu`, or
+  /// in the host's if it is -1. The result is true.
   Result<bool> run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
-                   std::string_view entry = "", bool checkFinite = false);
+                   std::string_view entry = "", bool checkFinite = false, int64_t outputGpu = -1);
   /// Copies the global tensors of all states to `arrays`, in the order of `getStates`. The result
   /// is true.
   Result<bool> getState(const std::vector<void *> &arrays) const;

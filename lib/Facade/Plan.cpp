@@ -474,6 +474,7 @@ LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray
   settings.checkFinite = options.checkFinite;
   settings.traceFile = options.trace;
   settings.measure = options.measure;
+  settings.outputGpu = options.outputGpu;
   session.restart();
   session.setRecovery(options.recover);
   std::string error;

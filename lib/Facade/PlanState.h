@@ -113,7 +113,7 @@ struct Plan::State {
 };
 
 inline rt::HostTensor toHostTensor(const HostArray &array) {
-  return {getRuntimeType(array.type), array.shape, array.data};
+  return {getRuntimeType(array.type), array.shape, array.data, array.gpu};
 }
 
 /// Checks the arguments of a call and runs an entry of a session. The state stays.

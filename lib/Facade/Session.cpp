@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Bundle.h"
 
 #include "llvm/ADT/StringSwitch.h"
@@ -87,8 +88,9 @@ const std::vector<Port> &Session::getStates() const { return state->states; }
 bool Session::isStuck() const { return state->session->getWorld().isStuck(); }
 
 Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
-                          std::string_view entry, bool checkFinite) {
+                          std::string_view entry, bool checkFinite, int64_t outputGpu) {
   rt::RunOptions options = state->options;
+  options.outputGpu = outputGpu;
   options.checkFinite = checkFinite;
   std::vector<Diagnostic> diagnostics;
   if (failed(callEntry(*state->session, inputs, outputs, entry, options, diagnostics)))
@@ -119,6 +121,36 @@ Result<bool> Session::save(std::string_view folder) const {
   if (std::string error; !state->session->save(std::string(folder), error))
     return makeErrors(error);
   return true;
+}
+
+//===----------------------------------------------------------------------===//
+// GpuMemory
+//===----------------------------------------------------------------------===//
+
+struct GpuMemory::State {
+  std::shared_ptr<rt::GpuSpace> space;
+};
+
+Result<GpuMemory> GpuMemory::open(std::string_view backend, int64_t gpu) {
+  std::string error;
+  GpuMemory memory;
+  memory.state = std::make_shared<State>();
+  memory.state->space = rt::openGpuSpace(std::string(backend), gpu, error);
+  if (!memory.state->space)
+    return makeErrors(error);
+  return memory;
+}
+
+uintptr_t GpuMemory::getStream() const {
+  return reinterpret_cast<uintptr_t>(state->space->getStream());
+}
+
+Result<std::shared_ptr<void>> GpuMemory::allocate(int64_t bytes) const {
+  std::string error;
+  std::shared_ptr<void> memory = state->space->allocate(bytes, error);
+  if (!memory)
+    return makeErrors(error);
+  return memory;
 }
 
 //===----------------------------------------------------------------------===//

@@ -7,13 +7,14 @@
 //
 // The C++ facade, one to one. Fallible functions return a pair of value or None
 // and diagnostics, (message, severity, file, line) each; the package makes
-// exceptions and warnings of them. Arrays are (element type, shape, address).
+// exceptions and warnings of them. Arrays are (element type, shape, address, GPU or -1).
 //
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/Compiler.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -25,7 +26,7 @@ namespace nb = nanobind;
 using namespace meshwright;
 
 using PyDiagnostic = std::tuple<std::string, std::string, std::string, int64_t>;
-using PyArray = std::tuple<std::string, std::vector<int64_t>, uintptr_t>;
+using PyArray = std::tuple<std::string, std::vector<int64_t>, uintptr_t, int64_t>;
 template <typename T> using PyResult = std::pair<std::optional<T>, std::vector<PyDiagnostic>>;
 
 static const char *toString(Severity severity) {
@@ -52,13 +53,15 @@ template <typename T> static PyResult<T> toPython(Result<T> result) {
   return converted;
 }
 
+static constexpr ElementType kElementTypes[] = {
+    ElementType::F32, ElementType::BF16, ElementType::F16, ElementType::F64,
+    ElementType::I64, ElementType::I32,  ElementType::I1};
+
 static HostArray toArray(const PyArray &array) {
-  const auto &[type, shape, address] = array;
-  for (ElementType candidate :
-       {ElementType::F32, ElementType::BF16, ElementType::F16, ElementType::F64, ElementType::I64,
-        ElementType::I32, ElementType::I1})
+  const auto &[type, shape, address, gpu] = array;
+  for (ElementType candidate : kElementTypes)
     if (type == meshwright::toString(candidate))
-      return {candidate, shape, reinterpret_cast<const void *>(address)};
+      return {candidate, shape, reinterpret_cast<const void *>(address), gpu};
   throw nb::value_error(("unknown element type " + type).c_str());
 }
 
@@ -68,6 +71,47 @@ static std::vector<HostArray> toArrays(const std::vector<PyArray> &arrays) {
     result.push_back(toArray(array));
   return result;
 }
+
+/// The element types in DLPack's terms: code and bits.
+static nb::dlpack::dtype toDLPack(ElementType type) {
+  using Code = nb::dlpack::dtype_code;
+  switch (type) {
+  case ElementType::F32:
+    return {uint8_t(Code::Float), 32, 1};
+  case ElementType::BF16:
+    return {uint8_t(Code::Bfloat), 16, 1};
+  case ElementType::F16:
+    return {uint8_t(Code::Float), 16, 1};
+  case ElementType::F64:
+    return {uint8_t(Code::Float), 64, 1};
+  case ElementType::I64:
+    return {uint8_t(Code::Int), 64, 1};
+  case ElementType::I32:
+    return {uint8_t(Code::Int), 32, 1};
+  case ElementType::I1:
+    return {uint8_t(Code::Bool), 8, 1};
+  }
+  return {};
+}
+
+/// An array that another library made.
+struct ImportedArray {
+  nb::ndarray<nb::ro> array;
+
+  std::string getType() const {
+    for (ElementType type : kElementTypes)
+      if (array.dtype() == toDLPack(type))
+        return std::string(meshwright::toString(type));
+    return "another type";
+  }
+  bool isDense() const {
+    int64_t stride = 1;
+    for (size_t d = array.ndim(); d-- > 0; stride *= array.shape(d))
+      if (array.shape(d) != 1 && array.stride(d) != stride)
+        return false;
+    return true;
+  }
+};
 
 static std::vector<void *> toAddresses(const std::vector<uintptr_t> &numbers) {
   std::vector<void *> addresses;
@@ -201,7 +245,8 @@ NB_MODULE(_core, m) {
       .def_rw("check_finite", &RunOptions::checkFinite)
       .def_rw("trace", &RunOptions::trace)
       .def_rw("measure", &RunOptions::measure)
-      .def_rw("target", &RunOptions::target);
+      .def_rw("target", &RunOptions::target)
+      .def_rw("output_gpu", &RunOptions::outputGpu);
 
   nb::class_<SessionOptions>(m, "SessionOptions")
       .def(nb::init<>())
@@ -213,17 +258,65 @@ NB_MODULE(_core, m) {
       .def_rw("recover", &SessionOptions::recover)
       .def_rw("graphs", &SessionOptions::graphs);
 
+  nb::class_<ImportedArray>(m, "ImportedArray")
+      .def_prop_ro("dtype", &ImportedArray::getType)
+      .def_prop_ro("shape",
+                   [](const ImportedArray &imported) {
+                     std::vector<int64_t> shape;
+                     for (size_t d = 0; d < imported.array.ndim(); ++d)
+                       shape.push_back(int64_t(imported.array.shape(d)));
+                     return shape;
+                   })
+      .def_prop_ro("is_dense", &ImportedArray::isDense)
+      .def_prop_ro("address", [](const ImportedArray &imported) {
+        return reinterpret_cast<uintptr_t>(imported.array.data());
+      });
+  m.def("import_dlpack", [](nb::ndarray<nb::ro> array) { return ImportedArray{std::move(array)}; });
+
+  nb::class_<GpuMemory>(m, "GpuMemory")
+      .def_static("open",
+                  [](std::string_view backend, int64_t gpu) {
+                    return toPython(GpuMemory::open(backend, gpu));
+                  })
+      .def_prop_ro("stream", &GpuMemory::getStream)
+      // An uninitialised array of that GPU, and its address.
+      .def("allocate",
+           [](const GpuMemory &memory, std::string_view name, const std::vector<size_t> &shape,
+              int gpu) {
+             ElementType type{};
+             for (ElementType candidate : kElementTypes)
+               if (name == meshwright::toString(candidate))
+                 type = candidate;
+             int64_t bytes = getByteWidth(type);
+             for (size_t size : shape)
+               bytes *= int64_t(size);
+             Result<std::shared_ptr<void>> made = memory.allocate(bytes);
+             PyResult<std::pair<nb::object, uintptr_t>> result;
+             result.second = toPython(Result<bool>(made.getDiagnostics())).second;
+             if (!made)
+               return result;
+             auto owner = std::make_unique<std::shared_ptr<void>>(*made);
+             void *data = owner->get();
+             nb::capsule capsule(owner.release(), [](void *kept) noexcept {
+               delete static_cast<std::shared_ptr<void> *>(kept);
+             });
+             nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), capsule, nullptr,
+                                 toDLPack(type), nb::device::cuda::value, gpu);
+             result.first.emplace(nb::cast(array), reinterpret_cast<uintptr_t>(data));
+             return result;
+           });
+
   nb::class_<Session>(m, "Session")
       .def_prop_ro("entries", &Session::getEntries)
       .def_prop_ro("states", &Session::getStates)
       .def_prop_ro("is_stuck", &Session::isStuck)
       .def("run",
            [](Session &session, std::string_view entry, const std::vector<PyArray> &inputs,
-              const std::vector<uintptr_t> &outputs, bool checkFinite) {
+              const std::vector<uintptr_t> &outputs, bool checkFinite, int64_t outputGpu) {
              std::vector<HostArray> arrays = toArrays(inputs);
              std::vector<void *> addresses = toAddresses(outputs);
              nb::gil_scoped_release release;
-             return toPython(session.run(arrays, addresses, entry, checkFinite));
+             return toPython(session.run(arrays, addresses, entry, checkFinite, outputGpu));
            })
       .def("get_state",
            [](const Session &session, const std::vector<uintptr_t> &arrays) {

@@ -9,6 +9,7 @@
     plan.check(*args, **kwargs)
 """
 
+from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
 from .model import Model, compose, from_torch, join, load
 from .plan import Plan
@@ -21,6 +22,7 @@ __all__ = [
     "AdamW",
     "Bundle",
     "CheckFailed",
+    "DeviceArray",
     "Diagnostic",
     "Error",
     "InputError",

@@ -6,6 +6,7 @@ from numbers import Real
 
 import numpy as np
 
+from .devices import on_gpu
 from .errors import Diagnostic, Error, InputError
 from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
@@ -32,7 +33,7 @@ def check_inputs(ports, values) -> list[Dense]:
             problems.append(f"input '{port.name}' is on the meta device")
             continue
         try:
-            tensor = dense(value)
+            tensor = on_gpu(value) or dense(value)
         except (TypeError, ValueError):
             problems.append(f"input '{port.name}' is a {type(value).__name__}: no array")
             continue

@@ -8,9 +8,10 @@ import threading
 from numbers import Integral, Real
 
 from . import _core
+from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .session import Session, find_entry, keeping, positive, session_options
-from .tensors import empty, is_parameter, is_torch
+from .tensors import is_parameter, is_torch
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
@@ -79,7 +80,7 @@ class Plan:
         as_torch = any(is_torch(p) for p in model._parameters.values())
         session = unwrap(self._plan.start(options))
         fixed = {name: value for name, value in model._parameters.items() if is_parameter(value)}
-        return Session(session, model._flatten, as_torch, kept, fixed, model)
+        return Session(session, backend, model._flatten, as_torch, kept, fixed, model)
 
     def run(
         self,
@@ -109,7 +110,8 @@ class Plan:
         describes that schedule.
 
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
-        input is one, else NumPy arrays.
+        input is one, else NumPy arrays. If an input is in the memory of a GPU, and the backend
+        computes on GPUs, outputs are on that GPU: PyTorch tensors or DeviceArrays.
         """
         _refuse_target_cpu(kwargs.get("target_cpu"))
         if target is not None and not isinstance(target, str):
@@ -118,8 +120,7 @@ class Plan:
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
             as_torch = any(is_torch(p) for p in self._model._parameters.values())
-        outputs = [empty(port.dtype, port.shape, as_torch) for port in entry.outputs]
-        addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in outputs]
+        call = Call(backend, inputs, entry.outputs, as_torch)
         options = _core.RunOptions()
         options.entry = entry.name
         options.backend = backend
@@ -129,9 +130,10 @@ class Plan:
         options.trace = "" if trace is None else os.fspath(trace)
         options.measure = measure
         options.target = target or ""
-        with keeping(self._plan, inputs, dict(self._parameters)):
-            unwrap(self._plan.run([i.raw for i in inputs], addresses, options))
-        return outputs
+        options.output_gpu = call.gpu
+        with keeping(self._plan, (inputs, call), dict(self._parameters)):
+            unwrap(self._plan.run(call.inputs, call.addresses, options))
+        return call.finish()
 
     def check(
         self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs
@@ -144,6 +146,7 @@ class Plan:
         `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
         """
         entry, inputs = self._inputs(entry, args, kwargs)
+        inputs = on_host(inputs)
         if tolerance is None:
             tolerance = -1.0  # the types' own
         elif not isinstance(tolerance, Real) or not tolerance >= 0:

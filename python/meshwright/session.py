@@ -9,6 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from . import _core, state_dicts
+from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
 from .tensors import Dense, dense, empty, is_meta, is_torch
@@ -24,8 +25,9 @@ class Session:
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, flatten, as_torch, kept=None, fixed=None, model=None):
+    def __init__(self, session, backend, flatten, as_torch, kept=None, fixed=None, model=None):
         self._open = session
+        self._backend = backend
         #: (entry, args, kwargs) -> the entry's inputs.
         self._flatten = flatten
         #: Whether states are PyTorch tensors, and outputs of calls without inputs.
@@ -56,11 +58,10 @@ class Session:
             kwargs.setdefault("lr", self._loaded.rate)
         inputs = self._flatten(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
-        outputs = [empty(port.dtype, port.shape, as_torch) for port in entry.outputs]
-        with keeping(session, inputs, self._kept):
-            raw = [i.raw for i in inputs]
-            unwrap(session.run(entry.name, raw, _addresses(outputs), check_finite))
-        return outputs
+        call = Call(self._backend, inputs, entry.outputs, as_torch)
+        with keeping(session, (inputs, call), self._kept):
+            unwrap(session.run(entry.name, call.inputs, call.addresses, check_finite, call.gpu))
+        return call.finish()
 
     def state(self) -> dict:
         """The state by name: copies of the global tensors, without padding."""
@@ -184,7 +185,8 @@ class Bundle:
     ) -> Session:
         """Starts a session, as `Plan.start` does. Inputs are given by position or by name."""
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
-        return Session(unwrap(self._bundle.start(options)), _flatten_by_name, as_torch=False)
+        session = unwrap(self._bundle.start(options))
+        return Session(session, backend, _flatten_by_name, as_torch=False)
 
     def __repr__(self):
         return f"<meshwright.Bundle '{self._path}' for {self.ranks} ranks>"

@@ -70,23 +70,25 @@ def state_of(value):
 
 
 class Dense(NamedTuple):
-    """Dense row-major memory of the host."""
+    """Dense row-major memory of the host, or an array in the memory of a GPU (`devices`)."""
 
     #: The element type's name in IR, or PyTorch's or NumPy's where it has none.
     dtype: str
     shape: tuple[int, ...]
-    #: 0 for a tensor on the meta device.
+    #: 0 for a tensor on the meta device, and for an array of a GPU until a call asks for it.
     address: int
     #: Keeps the memory alive.
     owner: Any
+    #: The number of the GPU in whose memory the array is; -1 for the host's.
+    gpu: int = -1
 
     def __str__(self):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     @property
     def raw(self):
-        """The array as `_core` takes it: (element type, shape, address)."""
-        return (self.dtype, list(self.shape), self.address)
+        """The array as `_core` takes it: (element type, shape, address, GPU or -1)."""
+        return (self.dtype, list(self.shape), self.address, self.gpu)
 
 
 def dense(value) -> Dense:

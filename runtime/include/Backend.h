@@ -84,6 +84,26 @@ using BackendTarget = std::string (*)(std::string &error);
 /// Returns false, with an error, if the backend cannot be opened or has no devices.
 bool getBackendTarget(const std::string &backend, std::string &target, std::string &error);
 
+/// The memory of a GPU, for callers whose arrays are there.
+class GpuSpace {
+public:
+  virtual ~GpuSpace() = default;
+  /// The stream of the driver in whose order calls read arrays of callers. A producer of an array
+  /// makes it wait until the array is there.
+  virtual void *getStream() const = 0;
+  /// Returns null, with an error, if there is no memory.
+  virtual DeviceMemory allocate(int64_t bytes, std::string &error) = 0;
+};
+
+/// The function `mw_rt_open_gpu_space` that a shared object exports if its devices are GPUs. Sets an
+/// error if there is no GPU of that number.
+using GpuSpaceOpener = void (*)(int64_t gpu, std::shared_ptr<GpuSpace> &space, std::string &error);
+
+/// Returns null, with an error, if the backend cannot be opened or computes on processors, or if there
+/// is no such GPU.
+std::shared_ptr<GpuSpace> openGpuSpace(const std::string &backend, int64_t gpu,
+                                       std::string &error);
+
 /// Adds a backend of this process under a name. It takes precedence over a shared object of
 /// that name.
 void addBackend(const std::string &name, BackendFactory factory);

@@ -13,6 +13,19 @@
 
 namespace meshwright::rt {
 
+/// A box of elements in two arrays. Strides and offsets are in bytes.
+struct StridedBox {
+  std::vector<int64_t> extents, toStrides, fromStrides;
+  int64_t toOffset = 0, fromOffset = 0, elementSize = 1;
+
+  int64_t getBytes() const {
+    int64_t bytes = elementSize;
+    for (int64_t extent : extents)
+      bytes *= extent;
+    return bytes;
+  }
+};
+
 /// Copies a box of `extents` elements of `elementSize` bytes between two dense row-major tensors,
 /// from index `fromOffset` to index `toOffset`.
 void copyBox(const void *from, const std::vector<int64_t> &fromShape,

@@ -14,6 +14,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_DEVICE_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Boxes.h"
 
 #include <chrono>
 #include <cstdint>
@@ -87,6 +88,32 @@ public:
   /// Writes the rows of a log (`saveRows`) back. Any thread may call it between runs.
   virtual bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
                            std::string &error) = 0;
+
+  //===--------------------------------------------------------------------===//
+  // Arrays of callers in the memory of GPUs
+  //===--------------------------------------------------------------------===//
+
+  /// Returns true if the two functions below work. They are called between runs, by the thread of the
+  /// caller, and may return before the copies are done.
+  virtual bool reachesGpuMemory() const { return false; }
+  /// Copies boxes of `array`, which has `bytes` bytes, from the memory of that GPU to the rank's
+  /// buffer `to`, and clears `cleared` bytes there first. The next run waits for it.
+  virtual bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared,
+                         const void *array, int64_t bytes, int64_t gpu, std::string &error) {
+    (void)boxes, (void)to, (void)cleared, (void)array, (void)bytes, (void)gpu, (void)error;
+    return false;
+  }
+  /// Copies boxes of the rank's buffer `from`, which has `bytes` bytes, to `array`.
+  virtual bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
+                         const void *from, int64_t bytes, std::string &error) {
+    (void)boxes, (void)array, (void)gpu, (void)from, (void)bytes, (void)error;
+    return false;
+  }
+  /// Waits for the copies to that GPU.
+  virtual bool finishGiving(int64_t gpu, std::string &error) {
+    (void)gpu, (void)error;
+    return false;
+  }
 
   //===--------------------------------------------------------------------===//
   // Runs

@@ -24,11 +24,14 @@
 
 namespace meshwright::rt {
 
-/// A dense row-major array of the host, not owned. i1 is stored as bytes.
+/// A dense row-major array of the caller, not owned. i1 is stored as bytes.
 struct HostTensor {
   DType type = DType::F32;
   std::vector<int64_t> shape;
   const void *data = nullptr;
+  /// The number of the GPU in whose memory the data is, or -1 for the host's. Only inputs of calls
+  /// may be in a GPU's memory, on backends whose devices are GPUs.
+  int64_t gpu = -1;
 };
 
 /// Bytes, and an owner that keeps them. They may be a part of the owner's memory.

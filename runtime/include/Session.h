@@ -143,6 +143,8 @@ private:
   bool meet(const std::string &purpose, std::string &error);
   bool assemble(const ProgramValue &value, const std::string &kind,
                 const std::vector<const void *> &parts, void *global, std::string &error);
+  bool giveOutput(const ProgramValue &value, const std::vector<const void *> &parts, void *global,
+                  int64_t gpu, std::string &error);
   bool checkEnd(std::string &error);
   bool end(const std::string &why, std::string &error);
   /// Chooses some of the states.

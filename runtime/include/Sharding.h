@@ -10,6 +10,7 @@
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/TokenOrder.h"
+#include "meshwright/runtime/include/Boxes.h"
 
 #include <cstdint>
 #include <vector>
@@ -44,6 +45,11 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
 /// Writes a rank's local buffer to its part of the global array.
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,
              void *global);
+
+/// The boxes that `shard` copies from a whole global array, and which cover the local buffer except
+/// padding. Exchanged, they are those that `unshard` copies.
+std::vector<StridedBox> getShardBoxes(const ShardedLayout &layout, int64_t rank,
+                                      int64_t elementSize);
 
 } // namespace meshwright::rt
 

@@ -67,6 +67,8 @@ struct RunOptions {
   bool checkFinite = false;
   /// A run with a trace repeats nothing, so that the trace has each op.
   GraphUse graphs = GraphUse::Auto;
+  /// The number of the GPU in whose memory the outputs are to be, or -1 for the host's.
+  int64_t outputGpu = -1;
   /// Receives the events of each rank and stream of this process, or null.
   std::shared_ptr<Trace> trace = nullptr;
 

@@ -115,6 +115,24 @@ bool getBackendTarget(const std::string &backend, std::string &target, std::stri
   return !target.empty();
 }
 
+std::shared_ptr<GpuSpace> openGpuSpace(const std::string &backend, int64_t gpu,
+                                       std::string &error) {
+  std::string name = backend.substr(0, backend.find(':')), reason;
+  void *library = name == "local" || findAdded(name) ? nullptr : openLibrary(name, error);
+  if (!error.empty())
+    return nullptr;
+  auto open = library ? reinterpret_cast<GpuSpaceOpener>(dlsym(library, "mw_rt_open_gpu_space"))
+                      : nullptr;
+  std::shared_ptr<GpuSpace> space;
+  if (open)
+    open(gpu, space, reason);
+  else
+    reason = "it computes on processors: expected arrays in the memory of the host, or nccl";
+  if (!space)
+    error = "backend '" + name + "' cannot use arrays of GPU " + std::to_string(gpu) + ": " + reason;
+  return space;
+}
+
 std::unique_ptr<Backend> openBackend(const std::string &spelling, World &world,
                                      std::string &error) {
   size_t colon = std::min(spelling.find(':'), spelling.size());

@@ -237,14 +237,31 @@ bool RankMemory::placeTensor(const ProgramValue &value, const HostTensor &tensor
                                               [](const Part &part) { return part.writable; });
   if (!isOurs && !allocateParts(value, value.getLocalBytes(), parts))
     return false;
+  auto fill = [&](size_t r, char *to) {
+    return tensor.gpu >= 0 ? takePart(value, r, to, tensor, error)
+                           : fillPart(
+                                 r, to, value.getLocalBytes(),
+                                 [&](char *local) { place(value, ranks[r], tensor, local); }, error);
+  };
   for (size_t r = 0; r < ranks.size(); ++r)
-    if (parts[r].writable && !fillPart(
-                                 r, parts[r].writable, value.getLocalBytes(),
-                                 [&](char *to) { place(value, ranks[r], tensor, to); }, error)) {
+    if (parts[r].writable && !fill(r, parts[r].writable)) {
       parts.clear();
       return false;
     }
   return true;
+}
+
+/// As `place`, from an array in the memory of a GPU.
+bool RankMemory::takePart(const ProgramValue &value, size_t position, char *to,
+                          const HostTensor &tensor, std::string &error) const {
+  std::vector<StridedBox> boxes;
+  if (!value.isZeroOn(ranks[position]))
+    boxes = getShardBoxes(value.layout, ranks[position], sizeOf(value.type));
+  int64_t bytes = value.getLocalBytes(), filled = 0;
+  for (const StridedBox &box : boxes)
+    filled += box.getBytes();
+  return getDevice(position).takeBoxes(boxes, to, filled < bytes ? bytes : 0, tensor.data,
+                                       countOf(value.shape) * sizeOf(value.type), tensor.gpu, error);
 }
 
 bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,

@@ -135,6 +135,8 @@ private:
   bool fillPart(size_t position, char *to, int64_t bytes, Write write, std::string &error) const;
   bool placeTensor(const ProgramValue &value, const HostTensor &tensor, Parts &parts,
                    std::string &error);
+  bool takePart(const ProgramValue &value, size_t position, char *to, const HostTensor &tensor,
+                std::string &error) const;
   bool placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error);
   bool prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,

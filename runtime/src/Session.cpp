@@ -220,6 +220,11 @@ bool Session::checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
       error = "input '" + input.name + "' is missing";
       return false;
     }
+    if (inputs[i].gpu >= 0 && !world->getDevice(ranks.front()).reachesGpuMemory()) {
+      error = "input '" + input.name + "' is in the memory of GPU " +
+              std::to_string(inputs[i].gpu) + ", which ranks of this backend cannot read";
+      return false;
+    }
     if (inputs[i].type == input.type && inputs[i].shape == input.shape)
       continue;
     error = "input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
@@ -305,10 +310,13 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
     std::vector<const void *> parts;
     for (const RankBuffers &mine : buffers)
       parts.push_back(mine.results[i]);
-    if (!assemble(entry.outputs[i], "output", parts, outputs[i], error))
+    if (options.outputGpu < 0 ? !assemble(entry.outputs[i], "output", parts, outputs[i], error)
+                              : !giveOutput(entry.outputs[i], parts, outputs[i],
+                                            options.outputGpu, error))
       return false;
   }
-  return true;
+  return options.outputGpu < 0 ||
+         world->getDevice(ranks.front()).finishGiving(options.outputGpu, error);
 }
 
 /// Runs again as often as MESHWRIGHT_RUNS asks for, from the same state, and compares the bits of
@@ -320,6 +328,9 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
   int64_t runs = defaultRuns();
   if (runs == 1)
     return true;
+  if (options.outputGpu >= 0)
+    return refuse(error, "MESHWRIGHT_RUNS compares outputs on the host, and they are in the "
+                         "memory of a GPU");
   std::vector<Memory> arrays;
   auto add = [&](int64_t bytes) { return (arrays.emplace_back(allocate(bytes))).get(); };
   std::vector<void *> again;
@@ -493,7 +504,8 @@ bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
       if (from[i].isRepeated == isRepeated) {
         const ProgramValue &value = part.inputs[from[i].index];
         given[from[i].index] = {value.type, value.shape,
-                                static_cast<const char *>(inputs[i].data) + getOffset(value)};
+                                static_cast<const char *>(inputs[i].data) + getOffset(value),
+                                inputs[i].gpu};
       }
     for (size_t i = 0; i < to.size(); ++i)
       if (to[i].isRepeated == isRepeated)

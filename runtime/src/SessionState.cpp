@@ -137,6 +137,35 @@ bool Session::assemble(const ProgramValue &value, const std::string &kind,
   return true;
 }
 
+/// Writes an output to an array in the memory of a GPU. Parts that have to be summed, and those of
+/// other processes, go through the host.
+bool Session::giveOutput(const ProgramValue &value, const std::vector<const void *> &parts,
+                         void *global, int64_t gpu, std::string &error) {
+  int64_t bytes = countOf(value.shape) * sizeOf(value.type);
+  if (isSplit() || value.unreduced.count > 0) {
+    Memory array = allocate(bytes);
+    if (!array)
+      return refuse(error, "no memory for the " + formatBytes(bytes) + " of output '" +
+                               value.name + "'");
+    return assemble(value, "output", parts, array.get(), error) &&
+           world->getDevice(ranks.front()).copyIn(global, array.get(), bytes, error);
+  }
+  for (int64_t rank = 0; rank < description.numRanks; ++rank) {
+    if (value.getHolder(rank) != rank)
+      continue;
+    std::vector<StridedBox> boxes = getShardBoxes(value.layout, rank, sizeOf(value.type));
+    for (StridedBox &box : boxes) {
+      std::swap(box.toStrides, box.fromStrides);
+      std::swap(box.toOffset, box.fromOffset);
+    }
+    size_t position = getPosition(rank);
+    if (!world->getDevice(rank).giveBoxes(boxes, global, gpu, parts[position],
+                                          value.getLocalBytes(), error))
+      return false;
+  }
+  return true;
+}
+
 //===----------------------------------------------------------------------===//
 // The initial value
 //===----------------------------------------------------------------------===//

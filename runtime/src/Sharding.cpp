@@ -143,6 +143,24 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
                 part.localStrides, box.extents, elementSize);
 }
 
+std::vector<StridedBox> getShardBoxes(const ShardedLayout &layout, int64_t rank,
+                                      int64_t elementSize) {
+  Part part = partOf(layout, rank, denseStrides(layout.getGlobalShape()));
+  std::vector<StridedBox> boxes;
+  for (const Box &box : part.boxes) {
+    StridedBox &copy = boxes.emplace_back();
+    copy.extents = box.extents;
+    copy.elementSize = elementSize;
+    copy.toOffset = box.localOffset * elementSize;
+    copy.fromOffset = box.globalOffset * elementSize;
+    for (int64_t stride : part.localStrides)
+      copy.toStrides.push_back(stride * elementSize);
+    for (int64_t stride : box.globalStrides)
+      copy.fromStrides.push_back(stride * elementSize);
+  }
+  return boxes;
+}
+
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,
              void *global) {
   Part part = partOf(layout, rank, denseStrides(layout.getGlobalShape()));

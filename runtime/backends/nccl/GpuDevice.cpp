@@ -27,7 +27,8 @@ static constexpr int64_t kPlainShared = 48 << 10;
 GpuDevice::GpuDevice(mw_rt_context &rank, std::shared_ptr<Processor> given,
                      const CublasLt &cublasLt, int64_t ranksOnProcessor)
     : context(rank), processor(std::move(given)), cuda(processor->getCuda()),
-      ranksOnProcessor(ranksOnProcessor), helpers(*processor), products(processor, cublasLt) {}
+      ranksOnProcessor(ranksOnProcessor), helpers(*processor), products(processor, cublasLt),
+      taken(*processor) {}
 
 GpuDevice::~GpuDevice() {
   if (cuda.cuCtxSetCurrent(processor->getContext()) != cuda::Success)

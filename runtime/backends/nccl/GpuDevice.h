@@ -73,6 +73,13 @@ public:
   bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
                    std::string &error) override;
 
+  bool reachesGpuMemory() const override { return true; }
+  bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared,
+                 const void *array, int64_t bytes, int64_t gpu, std::string &error) override;
+  bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
+                 const void *from, int64_t bytes, std::string &error) override;
+  bool finishGiving(int64_t gpu, std::string &error) override;
+
   void prepare(const HostThreads &) override {}
   void enterThread() override;
   int32_t runEntry(mw_rt_entry entry, const RankBuffers &buffers,
@@ -181,6 +188,10 @@ private:
   /// By ticket: where the compute stream was, and the end of the collective.
   std::map<int64_t, std::pair<Event, Event>> tickets;
   Tables tables;
+  /// Copies of arrays of callers that are on other GPUs, until the next run ends.
+  std::vector<DeviceMemory> borrowed;
+  /// The end of the copies from arrays of callers.
+  Event taken;
   std::map<std::pair<mw_rt_entry, bool>, EntryState> entries;
 
   // Of the current call.

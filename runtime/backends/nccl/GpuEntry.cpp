@@ -115,6 +115,7 @@ int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
     throw Failure("graphs is 'on', and the entry launches nothing that a graph could repeat: "
                   "expected off or auto");
   cuda::Stream *stream = getStream(0);
+  taken.await(stream);
   int64_t bytes = state.words.size() * sizeof(uint64_t);
   if (bytes > 0)
     check(cuda, cuda.cuMemsetD8Async(addressOf(state.onDevice.get()), 0xff, bytes, stream),
@@ -208,6 +209,7 @@ bool GpuDevice::synchronize(Clock::time_point deadline) {
     collectives->abort();
   }
   current = nullptr;
+  borrowed.clear();
   return true;
 }
 

@@ -45,8 +45,6 @@ Box Box::make(const std::vector<int64_t> &fromShape, const std::vector<int64_t> 
   return box;
 }
 
-int64_t Box::getBytes() const { return countOf(extents) * elementSize; }
-
 void Box::simplify() {
   std::vector<int64_t> sizes, to, from;
   for (size_t d = 0; d < extents.size(); ++d) {
@@ -331,8 +329,9 @@ void HelperKernels::clear(cuda::Stream *stream, void *to, int64_t bytes) {
     check(cuda, cuda.cuMemsetD8Async(addressOf(to), 0, bytes, stream), "cuMemsetD8Async");
 }
 
-void HelperKernels::copyBox(cuda::Stream *stream, void *to, const void *from, const Box &box) {
-  Box simple = box;
+void HelperKernels::copyBox(cuda::Stream *stream, void *to, const void *from,
+                            const StridedBox &box) {
+  Box simple{box};
   // The addresses of buffers are as aligned as offsets are.
   simple.toOffset += addressOf(to) % 256;
   simple.fromOffset += addressOf(from) % 256;

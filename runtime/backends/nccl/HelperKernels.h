@@ -18,17 +18,13 @@
 
 namespace meshwright::rt::gpu {
 
-/// A box of elements in two buffers. Strides and offsets are in bytes.
-struct Box {
-  std::vector<int64_t> extents, toStrides, fromStrides;
-  int64_t toOffset = 0, fromOffset = 0, elementSize = 1;
-
+/// A box of elements in two buffers of the GPU.
+struct Box : StridedBox {
   /// The box of `extents` at `destination` in an array of `toShape`, and at `source` in one of
   /// `fromShape`.
   static Box make(const std::vector<int64_t> &fromShape, const std::vector<int64_t> &source,
                   const std::vector<int64_t> &toShape, const std::vector<int64_t> &destination,
                   const std::vector<int64_t> &extents, int64_t elementSize);
-  int64_t getBytes() const;
   /// Joins dimensions that are contiguous in both buffers, and makes elements as wide as they can be.
   void simplify();
 };
@@ -41,7 +37,7 @@ public:
 
   bool prepares = false, skips = false;
 
-  void copyBox(cuda::Stream *stream, void *to, const void *from, const Box &box);
+  void copyBox(cuda::Stream *stream, void *to, const void *from, const StridedBox &box);
   /// Writes `value`, the bits of an element, to the box in `to`.
   void fillBox(cuda::Stream *stream, void *to, uint64_t value, const Box &box);
   void clear(cuda::Stream *stream, void *to, int64_t bytes);

@@ -18,6 +18,11 @@ static constexpr int64_t kHalf = 4 << 20;
 /// CUDA_ERROR_NO_BINARY_FOR_GPU: machine code of another chip.
 static constexpr int kNoBinary = 209;
 
+Visit::Visit(const Processor &processor) : cuda(processor.getCuda()) {
+  check(cuda, cuda.cuCtxGetCurrent(&before), "cuCtxGetCurrent");
+  processor.enter();
+}
+
 //===----------------------------------------------------------------------===//
 // Beginning and end
 //===----------------------------------------------------------------------===//

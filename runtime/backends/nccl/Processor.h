@@ -25,6 +25,19 @@ inline cuda::Address addressOf(const void *data) {
   return reinterpret_cast<cuda::Address>(data);
 }
 
+class Processor;
+
+/// The calling thread uses a GPU while this object exists, and then again the one that it used before.
+class Visit {
+public:
+  explicit Visit(const Processor &processor);
+  ~Visit() { cuda.cuCtxSetCurrent(before); }
+
+private:
+  const Cuda &cuda;
+  cuda::Context *before = nullptr;
+};
+
 /// A GPU: its context, and memory and copies that belong to no stream of a rank. All ranks of this
 /// process that compute on the GPU share it. Functions throw Failure. Any thread may call them.
 class Processor : public std::enable_shared_from_this<Processor> {
