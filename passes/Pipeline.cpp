@@ -22,6 +22,7 @@
 #include "meshwright/passes/partition/Pipeline.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/propagate/Pipeline.h"
+#include "meshwright/passes/recompute/Passes.h"
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
@@ -41,10 +42,16 @@ static void buildGradients(OpPassManager &pm) {
   pm.addPass(createReleaseParametersPass());
 }
 
+/// The same for a program that runs as it is: nothing is computed again.
+static void buildGradientsAsIs(OpPassManager &pm) {
+  buildGradients(pm);
+  pm.addPass(createRecomputePass({RecomputeMode::None, 0}));
+}
+
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
   PassManager manager(module.getContext());
   buildBindPipeline(manager);
-  buildGradients(manager);
+  buildGradientsAsIs(manager);
   return manager.run(module);
 }
 
@@ -104,6 +111,16 @@ FailureOr<ParallelizeOptions> meshwright::readParallelizeOptions(StringRef text,
 /// Returns a function that plans the memory of a program.
 static PlanMemory getMemoryPlanner() {
   return [](FunctionOpInterface function) { return planSessionMemory(function); };
+}
+
+/// Returns a function that finds by how much a program exceeds a ceiling.
+static FindExcess getExcessFinder() {
+  return [](FunctionOpInterface function, int64_t ceiling) -> std::optional<int64_t> {
+    PlannedMemory planned = planMemory(function, ceiling);
+    if (planned.refusal.empty())
+      return std::nullopt;
+    return planned.needed;
+  };
 }
 
 void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
@@ -195,6 +212,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     // SPMD programs enter here.
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel});
+    pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0)},
+                                   getExcessFinder()));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
     return;
@@ -206,7 +225,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Rt: {
     // A global program for one rank may enter here.
     buildBindPipeline(pm);
-    buildGradients(pm);
+    buildGradientsAsIs(pm);
     ScheduleOptions schedule;
     schedule.verifyPlacement = true;
     buildSchedulePhase(pm, schedule);
@@ -230,6 +249,7 @@ void meshwright::registerPasses() {
   // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
+  registerPass([] { return createRecomputePass({}, getExcessFinder()); });
 
   registerBindPasses();
   registerAnnotatePasses();
@@ -237,6 +257,7 @@ void meshwright::registerPasses() {
   registerPropagatePasses();
   registerPartitionPasses();
   registerOptimisePasses();
+  registerRecomputePasses();
   registerTrainPasses();
   registerSchedulePasses();
   registerReportPasses();

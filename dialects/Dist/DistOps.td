@@ -314,6 +314,22 @@ def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesP
   let hasVerifier = 1;
 }
 
+def Dist_AfterOp : Dist_Op<"after", [Pure, Dist_View, AllTypesMatch<["input", "result"]>]> {
+  let summary = "a value whose readers wait for another value";
+  let description = [{
+    The result is `input`, in the same buffer and layout. Nothing that reads the result runs
+    before `earlier` is computed. Of `earlier` nothing else is read, so it may be in any layout.
+    Two ops that differ in `earlier` alone are not one op for CSE.
+
+    ```mlir
+    %1 = dist.after %0, %g : tensor<4x8xf32>, tensor<16xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, AnyRankedTensor:$earlier);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `,` $earlier attr-dict `:` type($input) `,` type($earlier)";
+}
+
 def Dist_AxisIndexOp : Dist_Op<"axis_index", [Pure, Dist_Generates]> {
   let summary = "the rank's linear coordinate over axes, times a chunk size";
   let description = [{

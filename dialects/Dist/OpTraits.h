@@ -46,8 +46,8 @@ MESHWRIGHT_OP_TRAIT(Structural);
 /// linear function of that index. A loop over the result can read the operand in
 /// place.
 MESHWRIGHT_OP_TRAIT(Reindexes);
-/// The result has the operand's elements in the same row-major order: the same
-/// buffer, seen in another shape.
+/// The result has the first operand's elements in the same row-major order: the same
+/// buffer, seen in another shape or at a later time.
 MESHWRIGHT_OP_TRAIT(View);
 /// The result has some of the operand's elements and the op reads no others.
 MESHWRIGHT_OP_TRAIT(TakesPart);

@@ -60,22 +60,24 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///    operation inside a function;
 ///  - nn.table_rows is an i64 integer from 1 on, on an op that takes an offset;
 ///  - nn.whole_keys is a unit attribute on an nn.attention;
+///  - nn.backward is a unit attribute on an operation inside a function;
 ///  - nn.repeat is on a function, with the name of another one, a number of times and names of outputs;
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
-  if ((attribute.getName() == kIdAttr || attribute.getName() == kStageAttr) &&
+  if ((attribute.getName() == kIdAttr || attribute.getName() == kStageAttr ||
+       attribute.getName() == kBackwardAttr) &&
       isa<SymbolOpInterface>(op))
     return op->emitOpError() << "expected " << attribute.getName().strref()
                              << " on an operation inside a function";
   if (attribute.getName() == kStageAttr)
     return verifyName(op, attribute, "an operation");
-  if (attribute.getName() == kWholeKeysAttr) {
-    if (!isa<AttentionOp>(op))
+  if (attribute.getName() == kWholeKeysAttr || attribute.getName() == kBackwardAttr) {
+    if (attribute.getName() == kWholeKeysAttr && !isa<AttentionOp>(op))
       return op->emitOpError("expected nn.whole_keys on an nn.attention");
     if (!isa<UnitAttr>(attribute.getValue()))
-      return op->emitOpError() << "expected nn.whole_keys to be a unit attribute, got "
-                               << attribute.getValue();
+      return op->emitOpError() << "expected " << attribute.getName().strref()
+                               << " to be a unit attribute, got " << attribute.getValue();
     return success();
   }
   if (attribute.getName() == kRepeatAttr) {
@@ -113,7 +115,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
              << "expected " << misplaced
              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys";
+                           << "': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or "
+                              "nn.whole_keys";
 }
 
 double nn::getParameterMagnitude(DictionaryAttr attributes) {

@@ -50,7 +50,8 @@ bool isElementwise(Operation *op) {
 }
 
 bool isCheap(Operation *op) {
-  return op->hasTrait<dist::Cheap>() || isMovement(op) || rt::isView(op);
+  return op->hasTrait<dist::Cheap>() || isMovement(op) ||
+         (rt::isView(op) && !isa<dist::AfterOp>(op));
 }
 
 } // namespace meshwright::lower

@@ -118,6 +118,9 @@ int64_t getRowColumns(Operation *op) {
 }
 
 bool isRowOp(Operation *op) {
+  // An order is between kernels.
+  if (isa<dist::AfterOp>(op))
+    return false;
   return isElementwise(op) || op->hasTrait<dist::View>() || isRowReduction(op) ||
          hasColumnParts(op) || isa<dist::PadOp>(op);
 }

@@ -529,6 +529,8 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   for (auto values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     if (llvm::any_of(values, isEmpty))
       return LogicalResult(report(context, "expected static tensors with at least one element"));
+  if (isa<AfterOp>(op))
+    return ResultLayouts{*context.operands[0]};
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     if (!operand->isBlockwise())
       continue;

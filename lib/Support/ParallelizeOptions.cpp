@@ -64,6 +64,9 @@ static constexpr OptionDescription descriptions[] = {
     {"shard-optimizer", "on | off | auto",
      "of a model that trains: shards the optimizer's averages over ranks that hold equal "
      "parameters; auto: where it pays by the cost model"},
+    {"recompute", "none | full | auto",
+     "of a model that trains: which values of the forward pass the backward pass computes again; "
+     "auto: as few as the memory ceiling allows"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
     {"target", "cpu | cpu:NAME",
      "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
@@ -327,6 +330,8 @@ struct Parser {
     }
     if (key == "shard-optimizer")
       return parseWord(key, value, options.shardOptimizer);
+    if (key == "recompute")
+      return parseWord(key, value, options.recompute);
     if (key == "overlap")
       return parseWord(key, value, options.overlap);
     if (key == "memory-ceiling")
@@ -487,6 +492,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "device={" << device << "}";
   if (shardOptimizer != OnOffAuto::Auto)
     os << space << "shard-optimizer=" << shardOptimizer;
+  if (recompute != RecomputeMode::Auto)
+    os << space << "recompute=" << recompute;
   if (overlap != OnOffAuto::Auto)
     os << space << "overlap=" << overlap;
   if (memoryCeiling)

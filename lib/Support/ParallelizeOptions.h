@@ -17,6 +17,7 @@
 #include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/lib/Support/SequenceOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
+#include "meshwright/lib/Support/RecomputeMode.h"
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
@@ -149,6 +150,8 @@ struct ParallelizeOptions {
   OnOffAuto overlap = OnOffAuto::Auto;
   /// Says if what an optimizer keeps is sharded over ranks that hold equal parameters.
   OnOffAuto shardOptimizer = OnOffAuto::Auto;
+  /// Says which values of the forward pass the backward pass computes again.
+  RecomputeMode recompute = RecomputeMode::Auto;
   /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.

@@ -73,6 +73,8 @@ Type Differentiator::getCotangentType(Value value) {
 
 void Differentiator::notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) {
   written.insert(op);
+  if (op->getNumOperands() > 0)
+    op->setAttr(NnDialect::kBackwardAttr, builder.getUnitAttr());
   if (stage)
     op->setAttr(NnDialect::kStageAttr, stage);
 }

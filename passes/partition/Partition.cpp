@@ -55,6 +55,18 @@ static LogicalResult writeStates(ModuleOp module, MeshOp meshOp) {
   return success();
 }
 
+LogicalResult Partitioner::partitionInto(Operation *op, Block &local) {
+  Operation *before = local.empty() ? nullptr : &local.back();
+  if (failed(partition(op)))
+    return failure();
+  if (auto mark = op->getAttr(nn::NnDialect::kBackwardAttr))
+    for (Operation &made : llvm::make_range(
+             before ? std::next(before->getIterator()) : local.begin(), local.end()))
+      if (made.getNumOperands() > 0)
+        made.setAttr(nn::NnDialect::kBackwardAttr, mark);
+  return success();
+}
+
 namespace {
 struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
   void runOnOperation() override {

@@ -562,7 +562,7 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     argumentGlobals.push_back(global);
   }
   for (Operation &op : block.without_terminator())
-    if (failed(partition(&op)))
+    if (failed(partitionInto(&op, *local)))
       return failure();
   SmallVector<Value> results;
   Operation *terminator = block.getTerminator();

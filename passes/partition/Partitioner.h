@@ -129,6 +129,9 @@ private:
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
+  /// Partitions an op. The ops that it becomes at the end of `local`, collectives included, belong to
+  /// the backward pass if the op does.
+  mlir::LogicalResult partitionInto(mlir::Operation *op, mlir::Block &local);
   /// The axes over which the keys of attention stay sharded. Empty if they do not.
   dist::AxisList getRingAxes(nn::AttentionOp op) const;
   mlir::LogicalResult assignRing(nn::AttentionOp op, const dist::AxisList &axes,

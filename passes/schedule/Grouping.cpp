@@ -197,7 +197,7 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
 
 void Grouper::place(Operation *op) {
   bool isView = rt::isView(op) && !isFree(op);
-  if (dist::communicates(op) || op->getNumResults() != 1 ||
+  if (dist::communicates(op) || isa<dist::AfterOp>(op) || op->getNumResults() != 1 ||
       (op->hasTrait<OpTrait::ConstantLike>() && !isFree(op)))
     return;
   bool canJoin = isRowOp(op) && !isa<dist::PadOp>(op);

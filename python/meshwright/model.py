@@ -73,6 +73,9 @@ class Model:
         shard_optimizer: "on", "off" or "auto" (default, where the cost model says it pays): of a
             model that trains, what the optimizer keeps is sharded over ranks that hold equal
             parameters.
+        recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
+            forward pass the backward pass computes again instead of keeping them; "full": all
+            within layers; "auto": as few as the memory ceiling allows.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's

@@ -23,3 +23,19 @@ func.func @equal(
   %8 = nn.add %7, %5 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
   return %2, %8 : tensor<16x8xf32>, tensor<4x8xf32>
 }
+
+// Copies that wait for another value are not one with their original.
+// CHECK-LABEL: func.func @copies
+// CHECK-COUNT-2: nn.exp
+func.func @copies(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %y: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.exp %x : tensor<4x8xf32>
+  %1 = nn.mul %0, %y : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %2 = dist.after %x, %1 : tensor<4x8xf32>, tensor<4x8xf32>
+  %3 = nn.exp %2 : tensor<4x8xf32>
+  %4 = nn.mul %1, %3 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %4 : tensor<4x8xf32>
+}

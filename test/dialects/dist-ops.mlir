@@ -65,6 +65,8 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
   %maximum = dist.partial max %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.pad [[X]] dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
   %10 = dist.pad %x dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
+  // CHECK: dist.after [[X]], [[X]] : tensor<4x8xf32>, tensor<4x8xf32>
+  %after = dist.after %x, %x : tensor<4x8xf32>, tensor<4x8xf32>
   // CHECK: dist.mask_padding [[X]] axes ["tp"] dim 0 size 13 value 0xFFF0000000000000 : tensor<4x8xf32>
   %11 = dist.mask_padding %x axes ["tp"] dim 0 size 13 value 0xFFF0000000000000 : tensor<4x8xf32>
   // CHECK: dist.axis_index ["tp"] : tensor<i64>

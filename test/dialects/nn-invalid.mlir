@@ -1200,7 +1200,7 @@ func.func @misplaced(%x: tensor<2xf32>) {
 // -----
 
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }
@@ -1261,3 +1261,18 @@ func.func @repeat(%x: tensor<2xf32>) {
 
 // expected-error@+1 {{expected nn.repeat to be {function = "name", times = n : i64, outputs = ["name", ...]} with n from 1 on, got}}
 func.func @repeat_never() attributes {nn.repeat = {function = "f", times = 0 : i64, outputs = []}} { return }
+
+// -----
+
+func.func @backward(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.backward to be a unit attribute, got true}}
+  %0 = nn.neg %x {nn.backward = true} : tensor<2xf32>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected nn.backward on an operation inside a function}}
+func.func @backward() attributes {nn.backward} {
+  return
+}

@@ -1,4 +1,4 @@
-// RUN: sharding-opt %s --differentiate="loss=loss parameters=w" --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --differentiate="loss=loss parameters=w" --recompute="mode=none" --verify-roundtrip | FileCheck %s
 // RUN: sharding-opt %s --request-gradients="parameters=w" -o %t.mlir
 // RUN: sharding-opt %t.mlir --parallelize="mesh=dp=2" | FileCheck %s --check-prefix=SPMD
 // RUN: sharding-run %t.mlir --random-weights=1 --random-inputs=1 --parallelize="mesh=dp=2" --check

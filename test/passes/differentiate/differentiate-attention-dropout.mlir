@@ -1,4 +1,4 @@
-// RUN: sharding-opt %s --differentiate="loss=loss parameters=*" | FileCheck %s
+// RUN: sharding-opt %s --differentiate="loss=loss parameters=*" --recompute="mode=none" | FileCheck %s
 
 // CHECK: %[[O:.*]], %[[L:.*]] = nn.attention %{{.*}} drop_at %[[R:.*]], %[[K:.*]] seed %[[S:.*]] step %[[N:.*]] scale 5.000000e-01 {dropout = 2.500000e-01 : f64, stream = 1 : i64}
 // CHECK: nn.attention_grad %{{.*}} drop_at %[[R]], %[[K]] seed %[[S]] step %[[N]] lse %[[L]] delta %{{.*}} cotangent %{{.*}} scale 5.000000e-01 {dropout = 2.500000e-01 : f64, stream = 1 : i64}

@@ -1,4 +1,5 @@
-// RUN: sharding-opt %s --split-input-file --differentiate-gradients --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --differentiate-gradients --recompute="mode=none" --verify-roundtrip | FileCheck %s
+// RUN: sharding-opt %s --split-input-file --differentiate-gradients | FileCheck %s --check-prefix=MARK
 // RUN: sharding-opt %s --split-input-file --differentiate-gradients --remarks=applied,note 2>&1 | FileCheck %s --check-prefix=LOG
 
 // The products of a layer. Nothing is computed for the input. A cotangent has the sharding of its
@@ -12,6 +13,11 @@
 // CHECK: %[[DU:.*]] = nn.weight_grad %[[DH]], %arg0 {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>} : (tensor<4x6xbf16>, tensor<4x8xbf16>) -> tensor<6x8xf32>
 // CHECK-NEXT: return %[[DU]], %[[DV]]
 // LOG: remark: [differentiate] applied: gradients of 2 parameters in 6 ops
+// The ops carry a mark until `recompute` has run.
+// MARK-LABEL: func.func @layer
+// MARK: nn.linear %arg0, %arg1 {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>} :
+// MARK: nn.linear %{{.*}}, %arg2 {{.*}}nn.backward}
+// MARK: nn.weight_grad {{.*}}nn.backward}
 dist.mesh @mesh = <["dp"=2, "tp"=2]>
 func.func @layer(%x: tensor<4x8xbf16> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
                  %u: tensor<6x8xbf16> {nn.parameter = "up", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>},

@@ -36,3 +36,19 @@ func.func @table(%dy: tensor<3x8xf32> {nn.input = "dy", dist.sharding = #dist.sh
   %g = nn.scatter_add %u, %ids dim 0 {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>} : (tensor<3x8xf32>, tensor<3xi64>) -> tensor<7x8xf32>
   return %g : tensor<7x8xf32>
 }
+
+// -----
+
+// Collectives of backward ops belong to the backward pass.
+
+// CHECK-LABEL: func.func @marked
+// CHECK: nn.weight_grad {{.*}} {nn.backward}
+// CHECK: dist.all_reduce sum {{.*}} {nn.backward}
+dist.mesh @mesh = <["dp"=2]>
+func.func @marked(%dy: tensor<4x6xf32> {nn.input = "dy", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
+                  %x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<6x8xf32> {nn.output = "g"}) {
+  %g = nn.weight_grad %dy, %x {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, nn.backward} : (tensor<4x6xf32>, tensor<4x8xf32>) -> tensor<6x8xf32>
+  %h = nn.exp %g {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, nn.backward} : tensor<6x8xf32>
+  return %h : tensor<6x8xf32>
+}

@@ -1,0 +1,189 @@
+//===- Repetition.cpp - copies of a segment's ops -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/recompute/Repetition.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
+
+#include "mlir/IR/IRMapping.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "llvm/ADT/SetVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+namespace {
+
+class Planner {
+public:
+  Planner(const ForwardPass &pass, Segment segment, bool cheap)
+      : pass(pass), segment(segment), cheap(cheap) {}
+  std::optional<Repetition> plan(const CostModel &model);
+
+private:
+  bool isKept(Value value) const { return pass.isReadFrom(value, segment.end); }
+  bool canRepeat(Operation *op) const;
+  void addOps(ArrayRef<Value> values);
+  bool findPlace();
+
+  const ForwardPass &pass;
+  Segment segment;
+  bool cheap;
+  llvm::SetVector<Operation *> ops;
+  /// Values of the segment that are kept for the copies and the backward pass.
+  llvm::SmallDenseSet<Value> kept;
+  Repetition made;
+};
+
+} // namespace
+
+bool Planner::canRepeat(Operation *op) const {
+  return op && pass.isIn(op, segment) && isMemoryEffectFree(op) && op->getNumRegions() == 0 &&
+         llvm::all_of(op->getResults(), [&](Value v) { return pass.takesMemory(v); }) &&
+         !(cheap && (op->hasTrait<dist::Product>() || dist::communicates(op)));
+}
+
+/// Adds the ops that make the values from kept ones.
+void Planner::addOps(ArrayRef<Value> values) {
+  SmallVector<Value> open(values);
+  while (!open.empty()) {
+    Value value = open.pop_back_val();
+    Operation *op = value.getDefiningOp();
+    if (!op || !pass.isIn(op, segment) || !pass.takesMemory(value) || isKept(value))
+      continue;
+    if (!canRepeat(op))
+      kept.insert(skipViews(value));
+    else if (ops.insert(op))
+      open.append(op->operand_begin(), op->operand_end());
+  }
+}
+
+/// Finds the first op that reads a copy, and the last value before it from behind the segment
+/// that meets the copies in the backward pass. Returns false if there is no such value.
+bool Planner::findPlace() {
+  llvm::DenseSet<Operation *> readers;
+  for (Value value : made.values)
+    for (Operation *user : value.getUsers())
+      if (pass.isBackward(user)) {
+        readers.insert(user);
+        if (!made.first || user->isBeforeInBlock(made.first))
+          made.first = user;
+      }
+  int64_t first = pass.getNumber(made.first), last = -1;
+  for (Operation *op : pass.getOps().drop_front(first).drop_back()) {
+    auto depends = [&](Value v) { return readers.contains(v.getDefiningOp()); };
+    if (!readers.contains(op) && llvm::none_of(op->getOperands(), depends))
+      continue;
+    readers.insert(op);
+    // An update reads gradients of all segments.
+    if (!op->hasAttr(nn::NnDialect::kBackwardAttr))
+      continue;
+    for (Value operand : op->getOperands()) {
+      Operation *producer = operand.getDefiningOp();
+      if (!producer || !pass.isBackward(producer) || pass.getReach(producer) < segment.end)
+        continue;
+      if (int64_t number = pass.getNumber(producer); last < number && number < first) {
+        last = number;
+        made.earlier = operand;
+      }
+    }
+  }
+  return bool(made.earlier);
+}
+
+std::optional<Repetition> Planner::plan(const CostModel &model) {
+  llvm::SmallDenseSet<Value> before;
+  SmallVector<Value> needed;
+  for (Operation *op : pass.getOps(segment))
+    for (Value result : op->getResults()) {
+      if (!pass.takesMemory(result) || isKept(result) || !pass.hasBackwardReader(result))
+        continue;
+      needed.push_back(result);
+      before.insert(skipViews(result));
+    }
+  addOps(needed);
+  for (Value value : needed)
+    if (ops.contains(value.getDefiningOp()))
+      made.values.push_back(value);
+  for (Value value : before)
+    made.bytes += getTensorBytes(value.getType());
+  for (Value value : kept)
+    made.bytes -= getTensorBytes(value.getType());
+  if (made.bytes <= 0 || made.values.empty() || !findPlace())
+    return std::nullopt;
+  made.ops = ops.takeVector();
+  llvm::sort(made.ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (Operation *op : made.ops)
+    if (std::optional<Cost> cost = model.getCost(op))
+      made.time += cost->time;
+    else if (!op->hasTrait<dist::View>())
+      made.time += getComputeTime(op, model);
+  return std::move(made);
+}
+
+std::optional<Repetition> meshwright::planRepetition(const ForwardPass &pass, Segment segment,
+                                                     bool cheap, const CostModel &model) {
+  return Planner(pass, segment, cheap).plan(model);
+}
+
+/// The operand of an op through which it waits: no weight if there is another, since weights are
+/// packed, and none that its readers compute.
+static OpOperand *chooseOperand(const ForwardPass &pass, Operation *op) {
+  auto func = cast<func::FuncOp>(op->getParentOp());
+  OpOperand *parameter = nullptr;
+  for (OpOperand &operand : op->getOpOperands()) {
+    auto argument = dyn_cast<BlockArgument>(skipViews(operand.get()));
+    if (!argument && !pass.takesMemory(operand.get()))
+      continue;
+    if (!argument || !func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+      return &operand;
+    if (!parameter)
+      parameter = &operand;
+  }
+  return parameter;
+}
+
+/// Returns true if no backward op before `end` reads results of the op. A collective may run at any
+/// later time, so what it sends is left, too, and its results are not waited for.
+static bool isLeft(const ForwardPass &pass, Operation *op, Operation *end) {
+  return op->hasAttr(nn::NnDialect::kBackwardAttr) && !dist::communicates(op) &&
+         !op->use_empty() && llvm::all_of(op->getUsers(), [&](Operation *user) {
+           return pass.getNumber(user) >= pass.getNumber(end) || dist::communicates(user);
+         });
+}
+
+void meshwright::repeat(const ForwardPass &pass, const Repetition &repetition, Operation *begin) {
+  OpBuilder builder(repetition.first);
+  Value earlier = repetition.earlier;
+  for (int64_t i = pass.getNumber(begin), e = pass.getNumber(repetition.first); i < e; ++i)
+    if (Operation *op = pass.getOps()[i]; isLeft(pass, op, repetition.first))
+      for (Value left : op->getResults())
+        if (left != earlier)
+          earlier = dist::AfterOp::create(builder, op->getLoc(), earlier, left);
+  IRMapping copies;
+  DenseMap<Value, Value> late;
+  for (Operation *op : repetition.ops) {
+    bool waits = llvm::any_of(op->getOperands(), [&](Value v) { return copies.contains(v); });
+    OpOperand *operand = waits ? nullptr : chooseOperand(pass, op);
+    Value after;
+    if (operand) {
+      Value &known = late[operand->get()];
+      if (!known)
+        known = dist::AfterOp::create(builder, op->getLoc(), operand->get(), earlier);
+      after = known;
+    }
+    Operation *copy = builder.clone(*op, copies);
+    if (operand)
+      copy->setOperand(operand->getOperandNumber(), after);
+    // The id names one value.
+    copy->removeAttr(nn::NnDialect::kIdAttr);
+  }
+  for (Value value : repetition.values)
+    value.replaceUsesWithIf(copies.lookup(value),
+                            [&](OpOperand &use) { return pass.isBackward(use.getOwner()); });
+}

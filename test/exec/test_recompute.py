@@ -1,0 +1,146 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Recomputation: the same steps in less memory, on several meshes."""
+
+import meshwright as mw
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+MESHES = {
+    "one rank": dict(mesh={"tp": 1}),
+    "dp=2": dict(mesh={"dp": 2}, shard_optimizer="on"),
+    "tp=2": dict(mesh={"tp": 2}, sequence_parallel="off"),
+    "dp=2,tp=3 sp": dict(mesh={"dp": 2, "tp": 3}, sequence_parallel="on"),
+    "ring=2 zigzag": dict(mesh={"ring": 2}, context_parallel={"ring": "ring", "order": "zigzag"}),
+    "ulysses=2": dict(mesh={"ulysses": 2}, context_parallel={"ulysses": "ulysses"}),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, width, p):
+        super().__init__()
+        self.p = p
+        self.norm, self.fused, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (6, -1)).transpose(1, 2) for t in self.fused(self.norm(x)).chunk(3, -1))
+        a = F.scaled_dot_product_attention(q, k, v, dropout_p=self.p, is_causal=True)
+        x = x + F.dropout(self.out(a.transpose(1, 2).flatten(2)), self.p)
+        return x + self.down(F.dropout(F.gelu(self.up(x)), self.p))
+
+
+class Stack(nn.Module):
+    def __init__(self, layers=5, width=24, p=0.0):
+        super().__init__()
+        torch.manual_seed(3)
+        self.table = nn.Embedding(29, width)
+        self.blocks = nn.ModuleList(Block(width, p) for _ in range(layers))
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy((x @ self.table.weight.T).flatten(0, 1), labels.flatten())
+
+
+def batches(steps=3, batch=4, tokens=24):
+    g = torch.Generator().manual_seed(1)
+    draw = lambda: torch.randint(0, 29, (batch, tokens), generator=g)
+    return [dict(ids=draw(), labels=draw()) for _ in range(steps)]
+
+
+def plan_of(net, mesh, microbatches=1, **options):
+    train = mw.from_torch(net, (), batches(1)[0], training=True).train(mw.SGD(lr=0.1), microbatches=microbatches, seed=7)
+    return train.parallelize(**{**MESHES[mesh], **options})
+
+
+def memory_of(plan):
+    return plan.report(format="json")["memory_per_rank"]
+
+
+def total_of(plan):
+    parts = ("weights", "packing", "optimizer", "masters", "gradients", "state", "activations_peak")
+    return sum(memory_of(plan).get(part, 0) for part in parts)
+
+
+def decision_of(plan):
+    return [d for d in plan.report(format="json")["decisions"] if d["pass"] == "recompute"]
+
+
+def steps_of(plan):
+    with plan.start() as session:
+        losses = [session.run(**batch)[0].item() for batch in batches()]
+        return losses, session.parameters()
+
+
+def compare(got, want, tolerance=1e-6):
+    for a, b in zip(got[0], want[0], strict=True):
+        assert a == pytest.approx(b, rel=tolerance)
+    for name, value in want[1].items():
+        value = value.double()
+        error = (got[1][name].double() - value).abs().max() / value.abs().max().clamp_min(1e-30)
+        assert error <= tolerance, (name, error)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_full_is_none_in_less_memory(mesh, p):
+    none, full, auto = (plan_of(Stack(p=p), mesh, recompute=mode) for mode in ("none", "full", "auto"))
+    assert memory_of(full)["activations_peak"] < memory_of(none)["activations_peak"]
+    want = steps_of(none)
+    compare(steps_of(full), want)
+    # Without a ceiling nothing is repeated.
+    assert memory_of(auto) == memory_of(none)
+    assert [d["outcome"] for d in decision_of(auto)] == ["declined"]
+    assert [d["outcome"] for d in decision_of(full)] == ["applied"] and not decision_of(none)
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2"])
+def test_microbatches(mesh):
+    none, full = (plan_of(Stack(p=0.2), mesh, microbatches=2, recompute=mode) for mode in ("none", "full"))
+    assert memory_of(full)["activations_peak"] < memory_of(none)["activations_peak"]
+    compare(steps_of(full), steps_of(none))
+
+
+def test_bf16():
+    none, full = (plan_of(Stack().bfloat16(), "dp=2,tp=3 sp", recompute=mode) for mode in ("none", "full"))
+    assert memory_of(full)["activations_peak"] < memory_of(none)["activations_peak"]
+    compare(steps_of(full), steps_of(none), 1e-3)
+
+
+@pytest.mark.parametrize("mesh", ["one rank", "tp=2"])
+def test_auto_keeps_to_the_ceiling(mesh):
+    net = Stack(layers=6)
+    none, full = (plan_of(net, mesh, recompute=mode) for mode in ("none", "full"))
+    most, least = total_of(none), total_of(full)
+    assert plan_of(net, mesh, memory_ceiling=most).report(format="json")["memory_per_rank"] == memory_of(none)
+    want, repeated = steps_of(none), []
+    for ceiling in ((most + least) // 2, most - (most - least) // 8):
+        plan = plan_of(net, mesh, memory_ceiling=ceiling)
+        assert total_of(plan) <= ceiling
+        (decision,) = decision_of(plan)
+        assert decision["outcome"] == "applied" and decision["numbers"]["memory_ceiling_bytes"] == ceiling
+        repeated.append(decision["numbers"]["seconds"])
+        compare(steps_of(plan), want)
+    # A higher ceiling asks for less.
+    assert repeated[1] <= repeated[0]
+
+
+def test_a_ceiling_below_all():
+    with pytest.raises(mw.Error, match=r"'step' needs \d+ bytes on a rank.*expected at most 1024, the memory ceiling"):
+        plan_of(Stack(), "tp=2", memory_ceiling=1024)
+
+
+def test_planned_is_seen():
+    plan = plan_of(Stack(), "tp=2", recompute="full")
+    plan.run(**batches(1)[0], measure=True)
+    arena = plan.report(format="json")["run"]["arena"]
+    assert arena["planned"] == arena["seen"]
+
+
+def test_an_unknown_mode():
+    with pytest.raises(mw.Error, match="recompute is 'some': expected none, full or auto"):
+        plan_of(Stack(), "tp=2", recompute="some")
