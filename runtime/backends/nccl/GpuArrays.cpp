@@ -100,7 +100,7 @@ public:
   DeviceMemory allocate(int64_t bytes, std::string &error) override {
     try {
       Visit visit(*processor);
-      if (DeviceMemory memory = processor->allocate(bytes))
+      if (DeviceMemory memory = processor->allocateOutside(bytes))
         return memory;
       error = "no memory on GPU " + std::to_string(processor->getOrdinal()) + " for " +
               formatBytes(bytes);

@@ -15,6 +15,8 @@ namespace meshwright::rt::gpu {
 
 /// Bytes of each half of the staging memory.
 static constexpr int64_t kHalf = 4 << 20;
+/// The pool of freed memory has at most this part of the GPU's memory.
+static constexpr int64_t kPoolPart = 4;
 /// CUDA_ERROR_NO_BINARY_FOR_GPU: machine code of another chip.
 static constexpr int kNoBinary = 209;
 
@@ -45,6 +47,9 @@ Processor::Processor(const Cuda &cuda, int ordinal) : cuda(cuda), ordinal(ordina
         "cuDeviceGetAttribute");
   check(cuda, cuda.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
   enter();
+  size_t available = 0, total = 0;
+  check(cuda, cuda.cuMemGetInfo(&available, &total), "cuMemGetInfo");
+  totalBytes = int64_t(total);
   check(cuda, cuda.cuStreamCreateWithPriority(&copies, cuda::NonBlocking, 0), "cuStreamCreate");
   for (cuda::Event *&event : halfDone)
     check(cuda, cuda.cuEventCreate(&event, cuda::WithoutTimes), "cuEventCreate");
@@ -52,6 +57,7 @@ Processor::Processor(const Cuda &cuda, int ordinal) : cuda(cuda), ordinal(ordina
 
 Processor::~Processor() {
   if (cuda.cuCtxSetCurrent(context) == cuda::Success) {
+    emptyPool();
     helpers.clear();
     staging.reset();
     for (cuda::Event *event : halfDone)
@@ -93,14 +99,65 @@ bool Processor::runs(const std::string &chip) const {
 // Memory
 //===----------------------------------------------------------------------===//
 
-DeviceMemory Processor::allocate(int64_t bytes) {
-  enter();
+/// Frees the memory of the pool. The calling thread uses the GPU and has locked `poolMutex`, except at the end.
+void Processor::emptyPool() {
+  for (const auto &[bytes, addresses] : pool)
+    for (cuda::Address address : addresses)
+      cuda.cuMemFree(address);
+  pool.clear();
+  pooledBytes = 0;
+}
+
+/// Returns 0 if there is no memory, even without the pool.
+cuda::Address Processor::allocateNew(int64_t bytes) {
   cuda::Address address = 0;
-  cuda::Result result = cuda.cuMemAlloc(&address, std::max<int64_t>(bytes, 1));
+  cuda::Result result = cuda.cuMemAlloc(&address, bytes);
+  if (result == cuda::OutOfMemory && !pool.empty()) {
+    emptyPool();
+    result = cuda.cuMemAlloc(&address, bytes);
+  }
   if (result == cuda::OutOfMemory)
-    return nullptr;
+    return 0;
   check(cuda, result, "cuMemAlloc");
+  return address;
+}
+
+void Processor::release(char *data, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(poolMutex);
+  if (pooledBytes + bytes <= totalBytes / kPoolPart) {
+    pool[bytes].push_back(addressOf(data));
+    pooledBytes += bytes;
+  } else if (cuda.cuCtxSetCurrent(context) == cuda::Success) {
+    cuda.cuMemFree(addressOf(data));
+  }
+}
+
+DeviceMemory Processor::allocate(int64_t bytes) {
+  bytes = std::max<int64_t>(bytes, 1);
+  enter();
+  std::lock_guard<std::mutex> lock(poolMutex);
+  cuda::Address address = 0;
+  if (auto found = pool.find(bytes); found != pool.end()) {
+    address = found->second.back();
+    found->second.pop_back();
+    if (found->second.empty())
+      pool.erase(found);
+    pooledBytes -= bytes;
+  } else if (!(address = allocateNew(bytes))) {
+    return nullptr;
+  }
   // The memory keeps the context.
+  return DeviceMemory(
+      reinterpret_cast<char *>(address),
+      [self = shared_from_this(), bytes](char *data) { self->release(data, bytes); });
+}
+
+DeviceMemory Processor::allocateOutside(int64_t bytes) {
+  enter();
+  std::lock_guard<std::mutex> lock(poolMutex);
+  cuda::Address address = allocateNew(std::max<int64_t>(bytes, 1));
+  if (!address)
+    return nullptr;
   return DeviceMemory(reinterpret_cast<char *>(address), [self = shared_from_this()](char *data) {
     if (self->cuda.cuCtxSetCurrent(self->context) == cuda::Success)
       self->cuda.cuMemFree(addressOf(data));
@@ -111,7 +168,8 @@ int64_t Processor::getFreeBytes() {
   enter();
   size_t available = 0, total = 0;
   check(cuda, cuda.cuMemGetInfo(&available, &total), "cuMemGetInfo");
-  return int64_t(available);
+  std::lock_guard<std::mutex> lock(poolMutex);
+  return int64_t(available) + pooledBytes;
 }
 
 std::shared_ptr<char> Processor::allocateHost(int64_t bytes) {

@@ -59,8 +59,14 @@ public:
   /// Makes the calling thread use this GPU.
   void enter() const { check(cuda, cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent"); }
 
-  /// Returns null if there is no memory.
+  /// Memory that goes back to a pool, from which later allocations of as many bytes come. The driver
+  /// waits for the GPU to free memory, and takes long to allocate it. The owner frees it when the GPU
+  /// does not use it any more. Returns null if there is no memory.
   DeviceMemory allocate(int64_t bytes);
+  /// Memory for others, who may free it while the GPU still uses it: none of it comes from the pool
+  /// or goes there.
+  DeviceMemory allocateOutside(int64_t bytes);
+  /// The pool's memory is free.
   int64_t getFreeBytes();
   /// Pinned memory of the host.
   std::shared_ptr<char> allocateHost(int64_t bytes);
@@ -79,6 +85,9 @@ public:
 
 private:
   Processor(const Cuda &cuda, int ordinal);
+  cuda::Address allocateNew(int64_t bytes);
+  void release(char *data, int64_t bytes);
+  void emptyPool();
 
   const Cuda &cuda;
   const int ordinal;
@@ -92,6 +101,10 @@ private:
   std::shared_ptr<char> staging;
   cuda::Event *halfDone[2] = {};
   std::map<std::string, std::pair<std::shared_ptr<cuda::Module>, cuda::Function *>> helpers;
+  /// Protects the pool: freed memory by its bytes, and the sum of these.
+  std::mutex poolMutex;
+  std::map<int64_t, std::vector<cuda::Address>> pool;
+  int64_t pooledBytes = 0, totalBytes = 0;
 };
 
 } // namespace meshwright::rt::gpu
