@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/passes/recompute/Passes.h"
 #include "meshwright/passes/recompute/Repetition.h"
@@ -135,7 +136,8 @@ struct RecomputePass : meshwright::impl::RecomputePassBase<RecomputePass> {
       : RecomputePassBase(std::move(options)), findExcess(std::move(findExcess)) {}
 
   void runOnOperation() override;
-  void recompute(func::FuncOp func);
+  /// Returns true if something is repeated.
+  bool recompute(func::FuncOp func);
   std::optional<int64_t> findExcessWith(func::FuncOp func, ArrayRef<Share> shares) const;
   std::vector<Share> choose(func::FuncOp func, const Recomputation &recomputation) const;
 
@@ -190,10 +192,10 @@ std::vector<Share> RecomputePass::choose(func::FuncOp func,
   return steps[low];
 }
 
-void RecomputePass::recompute(func::FuncOp func) {
+bool RecomputePass::recompute(func::FuncOp func) {
   Recomputation recomputation(func);
   if (!recomputation.isTrained())
-    return;
+    return false;
   std::vector<Share> shares = mode == RecomputeMode::Full
                                   ? recomputation.getAll()
                                   : choose(func, recomputation);
@@ -217,6 +219,7 @@ void RecomputePass::recompute(func::FuncOp func) {
              std::move(numbers));
   }
   recomputation.apply(shares);
+  return !sum.ops.empty();
 }
 
 void RecomputePass::runOnOperation() {
@@ -226,11 +229,15 @@ void RecomputePass::runOnOperation() {
                                "only the pass of a whole pipeline can");
     return signalPassFailure();
   }
+  bool changed = false;
   for (auto func : module.getOps<func::FuncOp>())
     if (mode != RecomputeMode::None && dist::getSpmdMeshSymbol(func) && !func.isExternal() &&
         func.getBody().hasOneBlock())
-      recompute(func);
+      changed |= recompute(func);
   module.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
+  // Marks are no part of a placement.
+  if (!changed)
+    markAnalysesPreserved<SharedPlacementAnalysis>();
 }
 
 std::unique_ptr<Pass> meshwright::createRecomputePass(RecomputePassOptions options,
