@@ -15,6 +15,7 @@
 
 #include "meshwright-c/Runtime.h"
 #include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/RunReport.h"
 
 #include <chrono>
 #include <cstdint>
@@ -142,6 +143,18 @@ public:
   virtual bool endGraph(int64_t op, std::string &error) {
     (void)op, (void)error;
     return true;
+  }
+  /// Returns true if the device measures times by its own clock. In a run with a trace it is told of the
+  /// ops of the compute stream, and itself adds the events of all streams to the trace. Otherwise the
+  /// runtime does, by the clock of the host.
+  virtual bool hasClock() const { return false; }
+  virtual void beginOp(const TraceEvent &event) { (void)event; }
+  virtual void endOp() {}
+  /// The peak rates of the device, for reports. Returns false if it is the processor, whose rates are
+  /// measured.
+  virtual bool getPeaks(Ceilings &peaks) const {
+    (void)peaks;
+    return false;
   }
   /// Waits until all streams are idle and forgets all tickets. Returns false if the
   /// deadline passes first; the caller may try again.

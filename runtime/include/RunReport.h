@@ -12,9 +12,13 @@
 
 namespace meshwright::rt {
 
-/// The measured peak rates of the machine's cores together, per second.
+/// Peak rates, per second: measured ones of cores of the machine together, or those of GPUs by their
+/// clocks.
 struct Ceilings {
+  /// The cores, or 0 for GPUs.
   int64_t threads = 0;
+  /// The GPUs, or 0 for cores.
+  int64_t gpus = 0;
   /// Floating-point operations in f32, and in bf16 if the processor has dot products of bf16
   /// (else the same as f32).
   double f32 = 0, bf16 = 0;
@@ -55,7 +59,8 @@ struct RunReport {
   std::string toJson() const;
 };
 
-RunReport summarize(const Trace &trace, int64_t threadsPerRank);
+/// Makes the report of a trace. `peaks` are the rates of a rank's device, or null for the processor.
+RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *peaks = nullptr);
 
 } // namespace meshwright::rt
 

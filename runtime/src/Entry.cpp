@@ -25,12 +25,34 @@ template <typename Body> static int32_t call(mw_rt_context &context, int64_t op,
   return guard(context, op, body);
 }
 
+namespace {
+/// An op of the compute stream, as an event of the trace.
+class OpScope {
+public:
+  OpScope(mw_rt_context &context, const TraceEvent &event)
+      : device(*context.device), isMeasured(context.row && device.hasClock()),
+        scope(isMeasured ? nullptr : context.row, event) {
+    if (isMeasured)
+      device.beginOp(event);
+  }
+  ~OpScope() {
+    if (isMeasured)
+      device.endOp();
+  }
+
+private:
+  Device &device;
+  const bool isMeasured;
+  TraceScope scope;
+};
+} // namespace
+
 /// The same as an event of the trace. The results of the op are of type `dtype`.
 template <typename Body>
 static int32_t call(mw_rt_context &context, int64_t op, TraceKind kind, int64_t dtype,
                     int64_t flops, int64_t bytes, Body body) {
   return call(context, op, [&](std::string &error) {
-    TraceScope scope(context.row, {0, 0, kind, op, flops, bytes, dtype});
+    OpScope scope(context, {0, 0, kind, op, flops, bytes, dtype});
     return body(error);
   });
 }
@@ -51,7 +73,8 @@ static bool checkFinite(mw_rt_context &context, int64_t op, int64_t result, int6
 int32_t performCollective(mw_rt_context &context, const Caller &caller,
                           const mw_rt_collective &what, const void *const *inputs,
                           void *const *outputs) {
-  Trace::Row *row = context.trace && caller.stream
+  Trace::Row *row = context.device->hasClock() ? nullptr
+                    : context.trace && caller.stream
                         ? &context.trace->getRow(context.rank, caller.stream)
                         : context.row;
   TraceKind kind = communicates(what) ? TraceKind::Collective : TraceKind::Move;

@@ -44,7 +44,7 @@ static int64_t commonTime(Spans a, Spans b) {
   return time;
 }
 
-RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
+RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *peaks) {
   RunReport report;
   report.threadsPerRank = threadsPerRank;
   std::set<int64_t> ranks;
@@ -53,7 +53,12 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
   report.ranks = ranks.size();
   if (ranks.empty())
     return report;
-  report.ceilings = getCeilings(report.ranks * threadsPerRank);
+  report.ceilings = peaks ? *peaks : getCeilings(report.ranks * threadsPerRank);
+  if (peaks) {
+    report.ceilings.gpus = report.ranks;
+    for (double Ceilings::*rate : {&Ceilings::f32, &Ceilings::bf16, &Ceilings::bytes})
+      report.ceilings.*rate *= double(report.ranks);
+  }
   // The ceilings of one rank.
   double share = 1.0 / report.ranks;
   double possible[4] = {};
@@ -88,7 +93,8 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank) {
         kernels.seconds += seconds;
         kernels.flops += event.flops;
         kernels.bytes += event.bytes;
-        double peak = event.dtype == MW_BF16 ? report.ceilings.bf16 : report.ceilings.f32;
+        bool isNarrow = event.dtype == MW_BF16 || (peaks && event.dtype == MW_F16);
+        double peak = isNarrow ? report.ceilings.bf16 : report.ceilings.f32;
         possible[int64_t(event.kind)] +=
             std::max(event.flops / (peak * share), event.bytes / (report.ceilings.bytes * share));
         break;
@@ -168,9 +174,10 @@ std::string RunReport::toText() const {
   text.add("  %-12s %9s %10.3f %7.1f%%\n", "other", "",
            std::max(0.0, seconds - busy - exposed) * 1e3,
            100 * std::max(0.0, seconds - busy - exposed) / std::max(seconds, 1e-12));
-  text.add("  ceilings of %lld thread%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy %.1f GB/s\n",
-           (long long)ceilings.threads, ceilings.threads == 1 ? "" : "s", ceilings.f32 * 1e-9,
-           ceilings.bf16 * 1e-9, ceilings.bytes * 1e-9);
+  int64_t units = ceilings.gpus ? ceilings.gpus : ceilings.threads;
+  text.add("  ceilings of %lld %s%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy %.1f GB/s\n",
+           (long long)units, ceilings.gpus ? "GPU" : "thread", units == 1 ? "" : "s",
+           ceilings.f32 * 1e-9, ceilings.bf16 * 1e-9, ceilings.bytes * 1e-9);
   text.add("  arena of a rank: planned %s (%lld bytes)", formatBytes(planned).c_str(),
            (long long)planned);
   if (seen >= 0)
@@ -204,9 +211,10 @@ std::string RunReport::toJson() const {
     text.add("%lld}, ", (long long)seen);
   else
     text.add("null}, ");
-  text.add("\"ceilings\": {\"threads\": %lld, \"f32_flops_per_second\": %.4g, "
+  text.add("\"ceilings\": {\"threads\": %lld, \"gpus\": %lld, \"f32_flops_per_second\": %.4g, "
            "\"bf16_flops_per_second\": %.4g, \"bytes_per_second\": %.4g}}",
-           (long long)ceilings.threads, ceilings.f32, ceilings.bf16, ceilings.bytes);
+           (long long)ceilings.threads, (long long)ceilings.gpus, ceilings.f32, ceilings.bf16,
+           ceilings.bytes);
   return text.take();
 }
 

@@ -392,7 +392,9 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
 bool Session::finishRun(const EntryDescription &entry, const RunOptions &options,
                         std::string &error) {
   if (options.measure) {
-    report = summarize(*options.trace, world->getThreadsPerRank());
+    Ceilings peaks;
+    bool hasPeaks = world->getDevice(ranks.front()).getPeaks(peaks);
+    report = summarize(*options.trace, world->getThreadsPerRank(), hasPeaks ? &peaks : nullptr);
     if (!findSeen(entry, error))
       return false;
   }

@@ -37,7 +37,7 @@ enum Result : int {
   NotFound = 500, NotReady = 600, PeerAccessAlreadyEnabled = 704
 };
 enum DeviceAttribute : int {
-  MultiprocessorCount = 16, CapabilityMajor = 75, CapabilityMinor = 76, SharedMemoryOptIn = 97
+  ClockRate = 13, MultiprocessorCount = 16, MemoryClockRate = 36, MemoryBusWidth = 37, CapabilityMajor = 75, CapabilityMinor = 76, SharedMemoryOptIn = 97
 };
 enum FunctionAttribute : int { MaxDynamicSharedMemory = 8 };
 enum JitOption : int { ErrorLogBuffer = 5, ErrorLogBytes = 6 };

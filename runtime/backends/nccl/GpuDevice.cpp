@@ -200,13 +200,19 @@ bool GpuDevice::perform(const Caller &caller, const mw_rt_collective &what,
   if (communicates(what) && splitsGraph())
     return performOutside([&] { return perform(caller, what, inputs, outputs); });
   cuda::Stream *stream = getStream(caller.stream);
-  bool isFine = true;
+  bool isFine = true, isTimed = context.trace && enqueues();
+  if (isTimed)
+    beginTimed(caller.stream,
+               {0, 0, communicates(what) ? TraceKind::Collective : TraceKind::Move, caller.op, 0,
+                trafficOf(what, context.rank).bytes, -1});
   if (!communicates(what))
     cut(caller, what, stream, inputs, outputs);
   else if (isPreparing())
     collectives->prepare(caller, what);
   else if (enqueues())
     isFine = collectives->run(caller, what, stream, inputs, outputs);
+  if (isTimed)
+    endOp();
   if (isFine && !isPreparing())
     mark(caller.op, stream);
   return isFine;

@@ -21,8 +21,9 @@ namespace meshwright::rt::gpu {
 /// An event of the driver.
 class Event {
 public:
-  explicit Event(Processor &processor) : cuda(processor.getCuda()) {
-    check(cuda, cuda.cuEventCreate(&event, cuda::WithoutTimes), "cuEventCreate");
+  explicit Event(Processor &processor, cuda::EventFlags flags = cuda::WithoutTimes)
+      : cuda(processor.getCuda()) {
+    check(cuda, cuda.cuEventCreate(&event, flags), "cuEventCreate");
   }
   Event(Event &&other) : cuda(other.cuda), event(std::exchange(other.event, nullptr)) {}
   ~Event() {
@@ -32,6 +33,12 @@ public:
   cuda::Event *get() const { return event; }
   void record(cuda::Stream *stream) const {
     check(cuda, cuda.cuEventRecord(event, stream), "cuEventRecord");
+  }
+  /// Nanoseconds since another event. Both have times.
+  int64_t since(const Event &other) const {
+    float milliseconds = 0;
+    check(cuda, cuda.cuEventElapsedTime(&milliseconds, other.event, event), "cuEventElapsedTime");
+    return int64_t(double(milliseconds) * 1e6);
   }
   /// Makes the stream wait for the event's last record.
   void await(cuda::Stream *stream) const {
@@ -84,6 +91,10 @@ public:
   void enterThread() override;
   int32_t runEntry(mw_rt_entry entry, const RankBuffers &buffers,
                    const std::function<int32_t()> &call) override;
+  bool hasClock() const override { return true; }
+  void beginOp(const TraceEvent &event) override;
+  void endOp() override;
+  bool getPeaks(Ceilings &peaks) const override;
   bool beginGraph(int64_t op, std::string &error) override;
   bool endGraph(int64_t op, std::string &error) override;
   bool synchronize(std::chrono::steady_clock::time_point deadline) override;
@@ -134,6 +145,12 @@ private:
     /// Whether it is the end of a graph that begins with the op.
     bool isGraph;
   };
+  /// Work of a stream between two times.
+  struct Timed {
+    int64_t stream;
+    TraceEvent event;
+    Event begin, end;
+  };
   /// An entry, with or without checks of values.
   struct EntryState {
     bool isPrepared = false;
@@ -170,6 +187,8 @@ private:
   const char *getTable(const void *descriptor, const std::function<std::vector<int64_t>()> &make,
                        bool isNarrow = false);
   void readWords();
+  void beginTimed(int64_t stream, const TraceEvent &event);
+  void addTimes();
   bool watch(std::chrono::steady_clock::time_point deadline);
 
   mw_rt_context &context;
@@ -198,6 +217,10 @@ private:
   EntryState *current = nullptr;
   size_t wordsUsed = 0, marksUsed = 0;
   bool isEnqueued = false;
+  /// With a trace: its work, and an event at a known time of the host.
+  std::vector<Timed> timed;
+  std::unique_ptr<Event> origin;
+  int64_t originTime = 0;
   /// The graphs that the call captures or repeats, or null.
   Recording *recording = nullptr;
   size_t nextGraph = 0;

@@ -116,6 +116,12 @@ int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
                   "expected off or auto");
   cuda::Stream *stream = getStream(0);
   taken.await(stream);
+  if (context.trace) {
+    timed.clear();
+    origin = std::make_unique<Event>(*processor, cuda::WithTimes);
+    origin->record(stream);
+    originTime = traceClock();
+  }
   int64_t bytes = state.words.size() * sizeof(uint64_t);
   if (bytes > 0)
     check(cuda, cuda.cuMemsetD8Async(addressOf(state.onDevice.get()), 0xff, bytes, stream),
@@ -198,8 +204,11 @@ bool GpuDevice::synchronize(Clock::time_point deadline) {
   try {
     if (!watch(deadline))
       return false;
-    if (isEnqueued && !context.world->hasFailed())
+    if (isEnqueued && !context.world->hasFailed()) {
       readWords();
+      if (context.trace)
+        addTimes();
+    }
   } catch (const Failure &failure) {
     context.world->fail(context.rank, context.position, failure.what());
   }
