@@ -117,6 +117,25 @@ assert len(other.streams) == 2 and other.streams[0] == -1 and other.streams[1] >
 """)
 
 
+def test_threads():
+    """Sessions that other threads start and call, which use no GPU themselves."""
+    check(OTHER + """
+import threading
+net, x = make()
+plan = mw.from_torch(net, (x,)).parallelize(mesh={'dp': 2})
+want, = plan.run(x, backend='nccl')
+done = []
+def work():
+    with plan.start(backend='nccl') as session:
+        done.append(torch.equal(read(session.run(Other(x.numpy(), 1))[0]), want))
+for _ in range(2):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+assert done == [True, True], done
+""")
+
+
 def test_other_layouts():
     """Token orders of a ring, padding, integers, several inputs of which one is the host's, and partial sums."""
     check(OTHER + """

@@ -23,6 +23,7 @@ class Event {
 public:
   explicit Event(Processor &processor, cuda::EventFlags flags = cuda::WithoutTimes)
       : cuda(processor.getCuda()) {
+    processor.enter();
     check(cuda, cuda.cuEventCreate(&event, flags), "cuEventCreate");
   }
   Event(Event &&other) : cuda(other.cuda), event(std::exchange(other.event, nullptr)) {}
