@@ -133,7 +133,8 @@ json::Object ProgramWriter::write() {
       addConstant(constant);
     else if (auto launch = dyn_cast<rt::KernelOp>(op))
       addKernel(launch);
-    else if (!rt::isView(&op) && !op.hasTrait<mlir::OpTrait::IsTerminator>())
+    else if (!isa<rt::GraphBeginOp, rt::GraphEndOp>(op) && !rt::isView(&op) &&
+             !op.hasTrait<mlir::OpTrait::IsTerminator>())
       exitOnError(createStringError("not a launch: " + op.getName().getStringRef()));
   }
   json::Array arguments, results;

@@ -78,7 +78,7 @@ def test_train_gpt(tmp_path):
     picture = tmp_path / "loss.svg" if has_matplotlib else "none"
     text = tmp_path / "text.txt"
     text.write_text("a mesh has named axes, and each value has a layout on it. " * 20)
-    size = ["--steps", "12", "--batch", "4", "--tokens", "16", "--width", "32", "--layers", "1"]
+    size = ["--steps", "30", "--batch", "4", "--tokens", "16", "--width", "32", "--layers", "1"]
     said = run_example(
         "train_gpt.py", "--mesh", "dp=2,tp=2", "--text", text, "--picture", picture,
         "--checkpoint", tmp_path / "saved", *size,
