@@ -410,7 +410,7 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
   }
   add(layout.unreduced);
   add(layout.keys.axes);
-  hash = llvm::hash_combine(hash, layout.keys.source);
+  hash = llvm::hash_combine(hash, layout.keys.source, layout.keys.adds);
   for (unsigned chunk : layout.keys.merged.set_bits())
     hash = llvm::hash_combine(hash, chunk);
   add(layout.missing.axes);
@@ -468,7 +468,8 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
     os << (layout.reduction == ReductionKind::Max ? " unreduced max " : " unreduced ")
        << toString(layout.unreduced, mesh);
   if (layout.keys.isPart()) {
-    os << " over key chunks " << toString(layout.keys.merged) << " of "
+    os << (layout.keys.adds ? " in steps " : " over key chunks ") << toString(layout.keys.merged)
+       << " of "
        << toString(layout.keys.axes, mesh);
   }
   if (layout.missing.isAny()) {

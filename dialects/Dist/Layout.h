@@ -72,9 +72,15 @@ struct DimLayout {
 
 /// The chunks of the keys that a partial result of attention covers. Two such results,
 /// with their log-sum-exps, merge to attention over the chunks of both.
+///
+/// In the steps of a ring, a gradient of attention is such a part, too, and two parts add up. A
+/// part of a query's gradient covers chunks of the keys. A part of a key's or a value's gradient
+/// covers the steps in which the chunk met queries.
 struct KeyCover {
   /// The axes over which the keys are sharded; none if the value is not a part.
   AxisList axes;
+  /// Parts add up: they are gradients.
+  bool adds = false;
   /// Sets of chunks, by the distance that each was shifted along `axes`: on the rank with
   /// coordinate i bit t is chunk (i - t).
   llvm::SmallBitVector merged, needed;
@@ -83,8 +89,8 @@ struct KeyCover {
 
   bool isPart() const { return !axes.empty(); }
   bool operator==(const KeyCover &other) const {
-    return axes == other.axes && merged == other.merged && needed == other.needed &&
-           source == other.source;
+    return axes == other.axes && adds == other.adds && merged == other.merged &&
+           needed == other.needed && source == other.source;
   }
 };
 

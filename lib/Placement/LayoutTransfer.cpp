@@ -541,19 +541,23 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
                                       ": only attention's bias may",
                                   i));
   }
-  if (!isa<nn::MergeAttentionOp>(op))
-    for (auto [i, operand] : llvm::enumerate(context.operands))
-      if (operand->keys.isPart())
-        return LogicalResult(report(context,
-                                    "reads operand " + Twine(i) + ", attention over key chunks " +
-                                        toString(operand->keys.merged) + " of the needed " +
-                                        toString(operand->keys.needed) + " of " +
-                                        toString(operand->keys.axes, context.mesh) +
-                                        ": the others have not been merged",
-                                    i));
+  // `joinKeys` checks the parts that merge or add up.
+  auto joinsParts = [&](const KeyCover &keys) {
+    return keys.adds ? isa<nn::AddOp, PermuteOp>(op) : isa<nn::MergeAttentionOp>(op);
+  };
+  for (auto [i, operand] : llvm::enumerate(context.operands))
+    if (const KeyCover &keys = operand->keys; keys.isPart() && !joinsParts(keys))
+      return LogicalResult(report(
+          context,
+          "reads operand " + Twine(i) + ", " +
+              (keys.adds ? "gradients of attention in steps " : "attention over key chunks ") +
+              toString(keys.merged) + " of the needed " + toString(keys.needed) + " of " +
+              toString(keys.axes, context.mesh) + ": the others have not been " +
+              (keys.adds ? "added" : "merged"),
+          i));
   // `coverKeys` checks the keys and values of attention.
   auto mayMiss = [&](unsigned i) {
-    return isa<PermuteOp>(op) || (isa<nn::AttentionOp>(op) && (i == 1 || i == 2));
+    return isa<PermuteOp>(op) || (isa<nn::ScoresOpInterface>(op) && (i == 1 || i == 2));
   };
   for (auto [i, operand] : llvm::enumerate(context.operands))
     if (operand->missing.isAny() && !mayMiss(i))

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Attention over a chunk of the keys is a part of the whole. Its layout names the
-// chunks that it covers and the attention that it is a part of, and parts merge.
+// chunks that it covers and the attention that it is a part of, and parts merge. The
+// gradients of queries, keys and values in the steps of a ring are such parts, and add up.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,7 +36,8 @@ static Value getRingSource(Value value) {
 }
 
 /// Hidden keys do not affect the result, so a permute may leave them out.
-LogicalResult RuleTransfer::checkMissing(nn::AttentionOp attention, const LayoutFactor *sharded,
+LogicalResult RuleTransfer::checkMissing(nn::ScoresOpInterface attention,
+                                         const LayoutFactor *sharded,
                                          ArrayRef<llvm::SmallBitVector> needing) {
   for (unsigned i : {1u, 2u}) {
     const MissingChunks &missing = operands[i]->missing;
@@ -59,44 +61,70 @@ LogicalResult RuleTransfer::checkMissing(nn::AttentionOp attention, const Layout
   return success();
 }
 
-LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
+std::optional<std::pair<int, int>> RuleTransfer::getRingFactors() const {
+  if (!isa<nn::AttentionGradOp>(op))
+    return std::nullopt;
+  int queries = rule.operands[0][2].front(), keys = rule.operands[1][2].front();
+  if (!anyOverlap(getAxes(queries), getAxes(keys)))
+    return std::nullopt;
+  return std::pair(queries, keys);
+}
+
+FailureOr<const LayoutFactor *> RuleTransfer::getShardedKeys(nn::ScoresOpInterface attention) {
   int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
-  LayoutFactor *sharded = nullptr;
-  for (LayoutFactor &piece : pieces[keyFactor]) {
+  const LayoutFactor *sharded = nullptr;
+  for (const LayoutFactor &piece : pieces[keyFactor]) {
     if (piece.axes.empty())
       continue;
     if (sharded)
-      return report(context,
-                    "has keys of which two factors are sharded, over " +
-                        toString(getAxes(keyFactor), mesh),
-                    1);
+      return LogicalResult(report(context,
+                                  "has keys of which two factors are sharded, over " +
+                                      toString(getAxes(keyFactor), mesh),
+                                  1));
     sharded = &piece;
   }
-  if (!sharded)
-    return checkMissing(attention, nullptr, {});
+  // Without a ring, the gradients of sharded keys are sums as the rule says.
+  if (!sharded || (isa<nn::AttentionGradOp>(op) && !getRingFactors()))
+    return nullptr;
   AxisList queryAxes = getAxes(queryFactor);
+  std::string axes = toString(sharded->axes, mesh);
   // The heads and the batch must be sharded over other axes.
   for (auto [f, list] : llvm::enumerate(pieces))
     if (static_cast<int>(f) != keyFactor && static_cast<int>(f) != queryFactor &&
         anyOverlap(getAxes(f), sharded->axes))
-      return report(context, "axes " + toString(sharded->axes, mesh) +
-                                 " shard the keys and another dimension than the queries'");
+      return LogicalResult(report(
+          context, "axes " + axes + " shard the keys and another dimension than the queries'"));
   if (!queryAxes.empty() && anyOverlap(queryAxes, sharded->axes) && queryAxes != sharded->axes)
-    return report(context,
-                  "has keys sharded over " + toString(sharded->axes, mesh) + " and queries over " +
-                      toString(queryAxes, mesh) + ", expected the same axes",
-                  1);
-  MaskShape mask = MaskShape::of(attention);
-  if ((mask.isPositional() || attention.getKvLengths()) && !attention.getKvPositions())
-    return report(context,
-                  "compares positions of keys that are sharded over " +
-                      toString(sharded->axes, mesh) + ", expected the positions as operands",
-                  1);
+    return LogicalResult(report(context,
+                                "has keys sharded over " + axes + " and queries over " +
+                                    toString(queryAxes, mesh) + ", expected the same axes",
+                                1));
+  bool isPositional = MaskShape::of(attention).isPositional() || attention.getKvLengths();
+  if (isPositional && !attention.getKvPositions())
+    return LogicalResult(report(context,
+                                "compares positions of keys that are sharded over " + axes +
+                                    ", expected the positions as operands",
+                                1));
   if (attention.getKvLength())
-    return report(context,
-                  "counts the keys that it sees, but they are sharded over " +
-                      toString(sharded->axes, mesh),
-                  1);
+    return LogicalResult(report(
+        context, "counts the keys that it sees, but they are sharded over " + axes, 1));
+  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op); gradient && gradient.getBiasGrad())
+    return LogicalResult(report(
+        context,
+        "has the gradient of a bias and keys that are sharded over " + axes + ", as the queries", 1));
+  return sharded;
+}
+
+LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
+  FailureOr<const LayoutFactor *> found = getShardedKeys(attention);
+  if (failed(found))
+    return failure();
+  const LayoutFactor *sharded = *found;
+  if (!sharded)
+    return checkMissing(attention, nullptr, {});
+  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
+  AxisList queryAxes = getAxes(queryFactor);
+  MaskShape mask = MaskShape::of(attention);
   // The positions of the queries are known if each rank has one chunk of one factor.
   const LayoutFactor *queries = nullptr;
   bool known = pieces[queryFactor].size() == 1 &&
@@ -104,14 +132,17 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
   if (known && mask.isPositional() && isPositions(attention.getQPositions()) &&
       isPositions(attention.getKvPositions()))
     queries = &pieces[queryFactor].front();
-  keys.axes = sharded->axes;
+  KeyCover cover;
+  cover.axes = sharded->axes;
+  cover.adds = isa<nn::AttentionGradOp>(op);
   RanksOfSteps needing = getNeedingRanks(mask, queries, *sharded);
   if (failed(checkMissing(attention, sharded, needing)))
     return failure();
-  keys.needed = getNeededSteps(needing);
-  keys.merged.resize(keys.needed.size());
-  keys.merged.set(sharded->shift);
-  Value key = getRingSource(attention.getKey()), value = getRingSource(attention.getValue());
+  cover.needed = getNeededSteps(needing);
+  cover.merged.resize(cover.needed.size());
+  cover.merged.set(sharded->shift);
+  if (!cover.needed.test(cover.merged))
+    return success();
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   // Positions of queries, and lengths, are the same in all steps.
   auto getPlaces = [](Value positions) -> const void * {
@@ -123,59 +154,72 @@ LogicalResult RuleTransfer::coverKeys(nn::AttentionOp attention) {
       return getPlaces(operand);
     return rt::getSource(operand).getAsOpaquePointer();
   };
-  keys.source = llvm::hash_combine(
-      rt::getSource(attention.getQuery()).getAsOpaquePointer(), key.getAsOpaquePointer(),
-      value.getAsOpaquePointer(), mask.causal, mask.windowLeft.value_or(-1),
-      mask.windowRight.value_or(-1), attention.getScaleAttr().getAsOpaquePointer(),
-      attention.getSoftCapAttr().getAsOpaquePointer(), bool(attention.getKeyPadding()),
-      bool(attention.getBias()), getOperand(attention.getQPositions()),
-      getPlaces(attention.getKvPositions()), getOperand(attention.getKvLengths()),
-      getOperand(attention.getDropRows()), getOperand(attention.getSeed()),
-      getOperand(attention.getStep()), attention.getDropoutAttr().getAsOpaquePointer(),
-      attention.getStreamAttr().getAsOpaquePointer());
-  if (!keys.needed.test(keys.merged)) {
-    keys = KeyCover();
-    return success();
-  }
-  if (!attention.getLse())
+  cover.source = llvm::hash_combine(
+      rt::getSource(attention.getQuery()).getAsOpaquePointer(),
+      getRingSource(attention.getKey()).getAsOpaquePointer(),
+      getRingSource(attention.getValue()).getAsOpaquePointer(), mask.causal,
+      mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1),
+      llvm::hash_value(attention.getScale()), attention.getSoftCap(),
+      bool(attention.getKeyPadding()), bool(attention.getBias()),
+      getOperand(attention.getQPositions()), getPlaces(attention.getKvPositions()),
+      getOperand(attention.getKvLengths()), getOperand(attention.getDropRows()),
+      getOperand(attention.getSeed()), getOperand(attention.getStep()), attention.getDropout(),
+      attention.getStream());
+  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op))
+    cover.source = llvm::hash_combine(
+        cover.source, getOperand(gradient.getLse()), getOperand(gradient.getDelta()),
+        getOperand(gradient.getCotangent()));
+  else if (op->getNumResults() == 1)
     return report(context,
                   "sees a chunk of the keys, which are sharded over " +
                       toString(sharded->axes, mesh) +
                       ", and has no log-sum-exp by which to merge the others",
                   1);
+  for (auto [i, own] : llvm::enumerate(keys)) {
+    own = cover;
+    // Gradients of several operands do not add up.
+    if (cover.adds)
+      own.source = llvm::hash_combine(cover.source, i);
+  }
   return success();
 }
 
-LogicalResult RuleTransfer::mergeKeys(nn::MergeAttentionOp merge) {
-  for (unsigned part : {0u, 2u})
-    if (!(operands[part]->keys == operands[part + 1]->keys))
-      return report(context,
-                    "operand " + Twine(part + 1) + " is not the log-sum-exp of operand " +
-                        Twine(part) + ": they are over other chunks of the keys",
-                    part + 1);
-  const KeyCover &first = operands[0]->keys, &second = operands[2]->keys;
+LogicalResult RuleTransfer::joinKeys(unsigned firstPart, unsigned secondPart) {
+  bool merges = isa<nn::MergeAttentionOp>(op);
+  if (merges)
+    for (unsigned part : {firstPart, secondPart})
+      if (!(operands[part]->keys == operands[part + 1]->keys))
+        return report(context,
+                      "operand " + Twine(part + 1) + " is not the log-sum-exp of operand " +
+                          Twine(part) + ": they are over other chunks of the keys",
+                      part + 1);
+  const KeyCover &first = operands[firstPart]->keys, &second = operands[secondPart]->keys;
   if (!first.isPart() && !second.isPart())
     return success();
   if (first.isPart() != second.isPart()) {
-    unsigned whole = first.isPart() ? 2 : 0;
+    unsigned whole = first.isPart() ? secondPart : firstPart;
     return report(context,
-                  "merges a part into operand " + Twine(whole) +
-                      ", which is attention over all keys already",
+                  merges ? "merges a part into operand " + Twine(whole) +
+                               ", which is attention over all keys already"
+                         : "adds gradients in steps of a ring to operand " + Twine(whole) +
+                               ", which is no such part",
                   whole);
   }
+  const char *verb = merges ? "merges " : "adds ";
   if (first.axes != second.axes || first.needed != second.needed || first.source != second.source)
-    return report(context, "merges parts of different attentions", 2);
+    return report(context, Twine(verb) + "parts of different attentions", secondPart);
   if (first.merged.anyCommon(second.merged)) {
     llvm::SmallBitVector twice = first.merged;
     twice &= second.merged;
     return report(context,
-                  "merges chunk " + Twine(twice.find_first()) + " of the keys along " +
+                  Twine(verb) + (merges ? "chunk " : "step ") + Twine(twice.find_first()) +
+                      (merges ? " of the keys along " : " of the ring along ") +
                       toString(first.axes, mesh) + " twice",
-                  2);
+                  secondPart);
   }
-  keys = first;
-  keys.merged |= second.merged;
-  if (!keys.needed.test(keys.merged))
-    keys = KeyCover();
+  KeyCover joint = first;
+  joint.merged |= second.merged;
+  if (joint.needed.test(joint.merged))
+    keys.assign(keys.size(), joint);
   return success();
 }

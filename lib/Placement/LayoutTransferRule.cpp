@@ -37,6 +37,7 @@ RuleTransfer::RuleTransfer(const TransferContext &context)
   owners.assign(rule.factors.size(), -1);
   reductions.assign(rule.results.size(), ReductionKind::Sum);
   summed.resize(rule.results.size());
+  keys.resize(rule.results.size());
 }
 
 LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
@@ -207,6 +208,7 @@ static bool hasBias(Operation *op) {
 
 LogicalResult RuleTransfer::checkAxes() {
   AxisList all;
+  std::optional<std::pair<int, int>> ring = getRingFactors();
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     // A result depends on the size of a factor that the op reads whole.
     if (isWhole(factor))
@@ -214,7 +216,8 @@ LogicalResult RuleTransfer::checkAxes() {
         piece.uniform = false;
     AxisList axes = getAxes(f);
     // Sharded keys may share axes with the queries (see coverKeys).
-    if (axes.empty() || factor.isReducedBy(FactorReduction::Merge))
+    if (axes.empty() || factor.isReducedBy(FactorReduction::Merge) ||
+        (ring && ring->second == int(f)))
       continue;
     if (anyOverlap(all, axes) && !keepsBlocks(op))
       return report(context, "axes " + toString(axes, mesh) +
@@ -226,7 +229,7 @@ LogicalResult RuleTransfer::checkAxes() {
                     "needs the whole of a dimension of operand " + Twine(owners[f]) +
                         " that is sharded over " + toString(axes, mesh),
                     owners[f]);
-    if (factor.kind == FactorKind::Parallel)
+    if (factor.kind == FactorKind::Parallel || (ring && ring->first == int(f)))
       continue;
     for (unsigned result = 0; result < reductions.size(); ++result) {
       if (!rule.isReducedIn(f, result))
@@ -502,7 +505,7 @@ Layout RuleTransfer::makeResult(unsigned result) const {
   layout.unreduced.append(summed[result]);
   layout.unreduced = makeSet(layout.unreduced, mesh);
   layout.reduction = reductions[result];
-  layout.keys = keys;
+  layout.keys = keys[result];
   describeElements(result, layout);
   canonicalize(layout, mesh);
   return layout;
@@ -524,9 +527,11 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
     return failure();
   if (failed(checkOrder()) || failed(checkUnreduced()))
     return failure();
-  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && failed(coverKeys(attention)))
+  if (auto scores = dyn_cast<nn::ScoresOpInterface>(op); scores && failed(coverKeys(scores)))
     return failure();
-  if (auto merge = dyn_cast<nn::MergeAttentionOp>(op); merge && failed(mergeKeys(merge)))
+  if (isa<nn::MergeAttentionOp>(op) && failed(joinKeys(0, 2)))
+    return failure();
+  if (isa<nn::AddOp>(op) && failed(joinKeys(0, 1)))
     return failure();
   if (failed(checkReadPadding()))
     return failure();

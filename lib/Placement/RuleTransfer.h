@@ -29,7 +29,7 @@ dist::PositionsOp getPositions(mlir::Value positions);
 /// 3. `checkTable`, `checkOrder`: ops that count elements find them where they expect.
 /// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
 ///    ops that keep order.
-/// 5. `coverKeys`, `mergeKeys`: attention over a part of the keys.
+/// 5. `coverKeys`, `joinKeys`: attention over a part of the keys, and its gradients.
 /// 6. `checkReadPadding`: the op reads no arbitrary padding.
 /// 7. `makeResult`: the layout of each result, and what its elements are.
 class RuleTransfer {
@@ -60,14 +60,20 @@ private:
   dist::AxisList getBroadcastAxes(unsigned result, unsigned dim) const;
   /// Ops that count elements need their natural order.
   mlir::LogicalResult checkOrder();
+  /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
+  std::optional<std::pair<int, int>> getRingFactors() const;
+  /// The factor of the keys that is sharded around a ring; null if none is. Fails if the op reads
+  /// its keys in a way that such keys do not allow.
+  mlir::FailureOr<const dist::LayoutFactor *> getShardedKeys(nn::ScoresOpInterface attention);
   /// Describes the part of the keys that attention over sharded keys covers.
-  mlir::LogicalResult coverKeys(nn::AttentionOp attention);
+  mlir::LogicalResult coverKeys(nn::ScoresOpInterface attention);
   /// Checks that the mask hides the keys and values that a permute left out. `sharded` is
   /// null if the keys are whole.
-  mlir::LogicalResult checkMissing(nn::AttentionOp attention, const dist::LayoutFactor *sharded,
+  mlir::LogicalResult checkMissing(nn::ScoresOpInterface attention,
+                                   const dist::LayoutFactor *sharded,
                                    llvm::ArrayRef<llvm::SmallBitVector> needing);
-  /// Joins two parts of one attention to a larger part.
-  mlir::LogicalResult mergeKeys(nn::MergeAttentionOp merge);
+  /// Joins the parts of one attention that operands `first` and `second` are.
+  mlir::LogicalResult joinKeys(unsigned first, unsigned second);
   mlir::LogicalResult checkUnreduced();
   mlir::LogicalResult checkMaximum(int source);
   /// Returns true if the op contracts a factor along which all elements are equal.
@@ -125,8 +131,8 @@ private:
   mlir::SmallVector<dist::AxisList, 1> summed;
   /// How the parts of each result combine.
   mlir::SmallVector<dist::ReductionKind, 1> reductions;
-  /// The keys that attention or merged attention covers, if it lacks some.
-  dist::KeyCover keys;
+  /// For each result the keys that it covers, if it is a part of attention.
+  mlir::SmallVector<dist::KeyCover, 1> keys;
 };
 
 } // namespace meshwright::layout_transfer

@@ -170,13 +170,14 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
   return value;
 }
 
-LogicalResult Partitioner::maskSums(Operation *op, MutableArrayRef<Value> operands) {
+LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
+                                    MutableArrayRef<Value> operands) {
   const FactorRule &rule = factors.getFactors(op).rule;
   auto padded = cast<PaddingOpInterface>(op);
   for (auto [i, dims] : llvm::enumerate(rule.operands))
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim) {
-        if (rule.factors[factor].kind != FactorKind::Contracted)
+        if (!llvm::is_contained(summed, factor))
           continue;
         std::optional<Padding> need = padded.getSummedNeed(i, factor);
         if (!need)
@@ -200,14 +201,17 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
     return success();
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   bool isPadded = false;
+  SmallVector<int, 2> summed;
   for (auto [i, factor] : llvm::enumerate(opFactors.rule.factors))
-    if (factor.kind == FactorKind::Contracted)
+    if (factor.kind == FactorKind::Contracted) {
+      summed.push_back(i);
       for (auto [leaf, axes] : llvm::zip_equal(opFactors.leaves[i], assignment[i]))
         isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
+    }
   if (!isPadded)
     return success();
   if (cast<PaddingOpInterface>(op).statesSummedNeeds())
-    return maskSums(op, operands);
+    return maskSums(op, summed, operands);
   if (getReduction(opFactors.rule, 0) == ReductionKind::Max)
     return maskMaximum(op, operands);
 

@@ -478,7 +478,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   auto passed = passPartials(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+  if (auto attention = dyn_cast<nn::ScoresOpInterface>(op))
     if (AxisList axes = getRingAxes(attention); !axes.empty())
       return partitionRing(attention, axes);
 

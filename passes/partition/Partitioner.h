@@ -133,12 +133,12 @@ private:
   /// the backward pass if the op does.
   mlir::LogicalResult partitionInto(mlir::Operation *op, mlir::Block &local);
   /// The axes over which the keys of attention stay sharded. Empty if they do not.
-  dist::AxisList getRingAxes(nn::AttentionOp op) const;
-  mlir::LogicalResult assignRing(nn::AttentionOp op, const dist::AxisList &axes,
+  dist::AxisList getRingAxes(nn::ScoresOpInterface op) const;
+  mlir::LogicalResult assignRing(nn::ScoresOpInterface op, const dist::AxisList &axes,
                                  Assignment &assignment, dist::AxisList &queryAxes);
   mlir::FailureOr<mlir::Value> maskValues(mlir::Value value, mlir::Location loc);
   /// Writes attention whose keys stay sharded, in steps around a ring.
-  mlir::LogicalResult partitionRing(nn::AttentionOp op, const dist::AxisList &axes);
+  mlir::LogicalResult partitionRing(nn::ScoresOpInterface op, const dist::AxisList &axes);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);
@@ -169,8 +169,10 @@ private:
   /// program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
   mlir::LogicalResult deriveOp(mlir::Operation *op);
-  /// Zeroes padding that an op sums and that has not the bounds which the op states.
-  mlir::LogicalResult maskSums(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
+  /// Zeroes padding that an op sums over `summed`, factors of its rule, and that has not the bounds
+  /// which the op states.
+  mlir::LogicalResult maskSums(mlir::Operation *op, mlir::ArrayRef<int> summed,
+                               mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);

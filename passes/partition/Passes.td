@@ -175,6 +175,26 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     ```mlir
     %kv:2 = dist.permute %k, %v axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
     ```
+
+    `nn.attention_grad` with the same keys runs in steps, too, if the queries are sharded around
+    the ring. The gradients of queries add up on their rank. The gradients of keys and values
+    travel with their chunk, and go home after the last step.
+
+    Before:
+    ```mlir
+    %dq, %dk, %dv = nn.attention_grad %q1, %k1, %v1 lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x8x16xf32>, ...) -> (tensor<1x2x8x16xf32>, ...)
+    ```
+    After:
+    ```mlir
+    %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    %dq0, %dk0, %dv0 = nn.attention_grad %q, %k, %v lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, ...)
+    %g:2 = dist.permute %dk0, %dv0 axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    %dq1, %dk1, %dv1 = nn.attention_grad %q, %kv#0, %kv#1 lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, ...)
+    %dq = nn.add %dq0, %dq1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
+    %dk = nn.add %g#0, %dk1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
+    %dv = nn.add %g#1, %dv1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
+    %home:2 = dist.permute %dk, %dv axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
