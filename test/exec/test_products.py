@@ -150,3 +150,32 @@ def test_operand_in_several_dimensions(tmp_path):
       %y = nn.linear %2, %p : (tensor<6x40xf32>, T.p) -> T.y"""
     y = F.linear(torch.where(keep, x * scale, zero).reshape(6, 40), weights["p"])
     run(tmp_path, body, {"x": x, "scale": scale, "keep": keep, "zero": zero}, weights, {"y": y})
+
+
+# Shapes of batch, m, n, k that the library's product cuts into tiles of rows, columns or matrices, and the
+# last tile is smaller.
+LIBRARY = [((), 520, 1030, 70), ((), 1100, 40, 300), ((5,), 300, 290, 129), ((2, 3), 130, 700, 64)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("batch,m,n,k", LIBRARY, ids=str)
+def test_products_of_inputs(tmp_path, batch, m, n, k, transposed, dtype):
+    """The threads of a rank share such a product, and their number does not show."""
+    x = randn(*batch, m, k, seed=0, dtype=dtype)
+    y = randn(*batch, *((n, k) if transposed else (k, n)), seed=1, dtype=dtype)
+    want = x.double() @ (y.double().mT if transposed else y.double()) / k**0.5
+    body = "  %r = nn.matmul %x, %y" + (" {transpose_rhs}" if transposed else "") + " : (T.x, T.y) -> T.r"
+    inputs, outputs = {"x": x / k**0.5, "y": y}, {"r": want.to(dtype)}
+    one, *others = (run(tmp_path, body, inputs, {}, outputs, [f"--threads-per-rank={t}"]) for t in (1, 2, 3))
+    assert all(torch.equal(one["r"], other["r"]) for other in others)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
+def test_weight_grads_on_threads(tmp_path, dtype):
+    x, y = randn(3, 50, 530, seed=0, dtype=dtype), randn(3, 50, 600, seed=1, dtype=dtype)
+    want = torch.einsum("bri,brj->ij", x.double(), y.double()).float()
+    body = "  %r = nn.weight_grad %x, %y : (T.x, T.y) -> T.r"
+    one, *others = (run(tmp_path, body, {"x": x, "y": y}, {}, {"r": want}, [f"--threads-per-rank={t}"])
+                    for t in (1, 2, 3))
+    assert all(torch.equal(one["r"], other["r"]) for other in others)

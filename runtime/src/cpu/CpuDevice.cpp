@@ -116,12 +116,12 @@ bool CpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
 
 bool CpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
                          void *c, std::string &error) {
-  return gemm.multiply(what, a, b, bias, c, error);
+  return gemm.multiply(what, a, b, bias, c, *workers, error);
 }
 
 bool CpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                            std::string &error) {
-  return gemm.weightGrad(what, a, b, c, error);
+  return gemm.weightGrad(what, a, b, c, *workers, error);
 }
 
 //===----------------------------------------------------------------------===//

@@ -8,6 +8,7 @@
 #include "Gemm.h"
 
 #include "GemmShape.h"
+#include "Workers.h"
 
 #include "meshwright/runtime/include/Types.h"
 
@@ -17,6 +18,7 @@
 #include <map>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
 
 // A function of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
 extern "C" void omp_set_num_threads(int count);
@@ -24,8 +26,6 @@ extern "C" void omp_set_num_threads(int count);
 namespace meshwright::rt {
 
 void setThreadsOfLibraries(int count) { omp_set_num_threads(count); }
-
-using Key = std::array<int64_t, 11>;
 
 namespace {
 
@@ -38,10 +38,29 @@ struct Product {
   bool transposeA, transposeB, sharedA, sharedB, bias;
 };
 
-/// A product's primitive and the types of its operands.
+/// A range of indices.
+struct Range {
+  int64_t begin, size;
+};
+
+/// A part of the results of a product.
+struct Tile {
+  Range batch, rows, columns;
+};
+
+/// A product and the size of a tile, as far as the library depends on them.
+using Key = std::array<int64_t, 14>;
+
+/// The primitive for a tile and the types of its operands.
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, bias, c, scratchpad;
+};
+
+/// The operands of a product. `bias` may be null.
+struct Operands {
+  const char *a, *b, *bias;
+  char *c;
 };
 
 } // namespace
@@ -55,39 +74,69 @@ static dnnl::memory::data_type libraryType(DType type) {
   return type == DType::BF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-struct Gemm::State {
-  dnnl::stream stream{getEngine()};
-  std::map<Key, Prepared> prepared;
-  std::vector<char> scratchpad;
-  /// Operands and the result in f32, where the library does not take their type.
-  std::vector<char> wide[4];
-  /// Whether the library multiplies bf16 on this processor; -1 if not yet known.
-  int bf16 = -1;
+/// Operations below which a tile is not worth a thread.
+static constexpr int64_t kLeastOperations = int64_t(1) << 23;
+/// A tile of fewer columns or rows reads too much of the operands for each result.
+static constexpr int64_t kLeastTile = 256;
+/// The most tiles of a product. Rows are cut only while there are fewer tiles than the second number,
+/// since the library packs the columns' operand again for each range of rows.
+static constexpr int64_t kMostTiles = 16, kTilesBeforeRows = 4;
 
-  static bool prepare(const Product &p, Prepared &result, bool mayFail);
-  bool hasBf16();
-  float *getWide(int slot, int64_t count);
-  bool multiply(const Product &product, const void *a, const void *b, const void *bias, void *c,
-                std::string &error);
-};
+/// Cuts `size` into `count` ranges. All but the last begin at multiples of `unit`.
+static std::vector<Range> cut(int64_t size, int64_t count, int64_t unit) {
+  std::vector<Range> ranges;
+  int64_t units = (size + unit - 1) / unit;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t begin = units * i / count * unit, end = std::min(units * (i + 1) / count * unit, size);
+    if (begin < end)
+      ranges.push_back({begin, end - begin});
+  }
+  return ranges;
+}
+
+/// The largest power of two that is at most `value`, at least 1. Such numbers of tiles divide
+/// evenly among the usual numbers of threads.
+static int64_t floorPowerOfTwo(int64_t value) {
+  int64_t power = 1;
+  while (power * 2 <= value)
+    power *= 2;
+  return power;
+}
+
+/// Cuts a product into tiles: matrices of a batch first, then columns, and rows last.
+static std::vector<Tile> cutTiles(const Product &p) {
+  int64_t operations = 2 * p.batch * p.m * p.n * std::max<int64_t>(p.k, 1);
+  int64_t most = floorPowerOfTwo(std::min(operations / kLeastOperations, kMostTiles));
+  int64_t matrices = std::min(floorPowerOfTwo(p.batch), most);
+  int64_t columns = std::min(floorPowerOfTwo(p.n / kLeastTile), most / matrices);
+  int64_t rows = std::min(floorPowerOfTwo(p.m / kLeastTile),
+                          std::max<int64_t>(std::min(most, kTilesBeforeRows) / matrices / columns, 1));
+  std::vector<Tile> tiles;
+  for (Range batch : cut(p.batch, matrices, 1))
+    for (Range column : cut(p.n, columns, 64))
+      for (Range row : cut(p.m, rows, 64))
+        tiles.push_back({batch, row, column});
+  return tiles;
+}
 
 /// Makes the primitive. Returns false if the library has none and `mayFail` is set.
-bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
+static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool mayFail) {
   using Dims = dnnl::memory::dims;
-  auto describe = [](DType type, Dims dims, bool transposed) {
-    int64_t rows = dims[1], columns = dims[2];
+  // A tile has the strides of the whole matrix, of so many rows and columns.
+  auto describe = [](DType type, Dims dims, int64_t rows, int64_t columns, bool transposed) {
     Dims strides{rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
     return dnnl::memory::desc(dims, libraryType(type), strides);
   };
-  result.a = describe(p.in, {p.sharedA ? 1 : p.batch, p.m, p.k}, p.transposeA);
-  result.b = describe(p.in, {p.sharedB ? 1 : p.batch, p.k, p.n}, p.transposeB);
-  result.c = describe(p.out, {p.batch, p.m, p.n}, false);
+  int64_t m = tile.rows.size, n = tile.columns.size, batch = tile.batch.size;
+  result.a = describe(p.in, {p.sharedA ? 1 : batch, m, p.k}, p.m, p.k, p.transposeA);
+  result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.n, p.transposeB);
+  result.c = describe(p.out, {batch, m, n}, p.m, p.n, false);
   // The library's own scratch memory would belong to the thread that made the primitive.
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::matmul::primitive_desc primitive;
   if (p.bias) {
-    result.bias = describe(p.in, {1, 1, p.n}, false);
+    result.bias = describe(p.in, {1, 1, n}, 1, n, false);
     primitive =
         dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.bias, result.c),
                                      attributes, getEngine(), mayFail);
@@ -101,6 +150,20 @@ bool Gemm::State::prepare(const Product &p, Prepared &result, bool mayFail) {
   result.primitive = dnnl::matmul(primitive);
   return true;
 }
+
+struct Gemm::State {
+  std::map<Key, Prepared> prepared;
+  /// Operands and the result in f32, where the library does not take their type.
+  std::vector<char> wide[4];
+  /// Whether the library multiplies bf16 on this processor; -1 if not yet known.
+  int bf16 = -1;
+
+  const Prepared &getPrepared(const Product &p, const Tile &tile);
+  bool hasBf16();
+  float *getWide(int slot, int64_t count);
+  bool multiply(const Product &product, const void *a, const void *b, const void *bias, void *c,
+                Workers &workers, std::string &error);
+};
 
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
@@ -134,11 +197,23 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
   }
 }
 
+const Prepared &Gemm::State::getPrepared(const Product &p, const Tile &tile) {
+  Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
+          tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch};
+  auto found = prepared.find(key);
+  if (found == prepared.end()) {
+    Prepared made;
+    prepare(p, tile, made, /*mayFail=*/false);
+    found = prepared.emplace(key, std::move(made)).first;
+  }
+  return found->second;
+}
+
 bool Gemm::State::hasBf16() {
   if (bf16 < 0) {
     Prepared probe;
     bf16 = prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false, false, false},
-                   probe, /*mayFail=*/true);
+                   {{0, 1}, {0, 16}, {0, 16}}, probe, /*mayFail=*/true);
   }
   return bf16;
 }
@@ -149,8 +224,61 @@ float *Gemm::State::getWide(int slot, int64_t count) {
   return reinterpret_cast<float *>(wide[slot].data());
 }
 
+namespace {
+/// The tiles of a product that the workers share.
+struct Tiles {
+  const Product &product;
+  Operands operands;
+  std::vector<Tile> tiles;
+  std::vector<const Prepared *> prepared;
+  Workers &workers;
+  /// For each part the error of the library, empty if there is none.
+  std::vector<std::string> errors;
+
+  void run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stream &stream) const;
+};
+} // namespace
+
+void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stream &stream) const {
+  const Product &p = product;
+  int64_t in = sizeOf(p.in), out = sizeOf(p.out);
+  auto wrap = [](const dnnl::memory::desc &type, const void *data) {
+    return dnnl::memory(type, getEngine(), const_cast<void *>(data));
+  };
+  int64_t first = tile.batch.begin, row = tile.rows.begin, column = tile.columns.begin;
+  int64_t a = (p.sharedA ? 0 : first * p.m * p.k) + row * (p.transposeA ? 1 : p.k);
+  int64_t b = (p.sharedB ? 0 : first * p.k * p.n) + column * (p.transposeB ? p.k : 1);
+  int64_t c = (first * p.m + row) * p.n + column;
+  std::unordered_map<int, dnnl::memory> arguments{
+      {DNNL_ARG_SRC, wrap(how.a, operands.a + a * in)},
+      {DNNL_ARG_WEIGHTS, wrap(how.b, operands.b + b * in)},
+      {DNNL_ARG_DST, wrap(how.c, operands.c + c * out)},
+      {DNNL_ARG_SCRATCHPAD, wrap(how.scratchpad, scratch)}};
+  if (p.bias)
+    arguments.emplace(DNNL_ARG_BIAS, wrap(how.bias, operands.bias + column * in));
+  how.primitive.execute(stream, arguments);
+}
+
+/// Computes part `index` of `count` equal, contiguous parts of the tiles.
+static void runTiles(void *state, int64_t index, int64_t count) {
+  Tiles &work = *static_cast<Tiles *>(state);
+  int64_t begin = work.tiles.size() * index / count, end = work.tiles.size() * (index + 1) / count;
+  // The library would start threads of its own on each worker.
+  setThreadsOfLibraries(1);
+  try {
+    dnnl::stream stream(getEngine());
+    for (int64_t i = begin; i < end; ++i)
+      work.run(work.tiles[i], *work.prepared[i], work.workers.getWorkspace(index).get(0), stream);
+    stream.wait();
+  } catch (const dnnl::error &failure) {
+    work.errors[index] = std::string("oneDNN: ") + failure.what();
+  } catch (const std::bad_alloc &) {
+    work.errors[index] = "out of memory in a matrix product";
+  }
+}
+
 bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const void *bias,
-                           void *c, std::string &error) {
+                           void *c, Workers &workers, std::string &error) {
   int64_t results = p.batch * p.m * p.n;
   if (results == 0)
     return true;
@@ -164,38 +292,34 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
     return true;
   }
   try {
-    Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,   p.batch,
-            p.transposeA,  p.transposeB,   p.sharedA, p.sharedB, p.bias};
-    auto found = prepared.find(key);
-    if (found == prepared.end()) {
-      found = prepared.emplace(key, Prepared()).first;
-      prepare(p, found->second, /*mayFail=*/false);
+    Tiles work{p,
+               {static_cast<const char *>(a), static_cast<const char *>(b),
+                static_cast<const char *>(bias), static_cast<char *>(c)},
+               cutTiles(p),
+               {},
+               workers,
+               {}};
+    int64_t scratch = 1;
+    for (const Tile &tile : work.tiles) {
+      work.prepared.push_back(&getPrepared(p, tile));
+      scratch = std::max(scratch, int64_t(work.prepared.back()->scratchpad.get_size()));
     }
-    Prepared &known = found->second;
-    size_t scratch = known.scratchpad.get_size();
-    if (scratchpad.size() < scratch + 64)
-      scratchpad.resize(scratch + 64);
-    char *aligned = scratchpad.data();
-    aligned += (64 - reinterpret_cast<uintptr_t>(aligned) % 64) % 64;
-    auto wrap = [](const dnnl::memory::desc &type, const void *data) {
-      return dnnl::memory(type, getEngine(), const_cast<void *>(data));
-    };
-    std::unordered_map<int, dnnl::memory> arguments{
-        {DNNL_ARG_SRC, wrap(known.a, a)},
-        {DNNL_ARG_WEIGHTS, wrap(known.b, b)},
-        {DNNL_ARG_DST, wrap(known.c, c)},
-        {DNNL_ARG_SCRATCHPAD, wrap(known.scratchpad, aligned)}};
-    if (p.bias)
-      arguments.emplace(DNNL_ARG_BIAS, wrap(known.bias, bias));
-    known.primitive.execute(stream, arguments);
-    stream.wait();
-    return true;
+    int64_t count = std::min<int64_t>(work.tiles.size(), workers.getCount());
+    for (int64_t i = 0; i < count; ++i)
+      workers.getWorkspace(i).get(scratch);
+    work.errors.resize(count);
+    workers.run(count, runTiles, &work);
+    for (const std::string &own : work.errors)
+      if (!own.empty())
+        error = own;
   } catch (const dnnl::error &failure) {
-    prepared.clear();
     error = std::string("oneDNN: ") + failure.what();
   } catch (const std::bad_alloc &) {
     error = "out of memory in a matrix product";
   }
+  if (error.empty())
+    return true;
+  prepared.clear();
   return false;
 }
 
@@ -231,7 +355,7 @@ bool Gemm::needsF32(int64_t dtype) {
 }
 
 bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                      std::string &error) {
+                      Workers &workers, std::string &error) {
   State &known = getState();
   DType type = DType(what.dtype);
   if (needsF32(what.dtype)) {
@@ -254,11 +378,11 @@ bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *
                   false,
                   false,
                   /*bias=*/false};
-  return known.multiply(product, a, b, nullptr, c, error);
+  return known.multiply(product, a, b, nullptr, c, workers, error);
 }
 
 bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                    std::string &error) {
+                    Workers &workers, std::string &error) {
   getState();
   DType type = DType(what.dtype);
   bool isWide = needsF32(what.dtype);
@@ -293,13 +417,13 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.
     product.m *= batch;
-    if (!state->multiply(product, a, b, bias, to, error))
+    if (!state->multiply(product, a, b, bias, to, workers, error))
       return false;
   } else if (stepA >= 0 && stepB >= 0) {
     product.batch = batch;
     product.sharedA = stepA == 0 && batch > 1;
     product.sharedB = stepB == 0 && batch > 1;
-    if (!state->multiply(product, a, b, bias, to, error))
+    if (!state->multiply(product, a, b, bias, to, workers, error))
       return false;
   } else {
     int64_t index[MW_RT_MAX_RANK] = {}, size = sizeOf(in);
@@ -311,7 +435,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
       }
       if (!state->multiply(product, static_cast<const char *>(a) + matrixA * what.m * what.k * size,
                            static_cast<const char *>(b) + matrixB * what.k * what.n * size, bias,
-                           to + i * what.m * what.n * size, error))
+                           to + i * what.m * what.n * size, workers, error))
         return false;
       for (int64_t d = what.batch_rank; d-- > 0;) {
         if (++index[d] < what.batch[d])

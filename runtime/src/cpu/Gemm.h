@@ -15,18 +15,23 @@
 
 namespace meshwright::rt {
 
+class Workers;
+
 /// The matrix products of one rank. Keeps the library's primitives and the scratch memory
 /// from call to call. One thread at a time may call it.
+///
+/// The workers of the rank share a product: each computes some tiles of the result. The tiles depend
+/// on the product's shape alone, so the number of threads does not show in the result.
 class Gemm {
 public:
   Gemm();
   ~Gemm();
   /// Returns false, with an error, if the library fails.
   bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                std::string &error);
+                Workers &workers, std::string &error);
   /// The same of a weight's gradient.
   bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                  std::string &error);
+                  Workers &workers, std::string &error);
 
 private:
   struct State;
