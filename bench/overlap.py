@@ -15,7 +15,8 @@ time:
 --case tp: a tensor-parallel Llama, with and without sequence parallelism. --case ring: a layer of
 attention with its projections, whose sequence is sharded around a ring, without a mask, and with a
 causal one in zigzag order. --case ulysses: the same layer with all-to-alls between sequence and
-heads.
+heads. --case train: steps of AdamW on a stack of layers without embedding, on dp = 2 with one shard
+of the batch each; the gradients are all-reduced.
 
 The exposed time of a plan is the time that slow links add to it. The hidden time is the exposed
 time of the blocking plan minus that of the overlapping plan. Plans run in turn, each at full speed
@@ -23,11 +24,12 @@ and directly afterwards on slow links. The difference within such a pair is what
 slow changes of the machine affect both runs of a pair. The results are medians and quartiles.
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/overlap.py
-        [--case tp|ring|ulysses] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
+        [--case tp|ring|ulysses|train] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
         [--share 0.25] [--runs 41] [--json FILE]
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -73,18 +75,63 @@ def build_attention(options):
     return Layer().eval(), torch.randn(1, options.tokens, options.hidden)
 
 
+def build_stack(options):
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            width, inner = options.hidden, options.hidden * 11 // 4
+            self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.qkv, self.out = (nn.Linear(width, n * width, bias=False) for n in (3, 1))
+            self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+            self.down = nn.Linear(inner, width, bias=False)
+
+        def forward(self, x):
+            split = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, 64))
+            q, k, v = (split[:, :, i].transpose(1, 2) for i in range(3))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).flatten(2))
+            y = self.mlp_norm(x)
+            return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Layer() for _ in range(options.layers))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x.square().mean()
+
+    return Stack().train(), torch.randn(RANKS, options.tokens, options.hidden)
+
+
+BUILDERS = {"tp": build_llama, "ring": build_attention, "ulysses": build_attention, "train": build_stack}
+AXES = {"tp": "tp", "ring": "ring", "ulysses": "ulysses", "train": "dp"}
+
+
 def build(options):
     import meshwright as mw
     import torch
 
     torch.manual_seed(0)
-    module, x = (build_llama if options.case == "tp" else build_attention)(options)
+    module, x = BUILDERS[options.case](options)
+    if options.case == "train":
+        return mw.from_torch(module, (x,), training=True).train(mw.AdamW(lr=1e-4)), x
     return mw.from_torch(module, (x,)), x
 
 
 def count_flops(options):
     """The floating-point operations of a rank's products."""
-    if options.case != "tp":
+    if options.case == "train":
+        layer = options.hidden**2 * (4 + 3 * 11 / 4)
+        # Two rows of the batch, and a backward pass of twice the forward pass.
+        flops = 3 * RANKS * 2 * options.layers * layer * options.tokens
+    elif options.case != "tp":
         pairs = options.tokens / (2 if options.causal else 1)
         flops = 4 * options.tokens * options.hidden * (2 * options.hidden + pairs)
     else:
@@ -96,23 +143,24 @@ def count_flops(options):
 def work(options):
     """Runs plans in turn, each on the link it is given; prints seconds of each and bytes sent."""
     model, x = build(options)
-    plans = []
-    for job in json.loads(options.job):
-        link = job.pop("link", None)
-        # Read when a plan runs for the first time.
-        os.environ.pop("MESHWRIGHT_LINK", None)
-        if link:
-            os.environ["MESHWRIGHT_LINK"] = (
-                f"latency={LATENCY * 1e6:g}us,bandwidth={link / 1e9:.6g}GB/s")
-        plan = model.parallelize(mesh={options.case: RANKS}, **job)
-        plan.run(x, backend=options.backend)
-        plans.append(plan)
-    seconds = [[] for _ in plans]
-    for _ in range(options.runs):
-        for plan, own in zip(plans, seconds):
-            begin = time.perf_counter()
-            plan.run(x, backend=options.backend)
-            own.append(time.perf_counter() - begin)
+    plans, sessions = [], []
+    with contextlib.ExitStack() as stack:
+        for job in json.loads(options.job):
+            link = job.pop("link", None)
+            # Read when a session starts.
+            os.environ.pop("MESHWRIGHT_LINK", None)
+            if link:
+                os.environ["MESHWRIGHT_LINK"] = (
+                    f"latency={LATENCY * 1e6:g}us,bandwidth={link / 1e9:.6g}GB/s")
+            plans.append(model.parallelize(mesh={AXES[options.case]: RANKS}, **job))
+            sessions.append(stack.enter_context(plans[-1].start(backend=options.backend)))
+            sessions[-1].run(x)
+        seconds = [[] for _ in plans]
+        for _ in range(options.runs):
+            for session, own in zip(sessions, seconds):
+                begin = time.perf_counter()
+                session.run(x)
+                own.append(time.perf_counter() - begin)
     if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
         sent = plans[0].report(format="json")["bytes_per_rank"]
         print(json.dumps({"seconds": seconds, "sent": sent}))
@@ -142,7 +190,7 @@ def subtract(slow, fast):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", default="tp", choices=["tp", "ring", "ulysses"])
+    parser.add_argument("--case", default="tp", choices=list(BUILDERS))
     parser.add_argument("--backend", default="local")
     parser.add_argument("--tokens", type=int, help="512, of one layer of attention 4096")
     parser.add_argument("--hidden", type=int, default=1024)
@@ -153,15 +201,17 @@ def main():
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.tokens = options.tokens or (512 if options.case == "tp" else 4096)
+    options.tokens = options.tokens or (512 if options.case in ("tp", "train") else 4096)
     if options.job:
         work(options)
         return
 
     rows = []
     print(f"{'plan':<22}{'full speed':>12}{'slow links':>12}{'added (quartiles)':>27}{'hidden':>9}"
-          f"{'link':>13}")
-    if options.case == "tp":
+          f"{'exposed':>9}{'link':>13}")
+    if options.case == "train":
+        variants = {"dp": (False, {"shard_optimizer": "off"})}
+    elif options.case == "tp":
         variants = {f"sp={sp}": (False, {"sequence_parallel": sp}) for sp in ("off", "on")}
     elif options.case == "ulysses":
         variants = {name: (causal, {"context_parallel": {"ulysses": "ulysses"}})
@@ -190,12 +240,13 @@ def main():
                    "full_speed_seconds": statistics.median(pair[1]),
                    "added_seconds": added, "added_quartiles": quartiles,
                    "hidden_share": 1 - added / blocked,
+                   "exposed_share": added / (options.share * compute),
                    "bytes_sent": sent, "link_bytes_per_second": bandwidth}
             rows.append(row)
             spread = " to ".join(f"{value * 1e3:.1f}" for value in quartiles)
             print(f"{variant:<7}overlap={name:<7}{row['full_speed_seconds'] * 1e3:>10.1f}ms"
                   f"{row['slow_links_seconds'] * 1e3:>10.1f}ms{added * 1e3:>9.1f} ({spread}) ms".ljust(70)
-                  + f"{row['hidden_share']:>7.1%}{bandwidth / 1e6:>8.0f} MB/s", flush=True)
+                  + f"{row['hidden_share']:>7.1%}{row['exposed_share']:>9.1%}{bandwidth / 1e6:>8.0f} MB/s", flush=True)
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"bench": "overlap", "options": vars(options), "rows": rows}, file, indent=2)

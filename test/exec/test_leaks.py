@@ -29,6 +29,18 @@ def held():
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), resident
 
 
+def assert_nothing_left(before, rounds):
+    """Compares with what was held some rounds ago."""
+    now, end = held(), time.monotonic() + 60
+    # A thread is listed for a moment after it was joined.
+    while now[0] > before[0] and time.monotonic() < end:
+        now = held()
+    assert now[0] <= before[0] and now[1] <= before[1]
+    # The memory of allocators and of the compiler's tables settles; it does not grow with each round. A
+    # sanitizer keeps what was freed.
+    assert "MESHWRIGHT_SANITIZER" in os.environ or now[2] - before[2] < (8 << 20) + rounds * 4096
+
+
 def test_plans_leave_nothing_behind(tmp_path):
     (tmp_path / "m.mlir").write_text(MODEL)
     draw = numpy.random.default_rng(1).standard_normal
@@ -43,15 +55,8 @@ def test_plans_leave_nothing_behind(tmp_path):
         assert numpy.abs(y - expected).max() < 1e-4
         del plan
         if i == PLANS // 5:
-            threads, files, resident = held()
-    now, end = held(), time.monotonic() + 60
-    # A thread is listed for a moment after it was joined.
-    while now[0] > threads and time.monotonic() < end:
-        now = held()
-    assert now[0] <= threads and now[1] <= files
-    # The memory of allocators and of the compiler's tables settles; it does not grow with each plan. A
-    # sanitizer keeps what was freed.
-    assert "MESHWRIGHT_SANITIZER" in os.environ or now[2] - resident < (8 << 20) + (PLANS - PLANS // 5) * 4096
+            before = held()
+    assert_nothing_left(before, PLANS - PLANS // 5)
 
 
 def test_a_forked_process_is_told(tmp_path):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Training steps from bundles, in processes, and from saved states: the same bits everywhere."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 from harness import TIMEOUT, saved_state
 from mpi_programs import NEEDS_MPI, mpirun
+from test_leaks import PLANS, assert_nothing_left, held
 from test_training import Net, batches
 
 DATA = batches(4)
@@ -64,6 +66,18 @@ def test_bundles_and_saved_states(plan, states, tmp_path):
         with start(state=tmp_path / "state") as session:
             steps(session, 2, 2)
             same(session.state(), states[4])
+
+
+def test_sessions_leave_nothing_behind(plan, states):
+    """Many sessions of training have the same bits, and leave no memory, thread or file.
+    MESHWRIGHT_TEST_PLANS=1000 for more."""
+    for i in range(PLANS):
+        with plan.start(threads_per_rank=1 + i % 3) as session:
+            steps(session, 4)
+            same(session.state(), states[4])
+        if i == PLANS // 5:
+            before = held()
+    assert_nothing_left(before, PLANS - PLANS // 5)
 
 
 PROCESS = """
