@@ -1,4 +1,4 @@
-//===- RingChunks.cpp - chunks of keys in the steps of a ring --------------===//
+//===- RingChunks.cpp - chunks of keys in the steps of a ring -------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

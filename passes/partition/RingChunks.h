@@ -1,4 +1,4 @@
-//===- RingChunks.h - chunks of keys in the steps of a ring -*- C++ -* -----===//
+//===- RingChunks.h - chunks of keys in the steps of a ring -----*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
