@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 #define MESHWRIGHT_LIB_CODEGEN_KERNELSOURCE_H
 
+#include "meshwright-c/DeviceKernel.h"
 #include "meshwright-c/Runtime.h"
 
 #include "mlir/IR/Value.h"
@@ -49,7 +50,12 @@ struct KernelInfo {
   /// On a GPU: the address of a fault word follows the buffers. It is all ones before the launch,
   /// and the position of the first index out of range after it.
   bool checksIndices = false;
+  /// On a GPU: the tensor maps that follow.
+  llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };
+
+/// The fields of tensor maps, one after another.
+llvm::SmallVector<int64_t> getFields(llvm::ArrayRef<mw_rt_tensor_map> maps);
 
 } // namespace lower
 } // namespace meshwright

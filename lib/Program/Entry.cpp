@@ -140,16 +140,18 @@ LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
   auto text = LLVM::GlobalOp::create(
       builder, LLVM::LLVMArrayType::get(builder.getI8Type(), name.size()), /*isConstant=*/true,
       LLVM::Linkage::Internal, step.kernel + "_name", builder.getStringAttr(name));
-  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64});
+  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64, i64, pointer});
   auto record = LLVM::GlobalOp::create(builder, type, /*isConstant=*/true, LLVM::Linkage::Internal,
                                        step.kernel, Attribute(), /*alignment=*/8);
   symbols.insert(record);
   builder.setInsertionPointToEnd(builder.createBlock(&record.getInitializerRegion()));
+  Value maps = step.tensorMaps.empty() ? LLVM::ZeroOp::create(builder, pointer).getResult()
+                                       : getDescriptor(lower::getFields(step.tensorMaps));
   Value value = LLVM::UndefOp::create(builder, type);
-  value = LLVM::InsertValueOp::create(builder, value, LLVM::AddressOfOp::create(builder, text),
-                                       ArrayRef<int64_t>{0});
-  value = LLVM::InsertValueOp::create(builder, value, getConstant(step.checksIndices),
-                                       ArrayRef<int64_t>{1});
+  Value fields[] = {LLVM::AddressOfOp::create(builder, text), getConstant(step.checksIndices),
+                    getConstant(step.tensorMaps.size()), maps};
+  for (auto [i, field] : llvm::enumerate(fields))
+    value = LLVM::InsertValueOp::create(builder, value, field, ArrayRef<int64_t>{int64_t(i)});
   LLVM::ReturnOp::create(builder, value);
   return record;
 }

@@ -37,9 +37,10 @@ struct Step {
     /// The kernel, and inputs and outputs as one array.
     Kernel,
   } passing = Single;
-  /// The kernel of a launch, and whether it reads by index (`mw_rt_device_kernel`).
+  /// The kernel of a launch, whether it reads by index, and its tensor maps (`mw_rt_device_kernel`).
   std::string kernel = {};
   bool checksIndices = false;
+  llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };
 
 /// The runtime call that performs an op. Fails after an error, for example if the runtime does

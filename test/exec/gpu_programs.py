@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs programs of kernels for a GPU on the stand-in for the CUDA driver (test/fakegpu)."""
+import ctypes
 import glob
 import importlib.util
 import json
@@ -58,6 +59,19 @@ def to_bytes(tensor):
     return raw.numpy()
 
 
+def tensor_map(driver, fields, buffers):
+    """The descriptor of a tensor map, as the runtime makes it (`mw_rt_tensor_map`)."""
+    buffer, dtype, columns, rows, matrix_rows, matrices, *box = fields
+    raw = ctypes.create_string_buffer(256)
+    base = -(-ctypes.addressof(raw) // 128) * 128
+    sizes = (ctypes.c_uint64 * 3)(columns, rows, matrices)
+    strides = (ctypes.c_uint64 * 2)(2 * columns, 2 * columns * matrix_rows)
+    element = {1: 9, 2: 6}[dtype]  # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and FLOAT16
+    driver.call("cuTensorMapEncodeTiled", ctypes.c_void_p(base), element, 3, ctypes.c_void_p(buffers[buffer]), sizes,
+                strides, (ctypes.c_uint32 * 3)(*box, 1), (ctypes.c_uint32 * 3)(1, 1, 1), 0, 3, 3, 0)
+    return (ctypes.c_char * 128).from_buffer_copy(ctypes.string_at(base, 128))
+
+
 _drivers = {}
 
 
@@ -79,9 +93,14 @@ def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
     places["fault"] = [driver.put(np.full(1, -1, np.int64)) for _ in program["launches"]]
     try:
         for launch, fault in zip(program["launches"], places["fault"], strict=True):
-            arguments = [address(place) for place in launch["buffers"]] + [fault] * launch["checksIndices"]
+            buffers = [address(place) for place in launch["buffers"]]
+            maps = [tensor_map(driver, fields, buffers) for fields in launch["tensorMaps"]]
+            kernel, shared = kernels[launch["kernel"]], launch["shared"]
+            if shared:
+                driver.call("cuFuncSetAttribute", kernel, 8, shared)  # the most dynamic shared memory
             if launch["blocks"]:
-                driver.launch(kernels[launch["kernel"]], launch["blocks"], launch["threads"], *arguments)
+                driver.launch(kernel, launch["blocks"], launch["threads"], *buffers, *[fault] * launch["checksIndices"],
+                              *maps, shared=shared)
         driver.synchronize()
         for fault in places["fault"]:
             if (position := driver.get(fault, (1,), np.int64)[0]) != -1:

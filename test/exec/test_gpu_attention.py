@@ -1,6 +1,10 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Attention for GPUs on the stand-in for the driver, against PyTorch in f64; ptxas assembles its kernels."""
+"""Attention for GPUs on the stand-in for the driver, against PyTorch in f64; ptxas assembles its kernels.
+
+Kernels for sm_90a multiply by wgmma where sizes allow it (docs/rationale/attention-wgmma.md).
+"""
+import functools
 import math
 
 import gpu_programs
@@ -18,18 +22,35 @@ pytestmark = pytest.mark.skipif(gpu_programs.missing() is not None, reason=str(g
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
+WGMMA = "sm_90a"
+CHIPS = pytest.mark.parametrize("dtype,chip", [
+    *((dtype, "sm_90") for dtype in FLOATS), *((dtype, WGMMA) for dtype in FLOATS[1:])], ids=name)
+
+
+@pytest.fixture
+def chip():
+    return "sm_90"
+
+
 @pytest.fixture(autouse=True)
-def on_a_gpu(monkeypatch):
+def on_a_gpu(monkeypatch, chip):
+    run = functools.partial(gpu_programs.run_program, target=f"gpu:{chip}")
     for module in (harness, test_attention, test_attention_bias, test_attention_parts):
-        monkeypatch.setattr(module, "run_module", gpu_programs.run_program)
+        monkeypatch.setattr(module, "run_module", run)
 
 
-@pytest.mark.parametrize("queries,keys,dtype", [
-    *((*size, torch.float32) for size in ((1, 40), (33, 7), (70, 97))), (70, 130, torch.bfloat16),
-    (40, 64, torch.float16)], ids=name)
-def test_masks(tmp_path, queries, keys, dtype):
+def few(chip):
+    """Features of values: rows of 24 bytes, and of 48 bytes, which wgmma needs a multiple of 16 of."""
+    return 24 if chip == WGMMA else 12
+
+
+@pytest.mark.parametrize("queries,keys,dtype,chip", [
+    *((*size, torch.float32, "sm_90") for size in ((1, 40), (33, 7), (70, 97))),
+    *((*case, chip) for case in ((70, 130, torch.bfloat16), (40, 64, torch.float16)) for chip in ("sm_90", WGMMA)),
+    (300, 150, torch.bfloat16, WGMMA)], ids=name)
+def test_masks(tmp_path, queries, keys, dtype, chip):
     """Structure, padding and lengths; fewer and more queries than a block, fewer and more keys than a tile."""
-    q, k, v = x = tensors(2, 4, 2, queries, keys, 16, 12, dtype)
+    q, k, v = x = tensors(2, 4, 2, queries, keys, 16, few(chip), dtype)
     i, j = places(queries, keys)
     padding = torch.rand(2, keys, generator=torch.Generator().manual_seed(3)) > 0.4
     padding[1] = False
@@ -49,35 +70,40 @@ def test_masks(tmp_path, queries, keys, dtype):
     module.check(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
-def test_heads(tmp_path, dtype):
+@CHIPS
+def test_heads(tmp_path, dtype, chip):
     """Heads of 1 to 256 features and more, odd ones too."""
     p = Program()
-    for features, value_features in ((1, 1), (7, 5), (20, 36), (128, 128), (256, 256), (264, 8)):
-        x = tensors(1, 2, 1, 37, 40, features, value_features, dtype)
-        i, j = places(37, 40)
+    sizes = ((8, 8), (72, 40), (64, 200), (128, 128), (256, 256)) if chip == WGMMA else (
+        (1, 1), (7, 5), (20, 36), (128, 128), (256, 256), (264, 8))
+    for features, value_features in sizes:
+        keys = 70 if chip == WGMMA else 40
+        x = tensors(1, 2, 1, 37, keys, features, value_features, dtype)
+        i, j = places(37, keys)
         scale = features**-0.5
         p.op(f"nn.attention {{}}, {{}}, {{}} scale {scale!r} {{{{causal}}}}", x, attend(*x, scale, j <= i))
     p.check(tmp_path, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
-def test_bias(tmp_path, dtype):
+@CHIPS
+def test_bias(tmp_path, dtype, chip):
     """From memory, in all shapes; rows that it hides are zeros."""
-    x = tensors(2, 4, 2, 34, 50, 16, 12, dtype)
+    keys = 150 if chip == WGMMA else 50
+    x = tensors(2, 4, 2, 34, keys, 16, few(chip), dtype)
     p = Program()
-    for shape in ((34, 50), (2, 1, 34, 50), (4, 34, 1), (50,)):
+    for shape in ((34, keys), (2, 1, 34, keys), (4, 34, 1), (keys,)):
         bias = randn(*shape, seed=5, dtype=dtype)
-        if shape == (34, 50):
+        if shape == (34, keys):
             bias[0], bias[1, 30:] = -math.inf, -math.inf
         p.op("nn.attention {}, {}, {} bias {} scale 0.25", [*x, bias], attend(*x, 0.25, bias=bias))
     p.check(tmp_path, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", FLOATS[:2], ids=ELEMENT.get)
-def test_segments(tmp_path, dtype):
+@pytest.mark.parametrize("dtype,chip", [
+    (torch.float32, "sm_90"), (torch.bfloat16, "sm_90"), (torch.bfloat16, WGMMA)], ids=name)
+def test_segments(tmp_path, dtype, chip):
     """A bias that the kernel computes from values of queries and keys."""
-    x = tensors(2, 4, 2, 40, 70, 16, 12, dtype)
+    x = tensors(2, 4, 2, 40, 70, 16, few(chip), dtype)
     e = Expression()
     segments = torch.arange(70).div(25, rounding_mode="floor").expand(2, 70)
     of_query = e.input(segments[:, None, :40, None].contiguous())
@@ -87,11 +113,12 @@ def test_segments(tmp_path, dtype):
     assert len(program["launches"]) == 1
 
 
-@pytest.mark.parametrize("tokens,dtype", [(60, torch.float32), (140, torch.bfloat16)], ids=name)
+@pytest.mark.parametrize("tokens,dtype,chip", [
+    (60, torch.float32, "sm_90"), (140, torch.bfloat16, "sm_90"), (140, torch.bfloat16, WGMMA)], ids=name)
 @pytest.mark.parametrize("order", ["zigzag", "striped"])
-def test_parts_make_the_whole(tmp_path, tokens, dtype, order):
+def test_parts_make_the_whole(tmp_path, tokens, dtype, order, chip):
     """The steps of a ring, merged one by one."""
-    q, k, v = tensors(1, 4, 2, tokens, tokens, 16, 12, dtype)
+    q, k, v = tensors(1, 4, 2, tokens, tokens, 16, few(chip), dtype)
     chunks = orders(tokens, 2)[order]
     module = Module()
     for own, attributes in zip(chunks, ("causal", "causal, window_left = 20")):
@@ -103,6 +130,25 @@ def test_parts_make_the_whole(tmp_path, tokens, dtype, order):
         tolerance = TOLERANCE[dtype] * (2 if dtype == torch.bfloat16 else 1)
         module.expect(whole[0], attend(queries, k, v, 0.25, seen), tolerance)
         module.expect(whole[1], log_sum_exp(queries, k, 0.25, seen), TOLERANCE[dtype])
+    module.check(tmp_path)
+
+
+@pytest.mark.parametrize("chip", ["sm_90", WGMMA])
+def test_memory_behind_lengths(tmp_path, chip):
+    """Memory behind a length is not read, or hidden, also where the length cuts a tile."""
+    module = Module()
+    for features, attributes in ((64, ""), (128, "causal"), (256, "window_left = 90")):
+        q, k, v = tensors(6, 2, 1, 70, 300, features, features, torch.bfloat16)
+        lengths = torch.tensor([0, 1, 127, 128, 290, 400])
+        clean = [k.clone(), v.clone()]
+        for row, length in enumerate(lengths):
+            k[row, :, length:], v[row, :, length:] = math.nan, math.nan
+            clean[0][row, :, length:], clean[1][row, :, length:] = 0, 0
+        i, j = places(70, 300)
+        seen = MASKS[attributes](i, j) & (j < lengths[:, None, None])[:, None]
+        got = module.attention([q, k, v, lengths], f"kv_lengths {{}} scale 0.1 {{{{{attributes}}}}}")
+        module.expect(got[0], attend(q, *clean, 0.1, seen), TOLERANCE[torch.bfloat16])
+        module.expect(got[1], log_sum_exp(q, clean[0], 0.1, seen), TOLERANCE[torch.bfloat16])
     module.check(tmp_path)
 
 
@@ -150,22 +196,54 @@ def one_program(dtype, features, tokens=200):
             f"{q}\n  return %o : {q}\n}}\n")
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_hidden_tiles_are_left_out(tmp_path, dtype):
+@pytest.mark.parametrize("dtype,chip", [("f32", "sm_90"), ("bf16", "sm_90"), ("bf16", WGMMA)])
+def test_hidden_tiles_are_left_out(tmp_path, dtype, chip):
     """A query reads nothing behind the tile that has it; two runs give the same bits."""
     generator = torch.Generator().manual_seed(0)
     kind = gpu_programs.TYPES[dtype]
     x = {n: torch.randn(1, h, 200, 16, generator=generator).to(kind) for n, h in (("q", 4), ("k", 2), ("v", 2))}
+    run = functools.partial(gpu_programs.run_program, tmp_path, target=f"gpu:{chip}")
     program = one_program(dtype, 16)
-    first = gpu_programs.run_program(tmp_path, program, x)["o"]
-    assert torch.equal(first, gpu_programs.run_program(tmp_path, program, x)["o"])
+    first = run(program, x)["o"]
+    assert torch.equal(first, run(program, x)["o"])
     x["k"][:, :, 128:], x["v"][:, :, 128:] = math.nan, math.nan
-    got = gpu_programs.run_program(tmp_path, program, x)["o"]
+    got = run(program, x)["o"]
     assert torch.equal(got[:, :, :128], first[:, :, :128]) and got[:, :, 128:].isnan().all()
 
 
-@pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
+def instruction(code):
+    """How the one kernel multiplies."""
+    (text,) = code.values()
+    found = [kind for kind in ("wgmma.mma_async", "mma.sync") if kind in text]
+    assert len(found) <= 1 and ("cp.async.bulk.tensor" in text) == ("wgmma.mma_async" in found)
+    return found[0] if found else "fma"
+
+
+@pytest.mark.parametrize("chip", ["sm_80", WGMMA, "sm_100", "sm_120"])
 def test_ptxas_accepts_kernels(tmp_path, chip):
-    for dtype, features in (("f32", 128), ("f32", 20), ("bf16", 128), ("bf16", 256), ("f16", 72)):
+    for dtype, features in (("f32", 128), ("f32", 20), ("bf16", 64), ("bf16", 128), ("bf16", 256), ("f16", 72)):
         code = gpu_programs.assemble(tmp_path / f"{dtype}-{features}", one_program(dtype, features), chip)
-        assert all(("mma.sync" in text) == (dtype != "f32") for text in code.values())
+        assert instruction(code) == ("fma" if dtype == "f32" else "wgmma.mma_async" if chip == WGMMA else "mma.sync")
+
+
+@pytest.mark.parametrize("dtype,features,tokens,expected", [
+    ("bf16", 64, 64, "wgmma.mma_async"), ("f16", 8, 200, "wgmma.mma_async"), ("f32", 64, 200, "fma"),
+    ("bf16", 20, 200, "mma.sync"), ("bf16", 264, 200, "fma"), ("f16", 64, 40, "mma.sync")])
+def test_choice_of_products(tmp_path, dtype, features, tokens, expected):
+    """wgmma needs 16 bits, rows of a multiple of 16 bytes, and half a block of queries and a tile of keys."""
+    _, code = gpu_programs.compile_kernels(tmp_path, one_program(dtype, features, tokens), f"gpu:{WGMMA}")
+    assert instruction(code) == expected
+
+
+@pytest.mark.parametrize("features", [128, 256])
+@pytest.mark.parametrize("more", ["key_padding %m", "bias %c", "positions %i, %i", "kv_lengths %n"])
+def test_ptxas_accepts_masks_from_memory(tmp_path, more, features):
+    q, kinds = f"tensor<2x2x200x{features}xbf16>", {"key_padding %m": "tensor<2x200xi1>", "bias %c": "tensor<200x200xbf16>",
+                                            "positions %i, %i": "tensor<200xi64>", "kv_lengths %n": "tensor<2xi64>"}
+    kind = kinds[more]
+    operand = more.split()[1].rstrip(",")
+    operands = ", ".join([q] * 3 + [kind] * more.count("%"))
+    text = (f'func.func @main(%q: {q} {{nn.input = "q"}}, {operand}: {kind} {{nn.input = "m"}}) -> '
+            f'({q} {{nn.output = "o"}}) {{\n  %o = nn.attention %q, %q, %q {more} scale 0.1 {{causal, soft_cap = 30.0}} : ({operands}) -> '
+            f"{q}\n  return %o : {q}\n}}\n")
+    assert instruction(gpu_programs.assemble(tmp_path / "kernel", text, WGMMA)) == "wgmma.mma_async"

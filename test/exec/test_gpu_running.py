@@ -160,6 +160,35 @@ with mw.load_bundle('{tmp_path}/b').start(backend='nccl') as session:
         assert (tmp_path / "b" / "kernels" / f"{kernel['name']}.ptx").stat().st_size == kernel["ptx"]["bytes"]
 
 
+@pytest.mark.parametrize("mesh,options", [
+    ({"tp": 2}, {}), ({"ring": 2}, {"context_parallel": {"ring": "ring"}})], ids=["tp", "ring"])
+def test_tensor_maps(tmp_path, mesh, options):
+    """Attention by tensor maps, plainly, in graphs and from a bundle: each call has the same bits for the same input."""
+    check(f"""
+class Attend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.Linear(128, 384, bias=False)
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (2, 64)).transpose(1, 2) for y in self.heads(x).chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+torch.manual_seed(0)
+net, xs = Attend().eval().bfloat16(), [torch.randn(1, 300, 128).bfloat16() for _ in range(2)]
+plan = mw.from_torch(net, (xs[0],)).parallelize(mesh={mesh}, **{options})
+plan.compile('{tmp_path}/b', target='gpu:sm_90a')
+with plan.start(backend='nccl', graphs='on') as on, plan.start(backend='nccl', graphs='off') as off, \\
+     mw.load_bundle('{tmp_path}/b').start(backend='nccl') as loaded:
+    for x in [*xs, *xs]:
+        got = on.run(x)[0]
+        assert torch.equal(got, off.run(x)[0]) and torch.equal(got, loaded.run(x)[0])
+        with torch.no_grad():
+            want = net(x).double()
+        assert (got.double() - want).abs().max() < 2e-2 * want.abs().max()
+""")
+    texts = [path.read_text() for path in (tmp_path / "b" / "kernels").glob("*.ptx")]
+    assert any("wgmma.mma_async" in text and "cp.async.bulk.tensor" in text for text in texts)
+
+
 START = "mw.load_bundle('{}').start(backend='nccl').__enter__()"
 
 

@@ -102,11 +102,15 @@ void ProgramWriter::addKernel(rt::KernelOp launch) {
   }
   for (mlir::Value result : launch.getResults())
     buffers.push_back(getPlace(result));
+  json::Array maps;
+  for (const mw_rt_tensor_map &map : info->tensorMaps)
+    maps.push_back(json::Array(lower::getFields(map)));
   launches.push_back(json::Object{{"kernel", info->name},
                                   {"blocks", info->items},
                                   {"threads", info->grain},
                                   {"shared", info->workspaceBytes},
                                   {"checksIndices", info->checksIndices},
+                                  {"tensorMaps", std::move(maps)},
                                   {"buffers", std::move(buffers)}});
 }
 

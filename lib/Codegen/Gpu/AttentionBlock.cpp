@@ -22,16 +22,41 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op) : AttentionShape(op) {
+/// Whether wgmma and tensor maps serve a plan that mma.sync serves. Rows have to begin at multiples of
+/// 16 bytes, and to fit in registers and shared memory. A block has 128 rows: half of them at least
+/// should be queries, and the keys at least a tile.
+static bool fitsWgmma(const AttentionShape &shape) {
+  constexpr int64_t chunk = 8, mostFeatures = 256, leastRows = 64, leastKeys = 64;
+  auto fits = [](int64_t features) {
+    return features > 0 && features % chunk == 0 && features <= mostFeatures;
+  };
+  return fits(shape.features) && fits(shape.valueFeatures) && shape.keys >= leastKeys &&
+         shape.getGroup() * shape.queries >= leastRows;
+}
+
+AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma)
+    : AttentionShape(op) {
   // The fragments of longer queries do not fit in registers.
   constexpr int64_t mostFeatures = 256;
   bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
   usesMma = !isGradient && element.getIntOrFloatBitWidth() == 16 && features <= mostFeatures;
+  usesWgmma = usesMma && hasWgmma && fitsWgmma(*this);
+  // A warpgroup copies, and two compute.
+  blockThreads = usesWgmma ? 3 * threads : threads;
   rowsOfThread = usesMma ? 2 : 1;
-  blockRows = usesMma ? 64 : 32;
+  blockRows = usesWgmma ? 128 : usesMma ? 64 : 32;
   blockKeys = usesMma && features <= 128 ? 64 : 32;
+  if (usesWgmma) {
+    // Results, and what is known of each score besides its product, need registers.
+    bool isWide = features > 128 || valueFeatures > 128;
+    bool hasMore = hasPositions || op.getKeyPadding() || op.getBias() || op.getKvLengths() ||
+                   op.getSoftCap();
+    blockKeys = 128 / (isWide ? 2 : 1) / (hasMore ? 2 : 1);
+  }
   keysOfThread = blockKeys / 4;
-  sliceFeatures = std::min<int64_t>(compute.isF64() ? 64 : 128, llvm::alignTo(valueFeatures, 16));
+  sliceFeatures = usesWgmma ? valueFeatures
+                            : std::min<int64_t>(compute.isF64() ? 64 : 128,
+                                                llvm::alignTo(valueFeatures, 16));
   slices = llvm::divideCeil(valueFeatures, std::max<int64_t>(sliceFeatures, 1));
   headsPerUnit = !isGradient && queries < blockRows ? getGroup() : 1;
   units = batch * queryHeads / headsPerUnit;

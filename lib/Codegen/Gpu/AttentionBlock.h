@@ -32,11 +32,14 @@ namespace meshwright::lower {
 ///
 /// A backward pass multiplies by FMA, and its units are query heads.
 struct AttentionTilePlan : AttentionShape {
-  explicit AttentionTilePlan(nn::ScoresOpInterface op);
+  /// `hasWgmma`: the chip has wgmma and tensor maps, which may describe query, key and value.
+  AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma);
 
+  /// The threads that compute the same rows, and those of a block.
   static constexpr int64_t threads = 128;
-  /// Products by mma.sync, rather than by FMA.
-  bool usesMma;
+  int64_t blockThreads;
+  /// Products by mma.sync or by wgmma, rather than by FMA.
+  bool usesMma, usesWgmma;
   /// Heads whose rows are one unit, units of the whole op, rows of a unit.
   int64_t headsPerUnit, units, rows;
   /// Rows of a block, and keys of a tile.

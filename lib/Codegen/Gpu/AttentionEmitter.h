@@ -9,7 +9,7 @@
 // the running maximum and sum of each row, and the result so far, in registers.
 //
 // Masks, maxima and sums need only that four neighbouring lanes have the scores of a row, so they are
-// the same for both ways to multiply (`AttentionFma`, `AttentionMma`).
+// the same for all ways to multiply (`AttentionFma`, `AttentionMma`, `AttentionWgmma`).
 //
 // A tile whose scores are all hidden is left out: the block finds out by one barrier, before it
 // reads keys. So masks of all kinds leave out blocks, also those that come from memory.
@@ -20,6 +20,7 @@
 #define MESHWRIGHT_LIB_CODEGEN_GPU_ATTENTIONEMITTER_H
 
 #include "meshwright/lib/Codegen/Gpu/AttentionBlock.h"
+#include "meshwright/lib/Codegen/KernelSource.h"
 
 #include <memory>
 
@@ -42,13 +43,54 @@ protected:
                                         ValueRange result) = 0;
   /// Stores the result times the factor of each row.
   virtual void emitResult(ValueRange factors, ValueRange result) = 0;
+  /// Passes over a tile that is hidden.
+  virtual void emitHidden() {}
+  /// Orders shared memory of the threads that have the rows, and whether `value` is true in any of
+  /// them.
+  virtual void synchronize();
+  virtual Value isAny(Value value);
+
+  void emitBlock(Value block) override;
+  /// Finds the unit and the first row of the block.
+  void locate(Value block);
+  /// Goes over the keys of the range, and stores the result.
+  void emitKeys(std::pair<Value, Value> range);
 
 private:
-  void emitBlock(Value block) override;
   SmallVector<Value> emitTile(ValueRange state);
   SmallVector<Value> emitUpdate(ValueRange state);
   Value emitScore(Value product, size_t i);
   void emitEnd(ValueRange state);
+};
+
+/// The scores and the result are fragments of 8 columns, as those of sums of mma.sync (GpuMatrix.h).
+/// Four warps have 64 rows.
+///
+/// Two fragments of scores, narrowed, are the left operand of the next product, so shares stay in
+/// registers.
+class AttentionFragments : public AttentionTiles {
+protected:
+  AttentionFragments(const AttentionLaunch &launch, const AttentionTilePlan &plan);
+
+  Value getRowOffset(int64_t row) override;
+  Value getKeyOffset(int64_t key) override;
+  SmallVector<Value> getZeros() override;
+  void emitResult(ValueRange factors, ValueRange result) override;
+  /// Shared memory for 64 rows of the result, at the end.
+  virtual Value getResultTile() = 0;
+
+  /// The sums of two rows of each fragment, by row.
+  SmallVector<Value> getScores(ArrayRef<Value> sums);
+  /// The four words of the left operand for 16 keys of the tile.
+  SmallVector<Value> getLeft(ValueRange shares, int64_t key);
+  SmallVector<Value> scale(ValueRange result, ValueRange scales);
+  Value warp() { return div(thread, 32); }
+  Value lane() { return rem(thread, 32); }
+
+  static constexpr int64_t groupRows = 64, depth = 16, gap = 8, bytes = 2;
+  Type stored;
+  /// The elements between rows of the result.
+  const int64_t resultStride;
 };
 
 /// Products by FMA, for all types and all sizes of heads.
@@ -57,6 +99,12 @@ std::unique_ptr<AttentionTiles> makeAttentionFma(const AttentionLaunch &launch,
 /// Products by mma.sync, for bf16 and f16.
 std::unique_ptr<AttentionTiles> makeAttentionMma(const AttentionLaunch &launch,
                                                  const AttentionTilePlan &plan);
+
+/// Products by wgmma of tiles that tensor maps copy, as `AttentionTilePlan::usesWgmma` allows.
+std::unique_ptr<AttentionTiles> makeAttentionWgmma(const AttentionLaunch &launch,
+                                                   const AttentionTilePlan &plan);
+/// The tensor maps of that kernel: of queries, keys and values.
+SmallVector<mw_rt_tensor_map> getTensorMaps(const AttentionTilePlan &plan);
 
 /// The kernel of a nn.attention_grad.
 std::unique_ptr<AttentionBlock> makeAttentionGradient(const AttentionLaunch &launch,

@@ -22,10 +22,15 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
   std::optional<AttentionLaunch> attention = AttentionLaunch::of(launch);
   if (!attention || attention->op.getDropRows())
     return std::nullopt;
-  AttentionTilePlan plan(attention->op);
+  bool hasAlignedTiles = llvm::all_of(
+      ValueRange{attention->op.getQuery(), attention->op.getKey(), attention->op.getValue()},
+      [&](Value tile) { return getAlignment(tile, target.getBufferAlignment()) % 16 == 0; });
+  AttentionTilePlan plan(attention->op, target.getChip().hasWgmma && hasAlignedTiles);
   std::unique_ptr<AttentionBlock> emitter;
   if (isa<nn::AttentionGradOp>(attention->op.getOperation()))
     emitter = makeAttentionGradient(*attention, plan);
+  else if (plan.usesWgmma)
+    emitter = makeAttentionWgmma(*attention, plan);
   else if (plan.usesMma)
     emitter = makeAttentionMma(*attention, plan);
   else
@@ -34,12 +39,18 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
   info.inputs = attention->getInputs();
   info.kind = MW_RT_ATTENTION;
   info.items = emitter->getNumBlocks();
-  info.grain = AttentionTilePlan::threads;
+  info.grain = plan.blockThreads;
   info.flops = plan.flops;
   info.bytes = plan.bytes;
-  func::FuncOp kernel = begin(launch, info.inputs, emitter->getSharedBytes(), info.grain);
-  // Two blocks leave each thread as many registers as an instruction can name.
-  kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64), 2));
+  if (plan.usesWgmma && info.items > 0)
+    info.tensorMaps = getTensorMaps(plan);
+  int64_t sharedBytes = emitter->getSharedBytes();
+  info.workspaceBytes = sharedBytes > kMostStaticShared ? sharedBytes : 0;
+  func::FuncOp kernel =
+      begin(launch, info.inputs, sharedBytes, info.grain, /*hasFault=*/false, info.tensorMaps);
+  // Two blocks of 128 threads leave each thread as many registers as an instruction can name.
+  kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
+                                                plan.usesWgmma ? 1 : 2));
   if (info.items > 0)
     emitter->emit(kernel);
   info.name = writer.finish(kernel, launch, info.inputs);
@@ -50,7 +61,10 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
 // The function
 //===----------------------------------------------------------------------===//
 
-void AttentionTiles::emitBlock(Value block) {
+void AttentionTiles::synchronize() { emitBarrier(b); }
+Value AttentionTiles::isAny(Value value) { return emitAny(b, value); }
+
+void AttentionTiles::locate(Value block) {
   Value number = rem(block, plan.blocks), rest = div(block, plan.blocks);
   // Later blocks see more keys, and begin first.
   if (plan.right && !plan.left)
@@ -60,15 +74,22 @@ void AttentionTiles::emitBlock(Value block) {
   unit = div(rest, plan.slices);
   keyUnit = div(unit, plan.getGroup() / plan.headsPerUnit);
   batchIndex = div(unit, plan.units / plan.batch);
+}
+
+void AttentionTiles::emitBlock(Value block) {
+  locate(block);
   startBatch();
   startRows();
   emitQueries();
+  emitKeys(getKeyRange());
+}
+
+void AttentionTiles::emitKeys(std::pair<Value, Value> range) {
   SmallVector<Value> state(plan.rowsOfThread,
                            getScalar(-std::numeric_limits<double>::infinity()));
   state.append(plan.rowsOfThread, getScalar(0));
   llvm::append_range(state, getZeros());
-  auto [first, last] = getKeyRange();
-  state = loop(first, last, plan.blockKeys, state, [&](Value key, ValueRange known) {
+  state = loop(range.first, range.second, plan.blockKeys, state, [&](Value key, ValueRange known) {
     firstKey = key;
     return emitTile(known);
   });
@@ -80,15 +101,18 @@ void AttentionTiles::emitBlock(Value block) {
 //===----------------------------------------------------------------------===//
 
 SmallVector<Value> AttentionTiles::emitTile(ValueRange state) {
-  emitMask();
   if (!mayHide())
     return emitUpdate(state);
+  emitMask();
   Value any = seen.front();
   for (Value is : ArrayRef(seen).drop_front())
     any = arith::OrIOp::create(b, any, is);
   return choose(
-      emitAny(b, any), [&] { return emitUpdate(state); },
-      [&] { return llvm::to_vector(state); });
+      isAny(any), [&] { return emitUpdate(state); },
+      [&] {
+        emitHidden();
+        return llvm::to_vector(state);
+      });
 }
 
 Value AttentionTiles::emitScore(Value product, size_t i) {
@@ -103,6 +127,9 @@ Value AttentionTiles::emitScore(Value product, size_t i) {
 
 SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
   SmallVector<Value> scores = emitProducts();
+  // Late, so that products do not have to leave registers for the mask.
+  if (!mayHide())
+    emitMask();
   for (auto [i, score] : llvm::enumerate(scores))
     score = emitScore(score, i);
   int64_t numRows = plan.rowsOfThread;

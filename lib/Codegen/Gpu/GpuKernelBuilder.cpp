@@ -50,7 +50,8 @@ int64_t getAlignment(Value value, int64_t ofBuffers) {
 
 func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs,
                                      int64_t sharedBytes, int64_t threads,
-                                     bool hasFault) {
+                                     bool hasFault,
+                                     ArrayRef<mw_rt_tensor_map> tensorMaps) {
   OpBuilder b(launch.getContext());
   SmallVector<Type> types;
   SmallVector<int64_t> alignments;
@@ -75,6 +76,7 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
     add(result, result);
   if (hasFault)
     types.push_back(MemRefType::get({1}, b.getI64Type()));
+  types.append(tensorMaps.size(), MemRefType::get({128}, b.getI8Type()));
   if (sharedBytes > 0)
     types.push_back(MemRefType::get({sharedBytes}, b.getI8Type(), MemRefLayoutAttrInterface(),
                                     b.getI64IntegerAttr(kSharedSpace)));
@@ -82,6 +84,8 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
   for (auto [i, alignment] : llvm::enumerate(alignments))
     kernel.setArgAttr(i, "llvm.align", b.getI64IntegerAttr(alignment));
   kernel->setAttr(kThreadsAttr, b.getI64IntegerAttr(threads));
+  if (!tensorMaps.empty())
+    kernel->setAttr(kTensorMapsAttr, b.getDenseI64ArrayAttr(getFields(tensorMaps)));
   return kernel;
 }
 

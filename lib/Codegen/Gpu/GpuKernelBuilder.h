@@ -21,13 +21,20 @@ constexpr llvm::StringLiteral kThreadsAttr = "threads";
 /// ptxas gives threads all registers that these blocks leave. Without it, ptxas spills some
 /// registers to hold more blocks.
 constexpr llvm::StringLiteral kBlocksAttr = "blocks";
+/// The attribute with the fields of tensor maps, the last arguments before shared memory.
+constexpr llvm::StringLiteral kTensorMapsAttr = "tensor_maps";
 /// Shared memory is in this address space.
 constexpr unsigned kSharedSpace = 3;
+/// The bytes of shared memory that a kernel may declare. If it needs more, the launch states them
+/// (`KernelInfo::workspaceBytes`).
+constexpr int64_t kMostStaticShared = 48 << 10;
 
 /// Writes kernels as functions
 ///
 ///   @kernel(%input0: memref<...>, ..., %output0: memref<...>, ..., %shared: memref<Nxi8, 3>)
 ///   attributes {threads = N}
+///
+/// (with the fault word and tensor maps, each memref<128xi8>, before %shared)
 ///
 /// in which all threads of all blocks do all of the work. Buffers have the order of
 /// `KernelInfo`, whose `items` are blocks and whose `grain` is the threads of a block.
@@ -58,7 +65,8 @@ private:
   /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
   /// buffers have in the program. `hasFault` adds the launch's fault word, of type memref<1xi64>.
   mlir::func::FuncOp begin(rt::KernelOp launch, llvm::ArrayRef<mlir::Value> inputs,
-                           int64_t sharedBytes, int64_t threads, bool hasFault = false);
+                           int64_t sharedBytes, int64_t threads, bool hasFault = false,
+                           llvm::ArrayRef<mw_rt_tensor_map> tensorMaps = {});
 
   const GpuTarget &target;
   KernelWriter writer;

@@ -19,7 +19,7 @@ namespace meshwright::lower {
 llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
   static const Chip known[] = {{"sm_80", "+ptx70", 48 << 10, 163 << 10},
                                {"sm_90", "+ptx78", 48 << 10, 227 << 10},
-                               {"sm_90a", "+ptx80", 48 << 10, 227 << 10},
+                               {"sm_90a", "+ptx80", 48 << 10, 227 << 10, true},
                                {"sm_100", "+ptx86", 48 << 10, 227 << 10},
                                {"sm_120", "+ptx87", 48 << 10, 99 << 10}};
   std::string names;

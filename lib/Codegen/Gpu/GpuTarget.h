@@ -22,6 +22,8 @@ struct Chip {
   /// Bytes of shared memory that a block may use: without an attribute of the kernel, and with
   /// one.
   int64_t sharedBytes = 48 << 10, maxSharedBytes;
+  /// Whether it has wgmma, beside tensor maps and mbarriers.
+  bool hasWgmma = false;
 
   static constexpr int64_t warpSize = 32;
   /// The most threads of a block of a row kernel. Each may then use 128 of the 64 K registers.

@@ -70,6 +70,21 @@ Value emitAny(Builder &b, Value value) {
   return call(b, "llvm.nvvm.barrier.cta.red.or.aligned.all", b.getI1Type(), {emitI32(b, 0), value});
 }
 
+void emitBarrier(Builder &b, Value barrier, int64_t threads) {
+  LLVM::CallIntrinsicOp::create(b, b.getStringAttr("llvm.nvvm.barrier.cta.sync.aligned.count"),
+                                ValueRange{barrier, emitI32(b, threads)});
+}
+
+Value emitAny(Builder &b, Value value, Value barrier, int64_t threads) {
+  return call(b, "llvm.nvvm.barrier.cta.red.or.aligned.count", b.getI1Type(),
+              {barrier, emitI32(b, threads), value});
+}
+
+void emitWarpBarrier(Builder &b) {
+  LLVM::CallIntrinsicOp::create(b, b.getStringAttr("llvm.nvvm.bar.warp.sync"),
+                                ValueRange(emitI32(b, -1)));
+}
+
 static Value exchangeWord(Builder &b, Value word, int64_t mask) {
   return call(b, "llvm.nvvm.shfl.sync.bfly.i32", b.getI32Type(),
               {emitI32(b, -1), word, emitI32(b, mask), emitI32(b, 31)});

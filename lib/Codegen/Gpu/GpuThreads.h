@@ -28,6 +28,12 @@ mlir::Value emitSplit(Builder &builder, mlir::Value &value, int64_t size);
 void emitBarrier(Builder &builder);
 /// The same, and whether `value` is true in any of the threads.
 mlir::Value emitAny(Builder &builder, mlir::Value value);
+/// The same for `threads` threads that name this barrier, an i32 from 1 to 15. Barrier 0 is that of
+/// all threads.
+void emitBarrier(Builder &builder, mlir::Value barrier, int64_t threads);
+mlir::Value emitAny(Builder &builder, mlir::Value value, mlir::Value barrier, int64_t threads);
+/// The same for the threads of a warp.
+void emitWarpBarrier(Builder &builder);
 /// The scalar of the thread of the warp whose number differs in the bits of `mask`. All threads
 /// of the warp have to execute it.
 mlir::Value emitExchange(Builder &builder, mlir::Value value, int64_t mask);

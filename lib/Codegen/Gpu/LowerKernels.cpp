@@ -15,6 +15,7 @@
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -48,20 +49,24 @@ struct ExpandForGpu : PassWrapper<ExpandForGpu, OperationPass<ModuleOp>> {
 
 void meshwright::lower::loadGpuKernelDialects(MLIRContext &context) {
   context.loadDialect<arith::ArithDialect, cf::ControlFlowDialect, func::FuncDialect,
-                      LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect, scf::SCFDialect,
-                      vector::VectorDialect>();
+                      LLVM::LLVMDialect, math::MathDialect, memref::MemRefDialect,
+                      NVVM::NVVMDialect, scf::SCFDialect, vector::VectorDialect>();
 }
 
-/// Makes the last argument, if it points to shared memory of so many bytes, a global.
+/// Makes the last argument, if it points to shared memory of so many bytes, a global. The launch states
+/// the size of a large one.
 static void makeSharedGlobal(LLVM::LLVMFuncOp kernel, int64_t bytes) {
   if (bytes == 0)
     return;
   OpBuilder builder(kernel);
-  auto type = LLVM::LLVMArrayType::get(builder.getI8Type(), bytes);
-  auto global = LLVM::GlobalOp::create(builder, kernel.getLoc(), type, /*isConstant=*/false,
-                                       LLVM::Linkage::Internal,
-                                       (kernel.getName() + "_shared").str(), Attribute(),
-                                       /*alignment=*/16, meshwright::lower::kSharedSpace);
+  bool isStatic = bytes <= meshwright::lower::kMostStaticShared;
+  auto type = LLVM::LLVMArrayType::get(builder.getI8Type(), isStatic ? bytes : 0);
+  // Swizzled tiles begin at multiples of 1024 bytes.
+  auto global = LLVM::GlobalOp::create(
+      builder, kernel.getLoc(), type, /*isConstant=*/false,
+      isStatic ? LLVM::Linkage::Internal : LLVM::Linkage::External,
+      (kernel.getName() + "_shared").str(), Attribute(), /*alignment=*/isStatic ? 16 : 1024,
+      meshwright::lower::kSharedSpace);
   builder.setInsertionPointToStart(&kernel.getBody().front());
   Value address = LLVM::AddressOfOp::create(builder, kernel.getLoc(), global);
   unsigned last = kernel.getNumArguments() - 1;
@@ -74,11 +79,26 @@ static void makeSharedGlobal(LLVM::LLVMFuncOp kernel, int64_t bytes) {
     kernel.setArgAttrsAttr(builder.getArrayAttr(attributes.getValue().drop_back()));
 }
 
+/// Passes the last arguments, tensor maps, by value: copies read them where the launch has put them.
+static void passTensorMaps(LLVM::LLVMFuncOp kernel, unsigned count) {
+  Builder b(kernel.getContext());
+  unsigned last = kernel.getNumArguments();
+  for (unsigned i = last - count; i < last; ++i) {
+    NamedAttribute attributes[] = {
+        b.getNamedAttr(LLVM::LLVMDialect::getByValAttrName(),
+                       TypeAttr::get(LLVM::LLVMArrayType::get(b.getI64Type(), 16))),
+        b.getNamedAttr(LLVM::LLVMDialect::getAlignAttrName(), b.getI64IntegerAttr(64)),
+        b.getNamedAttr(NVVM::NVVMDialect::getGridConstantAttrName(), b.getUnitAttr())};
+    kernel.setArgAttrs(i, attributes);
+  }
+}
+
 LogicalResult meshwright::lower::lowerGpuKernel(ModuleOp module) {
   auto written = *module.getOps<func::FuncOp>().begin();
   std::string name = written.getName().str();
   auto threads = written->getAttrOfType<IntegerAttr>(kThreadsAttr);
   auto blocks = written->getAttrOfType<IntegerAttr>(kBlocksAttr);
+  auto maps = written->getAttrOfType<DenseI64ArrayAttr>(kTensorMapsAttr);
   auto last = dyn_cast<MemRefType>(written.getArgumentTypes().back());
   int64_t sharedBytes = last && last.getMemorySpace() ? last.getNumElements() : 0;
 
@@ -101,6 +121,8 @@ LogicalResult meshwright::lower::lowerGpuKernel(ModuleOp module) {
     return failure();
   auto kernel = module.lookupSymbol<LLVM::LLVMFuncOp>(name);
   makeSharedGlobal(kernel, sharedBytes);
+  if (maps)
+    passTensorMaps(kernel, maps.size() * sizeof(int64_t) / sizeof(mw_rt_tensor_map));
   kernel.setCConv(LLVM::CConv::PTX_Kernel);
   // ptxas gives as many registers as so many threads can have.
   OpBuilder builder(module->getContext());

@@ -9,6 +9,7 @@
 
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Export.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Bitcode/BitcodeReader.h"
@@ -125,9 +126,19 @@ static void optimize(Module &module, TargetMachine &machine) {
   builder.buildPerModuleDefaultPipeline(OptimizationLevel::O2).run(module, modules);
 }
 
+/// Keeps instructions that are text, which whole warps may have to execute, out of branches.
+static void keepTextTogether(Module &module) {
+  for (Function &function : module)
+    for (BasicBlock &block : function)
+      for (Instruction &instruction : block)
+        if (auto *call = dyn_cast<CallInst>(&instruction); call && call->isInlineAsm())
+          call->setConvergent();
+}
+
 Expected<ObjectCode> PtxEmitter::emitKernel(mlir::ModuleOp module) {
   mlir::registerBuiltinDialectTranslation(*module->getContext());
   mlir::registerLLVMDialectTranslation(*module->getContext());
+  mlir::registerNVVMDialectTranslation(*module->getContext());
   LLVMContext llvmContext;
   std::unique_ptr<Module> translated = mlir::translateModuleToLLVMIR(module, llvmContext);
   if (!translated)
@@ -136,6 +147,7 @@ Expected<ObjectCode> PtxEmitter::emitKernel(mlir::ModuleOp module) {
   translated->setDataLayout(machine->createDataLayout());
   if (Error error = linkLibdevice(*translated))
     return std::move(error);
+  keepTextTogether(*translated);
   optimize(*translated, *machine);
   SmallString<0> text;
   raw_svector_ostream os(text);

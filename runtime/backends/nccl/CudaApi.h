@@ -43,6 +43,9 @@ enum FunctionAttribute : int { MaxDynamicSharedMemory = 8 };
 enum JitOption : int { ErrorLogBuffer = 5, ErrorLogBytes = 6 };
 enum CaptureMode : int { CaptureThreadLocal = 1, CaptureRelaxed = 2 };
 enum StreamFlags : unsigned { NonBlocking = 1 };
+enum TensorMapType : int { MapFloat16 = 6, MapBfloat16 = 9 };
+enum TensorMapSwizzle : int { Swizzle128 = 3 };
+enum TensorMapPromotion : int { Promote256 = 3 };
 enum EventFlags : unsigned { WithTimes = 0, WithoutTimes = 2 };
 
 /// The bytes of a TMA descriptor.

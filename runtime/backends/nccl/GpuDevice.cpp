@@ -110,6 +110,22 @@ bool GpuDevice::copy(void *to, const void *from, int64_t bytes, std::string &err
 // Kernels and products
 //===----------------------------------------------------------------------===//
 
+/// The descriptor of a kernel's copies from a buffer.
+static cuda::TensorMap encode(const Cuda &cuda, const mw_rt_tensor_map &map, void *buffer) {
+  constexpr uint64_t bytes = 2;
+  uint64_t sizes[] = {uint64_t(map.columns), uint64_t(map.rows), uint64_t(map.matrices)};
+  uint64_t row = map.columns * bytes, strides[] = {row, row * map.matrix_rows};
+  uint32_t box[] = {uint32_t(map.box_columns), uint32_t(map.box_rows), 1}, steps[] = {1, 1, 1};
+  cuda::TensorMap encoded;
+  check(cuda,
+        cuda.cuTensorMapEncodeTiled(&encoded,
+                                    map.dtype == MW_BF16 ? cuda::MapBfloat16 : cuda::MapFloat16, 3,
+                                    buffer, sizes, strides, box, steps, /*interleave=*/0,
+                                    cuda::Swizzle128, cuda::Promote256, /*fill=*/0),
+        "cuTensorMapEncodeTiled");
+  return encoded;
+}
+
 bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                        std::string &error) {
   auto *record = reinterpret_cast<const mw_rt_device_kernel *>(kernel);
@@ -136,6 +152,12 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
       arguments.push_back(const_cast<void **>(&buffers[i]));
     if (word)
       arguments.push_back(&word);
+    std::vector<cuda::TensorMap> maps;
+    for (int64_t i = 0; i < record->num_tensor_maps; ++i)
+      maps.push_back(
+          encode(cuda, record->tensor_maps[i], buffers[record->tensor_maps[i].buffer]));
+    for (cuda::TensorMap &map : maps)
+      arguments.push_back(&map);
     check(cuda,
           cuda.cuLaunchKernel(function, unsigned(what.items), 1, 1, unsigned(what.grain), 1, 1,
                               unsigned(what.workspace), getStream(0), arguments.data(), nullptr),
