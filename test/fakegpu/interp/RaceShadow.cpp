@@ -16,6 +16,7 @@ void RaceShadow::start(uint32_t bytes, unsigned count, unsigned granuleBytes) {
   warps = count;
   cells.assign((bytes + granule - 1) / granule, {});
   readers.clear();
+  unused.clear();
   objects.clear();
   clock.fill(1);
   for (auto &k : know)
@@ -28,6 +29,13 @@ std::string RaceShadow::name(uint16_t thread) {
   if (lane == 32)
     return "lanes of warp " + std::to_string(warp);
   return "thread " + std::to_string(warp * 32 + lane);
+}
+
+void RaceShadow::clearReads(Cell &cell) {
+  if (cell.manyReaders)
+    unused.push_back(cell.all);
+  cell.manyReaders = false;
+  cell.readClock = 0;
 }
 
 std::string RaceShadow::read(unsigned warp, unsigned lane, uint32_t offset, uint32_t bytes) {
@@ -49,8 +57,13 @@ std::string RaceShadow::read(unsigned warp, unsigned lane, uint32_t offset, uint
       Clocks all{};
       all[cell.reader / 33] = cell.readClock;
       all[warp] = clock[warp];
-      cell.all = uint32_t(readers.size());
-      readers.push_back(all);
+      if (unused.empty()) {
+        unused.push_back(uint32_t(readers.size()));
+        readers.emplace_back();
+      }
+      cell.all = unused.back();
+      unused.pop_back();
+      readers[cell.all] = all;
       cell.manyReaders = true;
     }
   }
@@ -73,7 +86,7 @@ std::string RaceShadow::write(unsigned warp, unsigned lane, uint32_t offset, uin
     } else if (cell.readClock && !ordered(warp, lane, cell.reader, cell.readClock)) {
       return "race: writes shared memory that " + name(cell.reader) + " reads, without a barrier";
     }
-    cell = {};
+    clearReads(cell);
     cell.writer = uint16_t(warp * 33 + lane);
     cell.writeClock = clock[warp];
   }
@@ -89,7 +102,8 @@ std::string RaceShadow::pending(unsigned warp, unsigned lane, uint32_t offset, u
 
 void RaceShadow::landed(unsigned warp, unsigned lane, uint32_t offset, uint32_t bytes) {
   for (uint32_t i = offset / granule, end = (offset + bytes - 1) / granule; i <= end; ++i) {
-    cells[i] = {};
+    clearReads(cells[i]);
+    cells[i].pending = false;
     cells[i].writer = uint16_t(warp * 33 + lane);
     cells[i].writeClock = clock[warp];
   }
@@ -101,8 +115,7 @@ void RaceShadow::landedBy(uint64_t object, uint32_t offset, uint32_t bytes) {
   (void)object;
   for (uint32_t i = offset / granule, end = (offset + bytes - 1) / granule; i <= end; ++i) {
     cells[i].pending = false;
-    cells[i].readClock = 0;
-    cells[i].manyReaders = false;
+    clearReads(cells[i]);
   }
 }
 

@@ -60,11 +60,14 @@ private:
     return otherClock <= know[warp][u] || other == warp * 33 + lane;
   }
   static std::string name(uint16_t thread);
+  /// Forgets who read this cell.
+  void clearReads(Cell &cell);
   void join(Clocks &into, const Clocks &from);
 
   unsigned granule = 4, warps = 0;
   std::vector<Cell> cells;
-  std::vector<Clocks> readers; // of cells with readers in several warps
+  std::vector<Clocks> readers;  // of cells with readers in several warps
+  std::vector<uint32_t> unused; // positions in `readers` that no cell refers to
   std::array<uint32_t, 32> clock{};
   std::array<Clocks, 32> know{};
   struct Barrier {
