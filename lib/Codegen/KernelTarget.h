@@ -127,8 +127,6 @@ public:
   /// Returns true if a library of the device performs the op where `KernelBuilder::build`
   /// returns nothing.
   virtual bool isLibraryOp(mlir::Operation *op) const = 0;
-  /// Offsets in the arena are multiples of this, which is a multiple of `rt::kBufferAlignment`.
-  virtual int64_t getBufferAlignment() const = 0;
 
   //===--------------------------------------------------------------------===//
   // Kernels

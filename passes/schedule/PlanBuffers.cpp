@@ -40,8 +40,6 @@ namespace {
 class Planner {
 public:
   explicit Planner(func::FuncOp func) : func(func) {
-    if (auto target = getKernelTarget(func))
-      alignment = target->getBufferAlignment();
     findUses();
     findUpdates();
     makeBlocks();
@@ -59,7 +57,6 @@ private:
   void write(BufferPlan plan);
 
   func::FuncOp func;
-  int64_t alignment = rt::kBufferAlignment;
   /// The launches in order, and the last launch that needs a buffer. Views and constants
   /// are no steps, because they take no time.
   int64_t numSteps = 0;
@@ -132,7 +129,8 @@ void Planner::findUpdates() {
 
 void Planner::makeBlocks() {
   auto add = [&](Type type, int64_t begin, int64_t end) {
-    int64_t bytes = llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), alignment);
+    int64_t bytes =
+        llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), rt::kBufferAlignment);
     blocks.push_back({bytes, begin, end});
     return blocks.size() - 1;
   };

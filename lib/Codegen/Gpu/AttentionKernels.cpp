@@ -24,7 +24,7 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
     return std::nullopt;
   bool hasAlignedTiles = llvm::all_of(
       ValueRange{attention->op.getQuery(), attention->op.getKey(), attention->op.getValue()},
-      [&](Value tile) { return getAlignment(tile, target.getBufferAlignment()) % 16 == 0; });
+      [&](Value tile) { return getAlignment(tile) % 16 == 0; });
   AttentionTilePlan plan(attention->op, target.getChip().hasWgmma && hasAlignedTiles);
   std::unique_ptr<AttentionBlock> emitter;
   if (isa<nn::AttentionGradOp>(attention->op.getOperation()))

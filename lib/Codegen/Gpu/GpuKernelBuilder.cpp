@@ -39,13 +39,13 @@ Operation *getSingleOp(rt::KernelOp launch) {
   return std::distance(ops.begin(), ops.end()) == 1 ? &*ops.begin() : nullptr;
 }
 
-int64_t getAlignment(Value value, int64_t ofBuffers) {
+int64_t getAlignment(Value value) {
   int64_t offset = 0, more;
   for (Value last; last != value; offset += more) {
     last = value;
     value = rt::getBuffer(rt::getOuterValue(value), &more);
   }
-  return offset == 0 ? ofBuffers : std::gcd(offset, ofBuffers);
+  return std::gcd(offset, rt::kBufferAlignment);
 }
 
 func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs,
@@ -61,8 +61,7 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
         MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
     // Wider accesses do not exist.
     constexpr int64_t widest = 16;
-    alignments.push_back(
-        std::min(widest, getAlignment(placed, target.getBufferAlignment())));
+    alignments.push_back(std::min(widest, getAlignment(placed)));
   };
   for (Value input : inputs) {
     if (input.getDefiningOp<dist::PositionsOp>()) {

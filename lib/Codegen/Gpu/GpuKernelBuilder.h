@@ -81,9 +81,9 @@ std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const Gp
 /// The op of a launch that has one op; null for others.
 mlir::Operation *getSingleOp(rt::KernelOp launch);
 
-/// The bytes that the address of a value of the program is a multiple of, where buffers are
-/// aligned to `ofBuffers`. A view may begin within the buffer of another value.
-int64_t getAlignment(mlir::Value value, int64_t ofBuffers);
+/// The bytes that the address of a value of the program is a multiple of. A view may begin within
+/// the buffer of another value.
+int64_t getAlignment(mlir::Value value);
 
 /// The columns that one thread computes together, in a kernel of rows: accesses have 16 bytes
 /// where the sizes of the program allow it. 0 if that would separate pairs of a rotary op.

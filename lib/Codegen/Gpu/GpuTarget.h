@@ -60,7 +60,6 @@ public:
   }
   int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type) const override;
   bool isLibraryOp(mlir::Operation *op) const override;
-  int64_t getBufferAlignment() const override { return rt::kBufferAlignment; }
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;
   mlir::LogicalResult lowerKernel(mlir::ModuleOp module) const override;

@@ -134,8 +134,7 @@ static bool isForLibrary(const Product &product, const GpuTarget &target) {
   if (product.getElement().getIntOrFloatBitWidth() != 16)
     return true;
   auto isAligned = [&](Value value, int64_t line) {
-    return line * 2 % widest == 0 &&
-           getAlignment(value, target.getBufferAlignment()) % widest == 0;
+    return line * 2 % widest == 0 && getAlignment(value) % widest == 0;
   };
   auto isAlignedFactor = [&](const Factor &factor) {
     return isAligned(factor.value, factor.sumIsInner ? product.k : factor.rows);
