@@ -177,7 +177,9 @@ def product_program(rows, inputs, outputs, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("rows,inputs,outputs", [(1, 128, 96), (16, 70, 33), (33, 97, 203), (130, 97, 61), (64, 36, 66)])
+@pytest.mark.parametrize("rows,inputs,outputs", [
+    (1, 128, 96), (16, 70, 33), (33, 97, 203), (130, 97, 61), (64, 36, 66),
+    (1, 2056, 9), (3, 1032, 40), (8, 64, 33), (9, 72, 22), (17, 512, 35), (40, 136, 25), (64, 1024, 66)])
 def test_products(tmp_path, dtype, rows, inputs, outputs):
     """Of all sizes and alignments, and two runs with the same bits."""
     kind = gpu_programs.TYPES[dtype]
@@ -191,6 +193,39 @@ def test_products(tmp_path, dtype, rows, inputs, outputs):
     bound = {"f32": 1e-6, "bf16": 4e-3, "f16": 6e-4}[dtype]
     assert (got.double() - want).abs().max() <= bound * want.abs().max()
     assert torch.equal(got, gpu_programs.run_program(tmp_path, text, {"x": x}, {"w": w, "b": b})["y"])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_batches_of_products_of_few_rows(tmp_path, dtype, rows):
+    """One operand is the same for the first dimension of the batch, the other for the second."""
+    text = f"""func.func @main(%x: tensor<2x1x{rows}x48x{dtype}> {{nn.input = "x"}}, %w: tensor<3x21x48x{dtype}> {{nn.input = "w"}})
+    -> (tensor<2x3x{rows}x21x{dtype}> {{nn.output = "y"}}) {{
+  %y = nn.matmul %x, %w {{transpose_rhs}} : (tensor<2x1x{rows}x48x{dtype}>, tensor<3x21x48x{dtype}>) -> tensor<2x3x{rows}x21x{dtype}>
+  return %y : tensor<2x3x{rows}x21x{dtype}>
+}}
+"""
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(*shape, generator=generator).to(gpu_programs.TYPES[dtype]) for shape in ((2, 1, rows, 48), (3, 21, 48)))
+    got = gpu_programs.run_program(tmp_path, text, {"x": x, "w": w})["y"]
+    want = x.double() @ w.double().mT
+    bound = {"f32": 1e-6, "bf16": 4e-3, "f16": 6e-4}[dtype]
+    assert (got.double() - want).abs().max() <= bound * want.abs().max()
+
+
+@pytest.mark.parametrize("dtype,rows", [("f32", 1), ("f32", 8), ("bf16", 1), ("bf16", 16), ("f16", 64)])
+def test_accesses_of_a_product_of_few_rows(tmp_path, dtype, rows):
+    """Weights are read by 16 bytes, by many blocks with many bytes on their way, and not by way of shared memory."""
+    program, code = gpu_programs.compile_kernels(tmp_path, product_program(rows, 4096, 4096, dtype))
+    (launch,), (text,) = program["launches"], code.values()
+    assert launch["blocks"] >= 128
+    # The bias is read apart.
+    wide = re.findall(r"ld\.global[.\w]*(?:v4\.b32|v2\.b64)", text)
+    assert len(wide) == len(re.findall(r"ld\.global", text)) - 1
+    assert "ldmatrix" not in text
+    lines = rows if dtype == "f32" else -(-rows // 8)
+    on_their_way = launch["blocks"] * launch["threads"] * 16 * len(wide)
+    assert on_their_way >= (8 << 20 if lines == 1 else 2 << 20)
 
 
 FUSED = """func.func @main(%x: tensor<2xROWSx48xT> {nn.input = "x"}, %g: tensor<2xROWSxOUTxT> {nn.input = "g"},
@@ -265,6 +300,7 @@ def test_ptxas_accepts_kernels(tmp_path, chip):
     for dtype in ("f32", "bf16", "f16"):
         programs = [rows_program(16, columns, dtype) for columns in (97, 4096, 9000)]
         programs += [product_program(rows, 97, 203, dtype) for rows in (5, 64)]
+        programs += [product_program(rows, 4096, 66, dtype) for rows in (1, 4, 8, 12, 24, 64)]
         programs += [FUSED.replace("ROWS", str(rows)).replace("OUT", "66").replace("xT>", f"x{dtype}>") for rows in (4, 32)]
         programs.append(GRADIENTS.replace("xT>", f"x{dtype}>"))
         for number, program in enumerate(programs):

@@ -17,8 +17,8 @@
 
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
+#include "meshwright/lib/Codegen/Gpu/GpuProduct.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
-#include "meshwright/lib/Codegen/LoopEmitter.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -30,28 +30,6 @@
 using namespace mlir;
 
 namespace meshwright::lower {
-
-namespace {
-/// One operand: `rows` of m or n by the summed dimension.
-struct Factor {
-  Value value;
-  int64_t rows = 0;
-  /// Elements of the summed dimension are consecutive in memory. Otherwise rows are.
-  bool sumIsInner = true;
-  /// Matrices that the operand advances for each batch dimension.
-  SmallVector<int64_t> strides;
-};
-
-struct Product {
-  Factor lhs, rhs;
-  Value bias, result;
-  int64_t m = 0, n = 0, k = 0;
-  SmallVector<int64_t> batch;
-
-  int64_t getNumMatrices() const { return ShapedType::getNumElements(batch); }
-  Type getElement() const { return getElementTypeOrSelf(lhs.value.getType()); }
-};
-} // namespace
 
 static ArrayRef<int64_t> shapeOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getShape();
@@ -70,8 +48,8 @@ static SmallVector<int64_t> getBatchStrides(ArrayRef<int64_t> batch, ArrayRef<in
   return strides;
 }
 
-static std::optional<Product> getProduct(Operation *op) {
-  Product product;
+static std::optional<MatrixProduct> getProduct(Operation *op) {
+  MatrixProduct product;
   if (auto linear = dyn_cast<nn::LinearOp>(op)) {
     ArrayRef<int64_t> input = shapeOf(linear.getInput()), weight = shapeOf(linear.getWeight());
     product.m = ShapedType::getNumElements(input.drop_back());
@@ -126,7 +104,7 @@ std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const Gp
 
 /// Returns true if the library multiplies the matrices: it has the op, there are more than a few rows, and lines of
 /// matrices with elements of 16 bits are whole 16 bytes.
-static bool isForLibrary(const Product &product, const GpuTarget &target) {
+static bool isForLibrary(const MatrixProduct &product, const GpuTarget &target) {
   constexpr int64_t widest = 16;
   bool isLibraryOp = target.isLibraryOp(product.result.getDefiningOp());
   if (!isLibraryOp || product.m <= kFewRows || product.n == 0 || product.k == 0)
@@ -136,29 +114,66 @@ static bool isForLibrary(const Product &product, const GpuTarget &target) {
   auto isAligned = [&](Value value, int64_t line) {
     return line * 2 % widest == 0 && getAlignment(value) % widest == 0;
   };
-  auto isAlignedFactor = [&](const Factor &factor) {
+  auto isAlignedFactor = [&](const ProductFactor &factor) {
     return isAligned(factor.value, factor.sumIsInner ? product.k : factor.rows);
   };
   return isAlignedFactor(product.lhs) && isAlignedFactor(product.rhs) &&
          isAligned(product.result, product.n) && (!product.bias || isAligned(product.bias, 8));
 }
 
-namespace {
-class ProductKernel : LoopEmitter {
-public:
-  /// `epilogue`, if it is not null, takes the sums. Otherwise they are stored, with the bias added.
-  ProductKernel(const Product &product, FusedRows *epilogue);
+ProductEmitter::ProductEmitter(const MatrixProduct &given, FusedRows *epilogue)
+    : LoopEmitter(given.result.getContext()), product(given), element(given.getElement()),
+      compute(getComputeType(element)), stored(getRowStorageType(element)),
+      resultElement(getElementTypeOrSelf(given.result.getType())), epilogue(epilogue) {}
 
-  int64_t getNumBlocks() const { return product.getNumMatrices() * tilesM * tilesN; }
-  int64_t getNumThreads() const { return threads; }
-  int64_t getSharedBytes() const { return lhs.getBytes() + rhs.getBytes(); }
-  /// Fills the function, whose arguments are the buffers and the shared memory.
-  void emit(func::FuncOp kernel);
+void ProductEmitter::start(func::FuncOp kernel) {
+  b.setInsertionPointToStart(&kernel.getBody().front());
+  if (epilogue)
+    return;
+  if (product.bias)
+    bias = kernel.getArgument(2);
+  result = kernel.getArgument(product.bias ? 3 : 2);
+}
+
+Value ProductEmitter::getBase(const ProductFactor &factor) {
+  Value at = getIndex(0), rest = matrix;
+  for (size_t i = product.batch.size(); i-- > 0;) {
+    at = add(at, mul(rem(rest, product.batch[i]), factor.strides[i]));
+    rest = div(rest, product.batch[i]);
+  }
+  return mul(at, factor.rows * product.k);
+}
+
+void ProductEmitter::store(ArrayRef<Value> sums, Value row, Value column, Value exists) {
+  auto emit = [&] {
+    int64_t count = sums.size();
+    Value all = vector::FromElementsOp::create(b, VectorType::get(count, compute), sums);
+    if (epilogue)
+      return epilogue->emitEpilogue(b, all, {row, column, count, count});
+    if (bias) {
+      Value terms = vector::LoadOp::create(b, VectorType::get(count, stored), bias, column);
+      all = arith::AddFOp::create(b, all, emitCast(b, fromRowStorage(b, terms, element), compute));
+    }
+    Value at = add(mul(add(mul(matrix, product.m), row), product.n), column);
+    vector::StoreOp::create(b, toRowStorage(b, emitCast(b, all, resultElement)), result, at);
+  };
+  exists ? when(exists, emit) : emit();
+}
+
+namespace {
+class ProductKernel : public ProductEmitter {
+public:
+  ProductKernel(const MatrixProduct &product, FusedRows *epilogue);
+
+  int64_t getNumBlocks() const override { return product.getNumMatrices() * tilesM * tilesN; }
+  int64_t getNumThreads() const override { return threads; }
+  int64_t getSharedBytes() const override { return lhs.getBytes() + rhs.getBytes(); }
+  void emit(func::FuncOp kernel) override;
 
 private:
   /// The tile of an operand: `rows` by the elements of a step.
   struct Tile {
-    const Factor *factor;
+    const ProductFactor *factor;
     int64_t rows, step;
     /// Elements of a line in shared memory, and those between two lines.
     int64_t line, stride, elementBytes;
@@ -169,7 +184,7 @@ private:
     int64_t getLines() const { return rows * step / line; }
     int64_t getBytes() const { return llvm::alignTo(getLines() * stride * elementBytes, 16); }
   };
-  Tile makeTile(const Factor &factor, int64_t rows);
+  Tile makeTile(const ProductFactor &factor, int64_t rows);
   void startTile(Tile &tile, Value argument, Value number, Value shared, int64_t offset);
   /// The line of the tile and the element in it at which a chunk begins.
   std::pair<Value, Value> getPlace(const Tile &tile, int64_t chunk);
@@ -180,30 +195,26 @@ private:
   SmallVector<Value> multiplyByFma(ValueRange sums);
   /// The sums of a thread, over all steps.
   SmallVector<Value> emitSums();
-  void store(ValueRange sums);
+  void storeSums(ValueRange sums);
+  /// Stores consecutive elements of a row. If there are several, all or none are in the matrix.
   void storeElements(ArrayRef<Value> values, Value row, Value column);
 
-  Product product;
-  FusedRows *epilogue;
   bool usesMma;
-  Type element, compute, stored, resultElement;
   int64_t threads, tileM, tileN, step, tilesM, tilesN;
   /// By mma: warps along rows and columns, and fragments of a warp along both. By multiply-add:
   /// elements of a thread along both.
   int64_t warpsM = 1, warpsN = 1, partsM, partsN;
   Tile lhs, rhs;
 
-  Value thread, matrix, firstRow, firstColumn, bias, result;
+  Value thread, firstRow, firstColumn;
   /// By mma: the first row and column of the warp, and the number of the lane. By multiply-add:
   /// the row and column of the thread's first element.
   Value warpRow, warpColumn, lane, threadRow, threadColumn;
 };
 } // namespace
 
-ProductKernel::ProductKernel(const Product &given, FusedRows *epilogue)
-    : LoopEmitter(given.result.getContext()), product(given), epilogue(epilogue), element(given.getElement()),
-      compute(getComputeType(element)), stored(getRowStorageType(element)),
-      resultElement(getElementTypeOrSelf(given.result.getType())) {
+ProductKernel::ProductKernel(const MatrixProduct &given, FusedRows *epilogue)
+    : ProductEmitter(given, epilogue) {
   usesMma = element.getIntOrFloatBitWidth() == 16;
   bool isNarrow = product.m <= 16;
   tileM = isNarrow ? 16 : 64;
@@ -227,7 +238,7 @@ ProductKernel::ProductKernel(const Product &given, FusedRows *epilogue)
   rhs = makeTile(product.rhs, tileN);
 }
 
-ProductKernel::Tile ProductKernel::makeTile(const Factor &factor, int64_t rows) {
+ProductKernel::Tile ProductKernel::makeTile(const ProductFactor &factor, int64_t rows) {
   Tile tile;
   tile.factor = &factor;
   tile.rows = rows;
@@ -240,16 +251,11 @@ ProductKernel::Tile ProductKernel::makeTile(const Factor &factor, int64_t rows) 
 
 void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value shared,
                               int64_t offset) {
-  const Factor &factor = *tile.factor;
+  const ProductFactor &factor = *tile.factor;
   tile.buffer = argument;
   tile.firstRow = mul(number, tile.rows);
   tile.shared = emitShared(b, shared, offset, tile.getLines() * tile.stride, stored);
-  Value at = getIndex(0), rest = matrix;
-  for (size_t i = product.batch.size(); i-- > 0;) {
-    at = add(at, mul(rem(rest, product.batch[i]), factor.strides[i]));
-    rest = div(rest, product.batch[i]);
-  }
-  tile.base = mul(at, factor.rows * product.k);
+  tile.base = getBase(factor);
   // Chunks do not cross the end of a line of the operand.
   int64_t inMemory = factor.sumIsInner ? product.k : factor.rows;
   int64_t share = tile.rows * step / threads;
@@ -348,31 +354,16 @@ SmallVector<Value> ProductKernel::multiplyByFma(ValueRange sums) {
   return next;
 }
 
-/// Stores consecutive elements of a row. If there are several, all or none are in the matrix.
 void ProductKernel::storeElements(ArrayRef<Value> values, Value row, Value column) {
   Value exists;
   if (product.m % tileM)
     exists = isBelow(row, getIndex(product.m));
   if (product.n % tileN)
     exists = both(exists, isBelow(column, getIndex(product.n)));
-  auto emit = [&] {
-    auto type = VectorType::get(values.size(), compute);
-    Value all = vector::FromElementsOp::create(b, type, values);
-    int64_t count = values.size();
-    if (epilogue)
-      return epilogue->emitEpilogue(b, all, {row, column, count, count});
-    if (bias) {
-      auto inMemory = VectorType::get(values.size(), stored);
-      Value terms = vector::LoadOp::create(b, inMemory, bias, column);
-      all = arith::AddFOp::create(b, all, emitCast(b, fromRowStorage(b, terms, element), compute));
-    }
-    Value at = add(mul(add(mul(matrix, product.m), row), product.n), column);
-    vector::StoreOp::create(b, toRowStorage(b, emitCast(b, all, resultElement)), result, at);
-  };
-  exists ? when(exists, emit) : emit();
+  store(values, row, column, exists);
 }
 
-void ProductKernel::store(ValueRange sums) {
+void ProductKernel::storeSums(ValueRange sums) {
   if (!usesMma) {
     for (int64_t i = 0; i < partsM; ++i)
       for (int64_t j = 0; j < partsN; ++j)
@@ -419,21 +410,16 @@ SmallVector<Value> ProductKernel::emitSums() {
 }
 
 void ProductKernel::emit(func::FuncOp kernel) {
-  Block &entry = kernel.getBody().front();
-  b.setInsertionPointToStart(&entry);
+  start(kernel);
   thread = emitThread(b, threads);
   Value block = emitBlock(b, getNumBlocks());
   Value tileColumn = rem(block, tilesN), rest = div(block, tilesN), tileRow = rem(rest, tilesM);
   matrix = div(rest, tilesM);
   firstRow = mul(tileRow, tileM);
   firstColumn = mul(tileColumn, tileN);
-  Value shared = entry.getArguments().back();
-  startTile(lhs, entry.getArgument(0), tileRow, shared, 0);
-  startTile(rhs, entry.getArgument(1), tileColumn, shared, lhs.getBytes());
-  if (!epilogue) {
-    bias = product.bias ? entry.getArgument(2) : Value();
-    result = entry.getArgument(product.bias ? 3 : 2);
-  }
+  Value shared = kernel.getArguments().back();
+  startTile(lhs, kernel.getArgument(0), tileRow, shared, 0);
+  startTile(rhs, kernel.getArgument(1), tileColumn, shared, lhs.getBytes());
   if (usesMma) {
     lane = rem(thread, Chip::warpSize);
     Value warp = div(thread, Chip::warpSize);
@@ -443,7 +429,14 @@ void ProductKernel::emit(func::FuncOp kernel) {
     threadColumn = rem(thread, 16);
     threadRow = div(thread, 16);
   }
-  store(emitSums());
+  storeSums(emitSums());
+}
+
+static std::unique_ptr<ProductEmitter> makeEmitter(const MatrixProduct &product,
+                                                   FusedRows *epilogue) {
+  if (isThinProduct(product))
+    return makeThinProduct(product, epilogue);
+  return std::make_unique<ProductKernel>(product, epilogue);
 }
 
 std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
@@ -452,13 +445,13 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
   std::optional<ProductFusion> fusion;
   if (!op && (fusion = planGpuProduct(region, target)))
     op = findLinear(region);
-  std::optional<Product> product = op ? getProduct(op) : std::nullopt;
+  std::optional<MatrixProduct> product = op ? getProduct(op) : std::nullopt;
   if (!product || (!fusion && isForLibrary(*product, target)))
     return std::nullopt;
   std::optional<FusedRows> rows;
   if (fusion)
     rows.emplace(region, cast<nn::LinearOp>(op), *fusion);
-  ProductKernel emitter(*product, rows ? &*rows : nullptr);
+  std::unique_ptr<ProductEmitter> emitter = makeEmitter(*product, rows ? &*rows : nullptr);
   KernelInfo info;
   info.kind = MW_RT_GEMM;
   info.inputs = {product->lhs.value, product->rhs.value};
@@ -470,15 +463,15 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
         info.inputs.push_back(input);
     llvm::append_range(info.inputs, region.getPositions());
   }
-  info.items = emitter.getNumBlocks();
-  info.grain = emitter.getNumThreads();
+  info.items = emitter->getNumBlocks();
+  info.grain = emitter->getNumThreads();
   info.flops = 2 * product->getNumMatrices() * product->m * product->n * product->k;
   func::FuncOp kernel =
-      begin(launch, info.inputs, emitter.getSharedBytes(), emitter.getNumThreads());
+      begin(launch, info.inputs, emitter->getSharedBytes(), emitter->getNumThreads());
   // 128 registers for a thread, so that ptxas spills none.
   constexpr int64_t mostThreads = 512;
   kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
-                                                mostThreads / emitter.getNumThreads()));
+                                                mostThreads / emitter->getNumThreads()));
   if (rows) {
     ValueRange arguments = kernel.getArguments();
     SmallVector<std::pair<Value, Value>> buffers;
@@ -487,7 +480,7 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
     rows->setBuffers(buffers, arguments.slice(info.inputs.size(), region.outputs.size()));
   }
   if (info.items > 0)
-    emitter.emit(kernel);
+    emitter->emit(kernel);
   info.name = writer.finish(kernel, launch, info.inputs);
   return info;
 }

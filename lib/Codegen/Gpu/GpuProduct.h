@@ -1,0 +1,81 @@
+//===- GpuProduct.h - a matrix product for kernels of GPUs ------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_CODEGEN_GPU_GPUPRODUCT_H
+#define MESHWRIGHT_LIB_CODEGEN_GPU_GPUPRODUCT_H
+
+#include "meshwright/lib/Codegen/LoopEmitter.h"
+#include "meshwright/lib/Codegen/ProductFusion.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+#include <memory>
+
+namespace meshwright::lower {
+
+/// One operand of a product: `rows` of m or n by the summed dimension.
+struct ProductFactor {
+  Value value;
+  int64_t rows = 0;
+  /// Elements of the summed dimension are consecutive in memory. Otherwise rows are.
+  bool sumIsInner = true;
+  /// Matrices that the operand advances for each batch dimension.
+  SmallVector<int64_t> strides;
+};
+
+/// [m, k] times [k, n], for each matrix of a batch.
+struct MatrixProduct {
+  ProductFactor lhs, rhs;
+  Value bias, result;
+  int64_t m = 0, n = 0, k = 0;
+  SmallVector<int64_t> batch;
+
+  int64_t getNumMatrices() const { return mlir::ShapedType::getNumElements(batch); }
+  Type getElement() const { return mlir::getElementTypeOrSelf(lhs.value.getType()); }
+};
+
+/// Writes the kernel of a product. Sums are in f32, or f64 for f64.
+class ProductEmitter : protected LoopEmitter {
+public:
+  virtual ~ProductEmitter() = default;
+
+  virtual int64_t getNumBlocks() const = 0;
+  virtual int64_t getNumThreads() const = 0;
+  virtual int64_t getSharedBytes() const = 0;
+  /// Fills the function, whose arguments are the buffers and the shared memory.
+  virtual void emit(mlir::func::FuncOp kernel) = 0;
+
+protected:
+  /// `epilogue`, if it is not null, takes the sums. Otherwise they are stored, with the bias added.
+  ProductEmitter(const MatrixProduct &product, FusedRows *epilogue);
+
+  /// Moves to the kernel's body, and finds the buffers of the bias and the result.
+  void start(mlir::func::FuncOp kernel);
+  /// The first element of this block's matrix (`matrix`) in the operand's buffer.
+  Value getBase(const ProductFactor &factor);
+  /// Takes the sums of consecutive elements of a row, all in the matrix where `exists`. Null stands
+  /// for true.
+  void store(ArrayRef<Value> sums, Value row, Value column, Value exists);
+
+  MatrixProduct product;
+  Type element, compute, stored, resultElement;
+  /// The number of this block's matrix in the batch.
+  Value matrix;
+
+private:
+  FusedRows *epilogue;
+  Value bias, result;
+};
+
+/// Returns true if the product has few rows, and lines of 16 bytes along the sum.
+bool isThinProduct(const MatrixProduct &product);
+/// The kernel of such a product.
+std::unique_ptr<ProductEmitter> makeThinProduct(const MatrixProduct &product, FusedRows *epilogue);
+
+} // namespace meshwright::lower
+
+#endif // MESHWRIGHT_LIB_CODEGEN_GPU_GPUPRODUCT_H

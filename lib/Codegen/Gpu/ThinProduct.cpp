@@ -1,0 +1,263 @@
+//===- ThinProduct.cpp - products of few rows on GPUs ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A product of few rows takes as long as its right operand takes from memory. So a block computes
+// few columns, all rows of them, and its warps share the sum: many blocks, and many bytes on their
+// way at a time.
+//
+// With g = lane / 4 and t = lane % 4, a lane reads 16 bytes of row g of an operand, piece t of 64
+// consecutive bytes. Nothing passes through shared memory, because these are fragments of mma.sync
+// as they are: both operands number the summed elements in the same way, and a sum has any order.
+// For f32 the lane multiplies its piece of a column by the same piece of each row, and four lanes
+// add up.
+//
+// At the end each warp writes its sums to shared memory, and each thread adds up some of them, in
+// the order of the warps.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
+#include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
+#include "meshwright/lib/Codegen/Gpu/GpuProduct.h"
+#include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
+
+#include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+/// The bytes that a lane reads at a time, and the rows and pieces of a warp.
+constexpr int64_t kPieceBytes = 16, kGroups = 8, kPieces = 4;
+/// More rows would be more multiplications for each byte of f32 than a GPU has.
+constexpr int64_t kMostRowsOfF32 = 8;
+
+static int64_t getBytes(Type element) { return element.getIntOrFloatBitWidth() / 8; }
+
+bool isThinProduct(const MatrixProduct &product) {
+  constexpr int64_t mostRows = 64;
+  int64_t bytes = getBytes(product.getElement());
+  auto isWhole = [&](const ProductFactor &factor) {
+    return factor.sumIsInner && getAlignment(factor.value) % kPieceBytes == 0;
+  };
+  return product.m > 0 && product.n > 0 && product.k > 0 && bytes <= 4 &&
+         product.m <= (bytes == 4 ? kMostRowsOfF32 : mostRows) &&
+         product.k * bytes % kPieceBytes == 0 && isWhole(product.lhs) && isWhole(product.rhs);
+}
+
+namespace {
+class ThinProduct : public ProductEmitter {
+public:
+  ThinProduct(const MatrixProduct &product, FusedRows *epilogue);
+
+  int64_t getNumBlocks() const override { return product.getNumMatrices() * tiles; }
+  int64_t getNumThreads() const override { return warps * Chip::warpSize; }
+  int64_t getSharedBytes() const override { return warps * rows * stride * 4; }
+  void emit(func::FuncOp kernel) override;
+
+private:
+  /// Rows 8 i + g of an operand, one i for each number here: the element of the operand's buffer at
+  /// which this lane's pieces begin.
+  SmallVector<Value> getLines(const ProductFactor &factor, Value first, int64_t count);
+  /// This lane's piece of each of the lines, or zeros where `exists` is false.
+  SmallVector<Value> read(Value buffer, ValueRange lines, Value at, Value exists);
+  SmallVector<Value> multiply(ArrayRef<Value> left, ArrayRef<Value> right, ValueRange sums);
+  /// The sums of this lane, over the steps of its warp.
+  SmallVector<Value> emitSums(func::FuncOp kernel);
+  void writeSums(SmallVector<Value> sums, Value shared);
+  void storeSums(Value shared);
+
+  bool usesMma;
+  /// Elements of a piece, and of the sum that a warp reads at a time; the times it does so before
+  /// it multiplies.
+  int64_t piece, step, turns = 1;
+  /// Groups of 8 rows, and of 8 columns of a block. The rows and columns of its sums in shared
+  /// memory.
+  int64_t leftGroups, rightGroups, rows, columns, stride;
+  int64_t warps, tiles;
+  Value thread, warp, group, place, firstColumn;
+};
+} // namespace
+
+ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
+    : ProductEmitter(given, epilogue) {
+  usesMma = getBytes(element) == 2;
+  piece = kPieceBytes / getBytes(element);
+  step = piece * kPieces;
+  leftGroups = llvm::divideCeil(product.m, kGroups);
+  rows = usesMma ? leftGroups * kGroups : product.m;
+  // Blocks of more columns read the left operand less often, but need registers.
+  rightGroups = std::min<int64_t>(llvm::PowerOf2Ceil(leftGroups), leftGroups > 4 ? 2 : 4);
+  columns = rightGroups * kGroups;
+  tiles = llvm::divideCeil(product.n, columns);
+  // Four rows of fragments lie in different banks.
+  stride = columns + (rightGroups > 1 ? kGroups : 0);
+  // Registers for the pieces on their way, beside those of the sums.
+  constexpr int64_t mostRegisters = 112, mostTurns = 8;
+  int64_t sums = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
+  int64_t pieces = ((usesMma ? leftGroups : product.m) + rightGroups) * 4;
+  while (turns < mostTurns && 2 * turns * pieces + sums <= mostRegisters &&
+         2 * turns * step <= product.k)
+    turns *= 2;
+  int64_t mostWarps = std::min<int64_t>(8, kMostStaticShared / (rows * stride * 4));
+  warps = std::min(mostWarps, int64_t(llvm::divideCeil(product.k, turns * step)));
+}
+
+SmallVector<Value> ThinProduct::getLines(const ProductFactor &factor, Value first, int64_t count) {
+  SmallVector<Value> lines;
+  Value base = getBase(factor);
+  for (int64_t i = 0; i < count; ++i) {
+    // Lanes beyond the end read the last row again. Its products are not stored.
+    Value row = min(add(add(first, group), i * kGroups), factor.rows - 1);
+    lines.push_back(add(add(base, mul(row, product.k)), mul(place, piece)));
+  }
+  return lines;
+}
+
+SmallVector<Value> ThinProduct::read(Value buffer, ValueRange lines, Value at, Value exists) {
+  auto type = VectorType::get(piece, stored);
+  auto load = [&] {
+    SmallVector<Value> pieces;
+    for (Value line : lines)
+      pieces.push_back(vector::LoadOp::create(b, type, buffer, add(line, at)));
+    return pieces;
+  };
+  if (!exists)
+    return load();
+  return choose(exists, load,
+                [&] { return SmallVector<Value>(lines.size(), emitConstant(b, type, 0)); });
+}
+
+SmallVector<Value> ThinProduct::multiply(ArrayRef<Value> left, ArrayRef<Value> right,
+                                         ValueRange sums) {
+  SmallVector<Value> next(sums);
+  if (!usesMma) {
+    for (auto [row, sum] : llvm::enumerate(next))
+      for (int64_t i = 0; i < piece; ++i) {
+        Value a = vector::ExtractOp::create(b, left[row], i);
+        sum = math::FmaOp::create(b, a, vector::ExtractOp::create(b, right[0], i), sum);
+      }
+    return next;
+  }
+  auto split = [&](ArrayRef<Value> pieces) {
+    SmallVector<SmallVector<Value>> words(pieces.size());
+    for (auto [i, value] : llvm::enumerate(pieces)) {
+      Value all = vector::BitCastOp::create(b, VectorType::get(4, b.getI32Type()), value);
+      for (int64_t word = 0; word < 4; ++word)
+        words[i].push_back(vector::ExtractOp::create(b, all, word));
+    }
+    return words;
+  };
+  SmallVector<SmallVector<Value>> lhs = split(left), rhs = split(right);
+  if (lhs.size() % 2)
+    lhs.emplace_back(4, emitConstant(b, b.getI32Type(), 0));
+  for (int64_t word : {0, 2})
+    for (size_t i = 0; i < lhs.size(); i += 2)
+      for (size_t j = 0; j < rhs.size(); ++j)
+        emitMma(b, element, {lhs[i][word], lhs[i + 1][word], lhs[i][word + 1], lhs[i + 1][word + 1]},
+                {rhs[j][word], rhs[j][word + 1]},
+                MutableArrayRef(next).slice((i / 2 * rhs.size() + j) * 4, 4));
+  return next;
+}
+
+SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
+  Value lhs = kernel.getArgument(0), rhs = kernel.getArgument(1);
+  SmallVector<Value> left, right = getLines(product.rhs, firstColumn, rightGroups);
+  if (usesMma) {
+    left = getLines(product.lhs, getIndex(0), leftGroups);
+  } else {
+    Value base = add(getBase(product.lhs), mul(place, piece));
+    for (int64_t row = 0; row < product.m; ++row)
+      left.push_back(add(base, row * product.k));
+  }
+  size_t count = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
+  SmallVector<Value> sums(count, emitConstant(b, compute, 0));
+  int64_t unit = turns * step;
+  return loop(mul(warp, unit), getIndex(product.k), warps * unit, sums,
+              [&](Value first, ValueRange known) {
+                SmallVector<SmallVector<Value>> lefts, rights;
+                for (int64_t turn = 0; turn < turns; ++turn) {
+                  Value at = add(first, turn * step), exists;
+                  if (product.k % unit)
+                    exists = isBelow(add(at, mul(place, piece)), getIndex(product.k));
+                  rights.push_back(read(rhs, right, at, exists));
+                  lefts.push_back(read(lhs, left, at, exists));
+                }
+                SmallVector<Value> next(known);
+                for (int64_t turn = 0; turn < turns; ++turn)
+                  next = multiply(lefts[turn], rights[turn], next);
+                return next;
+              });
+}
+
+void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
+  Value base = mul(warp, rows * stride);
+  if (!usesMma) {
+    for (auto [row, sum] : llvm::enumerate(sums)) {
+      Value whole = emitLaneReduction(b, sum, kPieces, [&](Value a, Value c) -> Value {
+        return arith::AddFOp::create(b, a, c);
+      });
+      when(isBelow(place, getIndex(1)), [&] {
+        memref::StoreOp::create(b, whole, shared, add(add(base, group), row * stride));
+      });
+    }
+    return;
+  }
+  for (int64_t i = 0; i < leftGroups; ++i)
+    for (int64_t j = 0; j < rightGroups; ++j) {
+      size_t at = (i / 2 * rightGroups + j) * 4 + i % 2 * 2;
+      Value pair = vector::FromElementsOp::create(b, VectorType::get(2, compute),
+                                                  ValueRange{sums[at], sums[at + 1]});
+      Value line = mul(add(group, i * kGroups), stride);
+      Value column = add(mul(place, 2), j * kGroups);
+      vector::StoreOp::create(b, pair, shared, add(add(base, line), column));
+    }
+}
+
+void ThinProduct::storeSums(Value shared) {
+  int64_t width = product.n % 2 == 0 ? 2 : 1;
+  auto type = VectorType::get(width, compute);
+  loop(thread, getIndex(product.m * columns / width), getNumThreads(), [&](Value number) {
+    Value row = div(number, columns / width), column = mul(rem(number, columns / width), width);
+    Value at = add(mul(row, stride), column), sum;
+    for (int64_t i = 0; i < warps; ++i) {
+      Value part = vector::LoadOp::create(b, type, shared, add(at, i * rows * stride));
+      sum = sum ? arith::AddFOp::create(b, sum, part).getResult() : part;
+    }
+    SmallVector<Value> values;
+    for (int64_t i = 0; i < width; ++i)
+      values.push_back(vector::ExtractOp::create(b, sum, i));
+    Value whole = add(firstColumn, column);
+    store(values, row, whole, product.n % columns ? isBelow(whole, getIndex(product.n)) : Value());
+  });
+}
+
+void ThinProduct::emit(func::FuncOp kernel) {
+  start(kernel);
+  thread = emitThread(b, getNumThreads());
+  Value block = emitBlock(b, getNumBlocks());
+  matrix = div(block, tiles);
+  firstColumn = mul(rem(block, tiles), columns);
+  Value lane = rem(thread, Chip::warpSize);
+  warp = div(thread, Chip::warpSize);
+  group = div(lane, kPieces);
+  place = rem(lane, kPieces);
+  Value shared = emitShared(b, kernel.getArguments().back(), 0, warps * rows * stride, compute);
+  writeSums(emitSums(kernel), shared);
+  emitBarrier(b);
+  storeSums(shared);
+}
+
+std::unique_ptr<ProductEmitter> makeThinProduct(const MatrixProduct &product,
+                                                FusedRows *epilogue) {
+  return std::make_unique<ThinProduct>(product, epilogue);
+}
+
+} // namespace meshwright::lower
