@@ -22,13 +22,18 @@ typedef struct mw_rt_tensor_map {
   int64_t box_columns, box_rows;
 } mw_rt_tensor_map;
 
+/* The bytes at the begin of scratch memory that count blocks. They are zeros before a launch and after it. */
+#define MW_RT_COUNTER_BYTES 4096
+
 /* A kernel of a device with code of its own: `mw_rt_run_kernel` is passed the address of this record
  * in place of a function. The program's description has the code of that name. The kernel's
  * parameters are the addresses of its buffers, the address of a fault word if `checks_indices` is
- * set, and the tensor maps, each of 128 bytes, by value. */
+ * set, the address of scratch memory if it needs some, which later launches overwrite, and the tensor
+ * maps, each of 128 bytes, by value. */
 typedef struct mw_rt_device_kernel {
   const char *name;
   int64_t checks_indices;
+  int64_t scratch_bytes;
   int64_t num_tensor_maps;
   const mw_rt_tensor_map *tensor_maps;
 } mw_rt_device_kernel;

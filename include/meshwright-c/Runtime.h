@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 10
+#define MW_RT_ABI_VERSION 11
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16

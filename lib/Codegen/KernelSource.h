@@ -50,6 +50,8 @@ struct KernelInfo {
   /// On a GPU: the address of a fault word follows the buffers. It is all ones before the launch,
   /// and the position of the first index out of range after it.
   bool checksIndices = false;
+  /// On a GPU: the bytes of scratch memory, whose address follows.
+  int64_t scratchBytes = 0;
   /// On a GPU: the tensor maps that follow.
   llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };

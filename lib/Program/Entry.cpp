@@ -140,7 +140,7 @@ LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
   auto text = LLVM::GlobalOp::create(
       builder, LLVM::LLVMArrayType::get(builder.getI8Type(), name.size()), /*isConstant=*/true,
       LLVM::Linkage::Internal, step.kernel + "_name", builder.getStringAttr(name));
-  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64, i64, pointer});
+  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64, i64, i64, pointer});
   auto record = LLVM::GlobalOp::create(builder, type, /*isConstant=*/true, LLVM::Linkage::Internal,
                                        step.kernel, Attribute(), /*alignment=*/8);
   symbols.insert(record);
@@ -149,7 +149,7 @@ LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
                                        : getDescriptor(lower::getFields(step.tensorMaps));
   Value value = LLVM::UndefOp::create(builder, type);
   Value fields[] = {LLVM::AddressOfOp::create(builder, text), getConstant(step.checksIndices),
-                    getConstant(step.tensorMaps.size()), maps};
+                    getConstant(step.scratchBytes), getConstant(step.tensorMaps.size()), maps};
   for (auto [i, field] : llvm::enumerate(fields))
     value = LLVM::InsertValueOp::create(builder, value, field, ArrayRef<int64_t>{int64_t(i)});
   LLVM::ReturnOp::create(builder, value);

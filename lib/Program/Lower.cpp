@@ -290,6 +290,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     step.passing = Step::Kernel;
     step.kernel = info->name;
     step.checksIndices = info->checksIndices;
+    step.scratchBytes = info->scratchBytes;
     step.tensorMaps = info->tensorMaps;
     step.inputs = info->inputs;
     step.outputs.assign(launch->result_begin(), launch->result_end());

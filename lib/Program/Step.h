@@ -37,9 +37,11 @@ struct Step {
     /// The kernel, and inputs and outputs as one array.
     Kernel,
   } passing = Single;
-  /// The kernel of a launch, whether it reads by index, and its tensor maps (`mw_rt_device_kernel`).
+  /// The kernel of a launch, whether it reads by index, its scratch memory, and its tensor maps
+  /// (`mw_rt_device_kernel`).
   std::string kernel = {};
   bool checksIndices = false;
+  int64_t scratchBytes = 0;
   llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };
 

@@ -90,6 +90,9 @@ def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
         return (arena + index if kind == "arena" else places[kind][index]) + offset
 
     kernels = {name: driver.kernel(driver.load(ptx), name) for name, ptx in code.items()}
+    # All launches share it, as on a device.
+    scratch = driver.put(np.zeros(max([launch["scratch"] for launch in program["launches"]] + [1]), np.uint8))
+    places["scratch"] = [scratch]
     places["fault"] = [driver.put(np.full(1, -1, np.int64)) for _ in program["launches"]]
     try:
         for launch, fault in zip(program["launches"], places["fault"], strict=True):
@@ -100,7 +103,7 @@ def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
                 driver.call("cuFuncSetAttribute", kernel, 8, shared)  # the most dynamic shared memory
             if launch["blocks"]:
                 driver.launch(kernel, launch["blocks"], launch["threads"], *buffers, *[fault] * launch["checksIndices"],
-                              *maps, shared=shared)
+                              *[scratch] * bool(launch["scratch"]), *maps, shared=shared)
         driver.synchronize()
         for fault in places["fault"]:
             if (position := driver.get(fault, (1,), np.int64)[0]) != -1:

@@ -45,11 +45,13 @@ def few(chip):
 
 
 @pytest.mark.parametrize("queries,keys,dtype,chip", [
-    *((*size, torch.float32, "sm_90") for size in ((1, 40), (33, 7), (70, 97))),
+    *((*size, torch.float32, "sm_90") for size in ((1, 40), (33, 7), (70, 97), (3, 330))),
+    (1, 700, torch.bfloat16, WGMMA), (9, 515, torch.float16, "sm_90"),
     *((*case, chip) for case in ((70, 130, torch.bfloat16), (40, 64, torch.float16)) for chip in ("sm_90", WGMMA)),
     (300, 150, torch.bfloat16, WGMMA)], ids=name)
 def test_masks(tmp_path, queries, keys, dtype, chip):
-    """Structure, padding and lengths; fewer and more queries than a block, fewer and more keys than a tile."""
+    """Structure, padding and lengths; fewer and more queries than a block, fewer and more keys than a tile, and so
+    many keys for few queries that blocks share them."""
     q, k, v = x = tensors(2, 4, 2, queries, keys, 16, few(chip), dtype)
     i, j = places(queries, keys)
     padding = torch.rand(2, keys, generator=torch.Generator().manual_seed(3)) > 0.4
@@ -188,8 +190,8 @@ def test_log_sum_exp_of_f64(tmp_path):
     module.check(tmp_path)
 
 
-def one_program(dtype, features, tokens=200):
-    q = f"tensor<1x4x{tokens}x{features}x{dtype}>"
+def one_program(dtype, features, tokens=200, queries=None):
+    q = f"tensor<1x4x{queries or tokens}x{features}x{dtype}>"
     k = f"tensor<1x2x{tokens}x{features}x{dtype}>"
     return (f'func.func @main(%q: {q} {{nn.input = "q"}}, %k: {k} {{nn.input = "k"}}, %v: {k} {{nn.input = "v"}}) -> '
             f'({q} {{nn.output = "o"}}) {{\n  %o = nn.attention %q, %k, %v scale 0.1 {{causal}} : ({q}, {k}, {k}) -> '
@@ -211,6 +213,26 @@ def test_hidden_tiles_are_left_out(tmp_path, dtype, chip):
     assert torch.equal(got[:, :, :128], first[:, :, :128]) and got[:, :, 128:].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_blocks_share_the_keys_of_few_queries(tmp_path, dtype):
+    """A block for a key head would leave most of a GPU idle. The last block to end merges the parts, in their order,
+    and leaves the counters at 0 for the next launch."""
+    text = one_program(dtype, 64, 4096, 1).replace("causal", "")
+    program, _ = gpu_programs.compile_kernels(tmp_path, text)
+    (launch,) = program["launches"]
+    assert launch["blocks"] >= 64 and launch["scratch"] > 4096
+    generator = torch.Generator().manual_seed(0)
+    x = {n: torch.randn(1, *shape, 64, generator=generator).to(gpu_programs.TYPES[dtype])
+         for n, shape in (("q", (4, 1)), ("k", (2, 4096)), ("v", (2, 4096)))}
+    x["q"] *= 5
+    got = gpu_programs.run_program(tmp_path, text, x)["o"]
+    want = attend(x["q"], x["k"], x["v"], 0.1)
+    assert (got.double() - want).abs().max() <= TOLERANCE[gpu_programs.TYPES[dtype]] * want.abs().max()
+    assert torch.equal(got, gpu_programs.run_program(tmp_path, text, x)["o"])
+    (few,) = gpu_programs.compile_kernels(tmp_path, one_program(dtype, 64, 64, 1))[0]["launches"]
+    assert few["blocks"] == 2 and few["scratch"] == 0
+
+
 def instruction(code):
     """How the one kernel multiplies."""
     (text,) = code.values()
@@ -224,6 +246,8 @@ def test_ptxas_accepts_kernels(tmp_path, chip):
     for dtype, features in (("f32", 128), ("f32", 20), ("bf16", 64), ("bf16", 128), ("bf16", 256), ("f16", 72)):
         code = gpu_programs.assemble(tmp_path / f"{dtype}-{features}", one_program(dtype, features), chip)
         assert instruction(code) == ("fma" if dtype == "f32" else "wgmma.mma_async" if chip == WGMMA else "mma.sync")
+        code = gpu_programs.assemble(tmp_path / f"{dtype}-{features}-few", one_program(dtype, features, 2000, 1), chip)
+        assert instruction(code) == ("fma" if dtype == "f32" else "mma.sync")
 
 
 @pytest.mark.parametrize("dtype,features,tokens,expected", [

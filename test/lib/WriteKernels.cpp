@@ -110,6 +110,7 @@ void ProgramWriter::addKernel(rt::KernelOp launch) {
                                   {"threads", info->grain},
                                   {"shared", info->workspaceBytes},
                                   {"checksIndices", info->checksIndices},
+                                  {"scratch", info->scratchBytes},
                                   {"tensorMaps", std::move(maps)},
                                   {"buffers", std::move(buffers)}});
 }

@@ -10,6 +10,8 @@
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
+#include "meshwright-c/DeviceKernel.h"
+
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -62,6 +64,12 @@ AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma)
   units = batch * queryHeads / headsPerUnit;
   rows = headsPerUnit * queries;
   blocks = llvm::divideCeil(rows, blockRows);
+  // A multiprocessor has work for two blocks at a time, and a GPU about 128 multiprocessors.
+  constexpr int64_t wantedBlocks = 256, leastTiles = 2, mostCounters = MW_RT_COUNTER_BYTES / 4;
+  int64_t own = units * slices * blocks;
+  splits = 1;
+  if (!isGradient && !usesWgmma && own > 0 && own <= std::min(wantedBlocks, mostCounters))
+    splits = std::clamp<int64_t>(keys / (leastTiles * blockKeys), 1, wantedBlocks / own);
 }
 
 AttentionBlock::AttentionBlock(const AttentionLaunch &launch, const AttentionTilePlan &plan)
@@ -88,6 +96,8 @@ void AttentionBlock::emit(func::FuncOp kernel) {
   }
   for (auto [tensor, buffer] : AttentionBuffers::getOutputs(op))
     *buffer = entry.getArgument(next++);
+  if (getScratchBytes() > 0)
+    scratch = entry.getArgument(next);
   shared = entry.getArguments().back();
   thread = emitThread(b, AttentionTilePlan::threads);
   quad = rem(thread, 4);

@@ -48,10 +48,12 @@ struct AttentionTilePlan : AttentionShape {
   int64_t rowsOfThread, keysOfThread;
   /// Features of the result that a block computes, and the slices of all of them.
   int64_t sliceFeatures, slices;
-  /// Blocks of a unit and a slice.
+  /// Blocks of a unit and a slice, if each goes over all keys.
   int64_t blocks;
+  /// Blocks that share the keys of such a block.
+  int64_t splits;
 
-  int64_t getNumBlocks() const { return units * slices * blocks; }
+  int64_t getNumBlocks() const { return units * slices * blocks * splits; }
   /// Returns true if the rows of a unit are queries at positions 0, 1, ..., and keys are at such
   /// positions, too.
   bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }
@@ -64,6 +66,8 @@ public:
 
   virtual int64_t getNumBlocks() const { return plan.getNumBlocks(); }
   virtual int64_t getSharedBytes() const = 0;
+  /// The bytes of scratch memory, through which blocks that share keys combine their parts.
+  virtual int64_t getScratchBytes() { return 0; }
   /// Fills the function, whose arguments are the buffers and the shared memory.
   void emit(mlir::func::FuncOp kernel);
 
@@ -134,7 +138,7 @@ protected:
 
   nn::ScoresOpInterface op;
   AttentionTilePlan plan;
-  Value shared, thread, quad;
+  Value shared, scratch, thread, quad;
   /// The unit, its key head, the row of the batch, the first row of the block in the unit, and the
   /// first feature of its slice.
   Value unit, keyUnit, batchIndex, firstRow, firstFeature;

@@ -41,6 +41,8 @@ protected:
   /// The result times the scale of each row, plus shares times values.
   virtual SmallVector<Value> emitValues(ValueRange shares, ValueRange scales,
                                         ValueRange result) = 0;
+  /// The result times the scale of each row.
+  virtual SmallVector<Value> scale(ValueRange result, ValueRange scales) = 0;
   /// Stores the result times the factor of each row.
   virtual void emitResult(ValueRange factors, ValueRange result) = 0;
   /// Passes over a tile that is hidden.
@@ -50,6 +52,7 @@ protected:
   virtual void synchronize();
   virtual Value isAny(Value value);
 
+  int64_t getScratchBytes() override;
   void emitBlock(Value block) override;
   /// Finds the unit and the first row of the block.
   void locate(Value block);
@@ -57,6 +60,16 @@ protected:
   void emitKeys(std::pair<Value, Value> range);
 
 private:
+  /// The part of the keys of this block, and the number of the block whose keys it shares.
+  Value split, whole;
+
+  /// Maxima and sums of the rows, and the result, before the first key.
+  SmallVector<Value> getStart();
+  /// This block's part of the keys of the range.
+  std::pair<Value, Value> getPart(std::pair<Value, Value> range);
+  /// Writes the state of this block's part of the keys. The last block to do so merges all parts.
+  void emitPart(ValueRange state);
+  SmallVector<Value> merge(ValueRange state, ValueRange part);
   SmallVector<Value> emitTile(ValueRange state);
   SmallVector<Value> emitUpdate(ValueRange state);
   Value emitScore(Value product, size_t i);
@@ -83,7 +96,7 @@ protected:
   SmallVector<Value> getScores(ArrayRef<Value> sums);
   /// The four words of the left operand for 16 keys of the tile.
   SmallVector<Value> getLeft(ValueRange shares, int64_t key);
-  SmallVector<Value> scale(ValueRange result, ValueRange scales);
+  SmallVector<Value> scale(ValueRange result, ValueRange scales) override;
   Value warp() { return div(thread, 32); }
   Value lane() { return rem(thread, 32); }
 

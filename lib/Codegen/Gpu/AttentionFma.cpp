@@ -48,6 +48,7 @@ private:
   SmallVector<Value> getZeros() override;
   SmallVector<Value> emitProducts() override;
   SmallVector<Value> emitValues(ValueRange shares, ValueRange scales, ValueRange result) override;
+  SmallVector<Value> scale(ValueRange result, ValueRange scales) override;
   void emitResult(ValueRange factors, ValueRange result) override;
 
   bool isWhole() const { return features >= plan.features; }
@@ -127,10 +128,7 @@ SmallVector<Value> AttentionFma::emitValues(ValueRange shares, ValueRange scales
     memref::StoreOp::create(b, share, shareBuffer, add(row, getKeyOffset(i)));
   copyTile(getValueTile(), keys, keyStride, plan.compute);
   emitBarrier(b);
-  SmallVector<Value> sums;
-  Value scale = splat(scales.front());
-  for (Value sum : result)
-    sums.push_back(arith::MulFOp::create(b, sum, scale));
+  SmallVector<Value> sums = scale(result, scales);
   sums = loop(getIndex(0), getIndex(plan.blockKeys), 1, sums, [&](Value key, ValueRange known) {
     Value share = splat(memref::LoadOp::create(b, shareBuffer, add(row, key)));
     Value at = add(mul(key, keyStride), mul(quad, lanes));
@@ -141,6 +139,14 @@ SmallVector<Value> AttentionFma::emitValues(ValueRange shares, ValueRange scales
     return next;
   });
   emitBarrier(b);
+  return sums;
+}
+
+SmallVector<Value> AttentionFma::scale(ValueRange result, ValueRange scales) {
+  SmallVector<Value> sums;
+  Value factor = splat(scales.front());
+  for (Value sum : result)
+    sums.push_back(arith::MulFOp::create(b, sum, factor));
   return sums;
 }
 

@@ -9,7 +9,10 @@
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
 
 #include <cmath>
 #include <limits>
@@ -46,8 +49,9 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
     info.tensorMaps = getTensorMaps(plan);
   int64_t sharedBytes = emitter->getSharedBytes();
   info.workspaceBytes = sharedBytes > kMostStaticShared ? sharedBytes : 0;
-  func::FuncOp kernel =
-      begin(launch, info.inputs, sharedBytes, info.grain, /*hasFault=*/false, info.tensorMaps);
+  info.scratchBytes = emitter->getScratchBytes();
+  func::FuncOp kernel = begin(launch, info.inputs, sharedBytes, info.grain, /*hasFault=*/false,
+                              info.tensorMaps, info.scratchBytes);
   // Two blocks of 128 threads leave each thread as many registers as an instruction can name.
   kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
                                                 plan.usesWgmma ? 1 : 2));
@@ -65,6 +69,8 @@ void AttentionTiles::synchronize() { emitBarrier(b); }
 Value AttentionTiles::isAny(Value value) { return emitAny(b, value); }
 
 void AttentionTiles::locate(Value block) {
+  split = rem(block, plan.splits);
+  whole = block = div(block, plan.splits);
   Value number = rem(block, plan.blocks), rest = div(block, plan.blocks);
   // Later blocks see more keys, and begin first.
   if (plan.right && !plan.left)
@@ -84,16 +90,155 @@ void AttentionTiles::emitBlock(Value block) {
   emitKeys(getKeyRange());
 }
 
-void AttentionTiles::emitKeys(std::pair<Value, Value> range) {
+SmallVector<Value> AttentionTiles::getStart() {
   SmallVector<Value> state(plan.rowsOfThread,
                            getScalar(-std::numeric_limits<double>::infinity()));
   state.append(plan.rowsOfThread, getScalar(0));
   llvm::append_range(state, getZeros());
+  return state;
+}
+
+void AttentionTiles::emitKeys(std::pair<Value, Value> range) {
+  if (plan.splits > 1)
+    range = getPart(range);
+  SmallVector<Value> state = getStart();
   state = loop(range.first, range.second, plan.blockKeys, state, [&](Value key, ValueRange known) {
     firstKey = key;
     return emitTile(known);
   });
-  emitEnd(state);
+  plan.splits > 1 ? emitPart(state) : emitEnd(state);
+}
+
+//===----------------------------------------------------------------------===//
+// Blocks that share keys
+//===----------------------------------------------------------------------===//
+
+std::pair<Value, Value> AttentionTiles::getPart(std::pair<Value, Value> range) {
+  Value keys = max(sub(range.second, range.first), getIndex(0));
+  Value tiles = div(add(keys, plan.blockKeys - 1), plan.blockKeys);
+  Value share = mul(div(add(tiles, plan.splits - 1), plan.splits), plan.blockKeys);
+  Value first = add(range.first, b.createOrFold<arith::MulIOp>(split, share));
+  return {first, min(add(first, share), range.second)};
+}
+
+/// The elements of a value of the state: some of its values are vectors.
+static int64_t getNumElements(Type type) {
+  auto vector = dyn_cast<VectorType>(type);
+  return vector ? vector.getNumElements() : 1;
+}
+
+int64_t AttentionTiles::getScratchBytes() {
+  if (plan.splits == 1)
+    return 0;
+  int64_t elements = 0;
+  for (Value value : getStart())
+    elements += getNumElements(value.getType());
+  return MW_RT_COUNTER_BYTES +
+         plan.getNumBlocks() * AttentionTilePlan::threads * elements * plan.compute.getIntOrFloatBitWidth() / 8;
+}
+
+/// Orders memory of the GPU among all threads that execute it, and whatever is known to be before and behind.
+static void emitFence(ImplicitLocOpBuilder &b) {
+  LLVM::FenceOp::create(b, LLVM::AtomicOrdering::acq_rel, "device");
+}
+
+SmallVector<Value> AttentionTiles::merge(ValueRange state, ValueRange part) {
+  int64_t numRows = plan.rowsOfThread;
+  Value zero = getScalar(0), none = getScalar(-std::numeric_limits<double>::infinity());
+  SmallVector<Value> maxima, sums, ours, theirs;
+  for (int64_t row = 0; row < numRows; ++row) {
+    Value largest = arith::MaxNumFOp::create(b, state[row], part[row]);
+    Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, largest, none);
+    Value shift = arith::SelectOp::create(b, isEmpty, zero, largest);
+    ours.push_back(exponentiate(state[row], shift));
+    theirs.push_back(exponentiate(part[row], shift));
+    maxima.push_back(largest);
+    Value sum = arith::MulFOp::create(b, part[numRows + row], theirs.back());
+    sums.push_back(math::FmaOp::create(b, state[numRows + row], ours.back(), sum));
+  }
+  SmallVector<Value> first = scale(state.drop_front(2 * numRows), ours);
+  SmallVector<Value> second = scale(part.drop_front(2 * numRows), theirs);
+  SmallVector<Value> merged(maxima);
+  llvm::append_range(merged, sums);
+  for (auto [a, c] : llvm::zip_equal(first, second))
+    merged.push_back(arith::AddFOp::create(b, a, c));
+  return merged;
+}
+
+void AttentionTiles::emitPart(ValueRange state) {
+  constexpr int64_t threads = AttentionTilePlan::threads;
+  int64_t elements = 0, total = getScratchBytes();
+  for (Value value : state)
+    elements += getNumElements(value.getType());
+  int64_t count = (total - MW_RT_COUNTER_BYTES) * 8 / plan.compute.getIntOrFloatBitWidth();
+  Value parts = memref::ViewOp::create(b, MemRefType::get({count}, plan.compute), scratch,
+                                       getIndex(MW_RT_COUNTER_BYTES), ValueRange());
+  // Threads without a row have nothing to tell.
+  Value exists;
+  for (const Row &row : rows) {
+    if (!row.exists) {
+      exists = Value();
+      break;
+    }
+    exists = exists ? arith::OrIOp::create(b, exists, row.exists).getResult() : row.exists;
+  }
+  // Neighbouring threads access neighbouring elements.
+  auto forEachPlace = [&](Value part, function_ref<void(Value, Type)> body) {
+    Value base = mul(add(mul(whole, plan.splits), part), threads * elements);
+    int64_t at = 0;
+    for (Value value : state) {
+      int64_t width = getNumElements(value.getType());
+      body(add(add(base, at * threads), mul(thread, width)), value.getType());
+      at += width;
+    }
+  };
+  auto write = [&] {
+    size_t i = 0;
+    forEachPlace(split, [&](Value place, Type type) {
+      Value value = state[i++];
+      if (isa<VectorType>(type))
+        vector::StoreOp::create(b, value, parts, place);
+      else
+        memref::StoreOp::create(b, value, parts, place);
+    });
+  };
+  exists ? when(exists, write) : write();
+  emitFence(b);
+  emitBarrier(b);
+  Type word = b.getI32Type();
+  Value address = memref::ExtractAlignedPointerAsIndexOp::create(b, scratch);
+  address = arith::IndexCastOp::create(b, b.getI64Type(), add(address, mul(whole, 4)));
+  constexpr unsigned globalSpace = 1;
+  Value counter = LLVM::IntToPtrOp::create(
+      b, LLVM::LLVMPointerType::get(b.getContext(), globalSpace), address);
+  Value isFirstThread = compare(arith::CmpIPredicate::eq, thread, getIndex(0));
+  Value isLast = choose(
+      isFirstThread,
+      [&] {
+        Value before = LLVM::AtomicRMWOp::create(b, LLVM::AtomicBinOp::add, counter,
+                                                 emitConstant(b, word, 1),
+                                                 LLVM::AtomicOrdering::acq_rel, "device");
+        return SmallVector<Value>{compare(arith::CmpIPredicate::eq, before,
+                                          emitConstant(b, word, plan.splits - 1))};
+      },
+      [&] { return SmallVector<Value>{emitConstant(b, b.getI1Type(), 0)}; }).front();
+  when(emitAny(b, isLast), [&] {
+    emitFence(b);
+    when(isFirstThread, [&] { LLVM::StoreOp::create(b, emitConstant(b, word, 0), counter); });
+    auto readAll = [&] {
+      return loop(getIndex(0), getIndex(plan.splits), 1, getStart(), [&](Value i, ValueRange known) {
+        SmallVector<Value> part;
+        forEachPlace(i, [&](Value place, Type type) {
+          if (auto vector = dyn_cast<VectorType>(type))
+            part.push_back(vector::LoadOp::create(b, vector, parts, place));
+          else
+            part.push_back(memref::LoadOp::create(b, parts, place));
+        });
+        return merge(known, part);
+      });
+    };
+    emitEnd(exists ? choose(exists, readAll, [&] { return getStart(); }) : readAll());
+  });
 }
 
 //===----------------------------------------------------------------------===//

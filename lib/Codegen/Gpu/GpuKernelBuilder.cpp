@@ -51,7 +51,8 @@ int64_t getAlignment(Value value) {
 func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs,
                                      int64_t sharedBytes, int64_t threads,
                                      bool hasFault,
-                                     ArrayRef<mw_rt_tensor_map> tensorMaps) {
+                                     ArrayRef<mw_rt_tensor_map> tensorMaps,
+                                     int64_t scratchBytes) {
   OpBuilder b(launch.getContext());
   SmallVector<Type> types;
   SmallVector<int64_t> alignments;
@@ -75,6 +76,8 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
     add(result, result);
   if (hasFault)
     types.push_back(MemRefType::get({1}, b.getI64Type()));
+  if (scratchBytes > 0)
+    types.push_back(MemRefType::get({scratchBytes}, b.getI8Type()));
   types.append(tensorMaps.size(), MemRefType::get({128}, b.getI8Type()));
   if (sharedBytes > 0)
     types.push_back(MemRefType::get({sharedBytes}, b.getI8Type(), MemRefLayoutAttrInterface(),

@@ -34,7 +34,7 @@ constexpr int64_t kMostStaticShared = 48 << 10;
 ///   @kernel(%input0: memref<...>, ..., %output0: memref<...>, ..., %shared: memref<Nxi8, 3>)
 ///   attributes {threads = N}
 ///
-/// (with the fault word and tensor maps, each memref<128xi8>, before %shared)
+/// (with the fault word, scratch memory and tensor maps, each memref<128xi8>, before %shared)
 ///
 /// in which all threads of all blocks do all of the work. Buffers have the order of
 /// `KernelInfo`, whose `items` are blocks and whose `grain` is the threads of a block.
@@ -63,10 +63,12 @@ private:
   std::optional<KernelInfo> buildProduct(rt::KernelOp launch);
 
   /// Begins a kernel on these values' flat buffers. Arguments state the alignment that
-  /// buffers have in the program. `hasFault` adds the launch's fault word, of type memref<1xi64>.
+  /// buffers have in the program. `hasFault` adds the launch's fault word, of type memref<1xi64>,
+  /// and `scratchBytes` scratch memory, of type memref<Nxi8>.
   mlir::func::FuncOp begin(rt::KernelOp launch, llvm::ArrayRef<mlir::Value> inputs,
                            int64_t sharedBytes, int64_t threads, bool hasFault = false,
-                           llvm::ArrayRef<mw_rt_tensor_map> tensorMaps = {});
+                           llvm::ArrayRef<mw_rt_tensor_map> tensorMaps = {},
+                           int64_t scratchBytes = 0);
 
   const GpuTarget &target;
   KernelWriter writer;

@@ -126,6 +126,21 @@ static cuda::TensorMap encode(const Cuda &cuda, const mw_rt_tensor_map &map, voi
   return encoded;
 }
 
+/// Memory for all kernels of the compute stream, one after another. A call's preparation makes it.
+void *GpuDevice::getScratch(int64_t bytes) {
+  if (bytes == 0)
+    return nullptr;
+  if (scratches.empty() || scratches.back().first < bytes) {
+    DeviceMemory memory = processor->allocate(bytes);
+    if (!memory)
+      throw Failure("no memory for " + std::to_string(bytes) + " bytes of kernels' scratch memory");
+    std::vector<char> zeros(MW_RT_COUNTER_BYTES, 0);
+    processor->copyIn(memory.get(), zeros.data(), zeros.size());
+    scratches.emplace_back(bytes, std::move(memory));
+  }
+  return scratches.back().second.get();
+}
+
 bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                        std::string &error) {
   auto *record = reinterpret_cast<const mw_rt_device_kernel *>(kernel);
@@ -139,6 +154,7 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
     function = found->second;
   }
   void *word = record->checks_indices ? nextWord(-1, 0) : nullptr;
+  void *scratch = getScratch(record->scratch_bytes);
   if (isPreparing()) {
     if (what.workspace > kPlainShared)
       check(cuda,
@@ -152,6 +168,8 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
       arguments.push_back(const_cast<void **>(&buffers[i]));
     if (word)
       arguments.push_back(&word);
+    if (scratch)
+      arguments.push_back(&scratch);
     std::vector<cuda::TensorMap> maps;
     for (int64_t i = 0; i < record->num_tensor_maps; ++i)
       maps.push_back(

@@ -178,6 +178,7 @@ private:
   void dropGraph();
   bool prepareEntry(EntryState &entry, const std::function<int32_t()> &call);
   /// The word of the current op, or null while it prepares.
+  void *getScratch(int64_t bytes);
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
   void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);
@@ -203,6 +204,8 @@ private:
   std::vector<std::shared_ptr<cuda::Module>> modules;
   std::map<std::string, cuda::Function *> functions;
   std::unordered_map<const void *, cuda::Function *> byRecord;
+  /// Scratch memory of kernels: all that was ever used, since graphs have the addresses. The last is the largest.
+  std::vector<std::pair<int64_t, DeviceMemory>> scratches;
   /// Stream 0 computes.
   std::vector<cuda::Stream *> streams;
   /// By ticket: where the compute stream was, and the end of the collective.
