@@ -137,7 +137,7 @@ int64_t AttentionTiles::getScratchBytes() {
          plan.getNumBlocks() * AttentionTilePlan::threads * elements * plan.compute.getIntOrFloatBitWidth() / 8;
 }
 
-/// Orders memory of the GPU among all threads that execute it, and whatever is known to be before and behind.
+/// Orders accesses to the memory of the GPU before it and those behind it, as seen by other blocks.
 static void emitFence(ImplicitLocOpBuilder &b) {
   LLVM::FenceOp::create(b, LLVM::AtomicOrdering::acq_rel, "device");
 }

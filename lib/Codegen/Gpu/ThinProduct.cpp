@@ -97,7 +97,7 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   rightGroups = std::min<int64_t>(llvm::PowerOf2Ceil(leftGroups), leftGroups > 4 ? 2 : 4);
   columns = rightGroups * kGroups;
   tiles = llvm::divideCeil(product.n, columns);
-  // Four rows of fragments lie in different banks.
+  // Four rows of fragments are in different banks.
   stride = columns + (rightGroups > 1 ? kGroups : 0);
   // Registers for the pieces on their way, beside those of the sums.
   constexpr int64_t mostRegisters = 112, mostTurns = 8;
