@@ -3,8 +3,10 @@
 """The CUDA driver API through ctypes, for tests of the stand-in and of kernels."""
 
 import ctypes as C
+import json
 import os
 import pathlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -113,6 +115,12 @@ class Driver:
 
     def synchronize(self):
         self.call("cuCtxSynchronize")
+
+    def log(self):
+        """The stand-in's counts so far, as FAKEGPU_LOG has them at the end."""
+        with tempfile.NamedTemporaryFile() as file:
+            self.lib.fakegpuWriteLog(file.name.encode())
+            return json.loads(file.read())
 
     def run(self, ptx, name, inputs, outputs, grid=1, block=32, shared=0, scalars=()):
         """Loads, runs a kernel over arrays, and returns its outputs, (shape, dtype) each."""

@@ -61,6 +61,55 @@ def test_shared_memory_and_barrier(driver):
     np.testing.assert_array_equal(got, A[::-1])
 
 
+def counted(driver, name, body):
+    """Requests, wavefronts and conflicts of a warp's accesses of shared memory; %r5 is the address of the buffer."""
+    ptx = kernel(f"mov.u32 %r0, %tid.x; mov.u32 %r5, buffer; {body}", shared=".shared .align 16 .b8 buffer[16384];\n")
+    driver.run(ptx.replace(".entry k", f".entry {name}"), name, [A], [((64,), np.uint32)])
+    counts = driver.log()["kernels"][name]
+    return [counts[f"shared_{what}"] for what in ("requests", "wavefronts", "conflicts")]
+
+
+#: The lane's address is its number times so many bytes.
+EACH = "mad.lo.u32 %r5, %r0, BYTES, %r5; "
+WIDE = "mov.b32 %r1, 0; mov.b32 %r2, 0; mov.b32 %r3, 0; mov.b32 %r4, 0; "
+
+
+@pytest.mark.parametrize("name, body, wavefronts, conflicts", [
+    ("words", EACH.replace("BYTES", "4") + "st.shared.u32 [%r5], %r0;", 1, 0),
+    ("odd", EACH.replace("BYTES", "132") + "st.shared.u32 [%r5], %r0;", 1, 0),
+    ("pairs", EACH.replace("BYTES", "8") + "st.shared.u32 [%r5], %r0;", 2, 1),
+    ("lines", EACH.replace("BYTES", "128") + "st.shared.u32 [%r5], %r0;", 32, 31),
+    ("bytes", EACH.replace("BYTES", "1") + "st.shared.u8 [%r5], %r0;", 1, 0),
+    ("one", "ld.shared.u32 %r1, [%r5];", 1, 0),
+    ("halves", "and.b32 %r1, %r0, 1; mad.lo.u32 %r5, %r1, 256, %r5; ld.shared.u32 %r1, [%r5];", 2, 1),
+    ("few", EACH.replace("BYTES", "128") + "setp.lt.u32 %p0, %r0, 3; @%p0 st.shared.u32 [%r5], %r0;", 3, 2),
+    ("eight", WIDE + EACH.replace("BYTES", "8") + "st.shared.v2.u32 [%r5], {%r1, %r2};", 2, 0),
+    ("eight_apart", WIDE + EACH.replace("BYTES", "16") + "st.shared.v2.u32 [%r5], {%r1, %r2};", 4, 2),
+    ("sixteen", WIDE + EACH.replace("BYTES", "16") + "st.shared.v4.u32 [%r5], {%r1, %r2, %r3, %r4};", 4, 0),
+    ("sixteen_padded", WIDE + EACH.replace("BYTES", "144") + "st.shared.v4.u32 [%r5], {%r1, %r2, %r3, %r4};", 4, 0),
+    ("sixteen_apart", WIDE + EACH.replace("BYTES", "128") + "st.shared.v4.u32 [%r5], {%r1, %r2, %r3, %r4};", 32, 28),
+    ("matrices", EACH.replace("BYTES", "80") + "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];", 4, 0),
+    ("matrices_apart", EACH.replace("BYTES", "64") + "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];", 16, 12),
+    ("one_matrix", EACH.replace("BYTES", "32") + "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r5];", 2, 1),
+    ("stored_matrices", WIDE + EACH.replace("BYTES", "128") + "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r5], {%r1, %r2};", 16, 14),
+])
+def test_bank_conflicts(driver, name, body, wavefronts, conflicts):
+    """32 banks of 4 bytes: lanes that read one word share it, and those that want other words of its bank take turns."""
+    assert counted(driver, f"banks_{name}", body) == [1, wavefronts, conflicts]
+
+
+@pytest.mark.parametrize("name, bytes_apart, vector, sectors", [
+    ("words", 4, "", 4), ("pairs", 8, "", 8), ("lines", 128, "", 32), ("one", 0, "", 1), ("sixteen", 16, ".v4", 16), ("offset", 4, "", 5)])
+def test_sectors(driver, name, bytes_apart, vector, sectors):
+    """A request of a warp takes all sectors of 32 bytes that its lanes read."""
+    regs, offset = "{%r1, %r2, %r3, %r4}" if vector else "%r1", 16 if name == "offset" else 0
+    body = f"ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mad.wide.u32 %rd1, %r0, {bytes_apart}, %rd0; ld.global{vector}.u32 {regs}, [%rd1+{offset}];"
+    ptx = kernel(body).replace(".entry k", f".entry sectors_{name}")
+    driver.run(ptx, f"sectors_{name}", [np.zeros(2048, np.uint32)], [((1,), np.uint32)])
+    counts = driver.log()["kernels"][f"sectors_{name}"]
+    assert (counts["global_requests"], counts["global_sectors"], counts["global_bytes"]) == (1, sectors, 32 * (16 if vector else 4))
+
+
 def test_a_call(driver):
     ptx = (
         HEAD

@@ -252,7 +252,7 @@ void synchronizeContext(CUcontext context);
 /// Fails where a capture forbids a call that waits or allocates.
 CUresult forbidDuringCapture(CUstream stream);
 
-/// Counts of FAKEGPU_LOG.
+/// Counts of FAKEGPU_LOG, which `fakegpuWriteLog` writes to another file at any time.
 struct Log {
   std::mutex mutex;
   std::map<std::string, uint64_t> launches, calls; // calls of NCCL and cuBLASLt
@@ -265,7 +265,7 @@ struct Log {
   void ran(const std::string &kernel, const Counters &c);
   void waited();
   void copied(bool fromDevice, bool toDevice, uint64_t bytes);
-  void write();
+  void write(const std::string &path);
 };
 
 CUresult resultOf(const Fault &fault);

@@ -95,7 +95,7 @@ Log &Log::get() {
   static Log *log = [] {
     auto *l = new Log; // streams may still run at exit
     if (!Settings::get().log.empty())
-      atexit([] { Log::get().write(); });
+      atexit([] { Log::get().write(Settings::get().log); });
     return l;
   }();
   return *log;
@@ -127,11 +127,11 @@ void Log::copied(bool fromDevice, bool toDevice, uint64_t bytes) {
   (fromDevice ? toDevice ? deviceToDevice : deviceToHost : hostToDevice) += bytes;
 }
 
-void Log::write() {
+void Log::write(const std::string &path) {
   std::lock_guard<std::mutex> lock(mutex);
-  FILE *out = fopen(Settings::get().log.c_str(), "w");
+  FILE *out = fopen(path.c_str(), "w");
   if (!out) {
-    fprintf(stderr, "fakegpu: cannot write FAKEGPU_LOG=%s\n", Settings::get().log.c_str());
+    fprintf(stderr, "fakegpu: cannot write the log %s\n", path.c_str());
     return;
   }
   auto number = [](uint64_t v) { return (unsigned long long)v; };
@@ -156,10 +156,10 @@ void Log::write() {
     fprintf(out,
             "%s\"%s\": {\"warp_instructions\": %llu, \"lane_instructions\": %llu, \"global_requests\": "
             "%llu, \"global_sectors\": %llu, \"global_bytes\": %llu, \"shared_requests\": %llu, "
-            "\"shared_wavefronts\": %llu}",
+            "\"shared_wavefronts\": %llu, \"shared_conflicts\": %llu}",
             comma, name.c_str(), number(c.warpInstructions), number(c.laneInstructions),
             number(c.globalRequests), number(c.globalSectors), number(c.globalBytes),
-            number(c.sharedRequests), number(c.sharedWavefronts));
+            number(c.sharedRequests), number(c.sharedWavefronts), number(c.sharedConflicts));
     comma = ", ";
   }
   fprintf(out, "}}\n");
@@ -202,3 +202,5 @@ CUresult enterCall(const char *name, bool needsContext) {
 }
 
 } // namespace fakegpu
+
+FAKEGPU_EXPORT void fakegpuWriteLog(const char *path) { fakegpu::Log::get().write(path); }

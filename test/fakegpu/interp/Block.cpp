@@ -23,6 +23,7 @@ void Counters::add(const Counters &o) {
   globalBytes += o.globalBytes;
   sharedRequests += o.sharedRequests;
   sharedWavefronts += o.sharedWavefronts;
+  sharedConflicts += o.sharedConflicts;
 }
 
 void Block::start(Cluster &owner, unsigned rankInCluster, const unsigned (&at)[3]) {

@@ -41,7 +41,8 @@ public:
 struct Counters {
   uint64_t warpInstructions = 0, laneInstructions = 0;
   uint64_t globalRequests = 0, globalSectors = 0, globalBytes = 0;
-  uint64_t sharedRequests = 0, sharedWavefronts = 0;
+  /// Conflicts are wavefronts beyond one for each part of a warp that the request is served by.
+  uint64_t sharedRequests = 0, sharedWavefronts = 0, sharedConflicts = 0;
   void add(const Counters &o);
 };
 

@@ -106,7 +106,8 @@ void countGlobal(Warp &w, uint32_t mask, unsigned bytes, const uint64_t (&addres
 }
 
 /// Wavefronts of a request: lanes that want different words of one bank take turns. Requests of 8
-/// and 16 bytes are served by halves and quarters of a warp.
+/// and 16 bytes are served by halves and quarters of a warp, each of which needs one wavefront. A
+/// matrix of ldmatrix or stmatrix is such a quarter.
 void countShared(Warp &w, uint32_t mask, unsigned bytes, const uint64_t (&addresses)[kLanes]) {
   Counters &c = w.block->cluster->counters;
   unsigned group = bytes == 16 ? 8 : bytes == 8 ? 16 : 32;
@@ -124,6 +125,7 @@ void countShared(Warp &w, uint32_t mask, unsigned bytes, const uint64_t (&addres
       if (k == 0 || words[k] != words[k - 1])
         worst = std::max(worst, ++bank[words[k] % 32]);
     c.sharedWavefronts += worst;
+    c.sharedConflicts += worst ? worst - 1 : 0;
   }
 }
 
