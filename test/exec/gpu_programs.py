@@ -118,3 +118,13 @@ def run_program(folder, text, inputs, weights=None, target="gpu:sm_90", **_):
     finally:
         for at in sum(places.values(), []):
             driver.free(at)
+
+
+def count_accesses(folder, text, inputs, weights=None, target="gpu:sm_90"):
+    """For each kernel of the program, the stand-in's counts of one run."""
+    _, code = compile_kernels(folder, text, target)
+    driver = _drivers.get("driver") or _drivers.setdefault("driver", cuda.Driver())
+    before = driver.log()["kernels"]
+    run_program(folder, text, inputs, weights, target)
+    after = driver.log()["kernels"]
+    return {name: {kind: count - before.get(name, {}).get(kind, 0) for kind, count in after[name].items()} for name in code}

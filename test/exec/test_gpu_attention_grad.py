@@ -33,15 +33,15 @@ def test_heads(tmp_path, dtype):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def one_program(features, dtype):
+def one_case(features, dtype):
     p = Program()
     x = tensors(1, 4, 2, 70, 70, features, features, dtype)
     bias = torch.randn(4, 1, 70, generator=torch.Generator().manual_seed(5)).to(dtype)
     p.add(Case(x, 0.1, bias=bias, cap=2.0, wants_bias=True))
-    return p.text()
+    return p
 
 
 @pytest.mark.parametrize("chip", ["sm_80", "sm_90a", "sm_100", "sm_120"])
 def test_ptxas_accepts_kernels(tmp_path, chip):
     for features, dtype in ((128, torch.float32), (20, torch.float32), (256, torch.bfloat16), (72, torch.float16)):
-        gpu_programs.assemble(tmp_path / f"{name(dtype)}-{features}", one_program(features, dtype), chip)
+        gpu_programs.assemble(tmp_path / f"{name(dtype)}-{features}", one_case(features, dtype).text(), chip)

@@ -284,13 +284,22 @@ int64_t AttentionBlock::getWidth(Type element, int64_t columns) {
   return std::gcd<int64_t>(columns, 128 / element.getIntOrFloatBitWidth());
 }
 
-void AttentionBlock::forEachChunk(int64_t numRows, int64_t columns, int64_t width,
-                                  function_ref<void(Value, Value)> body) {
-  constexpr int64_t threads = AttentionTilePlan::threads;
+void AttentionBlock::forEachChunk(int64_t numRows, int64_t columns, int64_t width, int64_t bytes,
+                                  int64_t line, function_ref<void(Value, Value)> body) {
+  constexpr int64_t threads = AttentionTilePlan::threads, banks = 128, sector = 32, together = 8;
   int64_t chunks = columns / width, count = numRows * chunks;
+  // Eight neighbouring threads fill all banks by a part of one row, or by a chunk of each of eight
+  // rows. The latter costs sectors of global memory unless lines begin at sectors.
+  bool isAcross = columns * bytes % banks != 0 && width * bytes * together == banks &&
+                  line % sector == 0 && numRows % together == 0;
   loop(getIndex(0), getIndex(llvm::divideCeil(count, threads)), 1, [&](Value turn) {
     Value number = add(mul(turn, threads), thread);
-    auto emit = [&] { body(div(number, chunks), mul(rem(number, chunks), width)); };
+    auto emit = [&] {
+      if (!isAcross)
+        return body(div(number, chunks), mul(rem(number, chunks), width));
+      Value row = add(mul(div(number, together * chunks), together), rem(number, together));
+      body(row, mul(rem(div(number, together), chunks), width));
+    };
     if (count % threads == 0)
       return emit();
     when(isBelow(number, getIndex(count)), emit);
@@ -298,10 +307,13 @@ void AttentionBlock::forEachChunk(int64_t numRows, int64_t columns, int64_t widt
 }
 
 void AttentionBlock::copyTile(const Tile &tile, Value to, int64_t stride, Type element) {
-  int64_t width = getWidth(plan.element, tile.columns);
   Type stored = cast<MemRefType>(tile.buffer.getType()).getElementType();
+  // In shared memory elements may be wider.
+  int64_t width = getWidth(element, tile.columns);
   auto vector = VectorType::get(width, stored);
-  forEachChunk(tile.rows, tile.tileColumns, width, [&](Value row, Value column) {
+  int64_t bytes = element.getIntOrFloatBitWidth() / 8;
+  int64_t line = tile.columns * stored.getIntOrFloatBitWidth() / 8;
+  forEachChunk(tile.rows, tile.tileColumns, width, bytes, line, [&](Value row, Value column) {
     Value fromRow = add(tile.firstRow, row), fromColumn = add(tile.firstColumn, column), exists;
     if (tile.endRow)
       exists = isBelow(fromRow, tile.endRow);

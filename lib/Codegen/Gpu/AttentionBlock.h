@@ -114,9 +114,11 @@ protected:
   /// The columns of a row-major matrix that one access moves: 16 bytes where the number of
   /// columns allows it.
   static int64_t getWidth(Type element, int64_t columns);
-  /// For each chunk of a tile of `rows` rows of `columns` columns, the row, the first column and
-  /// the width. Threads take turns.
-  void forEachChunk(int64_t rows, int64_t columns, int64_t width,
+  /// For each chunk of a tile of `rows` rows of `columns` columns in shared memory, the row and the
+  /// first column. Threads take turns. `bytes` are those of an element there, and `line` those of a
+  /// row of the matrix in global memory. If rows begin at odd multiples of 16 bytes, threads whose
+  /// chunks of 16 bytes are served together are in different banks.
+  void forEachChunk(int64_t rows, int64_t columns, int64_t width, int64_t bytes, int64_t line,
                     function_ref<void(Value row, Value column)> body);
   /// A tile of a matrix with `columns` columns: rows from `firstRow` up to `endRow` (null: all
   /// are there), and columns from `firstColumn` on.

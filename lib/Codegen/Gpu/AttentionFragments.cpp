@@ -73,7 +73,8 @@ void AttentionFragments::emitResult(ValueRange factors, ValueRange sums) {
   synchronize();
   int64_t width = getWidth(plan.element, plan.valueFeatures);
   Value base = mul(unit, plan.rows * plan.valueFeatures);
-  forEachChunk(groupRows, plan.sliceFeatures, width, [&](Value row, Value column) {
+  int64_t line = plan.valueFeatures * bytes;
+  forEachChunk(groupRows, plan.sliceFeatures, width, bytes, line, [&](Value row, Value column) {
     Value toRow = add(firstRow, row), toColumn = add(firstFeature, column), exists;
     if (plan.rows % plan.blockRows)
       exists = isBelow(toRow, getIndex(plan.rows));

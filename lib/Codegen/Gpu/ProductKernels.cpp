@@ -10,8 +10,11 @@
 // while they multiply. bf16 and f16 are multiplied by mma.sync, each warp a part of the tile; f32 and
 // f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64 for f64.
 //
-// Tiles in shared memory have the order of their operand. Their lines are longer than they have
-// elements, so that lanes read different banks.
+// Accesses of shared memory have no bank conflicts. By mma.sync, tiles have the order of their
+// operand, and chunks of 16 bytes of a line are permuted by the line's number: a write fills 128
+// consecutive bytes, and eight lines of a matrix are in different banks. By multiply-add, lines of
+// tiles are along rows, since lanes read neighbouring rows. Where the operand has another order,
+// lines are 8 bytes longer, so that lanes that write a column are in different banks.
 //
 //===----------------------------------------------------------------------===//
 
@@ -175,22 +178,27 @@ private:
   struct Tile {
     const ProductFactor *factor;
     int64_t rows, step;
-    /// Elements of a line in shared memory, and those between two lines.
-    int64_t line, stride, elementBytes;
+    /// Consecutive elements of the operand. The elements of the tile in shared memory, those between
+    /// two lines there, and the bytes of one.
+    int64_t line, size, stride, elementBytes;
     /// The chunks that each thread copies, and their elements.
     int64_t width = 1, count = 0;
     Value buffer, base, firstRow, shared;
 
-    int64_t getLines() const { return rows * step / line; }
-    int64_t getBytes() const { return llvm::alignTo(getLines() * stride * elementBytes, 16); }
+    int64_t getBytes() const { return llvm::alignTo(size * elementBytes, 16); }
   };
   Tile makeTile(const ProductFactor &factor, int64_t rows);
   void startTile(Tile &tile, Value argument, Value number, Value shared, int64_t offset);
-  /// The line of the tile and the element in it at which a chunk begins.
-  std::pair<Value, Value> getPlace(const Tile &tile, int64_t chunk);
+  /// Where a chunk begins: its line, that modulo 8, and the element of the line.
+  struct Place {
+    Value line, lineInEight, element;
+  };
+  Place getPlace(const Tile &tile, int64_t chunk);
   /// Reads the chunks of the step that begins at `first`. Elements outside are zeros.
   SmallVector<Value> read(const Tile &tile, Value first);
   void write(const Tile &tile, ValueRange chunks);
+  /// By mma: where an element of a line is in shared memory.
+  Value permute(const Tile &tile, Value lineInEight, Value element);
   SmallVector<Value> multiplyByMma(ValueRange sums);
   SmallVector<Value> multiplyByFma(ValueRange sums);
   /// The sums of a thread, over all steps.
@@ -243,9 +251,13 @@ ProductKernel::Tile ProductKernel::makeTile(const ProductFactor &factor, int64_t
   tile.factor = &factor;
   tile.rows = rows;
   tile.step = step;
-  tile.line = factor.sumIsInner ? step : rows;
-  tile.stride = tile.line + (usesMma ? 8 : 1);
   tile.elementBytes = element.getIntOrFloatBitWidth() / 8;
+  tile.line = factor.sumIsInner ? step : rows;
+  constexpr int64_t gap = 8;
+  tile.stride = usesMma             ? tile.line
+                : factor.sumIsInner ? rows + gap / tile.elementBytes
+                                    : rows;
+  tile.size = usesMma ? rows * step : step * tile.stride;
   return tile;
 }
 
@@ -254,7 +266,7 @@ void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value sh
   const ProductFactor &factor = *tile.factor;
   tile.buffer = argument;
   tile.firstRow = mul(number, tile.rows);
-  tile.shared = emitShared(b, shared, offset, tile.getLines() * tile.stride, stored);
+  tile.shared = emitShared(b, shared, offset, tile.size, stored);
   tile.base = getBase(factor);
   // Chunks do not cross the end of a line of the operand.
   int64_t inMemory = factor.sumIsInner ? product.k : factor.rows;
@@ -263,17 +275,19 @@ void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value sh
   tile.count = share / tile.width;
 }
 
-std::pair<Value, Value> ProductKernel::getPlace(const Tile &tile, int64_t chunk) {
-  Value number = add(thread, chunk * threads);
-  int64_t chunks = tile.line / tile.width;
-  return {div(number, chunks), mul(rem(number, chunks), tile.width)};
+ProductKernel::Place ProductKernel::getPlace(const Tile &tile, int64_t chunk) {
+  // The threads copy whole lines at a time, so most of the place is the same for all chunks.
+  int64_t chunks = tile.line / tile.width, lines = threads / chunks;
+  Value first = div(thread, chunks);
+  return {add(first, chunk * lines), rem(add(first, chunk * lines % 8), 8),
+          mul(rem(thread, chunks), tile.width)};
 }
 
 SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
   SmallVector<Value> chunks;
   auto type = VectorType::get(tile.width, stored);
   for (int64_t i = 0; i < tile.count; ++i) {
-    auto [line, place] = getPlace(tile, i);
+    auto [line, lineInEight, place] = getPlace(tile, i);
     bool isInner = tile.factor->sumIsInner;
     Value row = add(tile.firstRow, isInner ? line : place), at = add(first, isInner ? place : line);
     Value exists;
@@ -294,19 +308,35 @@ SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
 
 void ProductKernel::write(const Tile &tile, ValueRange chunks) {
   for (auto [i, chunk] : llvm::enumerate(chunks)) {
-    auto [line, place] = getPlace(tile, i);
-    vector::StoreOp::create(b, chunk, tile.shared, add(mul(line, tile.stride), place));
+    auto [line, lineInEight, place] = getPlace(tile, i);
+    if (usesMma)
+      place = permute(tile, lineInEight, place);
+    if (usesMma || !tile.factor->sumIsInner) {
+      vector::StoreOp::create(b, chunk, tile.shared, add(mul(line, tile.stride), place));
+      continue;
+    }
+    for (int64_t j = 0; j < tile.width; ++j)
+      memref::StoreOp::create(b, vector::ExtractOp::create(b, chunk, j), tile.shared,
+                              add(mul(add(place, j), tile.stride), line));
   }
+}
+
+Value ProductKernel::permute(const Tile &tile, Value lineInEight, Value element) {
+  // 64 elements, which are all banks, hold one line or several. Lines of 64 elements have eight
+  // permutations, and shorter ones fewer.
+  constexpr int64_t chunk = 8, banks = 64;
+  return arith::XOrIOp::create(b, element, mul(div(lineInEight, banks / tile.line), chunk));
 }
 
 SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
   SmallVector<Value> next(sums);
   // The rows and elements of the step that a lane addresses: fragments of rows follow each other
-  // in the left operand, those of elements in the right one.
+  // in the left operand, those of elements in the right one. Lines differ from `low` by multiples
+  // of 8.
   Value low = rem(lane, 8), second = mul(rem(div(lane, 8), 2), 8), third = mul(div(lane, 16), 8);
   auto load = [&](const Tile &tile, Value row, Value at) {
     bool isInner = tile.factor->sumIsInner;
-    Value line = isInner ? row : at, place = isInner ? at : row;
+    Value line = isInner ? row : at, place = permute(tile, low, isInner ? at : row);
     return std::pair(add(mul(line, tile.stride), place), isInner);
   };
   bool isLhsInner = lhs.factor->sumIsInner, isRhsInner = rhs.factor->sumIsInner;
@@ -335,9 +365,7 @@ SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
 SmallVector<Value> ProductKernel::multiplyByFma(ValueRange sums) {
   SmallVector<Value> next(sums);
   auto load = [&](const Tile &tile, Value row, int64_t part, int64_t k) -> Value {
-    row = add(row, 16 * part);
-    Value at = tile.factor->sumIsInner ? add(mul(row, tile.stride), k) : add(row, k * tile.stride);
-    return memref::LoadOp::create(b, tile.shared, at);
+    return memref::LoadOp::create(b, tile.shared, add(row, k * tile.stride + 16 * part));
   };
   for (int64_t k = 0; k < step; ++k) {
     SmallVector<Value> left, right;
