@@ -337,6 +337,9 @@ Padding CastOp::getResultPadding(const Operands &in) {
 /// The bound on the elements of a constant.
 static Padding boundElements(DenseElementsAttr elements) {
   Padding state{kInfinity, -kInfinity};
+  // The elements of a splat are one, however many they are.
+  if (elements.isSplat() && elements.getNumElements() > 1)
+    elements = elements.resizeSplat(RankedTensorType::get({}, elements.getElementType()));
   if (auto numbers = dyn_cast<DenseFPElementsAttr>(elements)) {
     for (const APFloat &number : numbers) {
       if (number.isNaN())

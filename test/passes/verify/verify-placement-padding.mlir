@@ -128,3 +128,17 @@ func.func @features_over_their_sizes(
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
+
+// -----
+
+// A constant of one value is bounded by that value. Its elements are too many to look at.
+// CHECK-LABEL: func.func @large_splat
+dist.mesh @mesh = <["dp"=2]>
+func.func @large_splat(
+    %x: tensor<1000000x1000000xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<1999999x1000000xf32>})
+    -> (tensor<1000000x1000000xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<1999999x1000000xf32>})
+    attributes {dist.spmd = @mesh} {
+  %z = nn.constant dense<0.0> : tensor<1000000x1000000xf32>
+  %y = nn.mul %x, %z : (tensor<1000000x1000000xf32>, tensor<1000000x1000000xf32>) -> tensor<1000000x1000000xf32>
+  return %y : tensor<1000000x1000000xf32>
+}
