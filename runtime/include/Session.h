@@ -24,6 +24,7 @@ namespace meshwright::rt {
 
 class CheckpointWriter;
 class RankMemory;
+struct CallRecord;
 
 /// A program on the ranks of this process: the world of ranks, the weights, and the state, all of
 /// them shared by the program's entries.
@@ -125,7 +126,8 @@ private:
                 const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
   bool clearTransient(std::string &error);
   bool runAll(int64_t entry, const std::vector<HostTensor> &inputs,
-              const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
+              const std::vector<void *> &outputs, const RunOptions &options, CallRecord &record,
+              std::string &error);
   bool restore(std::string &error);
   bool addDefaults(int64_t entry, std::vector<HostTensor> &inputs, std::string &error);
   bool runOnce(int64_t entry, const std::vector<HostTensor> &inputs,
@@ -134,9 +136,9 @@ private:
   bool repeat(int64_t entry, const std::vector<HostTensor> &inputs,
               const std::vector<void *> &outputs, RunOptions &options,
               std::vector<RankBuffers> &buffers, std::string &error);
-  bool finishRun(const EntryDescription &entry, const RunOptions &options, std::string &error);
+  bool finishRun(int64_t entry, const RunOptions &options, CallRecord &record, std::string &error);
   bool gatherTrace(Trace &trace, std::string &error);
-  bool findSeen(const EntryDescription &entry, std::string &error);
+  bool findSeen(const EntryDescription &entry, CallRecord &record, std::string &error);
   bool isSplit() const { return int64_t(ranks.size()) < description.numRanks; }
   bool refuse(std::string &error, const std::string &message) const;
   bool decide(bool isFine, std::string &error) const;

@@ -60,6 +60,8 @@ public:
   /// The rows by rank and stream. Must not be called during a run.
   std::vector<const Row *> getRows() const;
   void clear() { rows.clear(); }
+  /// Adds the events of another trace behind the own ones. Its ops have numbers from `firstOp` on.
+  void append(const Trace &other, int64_t firstOp);
 
   /// Returns a rank's events as bytes, which another process adds to its trace by `merge`.
   /// `merge` returns false if the bytes are damaged.

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Outline of `run`: `runOnce` fills arguments and state buffers, runs the entry on all ranks and
-// assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `finishRun` makes reports.
-// Then `commit` makes the results of the last run the new state. Everything that may fail comes
+// assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `finishRun` adds the events to
+// those of the call's other parts, and makes reports behind the last part. Then `commit` makes the results of the last run the new state. Everything that may fail comes
 // before the commit.
 //
 //===----------------------------------------------------------------------===//
@@ -22,6 +22,15 @@
 #include <cstring>
 
 namespace meshwright::rt {
+
+/// The measurements of a call: the events of all of its parts, and the largest arena among them.
+struct CallRecord {
+  Trace trace;
+  /// The names of the ops of the parts, and where those of an entry begin.
+  std::vector<std::string> ops;
+  std::map<int64_t, int64_t> firstOp;
+  int64_t planned = 0, seen = -1;
+};
 
 //===----------------------------------------------------------------------===//
 // Beginning and end
@@ -263,14 +272,16 @@ bool Session::gatherTrace(Trace &trace, std::string &error) {
 }
 
 /// Finds how far up the ranks of this process wrote their arenas.
-bool Session::findSeen(const EntryDescription &entry, std::string &error) {
-  report.planned = entry.arenaBytes;
-  if (!memory->findTouched(report.seen, error))
+bool Session::findSeen(const EntryDescription &entry, CallRecord &record, std::string &error) {
+  int64_t seen = 0;
+  if (!memory->findTouched(seen, error))
     return false;
-  if (report.seen <= (report.planned + kAlignment - 1) / kAlignment * kAlignment)
+  record.planned = std::max(record.planned, entry.arenaBytes);
+  record.seen = std::max(record.seen, seen);
+  if (seen <= (entry.arenaBytes + kAlignment - 1) / kAlignment * kAlignment)
     return true;
-  error = "the program wrote " + std::to_string(report.seen) + " bytes of an arena of " +
-          std::to_string(report.planned);
+  error = "the program wrote " + std::to_string(seen) + " bytes of an arena of " +
+          std::to_string(entry.arenaBytes);
   return false;
 }
 
@@ -388,19 +399,31 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
   return true;
 }
 
-/// Makes the report and the file of the trace. A failure concerns this process alone.
-bool Session::finishRun(const EntryDescription &entry, const RunOptions &options,
+/// Records a part of a call. Behind the last one, makes the report and the file of the trace. A
+/// failure concerns this process alone.
+bool Session::finishRun(int64_t index, const RunOptions &options, CallRecord &record,
                         std::string &error) {
+  const EntryDescription &entry = description.entries[index];
+  if (options.measure && !findSeen(entry, record, error))
+    return false;
+  if (!options.trace)
+    return true;
+  auto [first, isNew] = record.firstOp.try_emplace(index, record.ops.size());
+  if (isNew)
+    record.ops.insert(record.ops.end(), entry.ops.begin(), entry.ops.end());
+  record.trace.append(*options.trace, first->second);
+  if (entry.isPart)
+    return true;
   if (options.measure) {
     Ceilings peaks;
     bool hasPeaks = world->getDevice(ranks.front()).getPeaks(peaks);
-    report = summarize(*options.trace, world->getThreadsPerRank(), hasPeaks ? &peaks : nullptr);
-    if (!findSeen(entry, error))
-      return false;
+    report = summarize(record.trace, world->getThreadsPerRank(), hasPeaks ? &peaks : nullptr);
+    report.planned = record.planned;
+    report.seen = record.seen;
   }
   // One process writes the file.
   return options.traceFile.empty() || ranks.front() != 0 ||
-         writeTrace(options.traceFile, *options.trace, entry.ops, error);
+         writeTrace(options.traceFile, record.trace, record.ops, error);
 }
 
 /// Restores the rows that a call replaced before it failed. A rank that has not come back may
@@ -488,9 +511,10 @@ bool Session::clearTransient(std::string &error) {
 bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, const RunOptions &options,
                        std::string &error) {
+  CallRecord record;
   const RepeatedEntry &repeated = description.entries[index].repeated;
   if (repeated.entry < 0)
-    return runAll(index, inputs, outputs, options, error);
+    return runAll(index, inputs, outputs, options, record, error);
   std::vector<CallPort> from = description.getInputs(index), to = description.getOutputs(index);
   for (int64_t run = 0; run <= repeated.times; ++run) {
     bool isRepeated = run < repeated.times;
@@ -513,7 +537,7 @@ bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
       if (to[i].isRepeated == isRepeated)
         filled[to[i].index] =
             static_cast<char *>(outputs[i]) + getOffset(part.outputs[to[i].index]);
-    if (!runAll(entry, given, filled, options, error))
+    if (!runAll(entry, given, filled, options, record, error))
       return false;
   }
   return true;
@@ -522,7 +546,7 @@ bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
 /// Runs an entry as often as it is asked for, and commits.
 bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
                      const std::vector<void *> &outputs, const RunOptions &options,
-                     std::string &error) {
+                     CallRecord &record, std::string &error) {
   const EntryDescription &entry = description.entries[index];
   world->setOps((*ops)[index]);
   world->setPurpose("entry '" + entry.name + "'");
@@ -531,7 +555,7 @@ bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
   bool isFine = runOnce(index, inputs, outputs, settings, buffers, error) &&
                 repeat(index, inputs, outputs, settings, buffers, error);
   if (isFine) {
-    isFine = finishRun(entry, settings, error);
+    isFine = finishRun(index, settings, record, error);
     if (!entry.stateResults.empty())
       isFine = commit(entry, buffers, isFine, error);
   }

@@ -66,6 +66,16 @@ std::vector<const Trace::Row *> Trace::getRows() const {
   return result;
 }
 
+void Trace::append(const Trace &other, int64_t firstOp) {
+  for (const Row *row : other.getRows()) {
+    std::vector<TraceEvent> &events = getRow(row->rank, row->stream).events;
+    for (TraceEvent event : row->events) {
+      event.op = event.op < 0 ? event.op : firstOp + event.op;
+      events.push_back(event);
+    }
+  }
+}
+
 std::string Trace::serialize(int64_t rank) const {
   std::string bytes;
   for (const Row *row : getRows()) {

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Training steps from bundles, in processes, and from saved states: the same bits everywhere."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -116,3 +117,21 @@ def test_processes(plan, states, tmp_path):
     with plan.start(state=tmp_path / "state") as session:
         steps(session, 2, 2)
         same(session.state(), states[4])
+
+
+@pytest.mark.parametrize("entry", ["step", "evaluate"])
+def test_traces_and_reports_have_each_microbatch(plan, entry, tmp_path):
+    plan.run(**DATA[0], entry=entry, trace=tmp_path / "trace.json", measure=True)
+    spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    for rank in range(2):
+        mine = [e for e in spans if e["pid"] == rank and e["tid"] == 0]
+        names = [e["name"] for e in sorted(mine, key=lambda e: e["ts"])]
+        assert not any("unknown op" in name for name in names)
+        # The first and the last microbatch look up the rows of the table.
+        looked_up = [i for i, name in enumerate(names) if name.startswith("nn.embedding")]
+        assert len(looked_up) == 2
+        attended = [i for i, e in enumerate(names) if e.startswith("nn.attention") and "grad" not in e]
+        assert len(attended) == 2 and looked_up[0] < attended[0] < looked_up[1] < attended[1]
+    kernels = plan.report(format="json")["run"]["kernels"]
+    for kernel in kernels:
+        assert kernel["launches"] == sum(e["cat"] == kernel["class"] for e in spans) // 2
