@@ -82,7 +82,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   if (isa<nn::AddOp>(user))
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
   if (joinsPartials(user, factors.getFactors(user).rule))
-    return isReadOpen(user->getResult(0));
+    return isReadOpen(user->getResult(0)) || canWait(user->getResult(0), reduction);
   return passesPartial(user, value.getUses().begin()->getOperandNumber()) &&
          canWait(user->getResult(0), reduction);
 }
@@ -184,10 +184,11 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
 }
 
 /// Handles an op that moves several partial sums at once, as a concatenation does, if its result is
-/// read unreduced. Returns false if it is another op, or an operand is no partial sum.
+/// read unreduced or reduced later: then the sums share a reduction, which may scatter. Returns false if it is another op, or an operand is no partial sum.
 FailureOr<bool> Partitioner::moveParts(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  if (isa<nn::AddOp>(op) || !joinsPartials(op, opFactors.rule) || !isReadOpen(op->getResult(0)))
+  if (isa<nn::AddOp>(op) || !joinsPartials(op, opFactors.rule) ||
+      !(isReadOpen(op->getResult(0)) || canWait(op->getResult(0), ReductionKind::Sum)))
     return false;
   SmallVector<Local, 0> parts;
   Unreduced sum;

@@ -112,3 +112,21 @@ func.func @main(%x: tensor<4x3x8xf32> {nn.input = "x", dist.sharding = #dist.sha
   %z = nn.reshape %y : (tensor<4x3x2xf32>) -> tensor<3x8xf32>
   return %z : tensor<3x8xf32>
 }
+
+// -----
+
+// Partial sums that a concatenation joins share one reduction, which scatters them.
+
+// CHECK-LABEL: func.func @parts
+// CHECK-NOT: dist.all_reduce
+// CHECK: %[[C:.*]] = nn.concat
+// CHECK-NEXT: dist.reduce_scatter sum %[[C]] axes ["dp"] dims [0] : (tensor<8x4xf32>) -> tensor<4x4xf32>
+dist.mesh @mesh = <["dp"=2]>
+func.func @parts(%x: tensor<8x4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
+                 %y: tensor<8x4xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>})
+    -> (tensor<8x4xf32> {nn.output = "g", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>}) {
+  %0 = nn.weight_grad %x, %y {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  %1 = nn.weight_grad %y, %y {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  %2 = nn.concat %0, %1 dim 0 {dist.sharding = #dist.sharding<@mesh, [{}, {}]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  return %2 : tensor<8x4xf32>
+}
