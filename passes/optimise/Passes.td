@@ -113,6 +113,33 @@ def HoistSlicesPass : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def HoistReductionsPass : Pass<"hoist-reductions", "::mlir::func::FuncOp"> {
+  let summary = "moves sums over ranks up to where their terms are known";
+  let description = [{
+    Requires an SPMD function; leaves other functions alone. Guarantees the same results.
+
+    A reduction moves up behind the last op that it waits for. Cheap ops that it alone reads, such
+    as the addition of a gradient to those of other microbatches, move with it. So the reductions of
+    a backward pass stand beside the work that they can overlap with, and `combine-collectives` sees
+    this work between them.
+
+    ```mlir
+    %2 = nn.weight_grad %0, %1 : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %3 = nn.linear %0, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+    %4 = nn.add %sum, %2 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %5 = dist.reduce_scatter sum %4 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+    ```
+    becomes
+    ```mlir
+    %2 = nn.weight_grad %0, %1 : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %3 = nn.add %sum, %2 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %4 = dist.reduce_scatter sum %3 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+    %5 = nn.linear %0, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def CombineCollectivesPass : Pass<"combine-collectives", "::mlir::func::FuncOp"> {
   let summary = "drops redundant collectives and joins independent ones into one launch";
   let description = [{

@@ -18,5 +18,6 @@ void meshwright::buildOptimisePipeline(OpPassManager &pm, const OptimiseOptions 
     pm.addNestedPass<func::FuncOp>(createSinkAllGatherPass());
   }
   pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
+  pm.addNestedPass<func::FuncOp>(createHoistReductionsPass());
   pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
 }
