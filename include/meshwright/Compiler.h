@@ -268,6 +268,10 @@ struct SessionOptions {
   /// Whether calls run as captured graphs of a GPU, which later calls repeat: "on", "off" or
   /// "auto". "on" is an error where nothing can be captured.
   std::string graphs = "auto";
+  /// For a bundle without weights: a safetensors file, or the seed of random weights. Others take
+  /// neither.
+  std::string weights;
+  std::optional<uint64_t> randomWeights;
 };
 
 /// A state and its new value.
@@ -304,6 +308,7 @@ public:
   bool isStuck() const;
 
   struct State;
+  State &getState() const { return *state; }
 
 private:
   friend class Plan;
@@ -373,8 +378,10 @@ public:
   bool isStuck() const;
 
   /// Compiles for a target, as in `RunOptions`, and writes a bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
-  /// at all, over nothing but another bundle or an empty folder.
-  Result<CompileSummary> compile(std::string_view path, std::string_view target = "");
+  /// at all, over nothing but another bundle or an empty folder. A bundle without weights needs no
+  /// parameters here; they are given to each session of it (`SessionOptions`).
+  Result<CompileSummary> compile(std::string_view path, std::string_view target = "",
+                                 bool withWeights = true);
 
   /// Runs an entry of the plan (empty: the default one), runs the unsharded program on one rank,
   /// and compares the outputs and the state after it. A negative tolerance stands for that of the

@@ -16,6 +16,25 @@ using namespace mlir;
 
 namespace meshwright {
 
+/// Finds the stored tensor of each parameter. Returns an error if there is none, or an empty string.
+static std::string
+findStored(const rt::ProgramDescription &description,
+           const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
+           std::vector<rt::HostTensor> &stored) {
+  for (const rt::ProgramValue &parameter : description.parameters) {
+    auto found = parameters.find(parameter.name);
+    for (const std::string &alias : parameter.aliases)
+      if (found == parameters.end())
+        found = parameters.find(alias);
+    if (found == parameters.end())
+      return "parameter '" + parameter.name + "' has no value";
+    if (std::string problem = rt::checkParameter(parameter, found->second); !problem.empty())
+      return problem;
+    stored.push_back(found->second);
+  }
+  return "";
+}
+
 FailureOr<CompileStatistics>
 compileBundle(ModuleOp module, StringRef path,
               const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
@@ -32,23 +51,18 @@ compileBundle(ModuleOp module, StringRef path,
 
   if (llvm::Error problem = assembleKernels(program->description))
     return fail(llvm::toString(std::move(problem)));
-  const rt::ProgramDescription &description = program->description;
   std::vector<rt::HostTensor> stored;
-  for (const rt::ProgramValue &parameter : description.parameters) {
-    auto found = parameters.find(parameter.name);
-    for (const std::string &alias : parameter.aliases)
-      if (found == parameters.end())
-        found = parameters.find(alias);
-    if (found == parameters.end())
-      return fail("parameter '" + Twine(parameter.name) + "' has no value");
-    if (std::string problem = rt::checkParameter(parameter, found->second); !problem.empty())
-      return fail(problem);
-    stored.push_back(found->second);
-  }
+  if (options.tensors)
+    program->description.tensors = *options.tensors;
+  else if (std::string problem = findStored(program->description, parameters, stored);
+           !problem.empty())
+    return fail(problem);
   if (llvm::Error problem = linkSharedObject(program->objects, writer->getProgramPath()))
     return fail(llvm::toString(std::move(problem)));
-  auto weights = [&](int64_t parameter) { return stored[parameter]; };
-  if (!writer->write(description, weights, options.textReport, options.jsonReport, error) ||
+  rt::BundleWriter::Weights weights;
+  if (!options.tensors)
+    weights = [&](int64_t parameter) { return stored[parameter]; };
+  if (!writer->write(program->description, weights, options.textReport, options.jsonReport, error) ||
       !writer->finish(error))
     return fail(error);
   return std::move(program->statistics);

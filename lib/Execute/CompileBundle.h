@@ -11,6 +11,7 @@
 #include "Executable.h"
 
 #include <map>
+#include <optional>
 
 namespace meshwright {
 
@@ -19,11 +20,13 @@ struct BundleOptions {
   CompileOptions compile;
   /// The reports that the bundle stores.
   std::string textReport, jsonReport;
+  /// The tensors of weights that a bundle without weights is given when it is run.
+  std::optional<std::vector<rt::WeightTensor>> tensors;
 };
 
 /// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle), whole or not
-/// at all. `parameters` has a stored tensor for each parameter, by name or alias. Fails after an
-/// error.
+/// at all. `parameters` has a stored tensor for each parameter, by name or alias; a bundle without
+/// weights ignores it. Fails after an error.
 mlir::FailureOr<CompileStatistics>
 compileBundle(mlir::ModuleOp module, llvm::StringRef path,
               const std::map<std::string, rt::HostTensor, std::less<>> &parameters,

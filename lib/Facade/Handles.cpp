@@ -1,4 +1,4 @@
-//===- Handles.cpp - the C interface of sessions --------------------------===//
+//===- Handles.cpp - views for the C interface ----------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -10,29 +10,6 @@
 #include "meshwright/lib/Facade/PlanState.h"
 
 using namespace meshwright;
-
-/// A session and the views of its ports.
-struct mw_session {
-  Session session;
-  mw_say say;
-  void *user;
-  std::vector<EntryPorts> entries;
-  std::vector<OwnedPort> states;
-
-  template <typename T> int32_t finish(const Result<T> &result) const {
-    tell(result.getDiagnostics(), say, user);
-    return result ? 0 : 1;
-  }
-  const std::vector<OwnedPort> &getPorts(int64_t entry, int32_t kind) const {
-    return kind == MW_STATE   ? states
-           : kind == MW_INPUT ? entries[entry].inputs
-                              : entries[entry].outputs;
-  }
-};
-
-//===----------------------------------------------------------------------===//
-// Views
-//===----------------------------------------------------------------------===//
 
 std::vector<OwnedPort> meshwright::ownPorts(const std::vector<Port> &ports) {
   std::vector<OwnedPort> owned(ports.size());
@@ -75,6 +52,8 @@ SessionOptions meshwright::toSessionOptions(const mw_run_options &options) {
   if (options.state)
     settings.state = options.state;
   settings.recover = options.no_recover == 0;
+  if (options.graphs)
+    settings.graphs = options.graphs;
   return settings;
 }
 
@@ -86,77 +65,3 @@ void meshwright::tell(const std::vector<Diagnostic> &diagnostics, mw_say say, vo
     say(user, int32_t(diagnostic.severity), where.c_str(), diagnostic.message.c_str());
   }
 }
-
-//===----------------------------------------------------------------------===//
-// Sessions
-//===----------------------------------------------------------------------===//
-
-mw_session *meshwright::openHandle(Result<Session> session, mw_say say, void *user) {
-  tell(session.getDiagnostics(), say, user);
-  if (!session)
-    return nullptr;
-  auto handle = std::make_unique<mw_session>();
-  for (const Entry &entry : session->getEntries())
-    handle->entries.push_back({ownPorts(entry.inputs), ownPorts(entry.outputs)});
-  handle->states = ownPorts(session->getStates());
-  handle->session = std::move(*session);
-  handle->say = say;
-  handle->user = user;
-  return handle.release();
-}
-
-mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_say say,
-                            void *user) {
-  Result<Bundle> bundle = Bundle::open(path);
-  if (!bundle) {
-    tell(bundle.getDiagnostics(), say, user);
-    return nullptr;
-  }
-  return openHandle(bundle->start(toSessionOptions(*options)), say, user);
-}
-
-void mw_session_close(mw_session *session) { delete session; }
-
-int64_t mw_session_count_entries(const mw_session *session) { return session->entries.size(); }
-
-const char *mw_session_entry(const mw_session *session, int64_t index) {
-  return session->session.getEntries()[index].name.c_str();
-}
-
-int64_t mw_session_count(const mw_session *session, int64_t entry, int32_t kind) {
-  return session->getPorts(entry, kind).size();
-}
-
-const mw_port *mw_session_port(const mw_session *session, int64_t entry, int32_t kind,
-                               int64_t index) {
-  return &session->getPorts(entry, kind)[index].view;
-}
-
-int32_t mw_session_run(mw_session *session, int64_t entry, const mw_tensor *inputs,
-                       void *const *outputs, int32_t check_finite) {
-  const EntryPorts &ports = session->entries[entry];
-  std::vector<void *> results(outputs, outputs + ports.outputs.size());
-  return session->finish(session->session.run(toArrays(inputs, ports.inputs.size()), results,
-                                              session->session.getEntries()[entry].name,
-                                              check_finite != 0));
-}
-
-int32_t mw_session_get_state(mw_session *session, void *const *arrays) {
-  return session->finish(
-      session->session.getState({arrays, arrays + session->states.size()}));
-}
-
-int32_t mw_session_set_state(mw_session *session, int64_t count, const char *const *names,
-                             const mw_tensor *tensors) {
-  std::vector<HostArray> arrays = toArrays(tensors, count);
-  std::vector<NamedArray> values;
-  for (int64_t i = 0; i < count; ++i)
-    values.push_back({names[i], std::move(arrays[i])});
-  return session->finish(session->session.setState(values));
-}
-
-int32_t mw_session_save(mw_session *session, const char *folder) {
-  return session->finish(session->session.save(folder));
-}
-
-int32_t mw_session_is_stuck(const mw_session *session) { return session->session.isStuck(); }

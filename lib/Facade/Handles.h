@@ -34,10 +34,6 @@ SessionOptions toSessionOptions(const mw_run_options &options);
 /// Passes diagnostics to the caller.
 void tell(const std::vector<Diagnostic> &diagnostics, mw_say say, void *user);
 
-/// Makes a handle of a session. Returns null, after the diagnostics were passed on, if there is
-/// none.
-mw_session *openHandle(Result<Session> session, mw_say say, void *user);
-
 } // namespace meshwright
 
 #endif // MESHWRIGHT_LIB_FACADE_HANDLES_H

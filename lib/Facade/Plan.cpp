@@ -10,6 +10,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Execute/CompileBundle.h"
 #include "meshwright/lib/Facade/PlanState.h"
+#include "meshwright/lib/Facade/WeightTensors.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/runtime/include/Backend.h"
@@ -545,7 +546,8 @@ Result<Session> Plan::start(const SessionOptions &options) {
 
 bool Plan::isStuck() const { return state->stuck; }
 
-Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target) {
+Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target,
+                                     bool withWeights) {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
   if (failed(state->setTarget(target, diagnostics)))
@@ -555,6 +557,8 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
   options.compile.schedule = state->getScheduleOptions();
+  if (!withWeights)
+    options.tensors = getWeightTensors(*state->program);
   if (failed(state->completeReportLocked(diagnostics)))
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.

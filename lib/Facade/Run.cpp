@@ -11,10 +11,12 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Facade/Handles.h"
 #include "meshwright/lib/Facade/PlanState.h"
-#include "meshwright/lib/Facade/RandomWeights.h"
+#include "meshwright/lib/Facade/WeightTensors.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/runtime/include/RandomWeights.h"
 #include "meshwright/runtime/include/SafeTensors.h"
+#include "meshwright/runtime/include/SessionHandle.h"
 
 using namespace meshwright;
 
@@ -24,6 +26,7 @@ struct mw_program {
   mw_say say = nullptr;
   void *user = nullptr;
   std::optional<Plan> plan;
+  std::vector<rt::WeightTensor> tensors;
   /// Own the memory of the parameters: one or the other.
   std::unique_ptr<rt::SafeTensorsFile> weights;
   std::vector<rt::Memory> randomWeights;
@@ -84,23 +87,20 @@ bool mw_program::open(const char *path, const char *parallelize) {
   if (!program)
     return false;
   parameters = ownPorts(program->getParameters());
+  tensors = getWeightTensors(program->getState());
+  for (OwnedPort &owned : parameters)
+    owned.view.index_bound = llvm::find_if(tensors, [&](const rt::WeightTensor &tensor) {
+                               return tensor.name == owned.port.name;
+                             })->indexBound;
   for (const Entry &entry : program->getEntries()) {
     EntryPorts &ports = entries.emplace_back();
     ports.inputs = ownPorts(entry.inputs);
     ports.outputs = ownPorts(entry.outputs);
     auto function = getEntry(*program->getState().module, entry.name);
     size_t next = 0;
-    for (unsigned i = 0; i < function.getNumArguments(); ++i) {
-      int64_t bound = getIndexBound(function.getArgument(i));
-      auto name = function.getArgAttrOfType<mlir::StringAttr>(i, nn::NnDialect::kParameterAttr);
+    for (unsigned i = 0; i < function.getNumArguments(); ++i)
       if (function.getArgAttr(i, nn::NnDialect::kInputAttr))
-        ports.inputs[next++].view.index_bound = bound;
-      // Indices must be valid in all entries.
-      for (OwnedPort &owned : parameters)
-        if (name && bound > 0 && owned.port.name == name.getValue())
-          owned.view.index_bound =
-              owned.view.index_bound > 0 ? std::min(owned.view.index_bound, bound) : bound;
-    }
+        ports.inputs[next++].view.index_bound = getIndexBound(function.getArgument(i));
   }
   Result<Plan> planned =
       parallelize ? Plan::parallelize(*program, parallelize) : Plan::asIs(*program);
@@ -159,16 +159,10 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
   std::map<std::string, HostArray> parameters;
   for (const OwnedPort &owned : program->parameters) {
     const Port &port = owned.port;
-    const rt::SafeTensorsFile::Tensor *tensor = weights->find(port.name);
-    for (const std::string &alias : port.aliases)
-      if (!tensor)
-        tensor = weights->find(alias);
+    const rt::SafeTensorsFile::Tensor *tensor =
+        weights->findParameter(port.name, port.aliases, error);
     if (!tensor)
-      return program->fail(std::string(path) + " has no tensor '" + port.name +
-                           "', a parameter of the program");
-    if (!tensor->supported)
-      return program->fail("parameter '" + port.name + "' is of type " + tensor->storedType +
-                           " in " + path + ", which programs do not have");
+      return program->fail(error);
     rt::HostTensor stored{tensor->type, tensor->shape, tensor->data};
     rt::ProgramValue expected;
     expected.name = port.name;
@@ -187,33 +181,15 @@ int32_t mw_program_load_weights(mw_program *program, const char *path) {
 }
 
 int32_t mw_program_random_weights(mw_program *program, uint64_t seed) {
-  // Parameters that are parts of one stored tensor share its name: the tensor is drawn
-  // once, as large as its parts need.
-  struct Stored {
-    rt::DType type;
-    std::vector<int64_t> shape;
-    int64_t indexBound;
-  };
-  std::map<std::string, Stored> tensors;
-  for (const OwnedPort &owned : program->parameters) {
-    const Port &port = owned.port;
-    Stored needed{getRuntimeType(port.type), port.shape, owned.view.index_bound};
-    for (size_t d = 0; d < port.offsets.size(); ++d)
-      needed.shape[d] += port.offsets[d];
-    auto [known, isNew] = tensors.try_emplace(port.name, needed);
-    std::vector<int64_t> &shape = known->second.shape;
-    for (size_t d = 0; d < std::min(shape.size(), needed.shape.size()); ++d)
-      shape[d] = std::max(shape[d], needed.shape[d]);
-  }
   std::vector<rt::Memory> memory;
-  for (const auto &[name, tensor] : tensors) {
-    memory.push_back(drawWeight(name, tensor.type, tensor.shape, tensor.indexBound, seed));
+  for (const rt::WeightTensor &tensor : program->tensors) {
+    memory.push_back(rt::drawWeight(tensor, seed));
     if (!memory.back())
-      return program->fail("out of memory for parameter '" + name + "'");
+      return program->fail("out of memory for parameter '" + tensor.name + "'");
   }
-  for (auto [entry, values] : llvm::zip_equal(tensors, memory)) {
+  for (auto [tensor, values] : llvm::zip_equal(program->tensors, memory)) {
     Result<bool> done = program->plan->setParameter(
-        entry.first, {getElementType(entry.second.type), entry.second.shape, values.get()});
+        tensor.name, {getElementType(tensor.type), tensor.shape, values.get()});
     program->tell(done.getDiagnostics());
     if (!done)
       return 1;
@@ -282,15 +258,30 @@ const char *mw_program_report(mw_program *program, int32_t json) {
 }
 
 mw_session *mw_program_start(mw_program *program, const mw_run_options *options) {
-  return openHandle(program->plan->start(toSessionOptions(*options)), program->say, program->user);
+  Result<Session> session = program->plan->start(toSessionOptions(*options));
+  program->tell(session.getDiagnostics());
+  if (!session)
+    return nullptr;
+  const Session::State &state = session->getState();
+  return rt::openHandle(state.session, state.options, program->say, program->user);
 }
 
 //===----------------------------------------------------------------------===//
 // Compiling ahead of time
 //===----------------------------------------------------------------------===//
 
-int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target) {
-  Result<CompileSummary> done = program->plan->compile(bundle, target ? target : "");
+static int32_t compile(mw_program *program, const char *bundle, const char *target,
+                       bool withWeights) {
+  Result<CompileSummary> done = program->plan->compile(bundle, target ? target : "", withWeights);
   program->tell(done.getDiagnostics());
   return done ? 0 : 1;
+}
+
+int32_t mw_program_compile(mw_program *program, const char *bundle, const char *target) {
+  return compile(program, bundle, target, /*withWeights=*/true);
+}
+
+int32_t mw_program_compile_without_weights(mw_program *program, const char *bundle,
+                                           const char *target) {
+  return compile(program, bundle, target, /*withWeights=*/false);
 }

@@ -8,8 +8,7 @@
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Bundle.h"
-
-#include "llvm/ADT/StringSwitch.h"
+#include "meshwright/runtime/include/SessionHandle.h"
 
 using namespace meshwright;
 using mlir::failed;
@@ -59,22 +58,10 @@ static std::vector<Diagnostic> makeErrors(std::string message) {
 
 Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
                                         const SessionOptions &options) {
-  if (std::string error; !options.state.empty() && !session->load(options.state, error))
-    return makeErrors(error);
-  session->setRecovery(options.recover);
-  const rt::ProgramDescription &program = session->getDescription();
-  auto graphs = llvm::StringSwitch<std::optional<rt::GraphUse>>(options.graphs)
-                    .Case("on", rt::GraphUse::On)
-                    .Case("off", rt::GraphUse::Off)
-                    .Case("auto", rt::GraphUse::Auto)
-                    .Default(std::nullopt);
-  if (!graphs)
-    return makeErrors("graphs is '" + options.graphs + "': expected on, off or auto");
-  if (*graphs == rt::GraphUse::On && program.targetChip.empty())
-    return makeErrors("graphs is 'on', and the target " + program.getTarget() +
-                      " has no graphs: expected off or auto");
   auto state = std::make_shared<Session::State>();
-  state->options.graphs = *graphs;
+  if (std::string error; !rt::startSession(*session, {options.state, options.recover, options.graphs},
+                                           state->options, error))
+    return makeErrors(error);
   state->entries = getEntriesOf(session->getDescription());
   state->states = getStatesOf(session->getDescription());
   state->session = std::move(session);
@@ -188,7 +175,7 @@ Result<Session> Bundle::start(const SessionOptions &options) const {
     return makeErrors("a bundle is compiled already: expected no target");
   std::string error;
   std::shared_ptr<rt::Session> session =
-      rt::openBundle(state->path, options.backend, /*verifyWeights=*/false, error);
+      rt::openBundle(state->path, options.backend, {options.weights, options.randomWeights}, error);
   if (!session)
     return makeErrors(error);
   return openSession(std::move(session), options);

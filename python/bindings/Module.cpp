@@ -256,7 +256,9 @@ NB_MODULE(_core, m) {
       .def_rw("target", &SessionOptions::target)
       .def_rw("state", &SessionOptions::state)
       .def_rw("recover", &SessionOptions::recover)
-      .def_rw("graphs", &SessionOptions::graphs);
+      .def_rw("graphs", &SessionOptions::graphs)
+      .def_rw("weights", &SessionOptions::weights)
+      .def_rw("random_weights", &SessionOptions::randomWeights);
 
   nb::class_<ImportedArray>(m, "ImportedArray")
       .def_prop_ro("dtype", &ImportedArray::getType)
@@ -397,9 +399,9 @@ NB_MODULE(_core, m) {
              return toPython(plan.run(arrays, addresses, options));
            })
       .def("compile",
-           [](Plan &plan, std::string_view path, std::string_view target) {
+           [](Plan &plan, std::string_view path, std::string_view target, bool withWeights) {
              nb::gil_scoped_release release;
-             return toPython(plan.compile(path, target));
+             return toPython(plan.compile(path, target, withWeights));
            })
       .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance,
                        std::string_view entry) {

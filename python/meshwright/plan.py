@@ -161,19 +161,22 @@ class Plan:
             raise CheckFailed([diagnostic], differences)
         return differences
 
-    def compile(self, path, target: str | None = None, *, target_cpu=None) -> dict:
+    def compile(
+        self, path, target: str | None = None, *, weights: bool = True, target_cpu=None
+    ) -> dict:
         """Writes a bundle: a folder that runs without the compiler, by `sharding-run path`.
 
         It holds machine code, the ranks' parts of the weights and the report (docs/bundles.md). It
         appears whole or not at all, and replaces no folder but another bundle. `target` is as in
-        `run`.
+        `run`. With `weights=False` it holds no weights: a session of it is given some.
 
         Returns how many distinct kernels the program has, how many came from the cache on disk,
         and the milliseconds of the others and of the list of calls.
         """
         _refuse_target_cpu(target_cpu)
-        self._set_parameters()
-        summary = unwrap(self._plan.compile(os.fspath(path), target or ""))
+        if weights:
+            self._set_parameters()
+        summary = unwrap(self._plan.compile(os.fspath(path), target or "", bool(weights)))
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,

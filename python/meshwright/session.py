@@ -182,9 +182,18 @@ class Bundle:
         state=None,
         recover: bool = True,
         graphs: str = "auto",
+        weights=None,
+        random_weights: int | None = None,
     ) -> Session:
-        """Starts a session, as `Plan.start` does. Inputs are given by position or by name."""
+        """Starts a session, as `Plan.start` does. Inputs are given by position or by name.
+
+        A bundle without weights is given some: `weights`, a safetensors file, or `random_weights`,
+        a seed of random ones (docs/running.md).
+        """
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
+        if weights is not None:
+            options.weights = os.fspath(weights)
+        options.random_weights = random_weights
         session = unwrap(self._bundle.start(options))
         return Session(session, backend, _flatten_by_name, as_torch=False)
 

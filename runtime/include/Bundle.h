@@ -17,18 +17,29 @@
 #include "meshwright/runtime/include/WholeFile.h"
 
 #include <functional>
+#include <optional>
 
 namespace meshwright::rt {
 
 /// The version of the files in a bundle. Changes whenever their format does.
-constexpr int64_t kBundleVersion = 10;
+constexpr int64_t kBundleVersion = 11;
 
-/// Starts a session of a bundle's program and maps the weights of this process's ranks. Returns
-/// null, with an error that names the file, if the bundle is incomplete, of another version, or
-/// for another processor. Weights are read from disk when a rank first uses them; `verifyWeights` reads all
-/// of them now and compares their checksums.
+/// The weights of a session of a bundle.
+struct BundleWeights {
+  /// For a bundle without weights: a safetensors file, or a seed of random ones (RandomWeights.h).
+  /// A bundle with weights takes neither.
+  std::string file;
+  std::optional<uint64_t> seed;
+  /// Read all weights of the bundle now, and compare their checksums.
+  bool verify = false;
+};
+
+/// Starts a session of a bundle's program and maps the weights of this process's ranks, or gives
+/// each rank its parts of those that it is given. Returns null, with an error that names the file,
+/// if the bundle is incomplete, of another version, or for another processor. Stored weights are
+/// read from disk when a rank first uses them.
 std::unique_ptr<Session> openBundle(const std::string &path, const std::string &backend,
-                                    bool verifyWeights, std::string &error);
+                                    const BundleWeights &weights, std::string &error);
 /// Reads the description of a bundle's program, without its code and weights. Returns false, with
 /// an error, as `openBundle`.
 bool readDescription(const std::string &path, ProgramDescription &description, std::string &error);
@@ -49,7 +60,8 @@ public:
   std::string getProgramPath() const;
   /// Returns the stored tensor of a parameter, by its index in the description.
   using Weights = std::function<HostTensor(int64_t parameter)>;
-  /// Writes all other files. Empty reports are left out.
+  /// Writes all other files. Empty reports are left out. Without `weights` the bundle has none, and
+  /// the description's `tensors` are those that a session is given.
   bool write(const ProgramDescription &description, const Weights &weights,
              const std::string &textReport, const std::string &jsonReport, std::string &error);
   /// Renames the bundle to its path, in place of a bundle that is there.

@@ -196,6 +196,17 @@ struct DeviceKernel {
   Bytes binary = {};
 };
 
+/// A tensor in a file of weights: parameters are tensors or parts of tensors.
+struct WeightTensor {
+  std::string name;
+  /// Other names of the same tensor.
+  std::vector<std::string> aliases;
+  DType type = DType::F32;
+  std::vector<int64_t> shape;
+  /// If the program reads it as indices: their exclusive upper bound. 0 for others.
+  int64_t indexBound = 0;
+};
+
 /// Everything about a program except its code. Its entries share parameters and states: each is
 /// here once, in one layout.
 struct ProgramDescription {
@@ -213,6 +224,8 @@ struct ProgramDescription {
   /// performs them.
   std::string targetChip;
   std::vector<DeviceKernel> kernels;
+  /// The tensors that the program's weights are, if they are not stored with it.
+  std::vector<WeightTensor> tensors;
 
   const ProgramValue &getValue(const EntryDescription &entry,
                                const ProgramArgument &argument) const {
@@ -230,6 +243,8 @@ struct ProgramDescription {
   int64_t findEntry(const std::string &name, std::string &error) const;
   /// Returns the index of the parameter of that name or alias that is a whole stored tensor, or -1.
   int64_t findParameter(const std::string &name) const;
+  /// Returns the tensor that a parameter is, or is a part of; null if the list has none.
+  const WeightTensor *findTensor(const ProgramValue &parameter) const;
   /// For each parameter, true if an entry reads it as it is stored.
   std::vector<bool> findReadParameters() const;
 };

@@ -37,6 +37,10 @@ public:
 
   const std::map<std::string, Tensor> &getTensors() const { return tensors; }
   const Tensor *find(const std::string &name) const;
+  /// Returns the tensor of a parameter, under its name or an alias. Returns null, with an error, if
+  /// the file has none, or one of a type that programs do not have.
+  const Tensor *findParameter(const std::string &name, const std::vector<std::string> &aliases,
+                              std::string &error) const;
   const std::string &getPath() const { return file->getPath(); }
 
 private:

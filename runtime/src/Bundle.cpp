@@ -8,6 +8,7 @@
 #include "meshwright/runtime/include/Bundle.h"
 
 #include "BundleFiles.h"
+#include "BundleWeights.h"
 #include "Manifest.h"
 
 #include "meshwright/runtime/include/Cpu.h"
@@ -179,11 +180,15 @@ bool readDescription(const std::string &path, ProgramDescription &description,
 }
 
 std::unique_ptr<Session> openBundle(const std::string &path, const std::string &backend,
-                                    bool verifyWeights, std::string &error) {
+                                    const BundleWeights &weights, std::string &error) {
   fs::path folder = path;
   Manifest manifest;
   if (!readManifest(folder, manifest, error))
     return nullptr;
+  if (std::string problem = checkWeights(manifest, weights); !problem.empty()) {
+    error = (folder / kManifest).string() + ": " + problem;
+    return nullptr;
+  }
   std::vector<mw_rt_entry> code;
   std::shared_ptr<void> owner =
       loadProgram(folder / nameOfProgram(manifest), manifest, code, error);
@@ -199,7 +204,7 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
     const WeightGroup::File &expected = group.files.at(group.getHolder(rank));
     std::shared_ptr<MappedFile> &file = files[expected.name];
     if (!file)
-      file = openWeights(folder, manifest, group, expected, verifyWeights, error);
+      file = openWeights(folder, manifest, group, expected, weights.verify, error);
     if (!file)
       return false;
     bytes = {std::shared_ptr<const void>(file, file->getData() + stored.offset), stored.bytes};
@@ -214,6 +219,8 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
   if (!session)
     return nullptr;
   session->getWorld().setBundle(manifest.id);
+  if (!manifest.hasWeights)
+    return giveWeights(*session, weights, error) ? std::move(session) : nullptr;
   for (int64_t rank : session->getRanks()) {
     Bytes bytes;
     for (size_t i = 0; i < manifest.parameters.size(); ++i)
@@ -409,6 +416,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   manifest.description = description;
   manifest.architecture = getArchitecture();
   manifest.id = makeId();
+  manifest.hasWeights = weights != nullptr;
   {
     auto program = MappedFile::open(getProgramPath(), error);
     if (!program)
@@ -456,26 +464,25 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
                  return true;
                });
   };
+  manifest.parameters.resize(description.parameters.size());
+  manifest.prepared.resize(description.prepared.size());
+  manifest.states.resize(description.states.size());
   std::vector<bool> isRead = description.findReadParameters();
-  for (size_t i = 0; i < description.parameters.size(); ++i)
-    manifest.parameters.push_back(isRead[i] ? addPlaced(description.parameters[i], i) : Stored());
-  for (const PreparedParameter &prepared : description.prepared) {
+  for (size_t i = 0; weights && i < description.parameters.size(); ++i)
+    if (isRead[i])
+      manifest.parameters[i] = addPlaced(description.parameters[i], i);
+  for (size_t i = 0; weights && i < description.prepared.size(); ++i) {
+    const PreparedParameter &prepared = description.prepared[i];
     const ProgramValue &value = description.parameters[prepared.parameter];
-    manifest.prepared.push_back(
+    manifest.prepared[i] =
         add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
-          Memory local = allocate(value.getLocalBytes());
-          if (!local)
-            return false;
-          place(value, rank, weights(prepared.parameter), local.get());
-          pack(prepared.packing, local.get() + prepared.offset, to);
-          return true;
-        }));
+          return packPart(prepared, value, rank, weights(prepared.parameter), to);
+        });
   }
-  for (const ProgramState &state : description.states)
-    manifest.states.push_back(
-        state.parameter.empty()
-            ? Stored()
-            : addPlaced(state.value, description.findParameter(state.parameter)));
+  for (size_t i = 0; weights && i < description.states.size(); ++i)
+    if (const ProgramState &state = description.states[i]; !state.parameter.empty())
+      manifest.states[i] =
+          addPlaced(state.value, description.findParameter(state.parameter));
 
   int64_t numParts = 0;
   for (size_t i = 0; i < layouts.size(); ++i) {

@@ -72,6 +72,13 @@ int64_t ProgramDescription::findParameter(const std::string &name) const {
   return -1;
 }
 
+const WeightTensor *ProgramDescription::findTensor(const ProgramValue &parameter) const {
+  for (const WeightTensor &tensor : tensors)
+    if (parameter.isNamed(tensor.name))
+      return &tensor;
+  return nullptr;
+}
+
 std::vector<bool> ProgramDescription::findReadParameters() const {
   std::vector<bool> isRead(parameters.size(), false);
   for (const EntryDescription &entry : entries)

@@ -63,6 +63,21 @@ const SafeTensorsFile::Tensor *SafeTensorsFile::find(const std::string &name) co
   return found == tensors.end() ? nullptr : &found->second;
 }
 
+const SafeTensorsFile::Tensor *
+SafeTensorsFile::findParameter(const std::string &name, const std::vector<std::string> &aliases,
+                               std::string &error) const {
+  const Tensor *tensor = find(name);
+  for (const std::string &alias : aliases)
+    if (!tensor)
+      tensor = find(alias);
+  if (!tensor)
+    error = getPath() + " has no tensor '" + name + "', a parameter of the program";
+  else if (!tensor->supported)
+    error = "parameter '" + name + "' is of type " + tensor->storedType + " in " + getPath() +
+            ", which programs do not have";
+  return tensor && tensor->supported ? tensor : nullptr;
+}
+
 /// Returns null, with an error, if the text is not an object, or if a name occurs twice in an
 /// object. JSON does not define which of the two values counts, so readers would differ.
 static nlohmann::json parseHeader(const char *begin, const char *end, std::string &error) {

@@ -193,6 +193,35 @@ def test_program_calls_only_the_runtime(bundle):
     assert called and all(name.startswith("mw_rt_") or name in mathematics for name in called)
 
 
+def test_without_weights(ids, bundle):
+    """One bundle runs any weights of its shapes. Those of the model give the plan's bits."""
+    folder, model = bundle.parent, make_model(ids)
+    plan = model.parallelize(mesh={"tp": 2})
+    model.save(folder / "m.mlir", folder / "w.safetensors")
+    plan.compile(bundle, weights=False)
+    code = mw.load_bundle(bundle)
+    with code.start(weights=folder / "w.safetensors") as session:
+        assert all(torch.equal(torch.from_numpy(a), b) for a, b in zip(session.run(ids.numpy()), plan.run(ids)))
+    drawn = [code.start(random_weights=seed).run(ids.numpy())[0] for seed in (1, 1, 2)]
+    assert (drawn[0] == drawn[1]).all() and not (drawn[0] == drawn[2]).all()
+    for options, wanted in (({}, "the bundle has no weights: expected a file of weights or a seed of random ones"),
+                            ({"weights": "w", "random_weights": 1}, "expected one of them"),
+                            ({"weights": folder / "in.safetensors"}, "in.safetensors has no tensor 'embed.weight'")):
+        with pytest.raises(mw.Error, match=wanted):
+            code.start(**options)
+    plan.compile(bundle)
+    with pytest.raises(mw.Error, match="the bundle has its weights: expected no random weights"):
+        mw.load_bundle(bundle).start(random_weights=1)
+
+
+def test_meta_tensors_are_enough(ids, tmp_path):
+    with torch.device("meta"):
+        decoder = Decoder()
+    model = mw.from_torch(decoder, (ids,))
+    model.parallelize(mesh={"tp": 2}).compile(tmp_path / "bundle", weights=False)
+    assert mw.load_bundle(tmp_path / "bundle").start(random_weights=1).run(ids.numpy())[0].shape == (2, 6, VOCABULARY)
+
+
 def test_report(bundle, plan):
     done = launch(bundle, "--random-inputs=1", "--report")
     assert done.returncode == 0
@@ -590,7 +619,9 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path, number):
     (["m.mlir", "--weights=", "-o", "b"], 2, "--weights needs a value"),
     (["m.mlir", "--speed=9", "-o", "b"], 2, "unknown option '--speed=9'"),
     (["none.mlir", "-o", "b"], 1, "none.mlir: No such file or directory"),
-    (["m.mlir", "-o", "b"], 1, "the program has 1 parameters: give --weights or --random-weights"),
+    (["m.mlir", "-o", "b"], 1, "the program has 1 parameters: give --weights, --random-weights or --without-weights"),
+    (["m.mlir", "--without-weights", "--weights=w.safetensors", "-o", "b"], 2,
+     "--without-weights and --weights exclude each other"),
     (["m.mlir", "--weights=w.safetensors", "-o", "b"], 1, "has no tensor 'w'"),
 ])
 def test_compiler_errors(tmp_path, arguments, status, expected):

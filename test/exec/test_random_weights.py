@@ -1,12 +1,13 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Programs without a file of weights: --random-weights."""
+"""Programs without a file of weights: --random-weights, and bundles without weights."""
+import json
 import subprocess
 
 import pytest
 import torch
 from harness import TIMEOUT, launch, tool
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 # A token's embedding through a norm, an MLP and a sum; `part` is half of a stored tensor.
 MODEL = """func.func @main(%ids: tensor<2x5xi64> {nn.input = "ids"}, %t: tensor<7x16xf32> {nn.parameter = "table"},
@@ -39,6 +40,7 @@ def model(tmp_path):
 
 
 def outputs(model, seed, *arguments):
+    """Those of a program or a bundle."""
     file = model.parent / "y.safetensors"
     done = launch(model, f"--random-weights={seed}", "--random-inputs=1", f"--outputs={file}", *arguments)
     assert done.returncode == 0, done.stderr
@@ -73,8 +75,78 @@ def test_bundle(model):
     file = model.parent / "b.safetensors"
     assert launch(bundle, "--random-inputs=1", f"--outputs={file}").returncode == 0
     assert torch.equal(load_file(file)["y"], y)
-    done = launch(bundle, "--random-weights=5", "--random-inputs=1")
-    assert done.returncode == 2 and "a bundle brings its weights: expected no --random-weights" in done.stderr
+    for option, what in (("--random-weights=5", "random weights"), ("--weights=w", "file of weights")):
+        done = launch(bundle, option, "--random-inputs=1")
+        assert done.returncode == 1 and f"the bundle has its weights: expected no {what}" in done.stderr
+
+
+def compile_without(model, *arguments):
+    bundle = model.parent / "bundle"
+    compiler = tool().replace("sharding-run", "sharding-compile")
+    subprocess.run([compiler, model, "--without-weights", *arguments, "-o", bundle], check=True, timeout=TIMEOUT)
+    return bundle
+
+
+@pytest.mark.parametrize("mesh", ["tp=1", "tp=2", "dp=2,tp=3"])
+def test_bundle_without_weights(model, mesh):
+    """It is filled with the weights that the program gets: packed, sharded, padded, and parts of a tensor."""
+    plan = f"--parallelize=mesh={mesh}"
+    bundle = compile_without(model, plan)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert {t["name"]: t["shape"] for t in manifest["tensors"]} == {
+        "table": [7, 16], "norm": [16], "positions": [5], "up": [32, 16], "down": [16, 32]}
+    assert not any("data" in value for key in ("parameters", "prepared") for value in manifest[key])
+    assert outputs(model, 5, plan).equal(outputs(bundle, 5))
+    assert not outputs(bundle, 5).equal(outputs(bundle, 6))
+
+
+def test_a_file_fills_a_bundle(model):
+    bundle, weights = compile_without(model, "--parallelize=mesh=tp=2"), model.parent / "w.safetensors"
+    tensors = {"table": torch.randn(7, 16), "norm": torch.rand(16), "positions": torch.arange(5),
+               "up": torch.randn(32, 16), "down": torch.randn(16, 32)}
+    results = []
+    for wanted, changes in ((None, {}), ("has no tensor 'up', a parameter of the program", {"up": None}),
+                            ("parameter 'norm' is f32[15], expected f32[16]", {"norm": torch.rand(15)})):
+        kept = {**tensors, **changes}
+        save_file({name: tensor for name, tensor in kept.items() if tensor is not None}, weights)
+        for program in (bundle, model):
+            file = model.parent / "y.safetensors"
+            done = launch(program, f"--weights={weights}", "--random-inputs=1", f"--outputs={file}",
+                          *["--parallelize=mesh=tp=2"] * (program == model))
+            assert done.returncode == (wanted is not None), done.stderr
+            if wanted is None:
+                results.append(load_file(file)["y"])
+            elif program == bundle:
+                assert wanted in done.stderr
+    assert results[0].equal(results[1])
+
+
+def test_a_bundle_asks_for_weights(model):
+    bundle = compile_without(model)
+    done = launch(bundle, "--random-inputs=1")
+    assert done.returncode == 1 and ("bundle/manifest.json: the bundle has no weights: expected a file of weights or a "
+                                     "seed of random ones") in done.stderr
+    assert "parameter 'table' has no data" not in done.stderr
+
+
+def test_state_begins_with_random_weights(tmp_path):
+    """A state, and an entry that reads the parameter packed only."""
+    model = tmp_path / "m.mlir"
+    model.write_text("""
+nn.state @s {parameter = "start"} : tensor<6x8xf32>
+func.func @main(%x: tensor<5x8xf32> {nn.input = "x"}, %w: tensor<8x8xf32> {nn.parameter = "w"})
+    -> (tensor<5x6xf32> {nn.output = "y"}) {
+  %s = nn.read @s : tensor<6x8xf32>
+  %0 = nn.linear %x, %w : (tensor<5x8xf32>, tensor<8x8xf32>) -> tensor<5x8xf32>
+  %1 = nn.linear %0, %s : (tensor<5x8xf32>, tensor<6x8xf32>) -> tensor<5x6xf32>
+  %2 = nn.add %s, %s : (tensor<6x8xf32>, tensor<6x8xf32>) -> tensor<6x8xf32>
+  nn.write @s, %2 : tensor<6x8xf32>
+  return %1 : tensor<5x6xf32>
+}
+""")
+    y = outputs(model, 4)
+    assert y.abs().max() > 0
+    assert y.equal(outputs(compile_without(model), 4))
 
 
 def test_weights_are_asked_for(model):

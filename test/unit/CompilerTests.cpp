@@ -155,7 +155,7 @@ TEST(Compiler, BundlesThatAreReplaced) {
                        "\n  return %0 : " + type + "\n}");
     Result<Plan> plan = Plan::parallelize(*program, "mesh=tp=1");
     EXPECT_TRUE(plan->compile(path));
-    return rt::openBundle(path, "local", /*verifyWeights=*/true, error);
+    return rt::openBundle(path, "local", {"", std::nullopt, /*verify=*/true}, error);
   };
   std::vector<float> x = {1, -2, 3, -4}, y(4);
   auto run = [&](rt::Session &session) {
@@ -258,6 +258,22 @@ TEST(Run, Sessions) {
     EXPECT_EQ(mw_session_is_stuck(session), 0);
     mw_session_close(session);
   }
+  // A bundle without weights asks for some.
+  ASSERT_EQ(mw_program_compile_without_weights(program, bundle.c_str(), nullptr), 0) << said;
+  EXPECT_FALSE(mw_bundle_start(bundle.c_str(), &options, say, &said));
+  EXPECT_NE(said.find("the bundle has no weights"), std::string::npos) << said;
+  uint64_t seed = 7;
+  options.random_weights = &seed;
+  mw_session *drawn = mw_bundle_start(bundle.c_str(), &options, say, &said);
+  ASSERT_TRUE(drawn) << said;
+  ASSERT_EQ(mw_session_run(drawn, 0, &input, outputs, 0), 0) << said;
+  EXPECT_EQ(mw_session_run_on_gpu(drawn, 0, &input, outputs, 0, 0), 1);
+  EXPECT_NE(said.find("a call on GPU 0: expected a program for GPUs"), std::string::npos) << said;
+  mw_session_close(drawn);
+  options.graphs = "never";
+  EXPECT_FALSE(mw_bundle_start(bundle.c_str(), &options, say, &said));
+  EXPECT_NE(said.find("graphs is 'never': expected on, off or auto"), std::string::npos) << said;
+  options = {};
   options.state = folder.c_str();
   ASSERT_EQ(mw_program_run(program, nullptr, outputs, &options), 0) << said;
   EXPECT_EQ(y[4], 4);

@@ -30,6 +30,7 @@ const char *const usage =
     "  --weights=FILE        parameters (safetensors)\n"
     "  --random-weights=SEED parameters at random instead; the seed and a parameter's name\n"
     "                        decide its values\n"
+    "  --without-weights     a bundle without weights: sharding-run is given some\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
     "  --target=TARGET       the target to compile for: cpu, this machine's processor, or\n"
@@ -45,7 +46,7 @@ const char *const usage =
 struct Options {
   std::string model, weights, randomWeights, bundle, parallelize, target;
   uint64_t seed = 0;
-  bool rewrites = false, quiet = false, help = false;
+  bool withWeights = true, rewrites = false, quiet = false, help = false;
 };
 
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
@@ -79,6 +80,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       continue;
     if (argument == "--quiet") {
       options.quiet = true;
+    } else if (argument == "--without-weights") {
+      options.withWeights = false;
     } else if (argument == "--help" || argument == "-h") {
       options.help = true;
     } else if (argument.rfind("--target-cpu", 0) == 0) {
@@ -102,6 +105,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "no bundle given: expected -o BUNDLE";
   else if (!options.weights.empty() && !options.randomWeights.empty())
     error = "--weights and --random-weights exclude each other";
+  else if (!options.withWeights && !(options.weights + options.randomWeights).empty())
+    error = std::string("--without-weights and ") +
+            (options.weights.empty() ? "--random-weights" : "--weights") +
+            " exclude each other";
   const char *seed = options.randomWeights.data(), *last = seed + options.randomWeights.size();
   if (auto [rest, problem] = std::from_chars(seed, last, options.seed);
       seed != last && (problem != std::errc() || rest != last))
@@ -157,10 +164,11 @@ int main(int argc, char **argv) {
   if (!program)
     return Error;
   if (int64_t count = mw_program_count(program.get(), MW_PARAMETER);
-      count > 0 && options.weights.empty() && options.randomWeights.empty()) {
+      count > 0 && options.withWeights && options.weights.empty() &&
+      options.randomWeights.empty()) {
     say(nullptr, MW_ERROR, "",
         ("the program has " + std::to_string(count) +
-         " parameters: give --weights or --random-weights")
+         " parameters: give --weights, --random-weights or --without-weights")
             .c_str());
     return Error;
   }
@@ -172,5 +180,7 @@ int main(int argc, char **argv) {
       mw_program_load_weights(program.get(), options.weights.c_str()) != 0)
     return Error;
   progress.emplace("compiling");
-  return mw_program_compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
+  auto *compile =
+      options.withWeights ? mw_program_compile : mw_program_compile_without_weights;
+  return compile(program.get(), options.bundle.c_str(), target) == 0 ? Fine : Error;
 }

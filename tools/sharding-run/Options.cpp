@@ -24,7 +24,7 @@ const char *const usage =
     "Runs a bundle, a folder that sharding-compile wrote, or a .mlir file, which is\n"
     "compiled first.\n"
     "\n"
-    "  --weights=FILE        parameters (safetensors); a bundle has its own\n"
+    "  --weights=FILE        parameters (safetensors); most bundles have their own\n"
     "  --random-weights=SEED parameters at random instead; the seed and a parameter's name\n"
     "                        decide its values\n"
     "  --verify-weights      read all of a bundle's weights first, and fail where they have\n"
@@ -143,13 +143,8 @@ static bool parseNumber(Arguments &arguments, Options &options, std::string &err
   return true;
 }
 
-/// Checks the options of a bundle, which has its weights and is rewritten and compiled already.
+/// Checks the options of a bundle, which is rewritten and compiled already.
 static bool checkBundle(const Options &options, std::string &error) {
-  if (!options.weights.empty() || options.randomWeights) {
-    error = std::string("a bundle brings its weights: expected no ") +
-            (options.randomWeights ? "--random-weights" : "--weights");
-    return false;
-  }
   if (options.parallelize) {
     error = "a bundle is parallelized already: expected no --parallelize";
     return false;

@@ -1,0 +1,244 @@
+//===- SessionHandle.cpp - the C interface of sessions --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/SessionHandle.h"
+
+#include "meshwright/runtime/include/Bundle.h"
+
+using namespace meshwright::rt;
+
+namespace {
+
+/// A value, and the shape that its C view points to.
+struct OwnedPort {
+  ProgramValue value;
+  mw_port view;
+};
+
+/// The ports of an entry. They stay where they are, because views point to them.
+struct EntryPorts {
+  int64_t index;
+  std::string name;
+  std::vector<OwnedPort> inputs, outputs;
+};
+
+} // namespace
+
+struct mw_session {
+  std::shared_ptr<Session> session;
+  RunOptions options;
+  mw_say say;
+  void *user;
+  std::vector<EntryPorts> entries;
+  std::vector<OwnedPort> states;
+
+  int32_t finish(bool isFine, const std::string &error) const {
+    if (!isFine)
+      say(user, MW_ERROR, "", error.c_str());
+    return isFine ? 0 : 1;
+  }
+  const std::vector<OwnedPort> &getPorts(int64_t entry, int32_t kind) const {
+    return kind == MW_STATE   ? states
+           : kind == MW_INPUT ? entries[entry].inputs
+                              : entries[entry].outputs;
+  }
+  int32_t run(int64_t entry, const mw_tensor *inputs, void *const *outputs, int64_t gpu,
+              bool checkFinite) const;
+};
+
+//===----------------------------------------------------------------------===//
+// Views
+//===----------------------------------------------------------------------===//
+
+static void setViews(std::vector<OwnedPort> &ports) {
+  for (OwnedPort &port : ports) {
+    const ProgramValue &value = port.value;
+    port.view = {value.name.c_str(),
+                 int64_t(value.type),
+                 int64_t(value.shape.size()),
+                 value.shape.data(),
+                 0,
+                 nullptr,
+                 value.indexBound,
+                 value.defaultElement.empty() ? nullptr : value.defaultElement.data()};
+  }
+}
+
+static std::vector<OwnedPort> ownPorts(std::vector<CallPort> ports) {
+  std::vector<OwnedPort> owned;
+  for (CallPort &port : ports)
+    owned.push_back({std::move(port.value), {}});
+  return owned;
+}
+
+static HostTensor toTensor(const mw_tensor &tensor, int64_t gpu) {
+  return {DType(tensor.dtype), std::vector<int64_t>(tensor.shape, tensor.shape + tensor.rank),
+          tensor.data, tensor.data ? gpu : -1};
+}
+
+//===----------------------------------------------------------------------===//
+// Starting
+//===----------------------------------------------------------------------===//
+
+namespace meshwright::rt {
+
+bool startSession(Session &session, const SessionStart &start, RunOptions &options,
+                  std::string &error) {
+  if (!start.state.empty() && !session.load(start.state, error))
+    return false;
+  session.setRecovery(start.recovers);
+  const ProgramDescription &program = session.getDescription();
+  if (start.graphs == "on")
+    options.graphs = GraphUse::On;
+  else if (start.graphs == "off")
+    options.graphs = GraphUse::Off;
+  else if (start.graphs == "auto")
+    options.graphs = GraphUse::Auto;
+  else
+    error = "graphs is '" + start.graphs + "': expected on, off or auto";
+  if (error.empty() && options.graphs == GraphUse::On && program.targetChip.empty())
+    error = "graphs is 'on', and the target " + program.getTarget() +
+            " has no graphs: expected off or auto";
+  return error.empty();
+}
+
+mw_session *openHandle(std::shared_ptr<Session> session, const RunOptions &options, mw_say say,
+                       void *user) {
+  auto handle = std::make_unique<mw_session>();
+  const ProgramDescription &program = session->getDescription();
+  for (size_t i = 0; i < program.entries.size(); ++i)
+    if (!program.entries[i].isPart)
+      handle->entries.push_back({int64_t(i), program.entries[i].name,
+                                 ownPorts(program.getInputs(i)), ownPorts(program.getOutputs(i))});
+  for (const ProgramState &state : program.states)
+    if (!state.isTransient)
+      handle->states.push_back({state.value, {}});
+  for (EntryPorts &entry : handle->entries) {
+    setViews(entry.inputs);
+    setViews(entry.outputs);
+  }
+  setViews(handle->states);
+  handle->session = std::move(session);
+  handle->options = options;
+  handle->say = say;
+  handle->user = user;
+  return handle.release();
+}
+
+} // namespace meshwright::rt
+
+mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_say say,
+                            void *user) {
+  std::string error;
+  auto fail = [&]() -> mw_session * {
+    say(user, MW_ERROR, "", error.c_str());
+    return nullptr;
+  };
+  if (options->target) {
+    error = "a bundle is compiled already: expected no target";
+    return fail();
+  }
+  BundleWeights weights;
+  if (options->weights)
+    weights.file = options->weights;
+  if (options->random_weights)
+    weights.seed = *options->random_weights;
+  std::shared_ptr<Session> session =
+      openBundle(path, options->backend ? options->backend : "local", weights, error);
+  if (!session)
+    return fail();
+  SessionStart start;
+  if (options->state)
+    start.state = options->state;
+  start.recovers = options->no_recover == 0;
+  if (options->graphs)
+    start.graphs = options->graphs;
+  RunOptions settings;
+  settings.threadsPerRank = options->threads_per_rank;
+  settings.timeout = options->timeout;
+  if (options->trace)
+    settings.traceFile = options->trace;
+  if (!startSession(*session, start, settings, error))
+    return fail();
+  return openHandle(std::move(session), settings, say, user);
+}
+
+void mw_session_close(mw_session *session) { delete session; }
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+int64_t mw_session_count_entries(const mw_session *session) { return session->entries.size(); }
+
+const char *mw_session_entry(const mw_session *session, int64_t index) {
+  return session->entries[index].name.c_str();
+}
+
+int64_t mw_session_count(const mw_session *session, int64_t entry, int32_t kind) {
+  return session->getPorts(entry, kind).size();
+}
+
+const mw_port *mw_session_port(const mw_session *session, int64_t entry, int32_t kind,
+                               int64_t index) {
+  return &session->getPorts(entry, kind)[index].view;
+}
+
+int32_t mw_session::run(int64_t entry, const mw_tensor *inputs, void *const *outputs, int64_t gpu,
+                        bool checkFinite) const {
+  const EntryPorts &ports = entries[entry];
+  std::vector<HostTensor> tensors;
+  for (size_t i = 0; i < ports.inputs.size(); ++i)
+    tensors.push_back(toTensor(inputs[i], gpu));
+  RunOptions settings = options;
+  settings.checkFinite = checkFinite;
+  settings.outputGpu = gpu;
+  std::string error;
+  bool isFine = session->run(ports.index, tensors, {outputs, outputs + ports.outputs.size()},
+                             settings, error);
+  return finish(isFine, error);
+}
+
+int32_t mw_session_run(mw_session *session, int64_t entry, const mw_tensor *inputs,
+                       void *const *outputs, int32_t check_finite) {
+  return session->run(entry, inputs, outputs, /*gpu=*/-1, check_finite != 0);
+}
+
+int32_t mw_session_run_on_gpu(mw_session *session, int64_t entry, const mw_tensor *inputs,
+                              void *const *outputs, int64_t gpu, int32_t check_finite) {
+  if (gpu < 0 || session->session->getDescription().targetChip.empty())
+    return session->finish(false, "a call on GPU " + std::to_string(gpu) +
+                                      ": expected a program for GPUs, and a number from 0 on");
+  return session->run(entry, inputs, outputs, gpu, check_finite != 0);
+}
+
+int32_t mw_session_get_state(mw_session *session, void *const *arrays) {
+  std::string error;
+  bool isFine = session->session->getStates({arrays, arrays + session->states.size()}, error);
+  return session->finish(isFine, error);
+}
+
+int32_t mw_session_set_state(mw_session *session, int64_t count, const char *const *names,
+                             const mw_tensor *tensors) {
+  std::map<std::string, HostTensor> values;
+  for (int64_t i = 0; i < count; ++i)
+    if (!values.emplace(names[i], toTensor(tensors[i], /*gpu=*/-1)).second)
+      return session->finish(false, "state '" + std::string(names[i]) + "' is given twice");
+  std::string error;
+  bool isFine = session->session->setStates(values, error);
+  return session->finish(isFine, error);
+}
+
+int32_t mw_session_save(mw_session *session, const char *folder) {
+  std::string error;
+  bool isFine = session->session->save(folder, error);
+  return session->finish(isFine, error);
+}
+
+int32_t mw_session_is_stuck(const mw_session *session) {
+  return session->session->getWorld().isStuck();
+}
