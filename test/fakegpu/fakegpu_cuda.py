@@ -9,7 +9,6 @@ import pathlib
 import tempfile
 
 import numpy as np
-import pytest
 
 
 class CudaError(Exception):
@@ -29,6 +28,8 @@ def library_path(name="libcuda.so.1"):
 
 def needs(name):
     """The mark of tests that need this library of the stand-in."""
+    import pytest
+
     missing = {"libcuda.so.1": "cuda.h was not found"}.get(name, "run scripts/setup.sh --gpu")
     return pytest.mark.skipif(
         not os.path.exists(library_path(name)), reason=f"the stand-in {name} is not built: {missing}"

@@ -1,0 +1,342 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs a part of an archive of scripts/gpu.sh on a GPU, and writes PART.json and PART.txt.
+
+Times of kernels are those of the GPU's clock in a trace of a call. Times of whole models are those of the
+host, from the start of a call on arrays of the GPU to its end. PyTorch is measured in turns with ours.
+Figures are medians.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import numpy as np
+    from device import Gpu
+except ImportError as problem:
+    sys.exit(f"error: {problem}: the parts need the Python package numpy")
+import programs
+from sessions import Failed, open_session
+
+TABLES = ["integers", "floats", "conversions", "warps", "memory", "matrices"]
+ROUNDS = 15
+
+
+class Run:
+    """What the parts share: the archive, the GPU, PyTorch, and the rows of results."""
+
+    def __init__(self, archive):
+        self.archive, self.description = archive, json.loads((archive / "archive.json").read_text())
+        try:
+            self.gpu = Gpu()
+        except OSError:
+            sys.exit("error: no NVIDIA driver: libcuda.so.1 was not found")
+        except Exception as problem:  # of the driver
+            sys.exit(f"error: no GPU: {problem}")
+        self.device = self.gpu.describe()
+        major, minor = map(int, self.device["capability"].split("."))
+        if (major, minor) < (8, 0):
+            sys.exit(f"error: {self.device['name']} has compute capability {major}.{minor}, expected 8.0 or later")
+        self.chips = ["sm_80"] + ["sm_90a"] * (major == 9)
+        self.small = self.description["size"] == "small"
+        self.sizes = programs.SIZES[self.description["size"]]
+        self.torch, self.why = find_torch()
+        self.rows, self.failures = [], 0
+
+    def bundle(self, name, chip=None):
+        """The bundle for a chip, or the best one for this GPU."""
+        chips = [chip] if chip else self.chips[::-1]
+        paths = [self.archive / "bundles" / f"{name}-{chip}" for chip in chips]
+        return next((path for path in paths if path.is_dir()), None) or sys.exit(f"error: {paths[0]} is not in the archive")
+
+    def open(self, path, **options):
+        return open_session(str(self.archive / "lib" / "libMeshwrightRuntime.so"), path,
+                            seed=self.description["seed"], **options)  # fmt: skip
+
+    def place(self, session):
+        """Random inputs as arrays of the host, and the addresses of inputs and outputs in the GPU's memory."""
+        arrays = [self.gpu.draw(port) for port in session.inputs]
+        return arrays, [self.gpu.put(a) for a in arrays], [self.gpu.alloc(port.get_bytes()) for port in session.outputs]
+
+    def free(self, *lists):
+        for at in sum(lists, []):
+            self.gpu.free(at)
+
+    def to_torch(self, array, session_port):
+        """An array of the host as a tensor of PyTorch on the GPU."""
+        tensor = self.torch.from_numpy(array)
+        return (tensor.view(self.torch.bfloat16) if array.dtype == np.uint16 else tensor).cuda()
+
+    def differ(self, session, outputs, wanted):
+        """The largest difference of our first output from PyTorch's, relative to the largest entry."""
+        ours = self.gpu.get(outputs[0], session.outputs[0].get_shape(), np.uint16)
+        ours = (ours.astype(np.uint32) << 16).view(np.float32)
+        wanted = wanted.float().cpu().numpy().reshape(ours.shape)
+        return float(np.abs(ours - wanted).max() / np.abs(wanted).max())
+
+    def measure_kernels(self, path, category, peer=None):
+        """Seconds of our kernels of a category in a call, and of the peer, a function of the inputs. Takes turns."""
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder, "trace.json")
+            with self.open(path, trace=trace) as session:
+                arrays, inputs, outputs = self.place(session)
+                call, ours, theirs, difference = session.prepare(inputs, outputs), [], [], None
+                if self.torch and peer:
+                    tensors = [self.to_torch(*pair) for pair in zip(arrays, session.inputs)]
+                skipped = 1 if self.small else 3
+                for _ in range(skipped + (1 if self.small else ROUNDS)):
+                    call()
+                    events = json.loads(trace.read_text())["traceEvents"]
+                    ours.append(sum(e["dur"] for e in events if e.get("cat") == category) * 1e-6)
+                    if self.torch and peer:
+                        elapsed, result = self.time_torch(lambda: peer(*tensors))
+                        theirs.append(elapsed)
+                if self.torch and peer:
+                    difference = self.differ(session, outputs, result)
+                self.free(inputs, outputs)
+        if not any(ours):
+            raise Failed(f"the trace of {path.name} has no kernel of kind '{category}'")
+        return median(ours, skipped), median(theirs, skipped), difference
+
+    def time_torch(self, call):
+        """Seconds of a call on the GPU's clock, and its result."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda.synchronize()
+        begin.record()
+        result = call()
+        end.record()
+        self.torch.cuda.synchronize()
+        return begin.elapsed_time(end) * 1e-3, result
+
+    def measure_calls(self, path, graphs=None, peer=None, inputs=None):
+        """Seconds of a whole call of ours and of the peer, by the host's clock. Takes turns."""
+        with self.open(path, graphs=graphs) as session:
+            arrays, given, outputs = self.place(session)
+            for position, array in (inputs or {}).items():
+                self.gpu.free(given[position])
+                given[position] = self.gpu.put(array)
+            call, ours, theirs = session.prepare(given, outputs), [], []
+            skipped = 2 if self.small else 5
+            for _ in range(skipped + (1 if self.small else ROUNDS)):
+                self.gpu.synchronize()
+                begin = time.perf_counter()
+                call()
+                ours.append(time.perf_counter() - begin)
+                if peer:
+                    self.torch.cuda.synchronize()
+                    begin = time.perf_counter()
+                    peer()
+                    self.torch.cuda.synchronize()
+                    theirs.append(time.perf_counter() - begin)
+            states = sum(port.get_bytes() for port in session.states)
+            self.free(given, outputs)
+        return median(ours, skipped), median(theirs, skipped), states
+
+    def add(self, case, **figures):
+        self.rows.append({"case": case, **figures})
+
+    def rate(self, value, bar):
+        """Whether a figure reaches its bar; nothing on a stand-in or without the peer."""
+        return {"bar": bar, "reached": None if self.small or value is None else value >= bar}
+
+
+def median(seconds, skipped):
+    """Without the first ones; None if there are none."""
+    return statistics.median(seconds[skipped:]) if seconds else None
+
+
+def find_torch():
+    """PyTorch with a GPU, or None and the reason."""
+    try:
+        import torch
+    except ImportError:
+        return None, "PyTorch is not installed"
+    return (torch, "") if torch.cuda.is_available() else (None, "this PyTorch has no GPU")
+
+
+def run_corpus(run):
+    """Small kernels of PTX whose outputs are known from the manual."""
+    try:
+        from corpus import harness
+    except ImportError as problem:
+        sys.exit(f"error: {problem}: the part corpus needs the Python packages numpy and ml_dtypes")
+    for table in TABLES:
+        families = importlib.import_module(f"corpus.{table}").FAMILIES
+        for family in list(families)[: 1 if run.small else None]:
+            cases = list(families[family]())
+            try:
+                wrong = harness.run(run.gpu, cases)
+            except Exception as problem:  # of the driver
+                wrong = [str(problem)]
+            run.failures += bool(wrong)
+            run.add(f"{table} {family}", kernels=len(cases), wrong=len(wrong), first=wrong[0][:300] if wrong else "")
+
+
+def run_tests(run):
+    """Bundles of small models against what `local` computes, ranks sharing the GPU; and graphs against none."""
+    for test in run.description["tests"]:
+        for chip in run.chips:
+            folder = run.archive / "tests" / test["name"]
+            command = [run.archive / "bin" / "sharding-run", run.bundle(test["bundle"], chip), "--backend=nccl:peer",
+                       f"--random-weights={run.description['seed']}", f"--inputs={folder}/inputs.safetensors",
+                       f"--reference={folder}/outputs.safetensors", "--check-finite", "--quiet",
+                       *[f"--tolerance={test['tolerance']}"] * (test["tolerance"] is not None)]  # fmt: skip
+            done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+            run.failures += done.returncode != 0
+            said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "differs" in line]
+            run.add(f"{test['name']} {chip}", passed=done.returncode == 0, said=said[0] if said else "")
+    case = run.description["decode_test"]
+    for chip in run.chips:
+        results = {}
+        for graphs in ("off", "on"):
+            with run.open(run.bundle(case["bundle"], chip), graphs=graphs) as session:
+                _, inputs, outputs = run.place(session)
+                results[graphs] = []
+                for position in range(6):
+                    run.gpu.generator = np.random.default_rng(position)
+                    fresh = [run.gpu.put(run.gpu.draw(session.inputs[0])), run.gpu.put(np.array([position]))]
+                    session.prepare(fresh, outputs)()
+                    results[graphs].append(run.gpu.get(outputs[0], session.outputs[0].get_shape(), np.uint16))
+                    run.free(fresh)
+                run.free(inputs, outputs)
+        same = all(np.array_equal(a, b) for a, b in zip(*results.values()))
+        run.failures += not same
+        run.add(f"decode, graphs on and off {chip}", passed=same, said="equal bits" if same else "other bits")
+
+
+def run_gemm(run):
+    for case in run.description["benches"]["gemm"]:
+        ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], "sm_80"), "gemm",
+                                                       lambda x, w: run.torch.matmul(x, w.mT))  # fmt: skip
+        m, n, k = (case[key] for key in "mnk")
+        ratio = theirs / ours if theirs else None
+        run.add(f"{m} x {n} x {k}", tflops=2e-12 * m * n * k / ours, torch_tflops=2e-12 * m * n * k / theirs if theirs else None,
+                ratio=ratio, difference=difference, **run.rate(ratio, 0.97))  # fmt: skip
+
+
+def get_row_peer(run, kernel):
+    f = run.torch and run.torch.nn.functional
+    return {
+        "rms_norm": lambda x, w: f.rms_norm(x, x.shape[-1:], w, 1e-5),
+        "add_rms_norm": lambda x, y, w: [s := x + y, f.rms_norm(s, s.shape[-1:], w, 1e-5)][0],
+        "layer_norm": lambda x, w, b: f.layer_norm(x, x.shape[-1:], w, b, 1e-5),
+        "swiglu": lambda x, y: f.silu(x) * y,
+        "softmax": lambda x: x.softmax(-1),
+    }[kernel]
+
+
+def run_rows(run):
+    copy, (rows, columns) = run.gpu.measure_copy(run.sizes["copy"]), run.sizes["rows"]
+    for case in run.description["benches"]["rows"]:
+        kinds, _, results = programs.KERNELS[case["kernel"]]
+        moved = 2 * rows * columns * (kinds.count("x") + len(results.split(",")))
+        peer = get_row_peer(run, case["kernel"])
+        ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"]), "rows", peer)
+        share = moved / ours / copy
+        run.add(case["kernel"], mebibytes=moved / 2**20, gbps=moved / ours * 1e-9, copy_gbps=copy * 1e-9, of_copy=share,
+                torch_of_copy=moved / theirs / copy if theirs else None, difference=difference, **run.rate(share, 0.85))  # fmt: skip
+
+
+def run_attention(run):
+    for case in run.description["benches"]["attention"]:
+        flops = 4 * case["heads"] * case["tokens"] ** 2 * case["features"]
+        for chip in run.chips:
+            peer = run.torch and run.torch.nn.functional.scaled_dot_product_attention
+            ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], chip), "attention", peer)
+            by, bar = ("wgmma", 450) if chip == "sm_90a" else ("mma.sync", 300)
+            tflops = flops / ours * 1e-12
+            run.add(f"{case['tokens']} tokens, {by}", tflops=tflops, torch_tflops=flops / theirs * 1e-12 if theirs else None,
+                    difference=difference, **run.rate(tflops, bar))  # fmt: skip
+
+
+def run_layers(run):
+    case, = run.description["benches"]["layers"]
+    peer, name = None, ""
+    if run.torch:
+        import models
+
+        stack = models.Stack(models.Shape(**case["shape"])).to(run.torch.bfloat16).cuda().eval()
+        x = run.torch.randn(1, case["shape"]["tokens"], case["shape"]["hidden"], device="cuda", dtype=run.torch.bfloat16)
+        compiled = run.torch.compile(stack)
+
+        def peer():
+            with run.torch.inference_mode():
+                compiled(x)
+
+        name = "torch.compile"
+    ours, theirs, _ = run.measure_calls(run.bundle(case["bundle"]), peer=peer)
+    ratio = theirs / ours if theirs else None
+    run.add(f"{case['shape']['layers']} layers, {case['shape']['tokens']} tokens", milliseconds=ours * 1e3,
+            torch_milliseconds=theirs * 1e3 if theirs else None, peer=name, ratio=ratio, aim=1.05, **run.rate(ratio, 1.0))  # fmt: skip
+
+
+def run_decode(run):
+    case, = run.description["benches"]["decode"]
+    shape, copy = case["shape"], run.gpu.measure_copy(run.sizes["copy"])
+    last = np.array([shape["tokens"] - 1])
+    for graphs in ("on", "off"):
+        ours, _, cache = run.measure_calls(run.bundle(case["bundle"]), graphs=graphs, inputs={1: last})
+        width = shape["heads"] * shape["features"], shape["key_heads"] * shape["features"]
+        layer = shape["hidden"] * (2 * width[0] + 2 * width[1] + 3 * shape["inner"])
+        weights = 2 * (shape["layers"] * layer + shape["vocabulary"] * shape["hidden"])
+        share = (weights + cache) / ours / copy
+        run.add(f"{shape['layers']} layers, graphs {graphs}", milliseconds=ours * 1e3, weights_gib=weights / 2**30,
+                cache_gib=cache / 2**30, copy_gbps=copy * 1e-9, of_copy=share,
+                **(run.rate(share, 0.8) if graphs == "on" else {}))  # fmt: skip
+
+
+PARTS = {"corpus": run_corpus, "tests": run_tests, "gemm": run_gemm, "rows": run_rows, "attention": run_attention,
+         "layers": run_layers, "decode": run_decode}  # fmt: skip
+
+
+def spell(value):
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return "-" if value is None else str(value)
+
+
+def table(rows):
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [keys] + [[spell(row.get(key)) for key in keys] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("archive", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    options = parser.parse_args()
+    run, begin, problem = Run(options.archive.resolve()), time.time(), None
+    try:
+        PARTS[options.part](run)
+    except Failed as failure:
+        problem = str(failure)
+    peer = f"PyTorch {run.torch.__version__}" if run.torch else f"skipped: {run.why}"
+    text = f"{options.part} on {run.device['name']}, peer {peer}\n{table(run.rows) if run.rows else ''}\n"
+    if problem:
+        text += f"error: {problem}\n"
+    print(text, end="", flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = {"part": options.part, "device": run.device, "peer": peer, "size": run.description["size"], "error": problem,
+              "seconds": time.time() - begin, "rows": run.rows}  # fmt: skip
+    (options.out / f"{options.part}.json").write_text(json.dumps(result, indent=1))
+    (options.out / f"{options.part}.txt").write_text(text)
+    sys.stdout.flush()
+    # Ends without destructors: a library of PyTorch's may be unloaded before ours.
+    os._exit(1 if problem or run.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
