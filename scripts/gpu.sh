@@ -5,7 +5,7 @@
 # Tests and measures the GPU target on a machine that has a GPU and no compiler.
 #
 #   scripts/gpu.sh --pack [DIR] [--small]           here: builds DIR/archive.tar.gz and DIR/gpu.sh
-#   DIR/gpu.sh --run PART... [--archive DIR] [--out DIR]   there: runs parts, writes PART.json and PART.txt
+#   DIR/gpu.sh --run PART... [--archive DIR] [--out DIR]   there: runs parts, writes PART.json and results.txt
 #
 # Parts: corpus tests gemm rows attention layers decode. Each takes less than ten minutes. That machine
 # needs the driver, cuBLASLt, and Python with numpy (for corpus, ml_dtypes too). With PyTorch the benches measure it
@@ -51,6 +51,9 @@ pack() {
 run() {
   local python=${PYTHON:-python3} folder=$archive status=0 part
   command -v "$python" >/dev/null || refuse "'$python' was not found: expected a Python, which PYTHON names"
+  # NVIDIA's libraries are looked for beside the first Python on the path.
+  python=$("$python" -c 'import sys; print(sys.executable)')
+  PATH=$(dirname "$python"):$PATH
   # An archive that is unpacked already is used in place.
   if [[ ! -e $archive/archive.json ]]; then
     [[ -e $archive/archive.tar.gz ]] || refuse "$archive has no archive.tar.gz: expected a folder that --pack wrote"

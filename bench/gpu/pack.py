@@ -61,7 +61,7 @@ class Archive:
     def copy_scripts(self):
         to = self.folder / "python"
         to.mkdir()
-        for name in ("run", "programs", "models", "sessions", "device"):
+        for name in ("run", "corpus_table", "programs", "models", "sessions", "device"):
             shutil.copy(ROOT / "bench" / "gpu" / f"{name}.py", to)
         shutil.copy(ROOT / "test" / "fakegpu" / "fakegpu_cuda.py", to)
         shutil.copytree(ROOT / "test" / "fakegpu" / "corpus", to / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
@@ -87,7 +87,7 @@ class Archive:
             cases.setdefault("rows", []).append({"bundle": f"rows-{kernel}", "kernel": kernel})
         for heads, tokens, features in sizes["attention"]:
             name = f"attention-{tokens}"
-            self.compile(name, programs.attention(heads, tokens, features))
+            self.compile(name, programs.attention(heads, tokens, features), ["sm_80", "sm_90", "sm_90a"])
             cases.setdefault("attention", []).append({"bundle": name, "heads": heads, "tokens": tokens, "features": features})
         shape = models.Shape(**sizes["layers"])
         self.compile("layers", import_meta(models.Stack(shape), (1, shape.tokens, shape.hidden)))

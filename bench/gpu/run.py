@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Runs a part of an archive of scripts/gpu.sh on a GPU, and writes PART.json and PART.txt.
+"""Runs a part of an archive of scripts/gpu.sh on a GPU, writes PART.json, and adds its table to results.txt.
 
 Times of kernels are those of the GPU's clock in a trace of a call. Times of whole models are those of the
 host, from the start of a call on arrays of the GPU to its end. PyTorch is measured in turns with ours.
@@ -8,7 +8,8 @@ Figures are medians.
 """
 
 import argparse
-import importlib
+import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -143,6 +144,15 @@ class Run:
     def add(self, case, **figures):
         self.rows.append({"case": case, **figures})
 
+    @contextlib.contextmanager
+    def case(self, name):
+        """A case that fails does not keep the part from the others."""
+        try:
+            yield
+        except Exception as problem:  # of the runtime, the driver or PyTorch
+            self.failures += 1
+            self.add(name, error=f"{type(problem).__name__}: {problem}"[:1000])
+
     def rate(self, value, bar):
         """Whether a figure reaches its bar; nothing on a stand-in or without the peer."""
         return {"bar": bar, "reached": None if self.small or value is None else value >= bar}
@@ -164,20 +174,17 @@ def find_torch():
 
 def run_corpus(run):
     """Small kernels of PTX whose outputs are known from the manual."""
-    try:
-        from corpus import harness
-    except ImportError as problem:
-        sys.exit(f"error: {problem}: the part corpus needs the Python packages numpy and ml_dtypes")
-    for table in TABLES:
-        families = importlib.import_module(f"corpus.{table}").FAMILIES
-        for family in list(families)[: 1 if run.small else None]:
-            cases = list(families[family]())
-            try:
-                wrong = harness.run(run.gpu, cases)
-            except Exception as problem:  # of the driver
-                wrong = [str(problem)]
-            run.failures += bool(wrong)
-            run.add(f"{table} {family}", kernels=len(cases), wrong=len(wrong), first=wrong[0][:300] if wrong else "")
+    if not importlib.util.find_spec("ml_dtypes"):
+        sys.exit("error: the part corpus needs the Python package ml_dtypes")
+    for name in TABLES:
+        script = pathlib.Path(__file__).with_name("corpus_table.py")
+        done = subprocess.run([sys.executable, script, name, str(int(run.small))], capture_output=True, text=True)
+        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        run.rows += found
+        run.failures += sum(row["wrong"] > 0 for row in found)
+        with run.case(name):
+            if done.returncode:
+                raise Failed(done.stderr.strip().splitlines()[-1])
 
 
 def run_tests(run):
@@ -193,33 +200,39 @@ def run_tests(run):
             run.failures += done.returncode != 0
             said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "differs" in line]
             run.add(f"{test['name']} {chip}", passed=done.returncode == 0, said=said[0] if said else "")
-    case = run.description["decode_test"]
     for chip in run.chips:
-        results = {}
-        for graphs in ("off", "on"):
-            with run.open(run.bundle(case["bundle"], chip), graphs=graphs) as session:
-                _, inputs, outputs = run.place(session)
-                results[graphs] = []
-                for position in range(6):
-                    run.gpu.generator = np.random.default_rng(position)
-                    fresh = [run.gpu.put(run.gpu.draw(session.inputs[0])), run.gpu.put(np.array([position]))]
-                    session.prepare(fresh, outputs)()
-                    results[graphs].append(run.gpu.get(outputs[0], session.outputs[0].get_shape(), np.uint16))
-                    run.free(fresh)
-                run.free(inputs, outputs)
-        same = all(np.array_equal(a, b) for a, b in zip(*results.values()))
-        run.failures += not same
-        run.add(f"decode, graphs on and off {chip}", passed=same, said="equal bits" if same else "other bits")
+        with run.case(f"decode, graphs on and off {chip}"):
+            compare_graphs(run, run.description["decode_test"], chip)
+
+
+def compare_graphs(run, case, chip):
+    results = {}
+    for graphs in ("off", "on"):
+        with run.open(run.bundle(case["bundle"], chip), graphs=graphs) as session:
+            _, inputs, outputs = run.place(session)
+            results[graphs] = []
+            for position in range(6):
+                run.gpu.generator = np.random.default_rng(position)
+                fresh = [run.gpu.put(run.gpu.draw(session.inputs[0])), run.gpu.put(np.array([position]))]
+                session.prepare(fresh, outputs)()
+                results[graphs].append(run.gpu.get(outputs[0], session.outputs[0].get_shape(), np.uint16))
+                run.free(fresh)
+            run.free(inputs, outputs)
+    same = all(np.array_equal(a, b) for a, b in zip(*results.values()))
+    run.failures += not same
+    run.add(f"decode, graphs on and off {chip}", passed=same, said="equal bits" if same else "other bits")
 
 
 def run_gemm(run):
     for case in run.description["benches"]["gemm"]:
-        ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], "sm_80"), "gemm",
-                                                       lambda x, w: run.torch.matmul(x, w.mT))  # fmt: skip
         m, n, k = (case[key] for key in "mnk")
-        ratio = theirs / ours if theirs else None
-        run.add(f"{m} x {n} x {k}", tflops=2e-12 * m * n * k / ours, torch_tflops=2e-12 * m * n * k / theirs if theirs else None,
-                ratio=ratio, difference=difference, **run.rate(ratio, 0.97))  # fmt: skip
+        name = f"{m} x {n} x {k}"
+        with run.case(name):
+            ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], "sm_80"), "gemm",
+                                                           lambda x, w: run.torch.matmul(x, w.mT))  # fmt: skip
+            ratio = theirs / ours if theirs else None
+            run.add(name, tflops=2e-12 * m * n * k / ours, torch_tflops=2e-12 * m * n * k / theirs if theirs else None,
+                    ratio=ratio, difference=difference, **run.rate(ratio, 0.97))  # fmt: skip
 
 
 def get_row_peer(run, kernel):
@@ -239,58 +252,73 @@ def run_rows(run):
         kinds, _, results = programs.KERNELS[case["kernel"]]
         moved = 2 * rows * columns * (kinds.count("x") + len(results.split(",")))
         peer = get_row_peer(run, case["kernel"])
-        ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"]), "rows", peer)
-        share = moved / ours / copy
-        run.add(case["kernel"], mebibytes=moved / 2**20, gbps=moved / ours * 1e-9, copy_gbps=copy * 1e-9, of_copy=share,
-                torch_of_copy=moved / theirs / copy if theirs else None, difference=difference, **run.rate(share, 0.85))  # fmt: skip
+        with run.case(case["kernel"]):
+            ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"]), "rows", peer)
+            share = moved / ours / copy
+            run.add(case["kernel"], mebibytes=moved / 2**20, gbps=moved / ours * 1e-9, copy_gbps=copy * 1e-9, of_copy=share,
+                    torch_of_copy=moved / theirs / copy if theirs else None, difference=difference, **run.rate(share, 0.85))  # fmt: skip
 
 
 def run_attention(run):
+    chips = {"sm_90": ("mma.sync", 300), "sm_90a": ("wgmma", 450)} if "sm_90a" in run.chips else {"sm_80": ("mma.sync", 300)}
     for case in run.description["benches"]["attention"]:
         flops = 4 * case["heads"] * case["tokens"] ** 2 * case["features"]
-        for chip in run.chips:
-            peer = run.torch and run.torch.nn.functional.scaled_dot_product_attention
-            ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], chip), "attention", peer)
-            by, bar = ("wgmma", 450) if chip == "sm_90a" else ("mma.sync", 300)
-            tflops = flops / ours * 1e-12
-            run.add(f"{case['tokens']} tokens, {by}", tflops=tflops, torch_tflops=flops / theirs * 1e-12 if theirs else None,
-                    difference=difference, **run.rate(tflops, bar))  # fmt: skip
+        for chip, (by, bar) in chips.items():
+            name = f"{case['tokens']} tokens, {by}"
+            with run.case(name):
+                peer = run.torch and run.torch.nn.functional.scaled_dot_product_attention
+                ours, theirs, difference = run.measure_kernels(run.bundle(case["bundle"], chip), "attention", peer)
+                tflops = flops / ours * 1e-12
+                run.add(name, tflops=tflops, torch_tflops=flops / theirs * 1e-12 if theirs else None,
+                        difference=difference, **run.rate(tflops, bar))  # fmt: skip
+
+
+def compile_stack(run, shape):
+    """A function that runs PyTorch's stack once, compiled if that works here, and its name."""
+    import models
+
+    stack = models.Stack(models.Shape(**shape)).to(run.torch.bfloat16).cuda().eval()
+    x = run.torch.randn(1, shape["tokens"], shape["hidden"], device="cuda", dtype=run.torch.bfloat16)
+    with run.torch.inference_mode():
+        compiled, name = run.torch.compile(stack), "torch.compile"
+        try:
+            compiled(x)
+        except Exception as problem:  # of a compiler that is missing, for example
+            compiled, name = stack, f"eager, because torch.compile fails: {type(problem).__name__}"
+
+    def call():
+        with run.torch.inference_mode():
+            compiled(x)
+
+    return call, name
 
 
 def run_layers(run):
     case, = run.description["benches"]["layers"]
-    peer, name = None, ""
-    if run.torch:
-        import models
-
-        stack = models.Stack(models.Shape(**case["shape"])).to(run.torch.bfloat16).cuda().eval()
-        x = run.torch.randn(1, case["shape"]["tokens"], case["shape"]["hidden"], device="cuda", dtype=run.torch.bfloat16)
-        compiled = run.torch.compile(stack)
-
-        def peer():
-            with run.torch.inference_mode():
-                compiled(x)
-
-        name = "torch.compile"
-    ours, theirs, _ = run.measure_calls(run.bundle(case["bundle"]), peer=peer)
-    ratio = theirs / ours if theirs else None
-    run.add(f"{case['shape']['layers']} layers, {case['shape']['tokens']} tokens", milliseconds=ours * 1e3,
-            torch_milliseconds=theirs * 1e3 if theirs else None, peer=name, ratio=ratio, aim=1.05, **run.rate(ratio, 1.0))  # fmt: skip
+    shape = case["shape"]
+    label = f"{shape['layers']} layers, {shape['tokens']} tokens"
+    with run.case(label):
+        peer, name = compile_stack(run, shape) if run.torch else (None, "")
+        ours, theirs, _ = run.measure_calls(run.bundle(case["bundle"]), peer=peer)
+        ratio = theirs / ours if theirs else None
+        run.add(label, milliseconds=ours * 1e3, torch_milliseconds=theirs * 1e3 if theirs else None, peer=name,
+                ratio=ratio, aim=1.05, **run.rate(ratio, 1.0))  # fmt: skip
 
 
 def run_decode(run):
     case, = run.description["benches"]["decode"]
     shape, copy = case["shape"], run.gpu.measure_copy(run.sizes["copy"])
     last = np.array([shape["tokens"] - 1])
+    width = (shape["heads"] + shape["key_heads"]) * shape["features"]
+    layer = shape["hidden"] * (2 * width + 3 * shape["inner"])
+    weights = 2 * (shape["layers"] * layer + shape["vocabulary"] * shape["hidden"])
     for graphs in ("on", "off"):
-        ours, _, cache = run.measure_calls(run.bundle(case["bundle"]), graphs=graphs, inputs={1: last})
-        width = shape["heads"] * shape["features"], shape["key_heads"] * shape["features"]
-        layer = shape["hidden"] * (2 * width[0] + 2 * width[1] + 3 * shape["inner"])
-        weights = 2 * (shape["layers"] * layer + shape["vocabulary"] * shape["hidden"])
-        share = (weights + cache) / ours / copy
-        run.add(f"{shape['layers']} layers, graphs {graphs}", milliseconds=ours * 1e3, weights_gib=weights / 2**30,
-                cache_gib=cache / 2**30, copy_gbps=copy * 1e-9, of_copy=share,
-                **(run.rate(share, 0.8) if graphs == "on" else {}))  # fmt: skip
+        name = f"{shape['layers']} layers, graphs {graphs}"
+        with run.case(name):
+            ours, _, cache = run.measure_calls(run.bundle(case["bundle"]), graphs=graphs, inputs={1: last})
+            share = (weights + cache) / ours / copy
+            run.add(name, milliseconds=ours * 1e3, weights_gib=weights / 2**30, cache_gib=cache / 2**30,
+                    copy_gbps=copy * 1e-9, of_copy=share, **(run.rate(share, 0.8) if graphs == "on" else {}))  # fmt: skip
 
 
 PARTS = {"corpus": run_corpus, "tests": run_tests, "gemm": run_gemm, "rows": run_rows, "attention": run_attention,
@@ -312,30 +340,29 @@ def table(rows):
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
+def spell_part(result):
+    return f"{result['part']} on {result['device']['name']}, peer {result['peer']}\n{table(result['rows'])}\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("archive", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     options = parser.parse_args()
-    run, begin, problem = Run(options.archive.resolve()), time.time(), None
-    try:
-        PARTS[options.part](run)
-    except Failed as failure:
-        problem = str(failure)
+    run, begin = Run(options.archive.resolve()), time.time()
+    PARTS[options.part](run)
     peer = f"PyTorch {run.torch.__version__}" if run.torch else f"skipped: {run.why}"
-    text = f"{options.part} on {run.device['name']}, peer {peer}\n{table(run.rows) if run.rows else ''}\n"
-    if problem:
-        text += f"error: {problem}\n"
-    print(text, end="", flush=True)
+    result = {"part": options.part, "device": run.device, "peer": peer, "size": run.description["size"],
+              "seconds": time.time() - begin, "failures": run.failures, "rows": run.rows}  # fmt: skip
+    print(spell_part(result), end="", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    result = {"part": options.part, "device": run.device, "peer": peer, "size": run.description["size"], "error": problem,
-              "seconds": time.time() - begin, "rows": run.rows}  # fmt: skip
     (options.out / f"{options.part}.json").write_text(json.dumps(result, indent=1))
-    (options.out / f"{options.part}.txt").write_text(text)
-    sys.stdout.flush()
+    files = [options.out / f"{part}.json" for part in PARTS]
+    tables = [spell_part(json.loads(file.read_text())) for file in files if file.exists()]
+    (options.out / "results.txt").write_text("\n".join(tables))
     # Ends without destructors: a library of PyTorch's may be unloaded before ours.
-    os._exit(1 if problem or run.failures else 0)
+    os._exit(1 if run.failures else 0)
 
 
 if __name__ == "__main__":
