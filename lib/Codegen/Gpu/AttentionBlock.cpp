@@ -24,9 +24,9 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// Whether wgmma and tensor maps serve a plan that mma.sync serves. Rows have to begin at multiples of
-/// 16 bytes, and to fit in registers and shared memory. A block has 128 rows: half of them at least
-/// should be queries, and the keys at least a tile.
+/// Whether wgmma and tensor maps serve a plan that mma.sync serves. Rows have to begin at multiples
+/// of 16 bytes, and to fit in registers and shared memory. A block has 128 rows: half of them at
+/// least should be queries, and the keys at least a tile.
 static bool fitsWgmma(const AttentionShape &shape) {
   constexpr int64_t chunk = 8, mostFeatures = 256, leastRows = 64, leastKeys = 64;
   auto fits = [](int64_t features) {
@@ -36,8 +36,7 @@ static bool fitsWgmma(const AttentionShape &shape) {
          shape.getGroup() * shape.queries >= leastRows;
 }
 
-AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma)
-    : AttentionShape(op) {
+AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma) : AttentionShape(op) {
   // The fragments of longer queries do not fit in registers.
   constexpr int64_t mostFeatures = 256;
   bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
@@ -51,14 +50,14 @@ AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma)
   if (usesWgmma) {
     // Results, and what is known of each score besides its product, need registers.
     bool isWide = features > 128 || valueFeatures > 128;
-    bool hasMore = hasPositions || op.getKeyPadding() || op.getBias() || op.getKvLengths() ||
-                   op.getSoftCap();
+    bool hasMore =
+        hasPositions || op.getKeyPadding() || op.getBias() || op.getKvLengths() || op.getSoftCap();
     blockKeys = 128 / (isWide ? 2 : 1) / (hasMore ? 2 : 1);
   }
   keysOfThread = blockKeys / 4;
-  sliceFeatures = usesWgmma ? valueFeatures
-                            : std::min<int64_t>(compute.isF64() ? 64 : 128,
-                                                llvm::alignTo(valueFeatures, 16));
+  sliceFeatures =
+      usesWgmma ? valueFeatures
+                : std::min<int64_t>(compute.isF64() ? 64 : 128, llvm::alignTo(valueFeatures, 16));
   slices = llvm::divideCeil(valueFeatures, std::max<int64_t>(sliceFeatures, 1));
   headsPerUnit = !isGradient && queries < blockRows ? getGroup() : 1;
   units = batch * queryHeads / headsPerUnit;
@@ -132,8 +131,8 @@ void AttentionBlock::startRows() {
       row.query = rem(row.index, plan.queries);
     }
     if (plan.hasPositions) {
-      Value at = plan.hasQueryPositionsOfRow ? add(mul(batchIndex, plan.queries), row.query)
-                                             : row.query;
+      Value at =
+          plan.hasQueryPositionsOfRow ? add(mul(batchIndex, plan.queries), row.query) : row.query;
       row.place = loadElement(queryPositions, at, b.getI64Type());
     } else {
       row.place = arith::IndexCastOp::create(b, getPlaceType(), row.query);
@@ -245,8 +244,8 @@ void AttentionBlock::emitMask() {
       if (row.lowest)
         is = both(is, compare(arith::CmpIPredicate::sge, place, row.lowest));
       if (op.getBias())
-        is = both(is, arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, biases[seen.size()],
-                                            lowest));
+        is = both(is,
+                  arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, biases[seen.size()], lowest));
       seen.push_back(is);
     }
 }

@@ -8,8 +8,8 @@
 // A block of threads computes some rows of queries, and goes over the keys tile by tile. It keeps
 // the running maximum and sum of each row, and the result so far, in registers.
 //
-// Masks, maxima and sums need only that four neighbouring lanes have the scores of a row, so they are
-// the same for all ways to multiply (`AttentionFma`, `AttentionMma`, `AttentionWgmma`).
+// Masks, maxima and sums need only that four neighbouring lanes have the scores of a row, so they
+// are the same for all ways to multiply (`AttentionFma`, `AttentionMma`, `AttentionWgmma`).
 //
 // A tile whose scores are all hidden is left out: the block finds out by one barrier, before it
 // reads keys. So masks of all kinds leave out blocks, also those that come from memory.
@@ -76,8 +76,8 @@ private:
   void emitEnd(ValueRange state);
 };
 
-/// The scores and the result are fragments of 8 columns, as those of sums of mma.sync (GpuMatrix.h).
-/// Four warps have 64 rows.
+/// The scores and the result are fragments of 8 columns, as those of sums of mma.sync
+/// (GpuMatrix.h). Four warps have 64 rows.
 ///
 /// Two fragments of scores, narrowed, are the left operand of the next product, so shares stay in
 /// registers.

@@ -91,8 +91,7 @@ void AttentionTiles::emitBlock(Value block) {
 }
 
 SmallVector<Value> AttentionTiles::getStart() {
-  SmallVector<Value> state(plan.rowsOfThread,
-                           getScalar(-std::numeric_limits<double>::infinity()));
+  SmallVector<Value> state(plan.rowsOfThread, getScalar(-std::numeric_limits<double>::infinity()));
   state.append(plan.rowsOfThread, getScalar(0));
   llvm::append_range(state, getZeros());
   return state;
@@ -133,8 +132,8 @@ int64_t AttentionTiles::getScratchBytes() {
   int64_t elements = 0;
   for (Value value : getStart())
     elements += getNumElements(value.getType());
-  return MW_RT_COUNTER_BYTES +
-         plan.getNumBlocks() * AttentionTilePlan::threads * elements * plan.compute.getIntOrFloatBitWidth() / 8;
+  return MW_RT_COUNTER_BYTES + plan.getNumBlocks() * AttentionTilePlan::threads * elements *
+                                   plan.compute.getIntOrFloatBitWidth() / 8;
 }
 
 /// Orders accesses to the memory of the GPU before it and those behind it, as seen by other blocks.
@@ -209,33 +208,35 @@ void AttentionTiles::emitPart(ValueRange state) {
   Value address = memref::ExtractAlignedPointerAsIndexOp::create(b, scratch);
   address = arith::IndexCastOp::create(b, b.getI64Type(), add(address, mul(whole, 4)));
   constexpr unsigned globalSpace = 1;
-  Value counter = LLVM::IntToPtrOp::create(
-      b, LLVM::LLVMPointerType::get(b.getContext(), globalSpace), address);
+  Value counter =
+      LLVM::IntToPtrOp::create(b, LLVM::LLVMPointerType::get(b.getContext(), globalSpace), address);
   Value isFirstThread = compare(arith::CmpIPredicate::eq, thread, getIndex(0));
   Value isLast = choose(
-      isFirstThread,
-      [&] {
-        Value before = LLVM::AtomicRMWOp::create(b, LLVM::AtomicBinOp::add, counter,
-                                                 emitConstant(b, word, 1),
-                                                 LLVM::AtomicOrdering::acq_rel, "device");
-        return SmallVector<Value>{compare(arith::CmpIPredicate::eq, before,
-                                          emitConstant(b, word, plan.splits - 1))};
-      },
-      [&] { return SmallVector<Value>{emitConstant(b, b.getI1Type(), 0)}; }).front();
+                     isFirstThread,
+                     [&] {
+                       Value before = LLVM::AtomicRMWOp::create(
+                           b, LLVM::AtomicBinOp::add, counter, emitConstant(b, word, 1),
+                           LLVM::AtomicOrdering::acq_rel, "device");
+                       return SmallVector<Value>{compare(arith::CmpIPredicate::eq, before,
+                                                         emitConstant(b, word, plan.splits - 1))};
+                     },
+                     [&] { return SmallVector<Value>{emitConstant(b, b.getI1Type(), 0)}; })
+                     .front();
   when(emitAny(b, isLast), [&] {
     emitFence(b);
     when(isFirstThread, [&] { LLVM::StoreOp::create(b, emitConstant(b, word, 0), counter); });
     auto readAll = [&] {
-      return loop(getIndex(0), getIndex(plan.splits), 1, getStart(), [&](Value i, ValueRange known) {
-        SmallVector<Value> part;
-        forEachPlace(i, [&](Value place, Type type) {
-          if (auto vector = dyn_cast<VectorType>(type))
-            part.push_back(vector::LoadOp::create(b, vector, parts, place));
-          else
-            part.push_back(memref::LoadOp::create(b, parts, place));
-        });
-        return merge(known, part);
-      });
+      return loop(getIndex(0), getIndex(plan.splits), 1, getStart(),
+                  [&](Value i, ValueRange known) {
+                    SmallVector<Value> part;
+                    forEachPlace(i, [&](Value place, Type type) {
+                      if (auto vector = dyn_cast<VectorType>(type))
+                        part.push_back(vector::LoadOp::create(b, vector, parts, place));
+                      else
+                        part.push_back(memref::LoadOp::create(b, parts, place));
+                    });
+                    return merge(known, part);
+                  });
     };
     emitEnd(exists ? choose(exists, readAll, [&] { return getStart(); }) : readAll());
   });

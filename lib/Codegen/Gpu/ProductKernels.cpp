@@ -7,8 +7,8 @@
 //
 // A block computes a tile of the result. It goes over the summed dimension in steps. For each step,
 // its threads copy a tile of both operands to shared memory, and read the next tiles to registers
-// while they multiply. bf16 and f16 are multiplied by mma.sync, each warp a part of the tile; f32 and
-// f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64 for f64.
+// while they multiply. bf16 and f16 are multiplied by mma.sync, each warp a part of the tile; f32
+// and f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64 for f64.
 //
 // Accesses of shared memory have no bank conflicts. By mma.sync, tiles have the order of their
 // operand, and chunks of 16 bytes of a line are permuted by the line's number: a write fills 128
@@ -105,8 +105,8 @@ std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const Gp
   return fusion;
 }
 
-/// Returns true if the library multiplies the matrices: it has the op, there are more than a few rows, and lines of
-/// matrices with elements of 16 bits are whole 16 bytes.
+/// Returns true if the library multiplies the matrices: it has the op, there are more than a few
+/// rows, and lines of matrices with elements of 16 bits are whole 16 bytes.
 static bool isForLibrary(const MatrixProduct &product, const GpuTarget &target) {
   constexpr int64_t widest = 16;
   bool isLibraryOp = target.isLibraryOp(product.result.getDefiningOp());
@@ -178,8 +178,8 @@ private:
   struct Tile {
     const ProductFactor *factor;
     int64_t rows, step;
-    /// Consecutive elements of the operand. The elements of the tile in shared memory, those between
-    /// two lines there, and the bytes of one.
+    /// Consecutive elements of the operand. The elements of the tile in shared memory, those
+    /// between two lines there, and the bytes of one.
     int64_t line, size, stride, elementBytes;
     /// The chunks that each thread copies, and their elements.
     int64_t width = 1, count = 0;
@@ -254,9 +254,7 @@ ProductKernel::Tile ProductKernel::makeTile(const ProductFactor &factor, int64_t
   tile.elementBytes = element.getIntOrFloatBitWidth() / 8;
   tile.line = factor.sumIsInner ? step : rows;
   constexpr int64_t gap = 8;
-  tile.stride = usesMma             ? tile.line
-                : factor.sumIsInner ? rows + gap / tile.elementBytes
-                                    : rows;
+  tile.stride = usesMma ? tile.line : factor.sumIsInner ? rows + gap / tile.elementBytes : rows;
   tile.size = usesMma ? rows * step : step * tile.stride;
   return tile;
 }
@@ -296,12 +294,10 @@ SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
     exists = both(exists, isBelow(at, getIndex(product.k)));
     auto load = [&] {
       Value from = isInner ? add(mul(row, product.k), at) : add(mul(at, tile.factor->rows), row);
-      return SmallVector<Value>{
-          vector::LoadOp::create(b, type, tile.buffer, add(tile.base, from))};
+      return SmallVector<Value>{vector::LoadOp::create(b, type, tile.buffer, add(tile.base, from))};
     };
     chunks.push_back(
-        choose(exists, load, [&] { return SmallVector<Value>{emitConstant(b, type, 0)}; })
-            .front());
+        choose(exists, load, [&] { return SmallVector<Value>{emitConstant(b, type, 0)}; }).front());
   }
   return chunks;
 }

@@ -161,7 +161,8 @@ SmallVector<Value> ThinProduct::multiply(ArrayRef<Value> left, ArrayRef<Value> r
   for (int64_t word : {0, 2})
     for (size_t i = 0; i < lhs.size(); i += 2)
       for (size_t j = 0; j < rhs.size(); ++j)
-        emitMma(b, element, {lhs[i][word], lhs[i + 1][word], lhs[i][word + 1], lhs[i + 1][word + 1]},
+        emitMma(b, element,
+                {lhs[i][word], lhs[i + 1][word], lhs[i][word + 1], lhs[i + 1][word + 1]},
                 {rhs[j][word], rhs[j][word + 1]},
                 MutableArrayRef(next).slice((i / 2 * rhs.size() + j) * 4, 4));
   return next;
@@ -204,9 +205,8 @@ void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
       Value whole = emitLaneReduction(b, sum, kPieces, [&](Value a, Value c) -> Value {
         return arith::AddFOp::create(b, a, c);
       });
-      when(isBelow(place, getIndex(1)), [&] {
-        memref::StoreOp::create(b, whole, shared, add(add(base, group), row * stride));
-      });
+      when(isBelow(place, getIndex(1)),
+           [&] { memref::StoreOp::create(b, whole, shared, add(add(base, group), row * stride)); });
     }
     return;
   }
@@ -255,8 +255,7 @@ void ThinProduct::emit(func::FuncOp kernel) {
   storeSums(shared);
 }
 
-std::unique_ptr<ProductEmitter> makeThinProduct(const MatrixProduct &product,
-                                                FusedRows *epilogue) {
+std::unique_ptr<ProductEmitter> makeThinProduct(const MatrixProduct &product, FusedRows *epilogue) {
   return std::make_unique<ThinProduct>(product, epilogue);
 }
 

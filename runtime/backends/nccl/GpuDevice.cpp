@@ -118,10 +118,9 @@ static cuda::TensorMap encode(const Cuda &cuda, const mw_rt_tensor_map &map, voi
   uint32_t box[] = {uint32_t(map.box_columns), uint32_t(map.box_rows), 1}, steps[] = {1, 1, 1};
   cuda::TensorMap encoded;
   check(cuda,
-        cuda.cuTensorMapEncodeTiled(&encoded,
-                                    map.dtype == MW_BF16 ? cuda::MapBfloat16 : cuda::MapFloat16, 3,
-                                    buffer, sizes, strides, box, steps, /*interleave=*/0,
-                                    cuda::Swizzle128, cuda::Promote256, /*fill=*/0),
+        cuda.cuTensorMapEncodeTiled(
+            &encoded, map.dtype == MW_BF16 ? cuda::MapBfloat16 : cuda::MapFloat16, 3, buffer, sizes,
+            strides, box, steps, /*interleave=*/0, cuda::Swizzle128, cuda::Promote256, /*fill=*/0),
         "cuTensorMapEncodeTiled");
   return encoded;
 }
@@ -172,8 +171,7 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
       arguments.push_back(&scratch);
     std::vector<cuda::TensorMap> maps;
     for (int64_t i = 0; i < record->num_tensor_maps; ++i)
-      maps.push_back(
-          encode(cuda, record->tensor_maps[i], buffers[record->tensor_maps[i].buffer]));
+      maps.push_back(encode(cuda, record->tensor_maps[i], buffers[record->tensor_maps[i].buffer]));
     for (cuda::TensorMap &map : maps)
       arguments.push_back(&map);
     check(cuda,
@@ -242,9 +240,8 @@ bool GpuDevice::perform(const Caller &caller, const mw_rt_collective &what,
   cuda::Stream *stream = getStream(caller.stream);
   bool isFine = true, isTimed = context.trace && enqueues();
   if (isTimed)
-    beginTimed(caller.stream,
-               {0, 0, communicates(what) ? TraceKind::Collective : TraceKind::Move, caller.op, 0,
-                trafficOf(what, context.rank).bytes, -1});
+    beginTimed(caller.stream, {0, 0, communicates(what) ? TraceKind::Collective : TraceKind::Move,
+                               caller.op, 0, trafficOf(what, context.rank).bytes, -1});
   if (!communicates(what))
     cut(caller, what, stream, inputs, outputs);
   else if (isPreparing())

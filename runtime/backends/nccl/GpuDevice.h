@@ -82,10 +82,10 @@ public:
                    std::string &error) override;
 
   bool reachesGpuMemory() const override { return true; }
-  bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared,
-                 const void *array, int64_t bytes, int64_t gpu, std::string &error) override;
-  bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
-                 const void *from, int64_t bytes, std::string &error) override;
+  bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared, const void *array,
+                 int64_t bytes, int64_t gpu, std::string &error) override;
+  bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu, const void *from,
+                 int64_t bytes, std::string &error) override;
   bool finishGiving(int64_t gpu, std::string &error) override;
 
   void prepare(const HostThreads &) override {}
@@ -204,7 +204,8 @@ private:
   std::vector<std::shared_ptr<cuda::Module>> modules;
   std::map<std::string, cuda::Function *> functions;
   std::unordered_map<const void *, cuda::Function *> byRecord;
-  /// Scratch memory of kernels: all that was ever used, since graphs have the addresses. The last is the largest.
+  /// Scratch memory of kernels: all that was ever used, since graphs have the addresses. The last
+  /// is the largest.
   std::vector<std::pair<int64_t, DeviceMemory>> scratches;
   /// Stream 0 computes.
   std::vector<cuda::Stream *> streams;
