@@ -74,8 +74,9 @@ def test_attention(tmp_path, dtype, features, chip):
     q, k, v = random(dtype, 1, 4, 200, features), random(dtype, 1, 2, 200, features), random(dtype, 1, 2, 200, features)
     text = test_gpu_attention.one_program(dtype, features)
     conflicts, shared, sectors = count(tmp_path, text, {"q": q, "k": k, "v": v}, target=f"gpu:{chip}")
-    # Tiles are copied in the order of memory if rows do not begin at sectors, and such rows share sectors.
-    most = {36: (0.23 if dtype == "bf16" else 0.011, 1.12), 264: (0, 1.11)}.get(features, (0, 1))
+    # Tiles are copied in the order of memory if rows do not begin at sectors, and such rows share sectors. Blocks that
+    # share keys count themselves, one word each.
+    most = {36: (0.23 if dtype == "bf16" else 0.013, 1.12), 264: (0, 1.11)}.get(features, (0, 1.003))
     assert shared > 0 and conflicts <= most[0] and sectors <= most[1]
 
 

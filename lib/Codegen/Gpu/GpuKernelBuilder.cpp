@@ -56,12 +56,12 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
   OpBuilder b(launch.getContext());
   SmallVector<Type> types;
   SmallVector<int64_t> alignments;
+  // Wider accesses do not exist.
+  constexpr int64_t widest = 16;
   auto add = [&](Value value, Value placed) {
     auto type = cast<RankedTensorType>(value.getType());
     types.push_back(
         MemRefType::get({type.getNumElements()}, getRowStorageType(type.getElementType())));
-    // Wider accesses do not exist.
-    constexpr int64_t widest = 16;
     alignments.push_back(std::min(widest, getAlignment(placed)));
   };
   for (Value input : inputs) {
@@ -76,8 +76,11 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
     add(result, result);
   if (hasFault)
     types.push_back(MemRefType::get({1}, b.getI64Type()));
-  if (scratchBytes > 0)
+  if (scratchBytes > 0) {
+    alignments.resize(types.size(), int64_t(sizeof(int64_t)));
     types.push_back(MemRefType::get({scratchBytes}, b.getI8Type()));
+    alignments.push_back(widest);
+  }
   types.append(tensorMaps.size(), MemRefType::get({128}, b.getI8Type()));
   if (sharedBytes > 0)
     types.push_back(MemRefType::get({sharedBytes}, b.getI8Type(), MemRefLayoutAttrInterface(),

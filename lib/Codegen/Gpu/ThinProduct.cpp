@@ -59,7 +59,7 @@ public:
 
   int64_t getNumBlocks() const override { return product.getNumMatrices() * tiles; }
   int64_t getNumThreads() const override { return warps * Chip::warpSize; }
-  int64_t getSharedBytes() const override { return warps * rows * stride * 4; }
+  int64_t getSharedBytes() const override { return warps * rows * columns * 4; }
   void emit(func::FuncOp kernel) override;
 
 private:
@@ -71,6 +71,10 @@ private:
   SmallVector<Value> multiply(ArrayRef<Value> left, ArrayRef<Value> right, ValueRange sums);
   /// The sums of this lane, over the steps of its warp.
   SmallVector<Value> emitSums(func::FuncOp kernel);
+  /// Where a warp's sum of a row and a column of a group is in shared memory. Groups of columns
+  /// change places from row to row, so that neither four rows of a group nor whole rows have bank
+  /// conflicts.
+  Value getSumPlace(Value row, Value rightGroup, Value column);
   void writeSums(SmallVector<Value> sums, Value shared);
   void storeSums(Value shared);
 
@@ -80,7 +84,7 @@ private:
   int64_t piece, step, turns = 1;
   /// Groups of 8 rows, and of 8 columns of a block. The rows and columns of its sums in shared
   /// memory.
-  int64_t leftGroups, rightGroups, rows, columns, stride;
+  int64_t leftGroups, rightGroups, rows, columns;
   int64_t warps, tiles;
   Value thread, warp, group, place, firstColumn;
 };
@@ -97,8 +101,6 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   rightGroups = std::min<int64_t>(llvm::PowerOf2Ceil(leftGroups), leftGroups > 4 ? 2 : 4);
   columns = rightGroups * kGroups;
   tiles = llvm::divideCeil(product.n, columns);
-  // Four rows of fragments are in different banks.
-  stride = columns + (rightGroups > 1 ? kGroups : 0);
   // Registers for the pieces on their way, beside those of the sums.
   constexpr int64_t mostRegisters = 112, mostTurns = 8;
   int64_t sums = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
@@ -106,7 +108,7 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   while (turns < mostTurns && 2 * turns * pieces + sums <= mostRegisters &&
          2 * turns * step <= product.k)
     turns *= 2;
-  int64_t mostWarps = std::min<int64_t>(8, kMostStaticShared / (rows * stride * 4));
+  int64_t mostWarps = std::min<int64_t>(8, kMostStaticShared / (rows * columns * 4));
   warps = std::min(mostWarps, int64_t(llvm::divideCeil(product.k, turns * step)));
 }
 
@@ -198,26 +200,35 @@ SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
               });
 }
 
+Value ThinProduct::getSumPlace(Value row, Value rightGroup, Value column) {
+  if (rightGroups > 1) {
+    Value turn = rem(div(row, 4 / rightGroups), rightGroups);
+    rightGroup = b.createOrFold<arith::XOrIOp>(rightGroup, turn);
+  }
+  return add(mul(row, columns), add(mul(rightGroup, kGroups), column));
+}
+
 void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
-  Value base = mul(warp, rows * stride);
+  Value base = mul(warp, rows * columns);
   if (!usesMma) {
     for (auto [row, sum] : llvm::enumerate(sums)) {
       Value whole = emitLaneReduction(b, sum, kPieces, [&](Value a, Value c) -> Value {
         return arith::AddFOp::create(b, a, c);
       });
-      when(isBelow(place, getIndex(1)),
-           [&] { memref::StoreOp::create(b, whole, shared, add(add(base, group), row * stride)); });
+      when(isBelow(place, getIndex(1)), [&] {
+        memref::StoreOp::create(b, whole, shared,
+                                add(base, getSumPlace(getIndex(row), getIndex(0), group)));
+      });
     }
     return;
   }
   for (int64_t i = 0; i < leftGroups; ++i)
     for (int64_t j = 0; j < rightGroups; ++j) {
-      size_t at = (i / 2 * rightGroups + j) * 4 + i % 2 * 2;
+      size_t first = (i / 2 * rightGroups + j) * 4 + i % 2 * 2;
       Value pair = vector::FromElementsOp::create(b, VectorType::get(2, compute),
-                                                  ValueRange{sums[at], sums[at + 1]});
-      Value line = mul(add(group, i * kGroups), stride);
-      Value column = add(mul(place, 2), j * kGroups);
-      vector::StoreOp::create(b, pair, shared, add(add(base, line), column));
+                                                  ValueRange{sums[first], sums[first + 1]});
+      Value at = getSumPlace(add(group, i * kGroups), getIndex(j), mul(place, 2));
+      vector::StoreOp::create(b, pair, shared, add(base, at));
     }
 }
 
@@ -226,9 +237,9 @@ void ThinProduct::storeSums(Value shared) {
   auto type = VectorType::get(width, compute);
   loop(thread, getIndex(product.m * columns / width), getNumThreads(), [&](Value number) {
     Value row = div(number, columns / width), column = mul(rem(number, columns / width), width);
-    Value at = add(mul(row, stride), column), sum;
+    Value at = getSumPlace(row, div(column, kGroups), rem(column, kGroups)), sum;
     for (int64_t i = 0; i < warps; ++i) {
-      Value part = vector::LoadOp::create(b, type, shared, add(at, i * rows * stride));
+      Value part = vector::LoadOp::create(b, type, shared, add(at, i * rows * columns));
       sum = sum ? arith::AddFOp::create(b, sum, part).getResult() : part;
     }
     SmallVector<Value> values;
@@ -249,7 +260,7 @@ void ThinProduct::emit(func::FuncOp kernel) {
   warp = div(thread, Chip::warpSize);
   group = div(lane, kPieces);
   place = rem(lane, kPieces);
-  Value shared = emitShared(b, kernel.getArguments().back(), 0, warps * rows * stride, compute);
+  Value shared = emitShared(b, kernel.getArguments().back(), 0, warps * rows * columns, compute);
   writeSums(emitSums(kernel), shared);
   emitBarrier(b);
   storeSums(shared);
