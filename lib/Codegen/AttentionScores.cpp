@@ -95,6 +95,11 @@ Value emitSoftCap(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op, Value score
   return arith::MulFOp::create(b, bounded, constant(cap->convertToDouble() * getScoreUnit(op)));
 }
 
+double getKeptFactor(nn::ScoresOpInterface op) {
+  std::optional<APFloat> probability = op.getDropout();
+  return probability ? 1 / (1 - probability->convertToDouble()) : 1;
+}
+
 Value getLogSumExp(nn::ScoresOpInterface op) {
   if (auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation()))
     return gradient.getLse();

@@ -33,6 +33,9 @@ double getScoreFactor(nn::ScoresOpInterface op);
 mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::ScoresOpInterface op,
                         mlir::Value scores);
 
+/// The factor of weights that are kept: 1 / (1 - probability), or 1 without dropout.
+double getKeptFactor(nn::ScoresOpInterface op);
+
 /// The log-sum-exp, a result or an operand. Null if the op has none.
 mlir::Value getLogSumExp(nn::ScoresOpInterface op);
 /// Whether the log-sum-exp is in f64 and the scores are not.

@@ -152,8 +152,6 @@ protected:
 
   /// Emits a test of indices of weights: they are kept.
   Value isKept(Value indices);
-  /// The factor of weights that are kept: 1 / (1 - probability), or 1.
-  double getKeptFactor();
 
   /// Strides of the bias along batch, head, query and key; 0 broadcasts.
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};

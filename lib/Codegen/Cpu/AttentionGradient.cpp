@@ -189,7 +189,7 @@ void AttentionGradient::emitGradients(Value panel) {
     Value isAbove = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, exponent, getSplat(0));
     exponent = arith::SelectOp::create(b, isAbove, getSplat(0), exponent);
     Value weight = exp2(exponent);
-    auto dropped = [&](Value x) { return drop(panel, row, v, x, getKeptFactor()); };
+    auto dropped = [&](Value x) { return drop(panel, row, v, x, getKeptFactor(op)); };
     Value gradient = dropped(load(gradients.buffer, atScore(row, v)));
     gradient = arith::SubFOp::create(b, gradient, deltaOf[v]);
     gradient = arith::MulFOp::create(b, weight, gradient);

@@ -263,11 +263,6 @@ Value AttentionEmitter::isKept(Value indices) {
   return emitIsKept(b, indices, random, op.getDropout()->convertToDouble());
 }
 
-double AttentionEmitter::getKeptFactor() {
-  std::optional<APFloat> probability = op.getDropout();
-  return probability ? 1 / (1 - probability->convertToDouble()) : 1;
-}
-
 Value AttentionEmitter::getLogSumExp(Value sum, Value maximum) {
   Value natural = arith::MulFOp::create(b, maximum, getSplat(1 / getUnit()));
   return arith::AddFOp::create(b, math::LogOp::create(b, sum), natural);

@@ -164,7 +164,7 @@ void AttentionPanels::emitResult(const Region &panels, int64_t columns, Value ta
     Value start = add(mul(panel, rowsOfPanel * width), mul(rem(group, vectors), plan.lanes));
     Value factor = divisors ? invert(load(divisors->buffer, mul(group, plan.lanes))) : Value();
     if (factor && dropRows)
-      factor = arith::MulFOp::create(b, factor, getSplat(getKeptFactor()));
+      factor = arith::MulFOp::create(b, factor, getSplat(getKeptFactor(op)));
     SmallVector<Value> rows;
     for (int64_t i = 0; i < plan.lanes; ++i)
       rows.push_back(add(base, mul(getRow(group, i), columns)));

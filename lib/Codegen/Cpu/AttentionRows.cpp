@@ -357,7 +357,7 @@ void AttentionRows::emitResult() {
     Value sum = splat(loadScalar(sums.buffer, row));
     Value factor = invert(sum);
     if (dropRows)
-      factor = arith::MulFOp::create(b, factor, getSplat(getKeptFactor()));
+      factor = arith::MulFOp::create(b, factor, getSplat(getKeptFactor(op)));
     auto emitChunk = [&](Value column, int64_t size) {
       Value scaled =
           arith::MulFOp::create(b, load(results.buffer, at(row, resultStride, column)), factor);

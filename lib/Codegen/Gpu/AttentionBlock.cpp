@@ -12,6 +12,7 @@
 
 #include "meshwright-c/DeviceKernel.h"
 
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "llvm/Support/MathExtras.h"
@@ -100,6 +101,9 @@ void AttentionBlock::emit(func::FuncOp kernel) {
   shared = entry.getArguments().back();
   thread = emitThread(b, AttentionTilePlan::threads);
   quad = rem(thread, 4);
+  if (op.getStream())
+    random = {memref::LoadOp::create(b, seed, getIndex(0)),
+              memref::LoadOp::create(b, step, getIndex(0)), int64_t(*op.getStream())};
   emitBlock(lower::emitBlock(b, getNumBlocks()));
 }
 
@@ -265,6 +269,62 @@ Value AttentionBlock::emitPower(Value exponent) {
   if (plan.compute.isF64())
     return emitExp2(b, exponent);
   return math::Exp2Op::create(b, exponent, arith::FastMathFlags::afn);
+}
+
+//===----------------------------------------------------------------------===//
+// Dropout
+//===----------------------------------------------------------------------===//
+
+/// The loop after which this value stands is not unrolled, neither by LLVM nor by ptxas.
+static void keepRolled(Value result) {
+  MLIRContext *context = result.getContext();
+  auto unroll =
+      LLVM::LoopUnrollAttr::get(context, BoolAttr::get(context, true), {}, {}, {}, {}, {}, {});
+  result.getDefiningOp()->setAttr(
+      "loop_annotation", LLVM::LoopAnnotationAttr::get(context, {}, {}, {}, unroll, {}, {}, {}, {},
+                                                       {}, {}, {}, {}, {}, {}, {}));
+}
+
+/// A loop computes the numbers, two keys at a time, from keys of the generator that are computed for
+/// this tile only. Afterwards a bit for each score is all that needs a register.
+void AttentionBlock::emitDropout() {
+  if (!dropRows)
+    return;
+  Type word = b.getI32Type();
+  RandomStream here = {emitOpaque(b, random.seed), emitOpaque(b, random.step), random.stream};
+  SmallVector<Value> ofRows;
+  for (const Row &row : rows)
+    ofRows.push_back(memref::LoadOp::create(b, dropRows, add(mul(unit, plan.rows), row.index)));
+  auto emitKeys = [&](Value first, ValueRange known) {
+    SmallVector<Value> words(known);
+    for (int64_t i : {0, 1}) {
+      Value key = add(firstKey, add(mul(first, 4), getKeyOffset(i)));
+      if (hasRest())
+        key = min(key, std::max<int64_t>(plan.keys - 1, 0));
+      Value ofKey = memref::LoadOp::create(b, dropKeys, key);
+      Value place = arith::IndexCastOp::create(b, word, add(first, i));
+      for (auto [bits, ofRow] : llvm::zip_equal(words, ofRows)) {
+        Value is = emitIsKept(b, arith::AddIOp::create(b, ofRow, ofKey), here,
+                              op.getDropout()->convertToDouble());
+        Value bit = arith::ShLIOp::create(b, arith::ExtUIOp::create(b, word, is), place);
+        bits = arith::OrIOp::create(b, bits, bit);
+      }
+    }
+    return words;
+  };
+  SmallVector<Value> none(rows.size(), emitConstant(b, word, 0));
+  kept = loop(getIndex(0), getIndex(plan.keysOfThread), 2, none, emitKeys);
+  keepRolled(kept.front());
+}
+
+Value AttentionBlock::drop(Value number, size_t i) {
+  if (!dropRows)
+    return number;
+  Value word = kept[i / plan.keysOfThread];
+  Value place = emitConstant(b, word.getType(), double(uint32_t(1) << i % plan.keysOfThread));
+  Value isDropped = compare(arith::CmpIPredicate::eq, arith::AndIOp::create(b, word, place),
+                            emitConstant(b, word.getType(), 0));
+  return arith::SelectOp::create(b, isDropped, getScalar(0), number);
 }
 
 //===----------------------------------------------------------------------===//

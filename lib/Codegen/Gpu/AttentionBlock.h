@@ -8,7 +8,7 @@
 // The rows of queries of a block of threads, a tile of keys, the mask and the bias of their scores,
 // and copies of tiles to shared memory: the parts that nn.attention and nn.attention_grad share.
 //
-// The scores of a row of a tile are held by four neighbouring lanes.
+// The scores of a row of a tile are held by four neighbouring lanes. Of each 8 keys a lane has two.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,6 +18,7 @@
 #include "meshwright/lib/Codegen/AttentionScores.h"
 #include "meshwright/lib/Codegen/AttentionShape.h"
 #include "meshwright/lib/Codegen/LoopEmitter.h"
+#include "meshwright/lib/Codegen/RandomNumbers.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -76,7 +77,8 @@ protected:
 
   /// Emits the block of this number.
   virtual void emitBlock(Value block) = 0;
-  /// The row of the block, and the key of the tile, of a row and a key of the thread.
+  /// The row of the block, and the key of the tile, of a row and a key of the thread. Key i + 2 is
+  /// 8 behind key i.
   virtual Value getRowOffset(int64_t row) = 0;
   virtual Value getKeyOffset(int64_t key) = 0;
 
@@ -104,6 +106,15 @@ protected:
   /// 2^exponent, for an exponent of at most 1.
   Value emitPower(Value exponent);
   Value getScalar(double value) { return emitConstant(b, plan.compute, value); }
+
+  //===--------------------------------------------------------------------===//
+  // Dropout
+  //===--------------------------------------------------------------------===//
+
+  /// Fills `kept` for the tile that begins at `firstKey`.
+  void emitDropout();
+  /// The number for score i of the thread, or zero if its weight is dropped.
+  Value drop(Value number, size_t i);
 
   //===--------------------------------------------------------------------===//
   // Memory
@@ -154,6 +165,8 @@ protected:
   Value numKeys;
   /// For each score of the thread: whether it is seen, and its bias. Null: yes, and none.
   SmallVector<Value> seen, biases;
+  /// For each row of the thread, a word whose bit i is set if the weight of its key i is kept.
+  SmallVector<Value> kept;
 
 private:
   Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
@@ -168,6 +181,8 @@ private:
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
   /// The length of the row of the batch, by position.
   Value length;
+  /// Of dropout; loaded before all loops.
+  RandomStream random;
 };
 
 } // namespace meshwright::lower

@@ -237,9 +237,15 @@ AttentionGradient::Weights AttentionGradient::emitWeights(bool needsCotangents) 
   SmallVector<Value> products = emitDots(getQueryTile(), getKeyTile()), cotangents;
   if (needsCotangents)
     cotangents = emitDots(getCotangentTile(), getValueTile());
+  emitDropout();
   Weights weights;
   Value zero = getScalar(0);
   double unitOfScores = getScoreUnit(op);
+  auto dropped = [&](Value number, size_t i) {
+    if (dropRows)
+      number = arith::MulFOp::create(b, number, getScalar(getKeptFactor(op)));
+    return drop(number, i);
+  };
   for (auto [i, product] : llvm::enumerate(products)) {
     Value capped = emitCapped(product), score = capped;
     if (!biases.empty())
@@ -256,10 +262,10 @@ AttentionGradient::Weights AttentionGradient::emitWeights(bool needsCotangents) 
     auto hide = [&, i = i](Value value) -> Value {
       return seen[i] ? arith::SelectOp::create(b, seen[i], value, zero).getResult() : value;
     };
-    weights.shares.push_back(hide(share));
+    weights.shares.push_back(hide(dropped(share, i)));
     if (!needsCotangents)
       continue;
-    Value gradient = arith::SubFOp::create(b, cotangents[i], deltaOfRow);
+    Value gradient = arith::SubFOp::create(b, dropped(cotangents[i], i), deltaOfRow);
     gradient = hide(arith::MulFOp::create(b, share, gradient));
     weights.scores.push_back(gradient);
     if (auto limit = op.getSoftCap()) {

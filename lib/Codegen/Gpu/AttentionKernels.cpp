@@ -23,7 +23,7 @@ namespace meshwright::lower {
 
 std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) {
   std::optional<AttentionLaunch> attention = AttentionLaunch::of(launch);
-  if (!attention || attention->op.getDropRows())
+  if (!attention)
     return std::nullopt;
   bool hasAlignedTiles = llvm::all_of(
       ValueRange{attention->op.getQuery(), attention->op.getKey(), attention->op.getValue()},
@@ -272,6 +272,8 @@ Value AttentionTiles::emitScore(Value product, size_t i) {
 }
 
 SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
+  // Early, when there are no scores in registers yet.
+  emitDropout();
   SmallVector<Value> scores = emitProducts();
   // Late, so that products do not have to leave registers for the mask.
   if (!mayHide())
@@ -302,6 +304,9 @@ SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
     // Each lane sums its own keys.
     sums.push_back(math::FmaOp::create(b, state[numRows + row], scales[row], sum));
   }
+  // Sums have the weights that are dropped, too.
+  for (auto [i, share] : llvm::enumerate(scores))
+    share = drop(share, i);
   SmallVector<Value> next(maxima);
   llvm::append_range(next, sums);
   llvm::append_range(next, emitValues(scores, scales, state.drop_front(2 * numRows)));
@@ -316,7 +321,7 @@ void AttentionTiles::emitEnd(ValueRange state) {
       return arith::AddFOp::create(b, x, y);
     });
     Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
-    Value inverse = arith::DivFOp::create(b, getScalar(1), sum);
+    Value inverse = arith::DivFOp::create(b, getScalar(getKeptFactor(op)), sum);
     factors.push_back(arith::SelectOp::create(b, isEmpty, zero, inverse));
     if (!lse)
       continue;

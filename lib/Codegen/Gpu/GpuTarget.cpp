@@ -32,7 +32,7 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 }
 
 std::string GpuTarget::getSupportedKernels() const {
-  return "products, attention without dropout, elementwise ops, movement, reads, writes and sums by index, norms, "
+  return "products, attention, elementwise ops, movement, reads, writes and sums by index, norms, "
          "softmax, reductions and running sums";
 }
 

@@ -61,6 +61,13 @@ Value emitSplit(Builder &b, Value &value, int64_t size) {
 
 static Value emitI32(Builder &b, int64_t value) { return emitConstant(b, b.getI32Type(), value); }
 
+Value emitOpaque(Builder &b, Value value) {
+  return LLVM::InlineAsmOp::create(b, b.getI64Type(), value, "mov.b64 $0, $1;", "=l,l",
+                                   /*has_side_effects=*/true, /*is_align_stack=*/false,
+                                   LLVM::TailCallKind::None, LLVM::AsmDialectAttr(), ArrayAttr())
+      .getResult(0);
+}
+
 void emitBarrier(Builder &b) {
   LLVM::CallIntrinsicOp::create(b, b.getStringAttr("llvm.nvvm.barrier.cta.sync.aligned.all"),
                                 ValueRange(emitI32(b, 0)));

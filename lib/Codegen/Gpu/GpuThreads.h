@@ -17,6 +17,9 @@ namespace meshwright::lower {
 /// The number of this thread in its block, and of its block, as an index below `count`.
 mlir::Value emitThread(Builder &builder, int64_t count);
 mlir::Value emitBlock(Builder &builder, int64_t count);
+/// The i64, in a form of which nothing is computed ahead of the loops around: numbers that follow
+/// from it need no registers there.
+mlir::Value emitOpaque(Builder &builder, mlir::Value value);
 /// The number of this thread in the grid.
 mlir::Value emitItem(Builder &builder, int64_t blocks, int64_t threads);
 /// Emits `body` for the item of the thread's number in the grid, if that is below `items`.
