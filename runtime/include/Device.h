@@ -94,8 +94,8 @@ public:
   // Arrays of callers in the memory of GPUs
   //===--------------------------------------------------------------------===//
 
-  /// Returns true if the two functions below work. They are called between runs, by the thread of the
-  /// caller, and may return before the copies are done.
+  /// Returns true if the functions below work. They are called between runs, by the thread of the
+  /// caller, unless they say otherwise, and may return before the copies are done.
   virtual bool reachesGpuMemory() const { return false; }
   /// Copies boxes of `array`, which has `bytes` bytes, from the memory of that GPU to the rank's
   /// buffer `to`, and clears `cleared` bytes there first. The next run waits for it.
@@ -108,6 +108,15 @@ public:
   virtual bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
                          const void *from, int64_t bytes, std::string &error) {
     (void)boxes, (void)array, (void)gpu, (void)from, (void)bytes, (void)error;
+    return false;
+  }
+  /// The same at the end of a run, for a buffer of rank `from`: the ranks of all processes call it in
+  /// the same order, each on its own thread and for an array of its own. `data` is the buffer on that
+  /// rank, and memory for a copy of it on the others. The run ends when the copies are done.
+  virtual bool giveBoxesOf(int64_t from, void *data, int64_t bytes,
+                           const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
+                           std::string &error) {
+    (void)from, (void)data, (void)bytes, (void)boxes, (void)array, (void)gpu, (void)error;
     return false;
   }
   /// Waits for the copies to that GPU.

@@ -147,6 +147,9 @@ private:
                 const std::vector<const void *> &parts, void *global, std::string &error);
   bool giveOutput(const ProgramValue &value, const std::vector<const void *> &parts, void *global,
                   int64_t gpu, std::string &error);
+  bool isSameOnAll(const ProgramValue &value) const;
+  bool shareOutputs(const EntryDescription &entry, const std::vector<void *> &outputs,
+                    RunOptions &options, std::string &error);
   bool checkEnd(std::string &error);
   bool end(const std::string &why, std::string &error);
   /// Chooses some of the states.

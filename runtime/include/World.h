@@ -71,6 +71,10 @@ struct RunOptions {
   int64_t outputGpu = -1;
   /// Receives the events of each rank and stream of this process, or null.
   std::shared_ptr<Trace> trace = nullptr;
+  /// Called on the thread of each rank behind its entry, unless the run has failed; may be null. Returns
+  /// false after a failure, with an error or after `World::fail`.
+  std::function<bool(int64_t rank, const RankBuffers &buffers, std::string &error)> afterEntry =
+      nullptr;
 
   /// Only for programs (Program.h): the file for the trace of all ranks, those of other
   /// processes included. Empty for none.
@@ -204,6 +208,7 @@ private:
   mw_rt_entry entry = nullptr;
   std::vector<RankBuffers> buffers;
   std::shared_ptr<Trace> trace;
+  decltype(RunOptions::afterEntry) afterEntry;
 
   // The errors of the current run. `errorMutex` protects these.
   std::mutex errorMutex;

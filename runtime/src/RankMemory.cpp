@@ -182,6 +182,15 @@ bool RankMemory::allocateArenas(std::string &error) {
   return true;
 }
 
+char *RankMemory::getArriving(int64_t bytes) {
+  if (bytes > arrivingBytes) {
+    arriving.reset();
+    arriving = getDevice(0).allocate(bytes);
+    arrivingBytes = arriving ? bytes : 0;
+  }
+  return arriving.get();
+}
+
 //===----------------------------------------------------------------------===//
 // Copies from and to the host
 //===----------------------------------------------------------------------===//

@@ -51,6 +51,9 @@ public:
                     const std::vector<HostTensor> &parameters, bool recovers,
                     std::string &error) const;
   bool allocateArenas(std::string &error);
+  /// Returns memory of the first rank's device, at least `bytes` bytes, for what comes from ranks of
+  /// other processes. The next call may return other memory. Returns null if there is none.
+  char *getArriving(int64_t bytes);
   /// Allocates the memory that leaves states as they are if a call of the entry fails: second
   /// buffers and logs. Does nothing if it is there.
   bool allocateRecovery(int64_t entry, std::string &error);
@@ -157,6 +160,8 @@ private:
   int64_t arenaBytes = 0;
   /// By rank.
   std::vector<DeviceMemory> arenas;
+  DeviceMemory arriving;
+  int64_t arrivingBytes = 0;
   /// By entry and rank.
   std::vector<std::vector<std::vector<std::shared_ptr<const void>>>> constants;
   /// By entry and input.

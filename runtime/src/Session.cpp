@@ -311,6 +311,8 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
   if (!memory->fill(index, inputs, stored, problem))
     return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
   buffers = memory->getBuffers(index, keepsState);
+  if (options.outputGpu >= 0 && isSplit() && !shareOutputs(entry, outputs, options, problem))
+    return refuse(error, problem);
   if (options.measure && !memory->markArenas(problem))
     return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
   if (!world->run(code[index], buffers, options, error))
@@ -549,7 +551,8 @@ bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
                      CallRecord &record, std::string &error) {
   const EntryDescription &entry = description.entries[index];
   world->setOps((*ops)[index]);
-  world->setPurpose("entry '" + entry.name + "'");
+  world->setPurpose("entry '" + entry.name + "'" +
+                    (options.outputGpu >= 0 ? " with outputs on a GPU" : ""));
   RunOptions settings = options;
   std::vector<RankBuffers> buffers;
   bool isFine = runOnce(index, inputs, outputs, settings, buffers, error) &&

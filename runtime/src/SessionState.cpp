@@ -102,11 +102,8 @@ bool Session::assemble(const ProgramValue &value, const std::string &kind,
     unshard(value.layout, rank, elementSize, local, global);
     return true;
   };
-  // If all ranks hold the same value, no other process is needed.
-  bool isSame = true;
-  for (int64_t rank = 0; rank < description.numRanks; ++rank)
-    isSame &= value.getHolder(rank) == 0;
-  if (isSame) {
+  // Then no other process is needed.
+  if (isSameOnAll(value)) {
     const void *local = memory->read(0, parts[0], bytes, scratch, error);
     if (!local)
       return refuse(error, std::string(error));
@@ -137,12 +134,68 @@ bool Session::assemble(const ProgramValue &value, const std::string &kind,
   return true;
 }
 
-/// Writes an output to an array in the memory of a GPU. Parts that have to be summed, and those of
-/// other processes, go through the host.
+/// Returns true if all ranks hold the same value. Then no other rank is needed.
+bool Session::isSameOnAll(const ProgramValue &value) const {
+  for (int64_t rank = 0; rank < description.numRanks; ++rank)
+    if (value.getHolder(rank) != 0)
+      return false;
+  return true;
+}
+
+/// The boxes of a rank's part, from there to the global tensor.
+static std::vector<StridedBox> getGlobalBoxes(const ProgramValue &value, int64_t rank) {
+  std::vector<StridedBox> boxes = getShardBoxes(value.layout, rank, sizeOf(value.type));
+  for (StridedBox &box : boxes) {
+    std::swap(box.toStrides, box.fromStrides);
+    std::swap(box.toOffset, box.fromOffset);
+  }
+  return boxes;
+}
+
+/// Lets the ranks of all processes send their parts of outputs from GPU to GPU at the end of a run.
+bool Session::shareOutputs(const EntryDescription &entry, const std::vector<void *> &outputs,
+                           RunOptions &options, std::string &error) {
+  std::vector<size_t> shared;
+  int64_t most = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const ProgramValue &value = entry.outputs[i];
+    if (value.unreduced.count > 0 || value.getLocalBytes() == 0 || isSameOnAll(value))
+      continue;
+    shared.push_back(i);
+    most = std::max(most, value.getLocalBytes());
+  }
+  if (shared.empty())
+    return true;
+  char *arriving = memory->getArriving(most);
+  if (!arriving) {
+    error = "no memory for the " + formatBytes(most) + " of another rank's part of an output";
+    return false;
+  }
+  options.afterEntry = [this, &entry, outputs, shared, arriving, gpu = options.outputGpu](
+                           int64_t rank, const RankBuffers &mine, std::string &problem) {
+    for (size_t i : shared) {
+      const ProgramValue &value = entry.outputs[i];
+      for (int64_t from = 0; from < description.numRanks; ++from) {
+        if (value.getHolder(from) != from)
+          continue;
+        void *part = from == rank ? const_cast<void *>(mine.results[i]) : arriving;
+        if (!world->getDevice(rank).giveBoxesOf(from, part, value.getLocalBytes(),
+                                                getGlobalBoxes(value, from), outputs[i], gpu,
+                                                problem))
+          return false;
+      }
+    }
+    return true;
+  };
+  return true;
+}
+
+/// Writes an output to an array in the memory of a GPU. Parts that have to be summed go through the
+/// host. Those of other processes are there already (`shareOutputs`).
 bool Session::giveOutput(const ProgramValue &value, const std::vector<const void *> &parts,
                          void *global, int64_t gpu, std::string &error) {
   int64_t bytes = countOf(value.shape) * sizeOf(value.type);
-  if (isSplit() || value.unreduced.count > 0) {
+  if (value.unreduced.count > 0) {
     Memory array = allocate(bytes);
     if (!array)
       return refuse(error, "no memory for the " + formatBytes(bytes) + " of output '" +
@@ -150,17 +203,14 @@ bool Session::giveOutput(const ProgramValue &value, const std::vector<const void
     return assemble(value, "output", parts, array.get(), error) &&
            world->getDevice(ranks.front()).copyIn(global, array.get(), bytes, error);
   }
+  bool isSame = isSameOnAll(value);
   for (int64_t rank = 0; rank < description.numRanks; ++rank) {
-    if (value.getHolder(rank) != rank)
+    if (value.getHolder(rank) != rank || (isSplit() && !isSame))
       continue;
-    std::vector<StridedBox> boxes = getShardBoxes(value.layout, rank, sizeOf(value.type));
-    for (StridedBox &box : boxes) {
-      std::swap(box.toStrides, box.fromStrides);
-      std::swap(box.toOffset, box.fromOffset);
-    }
-    size_t position = getPosition(rank);
-    if (!world->getDevice(rank).giveBoxes(boxes, global, gpu, parts[position],
-                                          value.getLocalBytes(), error))
+    size_t position = isSame ? 0 : getPosition(rank);
+    if (!world->getDevice(ranks[position])
+             .giveBoxes(getGlobalBoxes(value, rank), global, gpu, parts[position],
+                        value.getLocalBytes(), error))
       return false;
   }
   return true;

@@ -175,6 +175,10 @@ void World::hostRank(mw_rt_context &context, size_t index) {
         return entry(&context, mine.arena, mine.arguments.data(), mine.prepared.data(),
                      mine.constants.data(), mine.results.data());
       });
+      std::string error;
+      if (status == 0 && afterEntry && !hasFailed() && !afterEntry(context.rank, mine, error) &&
+          !error.empty())
+        fail(context.rank, -1, error);
     } catch (const std::exception &failure) {
       fail(context.rank, context.position.load(std::memory_order_relaxed), failure.what());
     }
@@ -318,6 +322,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
     // The world keeps the buffers, because a stuck rank may use them after the run.
     buffers = std::move(given);
     trace = options.trace;
+    afterEntry = options.afterEntry;
     for (std::unique_ptr<mw_rt_context> &context : contexts) {
       context->running = true;
       context->position.store(-1, std::memory_order_relaxed);

@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Inputs and outputs in the memory of GPUs, by DLPack, on the stand-ins (test/fakegpu)."""
 import json
+import math
+import subprocess
+import sys
 
 import pytest
-from test_gpu_running import ROOT, check, pytestmark  # noqa: F401
+from harness import TIMEOUT
+from test_gpu_processes import environment, torchrun
+from test_gpu_running import PROGRAM, ROOT, check, pytestmark  # noqa: F401
 
 #: An array of another library: its values arrive late, on a stream of its own.
 OTHER = """
@@ -62,6 +67,21 @@ def read(array):
     types = {"f32": np.float32, "i64": np.int64, "i1": np.bool_}
     return torch.from_numpy(Driver(array.gpu).get(tensor.data + tensor.offset, array.shape, types[array.dtype]))
 """.replace("ROOT", str(ROOT))
+
+
+ATTEND = """
+class Attend(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.q = nn.Embedding(11, 32), nn.Linear(32, 96)
+    def forward(self, ids, scale):
+        b, t = ids.shape
+        q, k, v = (y.view(b, t, 2, 16).transpose(1, 2) for y in self.q(self.e(ids) * scale).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return y.transpose(1, 2).reshape(b, t, 32), ids + 1, y.sum() > 0
+net, ids, scale = Attend().eval(), torch.randint(0, 11, (1, 13)), torch.randn(32)
+plan = mw.from_torch(net, (ids, scale)).parallelize(mesh={'ring': 2}, context_parallel={'ring': 'ring'})
+"""
 
 
 @pytest.mark.parametrize("backend, mesh, options", [
@@ -138,18 +158,7 @@ assert done == [True, True], done
 
 def test_other_layouts():
     """Token orders of a ring, padding, integers, several inputs of which one is the host's, and partial sums."""
-    check(OTHER + """
-class Attend(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e, self.q = nn.Embedding(11, 32), nn.Linear(32, 96)
-    def forward(self, ids, scale):
-        b, t = ids.shape
-        q, k, v = (y.view(b, t, 2, 16).transpose(1, 2) for y in self.q(self.e(ids) * scale).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return y.transpose(1, 2).reshape(b, t, 32), ids + 1, y.sum() > 0
-net, ids, scale = Attend().eval(), torch.randint(0, 11, (1, 13)), torch.randn(32)
-plan = mw.from_torch(net, (ids, scale)).parallelize(mesh={'ring': 2}, context_parallel={'ring': 'ring'})
+    check(OTHER + ATTEND + """
 want = plan.run(ids, scale, backend='nccl')
 for inputs in ((Other(ids.numpy()), scale), (ids, Other(scale.numpy())), (Other(ids.numpy()), Other(scale.numpy(), 1))):
     for a, b in zip(plan.run(*inputs, backend='nccl'), want): assert torch.equal(read(a), b)
@@ -170,3 +179,86 @@ def test_refusals():
 def refusal_of(program, body):
     done = check(program + f"\ntry:\n    {body}\n    print('accepted')\nexcept mw.Error as error:\n    print(error)")
     return done.strip()
+
+
+def processes(body, count=2, logs=None):
+    """Runs the script in processes of torchrun, with a GPU each."""
+    started = [subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + OTHER + body], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment({**own, **({"FAKEGPU_LOG": f"{logs}/{rank}"} if logs else {})})) for rank, own in enumerate(torchrun(range(count)))]
+    said = [p.communicate(timeout=TIMEOUT) for p in started]
+    assert all(p.returncode == 0 for p in started), [err[-1500:] for _, err in said]
+    return [out for out, _ in said]
+
+
+@pytest.mark.parametrize("mesh, options", [({"dp": 2}, ""), ({"tp": 2}, ", sequence_parallel='on'"), ({"dp": 2, "tp": 2}, "")])
+def test_processes(mesh, options):
+    """Each has the whole outputs on its GPU, or on the one of its input, with the bits of a call with arrays of the host."""
+    processes(f"""
+import os
+net, x = make()
+plan, rank = mw.from_torch(net, (x,)).parallelize(mesh={mesh}{options}), int(os.environ['RANK'])
+want, = plan.run(x, backend='nccl')
+for gpu in (rank, 6):
+    got, = plan.run(Other(x.numpy(), gpu), backend='nccl')
+    assert got.gpu == gpu and torch.equal(read(got), want), gpu
+with plan.start(backend='nccl') as session:
+    for call in range(5):
+        y = torch.randn(6, 32)
+        a, b = session.run(Other(y.numpy(), rank))[0], session.run(y)[0]
+        assert torch.equal(read(a), b), call
+""", count=math.prod(mesh.values()))
+
+
+def test_processes_with_other_layouts():
+    """Token orders of a ring, and outputs that all ranks have."""
+    processes(ATTEND + """
+import os
+rank = int(os.environ['RANK'])
+want = plan.run(ids, scale, backend='nccl')
+for a, b in zip(plan.run(Other(ids.numpy(), rank), scale, backend='nccl'), want): assert torch.equal(read(a), b)
+""")
+
+
+def test_processes_copy_nothing_to_the_host(tmp_path):
+    processes("""
+import os
+x = torch.randn(4096, 16)
+net = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)).eval()
+plan, given = mw.from_torch(net, (x,)).parallelize(mesh={'dp': 2}), Other(x.numpy(), int(os.environ['RANK']))
+with plan.start(backend='nccl') as session:
+    for _ in range(5): session.run(given)
+""", logs=tmp_path)
+    for rank in range(2):
+        log = json.loads((tmp_path / str(rank)).read_text())
+        assert log["copies"]["d2h"] < 4096 and log["waits"] == 0 and log["calls"]["ncclBroadcast"] == 10, log
+
+
+def test_processes_of_different_calls():
+    """One has its input on a GPU and the other one on the host."""
+    said = processes("""
+import os
+net, x = make()
+plan = mw.from_torch(net, (x,)).parallelize(mesh={'dp': 2})
+with plan.start(backend='nccl') as session:
+    try: session.run(Other(x.numpy(), 1) if os.environ['RANK'] == '1' else x)
+    except mw.Error as error: print(error)
+    print(session.run(x)[0].isfinite().all().item())
+""")
+    assert said[0] == said[1] and said[0].endswith("True\n"), said
+    assert "rank 1 runs entry 'main' with outputs on a GPU, expected entry 'main' as on rank 0" in said[0], said
+
+
+def test_a_process_that_dies():
+    """The other one waits for its part of the output, and ends with an error."""
+    said = processes("""
+import os, threading, time
+net, x = make()
+plan, rank = mw.from_torch(net, (x,)).parallelize(mesh={'dp': 2}), int(os.environ['RANK'])
+with plan.start(backend='nccl', timeout=5) as session:
+    session.run(Other(x.numpy(), rank))
+    if rank == 1: os._exit(0)
+    try: session.run(Other(x.numpy(), rank))
+    except mw.Error as error: print(error)
+""")
+    assert "rank 1: " in said[0] and "died" in said[0], said

@@ -25,6 +25,12 @@ public:
   /// Enqueues a collective. Returns false after `World::fail`.
   virtual bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
                    const void *const *inputs, void *const *outputs) = 0;
+  /// Enqueues a copy of the `bytes` bytes at `data` from that rank to all others, where ranks are
+  /// processes. Returns false after `World::fail`.
+  virtual bool broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) {
+    (void)from, (void)data, (void)bytes, (void)stream;
+    return false;
+  }
   /// Ends all collectives under way, after a failure of the run. All that was prepared is
   /// lost.
   virtual void abort() {}

@@ -18,8 +18,10 @@
 
 namespace meshwright::rt::gpu {
 
-/// Enqueues a copy of memory of one GPU to new memory of another, behind the copies of both.
-static DeviceMemory copyAcross(Processor &to, Processor &from, const void *data, int64_t bytes) {
+/// Enqueues a copy of memory of one GPU to new memory of another, behind a stream of the first and the
+/// copies of the second.
+static DeviceMemory copyAcross(Processor &to, Processor &from, cuda::Stream *stream,
+                               const void *data, int64_t bytes) {
   const Cuda &cuda = to.getCuda();
   DeviceMemory memory = to.allocate(bytes);
   if (!memory)
@@ -27,7 +29,7 @@ static DeviceMemory copyAcross(Processor &to, Processor &from, const void *data,
                   formatBytes(bytes) + " of an array of GPU " + std::to_string(from.getOrdinal()));
   from.enter();
   Event ready(from);
-  ready.record(from.getCopyStream());
+  ready.record(stream);
   to.enter();
   ready.await(to.getCopyStream());
   if (bytes > 0)
@@ -43,8 +45,8 @@ bool GpuDevice::takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_
   try {
     Visit visit(*processor);
     if (gpu != processor->getOrdinal()) {
-      borrowed.push_back(
-          copyAcross(*processor, *Processor::get(cuda, int(gpu)), array, bytes));
+      std::shared_ptr<Processor> owner = Processor::get(cuda, int(gpu));
+      borrowed.push_back(copyAcross(*processor, *owner, owner->getCopyStream(), array, bytes));
       array = borrowed.back().get();
     }
     cuda::Stream *stream = processor->getCopyStream();
@@ -65,12 +67,45 @@ bool GpuDevice::giveBoxes(const std::vector<StridedBox> &boxes, void *array, int
     std::shared_ptr<Processor> target = Processor::get(cuda, int(gpu));
     Visit visit(*target);
     if (target != processor) {
-      borrowed.push_back(copyAcross(*target, *processor, from, bytes));
+      borrowed.push_back(
+          copyAcross(*target, *processor, processor->getCopyStream(), from, bytes));
       from = borrowed.back().get();
     }
     HelperKernels onTarget(*target);
     for (const StridedBox &box : boxes)
       onTarget.copyBox(target->getCopyStream(), array, from, box);
+    return true;
+  } catch (const Failure &failure) {
+    error = failure.what();
+    return false;
+  }
+}
+
+bool GpuDevice::giveBoxesOf(int64_t from, void *data, int64_t bytes,
+                            const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
+                            std::string &error) {
+  try {
+    cuda::Stream *own = getStream(0), *stream = own;
+    if (!collectives->broadcast(from, data, bytes, own))
+      return false;
+    std::shared_ptr<Processor> target = Processor::get(cuda, int(gpu));
+    Visit visit(*target);
+    const void *copied = data;
+    if (target != processor) {
+      borrowed.push_back(copyAcross(*target, *processor, own, data, bytes));
+      copied = borrowed.back().get();
+      stream = target->getCopyStream();
+    }
+    HelperKernels onTarget(*target);
+    for (const StridedBox &box : boxes)
+      onTarget.copyBox(stream, array, copied, box);
+    if (stream != own) {
+      Event done(*target);
+      done.record(stream);
+      done.await(own);
+      processor->enter();
+    }
+    mark(-1, own);
     return true;
   } catch (const Failure &failure) {
     error = failure.what();

@@ -82,10 +82,12 @@ public:
                    std::string &error) override;
 
   bool reachesGpuMemory() const override { return true; }
-  bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared, const void *array,
-                 int64_t bytes, int64_t gpu, std::string &error) override;
-  bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu, const void *from,
-                 int64_t bytes, std::string &error) override;
+  bool takeBoxes(const std::vector<StridedBox> &boxes, void *to, int64_t cleared,
+                 const void *array, int64_t bytes, int64_t gpu, std::string &error) override;
+  bool giveBoxes(const std::vector<StridedBox> &boxes, void *array, int64_t gpu,
+                 const void *from, int64_t bytes, std::string &error) override;
+  bool giveBoxesOf(int64_t from, void *data, int64_t bytes, const std::vector<StridedBox> &boxes,
+                   void *array, int64_t gpu, std::string &error) override;
   bool finishGiving(int64_t gpu, std::string &error) override;
 
   void prepare(const HostThreads &) override {}
@@ -141,6 +143,7 @@ private:
   };
   /// A point of a stream that the GPU comes to.
   struct Mark {
+    /// -1 behind the last op.
     int64_t op;
     Event event;
     /// Whether it is the end of a graph that begins with the op.

@@ -185,9 +185,10 @@ bool GpuDevice::watch(Clock::time_point deadline) {
         context.world->fail(context.rank, op, problem);
       else if (now - last > limit)
         context.world->fail(context.rank, op,
-                            isGraph ? "timed out: the GPU has not finished the graph that begins "
-                                      "with it"
-                                    : "timed out: the GPU has not finished it");
+                            op < 0    ? "timed out: the GPU has not finished the outputs"
+                            : isGraph ? "timed out: the GPU has not finished the graph that begins "
+                                        "with it"
+                                      : "timed out: the GPU has not finished it");
     } else if (!std::exchange(isAborted, true)) {
       collectives->abort();
     }

@@ -75,6 +75,7 @@ public:
   bool finishPreparing() override;
   bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
            const void *const *inputs, void *const *outputs) override;
+  bool broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) override;
   void abort() override { close(/*aborts=*/true); }
   std::string getError() override;
   bool canRecord() const override { return true; }
@@ -110,6 +111,7 @@ private:
                    Plan &plan);
   void moveBoxes(const Plan &plan, const std::vector<Packed> &boxes, cuda::Stream *stream,
                  const void *const *inputs, void *const *outputs);
+  bool connect();
   void close(bool aborts);
 
   const int64_t rank;
@@ -118,6 +120,7 @@ private:
   const Nccl &nccl;
   HelperKernels helpers;
   std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
+  /// Of all ranks, by number. Null until `connect`.
   nccl::Communicator *all = nullptr;
   /// By stream and the ranks in the order of their coordinates. Null until `finishPreparing`.
   std::map<Key, nccl::Communicator *> communicators;
@@ -248,9 +251,8 @@ void NcclCollectives::prepare(const Caller &caller, const mw_rt_collective &what
   helpers.prepares = false;
 }
 
-bool NcclCollectives::finishPreparing() {
-  if (missing.empty())
-    return true;
+/// Waits for all ranks, and makes their communicator if there is none.
+bool NcclCollectives::connect() {
   // NCCL waits for all ranks without end, so none comes here after a failure.
   nccl::UniqueId id = {};
   if (!ranks.meet(rank, id))
@@ -259,6 +261,14 @@ bool NcclCollectives::finishPreparing() {
   if (!all)
     check(nccl, nccl.ncclCommInitRank(&all, int(ranks.getWorld().getNumRanks()), id, int(rank)),
           "ncclCommInitRank");
+  return true;
+}
+
+bool NcclCollectives::finishPreparing() {
+  if (missing.empty())
+    return true;
+  if (!connect())
+    return false;
   for (const Key &key : missing) {
     const std::vector<int64_t> &group = key.second;
     int color = int(*std::min_element(group.begin(), group.end()));
@@ -326,19 +336,34 @@ bool NcclCollectives::run(const Caller &caller, const mw_rt_collective &what,
   return true;
 }
 
+bool NcclCollectives::broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) {
+  if (!all && !connect())
+    return false;
+  check(nccl,
+        nccl.ncclBroadcast(data, data, bytes, nccl::Uint8, int(from), all,
+                           reinterpret_cast<nccl::Stream *>(stream)),
+        "ncclBroadcast");
+  return true;
+}
+
 //===----------------------------------------------------------------------===//
 // Faults
 //===----------------------------------------------------------------------===//
 
 std::string NcclCollectives::getError() {
-  for (auto &[key, communicator] : communicators) {
+  auto describe = [&](nccl::Communicator *communicator) -> std::string {
     nccl::Result state = nccl::Success;
-    if (!communicator || nccl.ncclCommGetAsyncError(communicator, &state) != nccl::Success)
-      continue;
-    if (state != nccl::Success && state != nccl::InProgress)
-      return std::string("NCCL: ") + nccl.ncclGetErrorString(state);
-  }
-  return "";
+    if (!communicator ||
+        nccl.ncclCommGetAsyncError(communicator, &state) != nccl::Success ||
+        state == nccl::Success || state == nccl::InProgress)
+      return "";
+    return std::string("NCCL: ") + nccl.ncclGetErrorString(state);
+  };
+  std::string error = describe(all);
+  for (auto &[key, communicator] : communicators)
+    if (error.empty())
+      error = describe(communicator);
+  return error;
 }
 
 void NcclCollectives::close(bool aborts) {
