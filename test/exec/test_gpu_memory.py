@@ -36,14 +36,19 @@ model, x = mw.load(folder + '/m.mlir', folder + '/w.safetensors'), torch.randn(4
 
 
 def test_a_thousand_plans():
-    """They leave no device memory."""
+    """They leave no device memory, nor do sessions with graphs."""
     check(FREE + SMALL + """
 before, want = free(), None
 for i in range(1000):
     ranks = 2 if i % 50 == 0 else 1
-    y, = model.parallelize(mesh={'tp': ranks}).run(x, backend='nccl')
+    plan = model.parallelize(mesh={'tp': ranks})
+    y, = plan.run(x, backend='nccl')
     want = y if want is None else want
     assert (y - want).abs().max() < 1e-6
+    if i % 25 == 0:
+        with plan.start(backend='nccl', graphs='on') as session:
+            for _ in range(4): assert torch.equal(session.run(x)[0], y)
+del plan, session
 assert free() == before, (free(), before)
 """)
 

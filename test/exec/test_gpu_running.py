@@ -106,6 +106,52 @@ def test_no_waits(tmp_path):
     assert log["copies"]["d2h"] <= 6 * 32 * 4 * 2 + 4096
 
 
+LLAMA = """
+import transformers as tf
+net = tf.LlamaForCausalLM(tf.LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                                         num_key_value_heads=2, vocab_size=53, use_cache=False)).eval()
+x = torch.randint(0, 53, (1, 20))
+plan = mw.from_torch(net, (x,)).parallelize(MESH)
+"""
+TRAINING = """
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = make()[0]
+    def forward(self, x):
+        return (self.net(x) ** 2).mean()
+x = torch.randn(8, 32)
+plan = mw.from_torch(Loss(), (x,), training=True).train(mw.AdamW(lr=0.01), microbatches=2, clip_norm=1.0).parallelize(mesh={'dp': 2})
+"""
+STATE = """
+class Count(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Linear(32, 32)
+        self.register_buffer("seen", torch.zeros(32))
+        self.register_buffer("rows", torch.zeros(2, 8, 32))
+    def forward(self, x):
+        self.seen.mul_(0.5).add_(x.mean(0))
+        self.rows[:, :4].add_(x[:4])
+        return self.w(x) + self.seen, self.rows * 2
+x = torch.randn(8, 32)
+plan = mw.from_torch(Count().eval(), (x,)).parallelize(mesh={'dp': 2})
+"""
+
+
+@pytest.mark.parametrize("model", [
+    LLAMA.replace("MESH", "mesh={'tp': 2}, sequence_parallel='on'"), LLAMA.replace("MESH", "mesh={'ring': 2}, context_parallel={'ring': 'ring'}"),
+    TRAINING, STATE], ids=["tp", "ring", "training", "state"])
+def test_sessions_do_not_wait(tmp_path, model):
+    """Calls that enqueue ops, that capture graphs and that launch them; steps of several parts, and calls that can be undone."""
+    check(model + """
+with plan.start(backend='nccl', recover=True) as session:
+    for _ in range(5): session.run(x)
+""", FAKEGPU_LOG=str(tmp_path / "log"))
+    log = json.loads((tmp_path / "log").read_text())
+    assert log["waits"] == 0 and log["graph_launches"] > 0
+
+
 def test_state_advances():
     check("""
 class Count(nn.Module):
