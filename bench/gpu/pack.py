@@ -30,6 +30,7 @@ CHIPS = ["sm_80", "sm_90a"]
 OF_THE_SYSTEM = re.compile(r"(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))[.-]")
 LIMIT = 60 << 20
 SEED = "1"
+ONE = "mesh=tp=1"
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TINY = models.Shape(hidden=128, inner=192, heads=8, key_heads=2, features=16, layers=2, tokens=24, vocabulary=96)
 
@@ -90,14 +91,15 @@ class Archive:
             self.compile(name, programs.attention(heads, tokens, features), ["sm_80", "sm_90", "sm_90a"])
             cases.setdefault("attention", []).append({"bundle": name, "heads": heads, "tokens": tokens, "features": features})
         shape = models.Shape(**sizes["layers"])
-        self.compile("layers", import_meta(models.Stack(shape), (1, shape.tokens, shape.hidden)))
+        self.compile("layers", import_meta(models.Stack(shape), (1, shape.tokens, shape.hidden)), plan=ONE)
         cases["layers"] = [{"bundle": "layers", "shape": vars(shape)}]
         shape = models.Shape(**sizes["decode"])
-        self.compile("decode", import_meta(models.Decoder(shape), (1, 1, shape.hidden), torch.zeros(1, dtype=torch.int64)))
+        self.compile("decode", import_decoder(shape), plan=ONE)
         cases["decode"] = [{"bundle": "decode", "shape": vars(shape)}]
 
-    def add_test(self, name, text, inputs, plan="mesh=tp=1", tolerance=None):
-        """A program whose outputs on the backend `local` are what a GPU should compute."""
+    def add_test(self, name, text, inputs, plan=ONE, tolerance=None, steps=1):
+        """A program whose outputs on the backend `local` are what a GPU should compute, in the last of some steps,
+        each of which goes on from the state of the one before."""
         folder = self.folder / "tests" / name
         folder.mkdir(parents=True)
         self.compile(f"test-{name}", text, plan=plan)
@@ -105,9 +107,11 @@ class Archive:
         with tempfile.TemporaryDirectory() as scratch:
             model = pathlib.Path(scratch, "model.mlir")
             model.write_text(text)
-            run(self.tools / "sharding-run", model, f"--random-weights={SEED}", f"--parallelize={plan}",
-                f"--inputs={folder}/inputs.safetensors", f"--outputs={folder}/outputs.safetensors")  # fmt: skip
-        self.description["tests"].append({"name": name, "bundle": f"test-{name}", "tolerance": tolerance})
+            for step in range(steps):
+                run(self.tools / "sharding-run", model, f"--random-weights={SEED}", f"--parallelize={plan}",
+                    f"--inputs={folder}/inputs.safetensors", f"--outputs={folder}/outputs.safetensors",
+                    *programs.continue_state(scratch, step, steps))  # fmt: skip
+        self.description["tests"].append({"name": name, "bundle": f"test-{name}", "tolerance": tolerance, "steps": steps})
 
     def add_tests(self):
         generator = torch.Generator().manual_seed(0)
@@ -134,6 +138,10 @@ class Archive:
             "rows-f32-dp3": module(models.Rows, F32, ids[:, :11] % 57, plan="mesh=dp=3"),
             "rows-bf16": module(models.Rows, BF16, ids[:, :11] % 57),
         }
+        for name, plan in (("train-f32", ONE), ("train-f32-dp2", "mesh=dp=2")):
+            inputs = {"ids": ids, "labels": ids.roll(-1, 1)}
+            model = mw.from_torch(models.Loss(), (ids, inputs["labels"]), training=True).train(mw.AdamW(lr=1e-2))
+            cases[name] = (model.ir(), inputs, {"plan": plan, "steps": 3, "tolerance": 1e-4})
         for features, causal, dtype in ((64, True, "bf16"), (128, True, "bf16"), (128, False, "f16"), (256, True, "bf16"),
                                         (80, False, "bf16"), (64, True, "f32"), (32, False, "f64")):  # fmt: skip
             kind = {"bf16": BF16, "f16": F16, "f32": F32, "f64": torch.float64}[dtype]
@@ -141,12 +149,12 @@ class Archive:
             shapes = {"q": 4, "k": 2, "v": 2}
             inputs = {name: random(1, heads, 160, features, dtype=kind) for name, heads in shapes.items()}
             cases[f"attention-{features}-{dtype}{'-causal' * causal}"] = (text, inputs, {})
-        kept = ("llama-bf16-tp2", "attention-128-bf16-causal")
+        kept = ("llama-bf16-tp2", "attention-128-bf16-causal", "train-f32-dp2")
         for name, (text, inputs, options) in cases.items():
             if not small or name in kept:
                 self.add_test(name, text, inputs, **options)
         shape = models.Shape(**programs.SIZES["small"]["decode"])
-        self.compile("test-decode", import_meta(models.Decoder(shape), (1, 1, shape.hidden), torch.zeros(1, dtype=torch.int64)))
+        self.compile("test-decode", import_decoder(shape), plan=ONE)
         self.description["decode_test"] = {"bundle": "test-decode", "tokens": shape.tokens}
 
 
@@ -154,6 +162,10 @@ def import_meta(module, shape, *others):
     """The program of a module in bf16, of which no weight is allocated."""
     inputs = [torch.zeros(shape, dtype=BF16, device="meta"), *(x.to("meta") for x in others)]
     return mw.from_torch(module.to("meta").to(BF16).eval(), tuple(inputs)).ir()
+
+
+def import_decoder(shape):
+    return import_meta(models.Decoder(shape), (1, 1, shape.hidden), torch.zeros(1, dtype=torch.int64))
 
 
 def count_tree():

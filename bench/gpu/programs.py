@@ -43,6 +43,11 @@ def function(inputs, body, results):
     return f"func.func @main({arguments}) -> ({outputs}) {{\n{body}\nreturn {values} : {types}\n}}\n"
 
 
+def continue_state(folder, step, steps):
+    """Options of sharding-run for one of some steps, whose state is in a folder between them."""
+    return [f"--state={folder}/state"] * (step > 0) + [f"--save-state={folder}/state"] * (step + 1 < steps)
+
+
 def product(m, n, k):
     x, w, y = (f"tensor<{a}x{b}xbf16>" for a, b in ((m, k), (n, k), (m, n)))
     return function([("%x", x), ("%w", w)], f"%y = nn.linear %x, %w : ({x}, {w}) -> {y}", [("%y", y)])

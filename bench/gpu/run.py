@@ -187,19 +187,29 @@ def run_corpus(run):
                 raise Failed(done.stderr.strip().splitlines()[-1])
 
 
+def run_test(run, test, bundle):
+    """Whether the outputs of the last step are as they should be, and by how much they differ."""
+    folder, steps = run.archive / "tests" / test["name"], test["steps"]
+    command = [run.archive / "bin" / "sharding-run", bundle, "--backend=nccl:peer", "--check-finite", "--quiet",
+               f"--random-weights={run.description['seed']}", f"--inputs={folder}/inputs.safetensors"]  # fmt: skip
+    compare = [f"--reference={folder}/outputs.safetensors"] + [f"--tolerance={test['tolerance']}"] * (test["tolerance"] is not None)
+    with tempfile.TemporaryDirectory() as scratch:
+        for step in range(steps):
+            options = programs.continue_state(scratch, step, steps) + compare * (step + 1 == steps)
+            done = subprocess.run([str(c) for c in command + options], capture_output=True, text=True)
+            if done.returncode:
+                break
+    said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "differs" in line]
+    return done.returncode == 0, said[0] if said else ""
+
+
 def run_tests(run):
     """Bundles of small models against what `local` computes, ranks sharing the GPU; and graphs against none."""
     for test in run.description["tests"]:
         for chip in run.chips:
-            folder = run.archive / "tests" / test["name"]
-            command = [run.archive / "bin" / "sharding-run", run.bundle(test["bundle"], chip), "--backend=nccl:peer",
-                       f"--random-weights={run.description['seed']}", f"--inputs={folder}/inputs.safetensors",
-                       f"--reference={folder}/outputs.safetensors", "--check-finite", "--quiet",
-                       *[f"--tolerance={test['tolerance']}"] * (test["tolerance"] is not None)]  # fmt: skip
-            done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-            run.failures += done.returncode != 0
-            said = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "differs" in line]
-            run.add(f"{test['name']} {chip}", passed=done.returncode == 0, said=said[0] if said else "")
+            passed, said = run_test(run, test, run.bundle(test["bundle"], chip))
+            run.failures += not passed
+            run.add(f"{test['name']} {chip}", passed=passed, said=said)
     for chip in run.chips:
         with run.case(f"decode, graphs on and off {chip}"):
             compare_graphs(run, run.description["decode_test"], chip)

@@ -162,13 +162,17 @@ def test_a_parallelized_block(block, ranks, options):
     assert block.said.count("y: differs by 0") == 1, block.said
 
 
-def test_a_bundle(block):
-    folder = block.folder / "bundle"
-    done = subprocess.run([BIN / "sharding-compile", block.arguments[0], f"--weights={block.folder}/w.safetensors",
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_bundle(block, weights):
+    """Without weights, each process is given them."""
+    folder, given = block.folder / "bundle", f"--weights={block.folder}/w.safetensors"
+    done = subprocess.run([BIN / "sharding-compile", block.arguments[0], given if weights else "--without-weights",
                            "--parallelize=mesh=dp=2,tp=2", "-o", folder], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
-    block.arguments = [folder, f"--inputs={block.folder}/in.safetensors"]
-    assert_same_bits(block.mpi(4), block.local())
+    want = block.local("--parallelize=mesh=dp=2,tp=2")
+    block.arguments = [folder, f"--inputs={block.folder}/in.safetensors", *[given] * (not weights)]
+    assert_same_bits(block.mpi(4), want)
+    assert_same_bits(block.local(), want)
 
 
 def test_python_has_the_outputs_on_every_process(tmp_path):

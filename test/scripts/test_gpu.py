@@ -10,6 +10,7 @@ import sys
 import tarfile
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("MESHWRIGHT_BUILD_DIR", ROOT / "build"))
@@ -78,6 +79,23 @@ def test_a_part_that_fails(packed, monkeypatch):
     # The other case is measured: it is the first launch alone that fails in a process.
     assert done.returncode == 1 and result["failures"] == 1, done.stderr
     assert "cuLaunchKernel" in result["rows"][0]["error"] and result["rows"][1]["tflops"] > 0
+
+
+def test_wrong_outputs(packed, tmp_path):
+    """A model that gives other outputs than `local` fails the part. An archive may be unpacked already."""
+    folder, _ = packed
+    with tarfile.open(folder / "archive.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    name = "attention-128-bf16-causal"
+    (wanted,) = (tmp_path / "tests" / name).glob("outputs.safetensors")
+    outputs = load_file(wanted)
+    outputs["y"][..., -1] += 1
+    save_file(outputs, wanted)
+    done = run(folder, "--run", "tests", "--archive", tmp_path, "--out", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "tests.json").read_text())
+    failed = {row["case"] for row in result["rows"] if not row["passed"]}
+    assert done.returncode == 1 and failed == {f"{name} sm_80", f"{name} sm_90a"}, done.stdout + done.stderr
+    assert all("FAILED" in row["said"] for row in result["rows"] if not row["passed"])
 
 
 def test_errors(packed, tmp_path):
