@@ -11,6 +11,8 @@
 #include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
 
 #include "llvm/ADT/StringMap.h"
+#include "llvm/TargetParser/Host.h"
+#include "llvm/TargetParser/Triple.h"
 
 #include <mutex>
 
@@ -29,7 +31,13 @@ static Expected<std::shared_ptr<const KernelTarget>> createTarget(StringRef text
     Expected<lower::Chip> chip = lower::Chip::get(name);
     if (!chip)
       return createStringError("target '" + text + "': " + toString(chip.takeError()));
-    return std::make_shared<lower::GpuTarget>(text.str(), *chip);
+    // The host's code only makes calls. Each processor of the architecture can run it, also one of
+    // another machine.
+    bool isX86 = Triple(sys::getDefaultTargetTriple()).isX86();
+    Expected<Processor> host = Processor::get(isX86 ? "x86-64" : "generic");
+    if (!host)
+      return createStringError("target '" + text + "': " + toString(host.takeError()));
+    return std::make_shared<lower::GpuTarget>(text.str(), *host, *chip);
   }
   if (kind != "cpu" || (text.contains(':') && name.empty()))
     return createStringError("unknown target '" + text + "': " + kSupported);

@@ -33,12 +33,12 @@ struct Chip {
   static llvm::Expected<Chip> get(llvm::StringRef name);
 };
 
-/// A GPU. Its kernels are PTX, and cuBLASLt is its library of products. This machine's
-/// processor executes the program's entry.
+/// A GPU. Its kernels are PTX, and cuBLASLt is its library of products. The processor `host`
+/// executes the program's entry.
 class GpuTarget : public KernelTarget {
 public:
-  GpuTarget(std::string name, Chip chip)
-      : KernelTarget(std::move(name)), host(Processor::host()), chip(std::move(chip)) {}
+  GpuTarget(std::string name, Processor host, Chip chip)
+      : KernelTarget(std::move(name)), host(std::move(host)), chip(std::move(chip)) {}
 
   const Chip &getChip() const { return chip; }
 
