@@ -265,7 +265,6 @@ def test_reference(bundle, tmp_path):
 
 @pytest.mark.parametrize("arguments, expected", [
     (["--check"], "--check needs --reference"),
-    (["--weights=w.safetensors"], "expected no --weights"),
     (["--parallelize=mesh=tp=2"], "expected no --parallelize"),
 ])
 def test_wrong_usage(bundle, arguments, expected):
