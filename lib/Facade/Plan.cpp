@@ -531,6 +531,9 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
 
 Result<Session> Plan::start(const SessionOptions &options) {
   std::vector<Diagnostic> diagnostics;
+  if (!options.weights.empty() || options.randomWeights)
+    return std::vector<Diagnostic>{makeError(
+        "a plan has its parameters: expected neither a file of weights nor random weights")};
   std::unique_lock<std::mutex> lock(state->mutex);
   FailureOr<std::string> chosen =
       state->chooseTarget(options.target, options.backend, diagnostics);

@@ -195,6 +195,11 @@ TEST(Compiler, Errors) {
   EXPECT_FALSE(run);
   EXPECT_EQ(getMessages(run.getDiagnostics()), "input 'x' is i64[3, 4]: expected f32[3, 4]\n");
   EXPECT_FALSE(plan->run({}, {}));
+
+  SessionOptions options;
+  options.randomWeights = 1;
+  EXPECT_EQ(getMessages(plan->start(options).getDiagnostics()),
+            "a plan has its parameters: expected neither a file of weights nor random weights\n");
 }
 
 /// A safetensors file of f32 vectors of 32 elements, all alike.
