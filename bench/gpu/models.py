@@ -146,6 +146,24 @@ class Loss(nn.Module):
         return F.cross_entropy(self.head(self.model(ids)).flatten(0, 1), labels.flatten())
 
 
+class Linears(nn.Module):
+    """Odd sizes: rows of bf16 begin at no multiple of 16 bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(97, 203), nn.Linear(203, 61)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(x)))
+
+
+class Masked(nn.Module):
+    """Attention with a mask or an additive bias of the caller."""
+
+    def forward(self, q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
 class Rows(nn.Module):
     """Row kernels and moves: norms, softmax, running sums, maxima, shifts."""
 

@@ -121,7 +121,8 @@ class Archive:
             return torch.randn(*shape, generator=generator).to(dtype)
 
         def module(build, dtype, *inputs, **options):
-            imported = mw.from_torch(build().eval().to(dtype), inputs)
+            # Of meta tensors, so that the program is made for any weights.
+            imported = mw.from_torch(build().to("meta", dtype).eval(), tuple(x.to("meta") for x in inputs))
             return imported.ir(), dict(zip(imported.inputs, inputs, strict=True)), options
 
         llama, small = (lambda: models.Llama(TINY)), self.size == "small"
@@ -138,6 +139,13 @@ class Archive:
             "rows-f32-dp3": module(models.Rows, F32, ids[:, :11] % 57, plan="mesh=dp=3"),
             "rows-bf16": module(models.Rows, BF16, ids[:, :11] % 57),
         }
+        for dtype in (F32, BF16, F16):
+            name = str(dtype).removeprefix("torch.")
+            cases[f"linears-{name}-tp2"] = module(models.Linears, dtype, random(130, 97, dtype=dtype), plan="mesh=tp=2")
+            heads = [random(2, 4, 70, 64, dtype=dtype) for _ in range(3)]
+            visible = torch.arange(70) < torch.tensor([70, 41])[:, None, None, None]
+            cases[f"masked-{name}"] = module(models.Masked, dtype, *heads, visible)
+            cases[f"biased-{name}-tp2"] = module(models.Masked, dtype, *heads, random(1, 1, 70, 70, dtype=dtype), plan="mesh=tp=2")
         for name, plan in (("train-f32", ONE), ("train-f32-dp2", "mesh=dp=2")):
             inputs = {"ids": ids, "labels": ids.roll(-1, 1)}
             model = mw.from_torch(models.Loss(), (ids, inputs["labels"]), training=True).train(mw.AdamW(lr=1e-2))
