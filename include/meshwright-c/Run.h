@@ -67,8 +67,8 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
 const char *mw_program_report(mw_program *program, int32_t json);
 
 /* Starts a session of a program, with the weights that are loaded: they must stay as long as the
- * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target`, `state`, `no_recover`
- * and `graphs` count. Returns null after an error. */
+ * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target`, `state`,
+ * `no_recover` and `graphs` count. Returns null after an error. */
 mw_session *mw_program_start(mw_program *program, const mw_run_options *options);
 
 #ifdef __cplusplus

@@ -74,8 +74,8 @@ typedef struct mw_run_options {
    * them is null. Others take neither. */
   const char *weights;
   const uint64_t *random_weights;
-  /* Sessions: whether calls run as captured graphs of a GPU, which later calls repeat: "on", "off" or
-   * "auto", the default. "on" is an error if nothing can be captured. */
+  /* Sessions: whether calls run as captured graphs of a GPU, which later calls repeat: "on", "off"
+   * or "auto", the default. "on" is an error if nothing can be captured. */
   const char *graphs;
 } mw_run_options;
 

@@ -16,7 +16,7 @@ using namespace mlir;
 
 namespace meshwright {
 
-/// Finds the stored tensor of each parameter. Returns an error if there is none, or an empty string.
+/// Finds the stored tensor of each parameter. Returns an error, or an empty string.
 static std::string
 findStored(const rt::ProgramDescription &description,
            const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
@@ -62,7 +62,8 @@ compileBundle(ModuleOp module, StringRef path,
   rt::BundleWriter::Weights weights;
   if (!options.tensors)
     weights = [&](int64_t parameter) { return stored[parameter]; };
-  if (!writer->write(program->description, weights, options.textReport, options.jsonReport, error) ||
+  if (!writer->write(program->description, weights, options.textReport, options.jsonReport,
+                     error) ||
       !writer->finish(error))
     return fail(error);
   return std::move(program->statistics);

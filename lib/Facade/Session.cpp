@@ -59,8 +59,8 @@ static std::vector<Diagnostic> makeErrors(std::string message) {
 Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
                                         const SessionOptions &options) {
   auto state = std::make_shared<Session::State>();
-  if (std::string error; !rt::startSession(*session, {options.state, options.recover, options.graphs},
-                                           state->options, error))
+  rt::SessionStart start{options.state, options.recover, options.graphs};
+  if (std::string error; !rt::startSession(*session, start, state->options, error))
     return makeErrors(error);
   state->entries = getEntriesOf(session->getDescription());
   state->states = getStatesOf(session->getDescription());

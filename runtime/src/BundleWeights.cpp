@@ -147,7 +147,8 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
     }
     Giver giver(session, tensor, error);
     for (size_t i = 0; i < program.parameters.size(); ++i)
-      if (program.findTensor(program.parameters[i]) == &needed && !giver.giveParameter(i, isRead[i]))
+      if (program.findTensor(program.parameters[i]) == &needed &&
+          !giver.giveParameter(i, isRead[i]))
         return false;
     for (size_t i = 0; i < program.states.size(); ++i)
       if (const std::string &name = program.states[i].parameter; !name.empty())

@@ -58,7 +58,7 @@ struct Manifest {
   /// The program's description; its constants and kernels have no data here.
   ProgramDescription description;
   std::vector<WeightGroup> groups;
-  /// Whether the bundle has weights. If not, the description has the tensors that a session is given.
+  /// Whether the bundle has weights. If not, a session is given the description's tensors.
   bool hasWeights = true;
   /// Where values are stored: by parameter, by packed parameter and by state. The group is -1 for
   /// parameters that are read packed only, for states that begin with one element's value, and for

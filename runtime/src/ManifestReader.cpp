@@ -100,6 +100,9 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.aliases = json["aliases"].get<std::vector<std::string>>();
   if (json.contains("offsets"))
     value.offsets = json["offsets"].get<std::vector<int64_t>>();
+  require(value.offsets.empty() || value.offsets.size() == value.shape.size(),
+          "'" + value.name + "' has " + std::to_string(value.offsets.size()) +
+              " offsets, expected " + std::to_string(value.shape.size()));
   if (json.contains("magnitude"))
     value.magnitude = json["magnitude"].get<double>();
   if (json.contains("index_bound"))

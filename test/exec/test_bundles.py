@@ -209,6 +209,12 @@ def test_without_weights(ids, bundle):
                             ({"weights": folder / "in.safetensors"}, "in.safetensors has no tensor 'embed.weight'")):
         with pytest.raises(mw.Error, match=wanted):
             code.start(**options)
+    for damage, wanted in ((lambda tensors: tensors.pop(0), "damaged: parameter '.*' is no part of a tensor"),
+                           (lambda tensors: tensors[0]["shape"].append(2), "parameter '.*' is f32.*, expected f32")):
+        plan.compile(bundle, weights=False)
+        change_manifest(bundle, lambda manifest, damage=damage: damage(manifest["tensors"]))
+        with pytest.raises(mw.Error, match=wanted):
+            mw.load_bundle(bundle).start(random_weights=1)
     plan.compile(bundle)
     with pytest.raises(mw.Error, match="the bundle has its weights: expected no random weights"):
         mw.load_bundle(bundle).start(random_weights=1)

@@ -66,8 +66,8 @@ Status run::loadBundle(const Options &options, std::unique_ptr<Model> &model) {
   std::optional<rt::Progress> progress;
   if (options.verifyWeights)
     progress.emplace("verifying weights");
-  auto session = rt::openBundle(options.model, options.backend,
-                                {options.weights, options.randomWeights, options.verifyWeights}, error);
+  rt::BundleWeights weights{options.weights, options.randomWeights, options.verifyWeights};
+  auto session = rt::openBundle(options.model, options.backend, weights, error);
   int64_t entry = session ? session->getDescription().findEntry(options.entry, error) : -1;
   if (entry < 0)
     return fail(error);
