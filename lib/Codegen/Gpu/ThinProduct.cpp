@@ -102,7 +102,7 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   columns = rightGroups * kGroups;
   tiles = llvm::divideCeil(product.n, columns);
   // Registers for the pieces on their way, beside those of the sums.
-  constexpr int64_t mostRegisters = 112, mostTurns = 8;
+  constexpr int64_t mostRegisters = 104, mostTurns = 8;
   int64_t sums = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
   int64_t pieces = ((usesMma ? leftGroups : product.m) + rightGroups) * 4;
   while (turns < mostTurns && 2 * turns * pieces + sums <= mostRegisters &&
