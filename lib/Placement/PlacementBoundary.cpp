@@ -148,6 +148,18 @@ LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, S
   return diagnostic;
 }
 
+/// Returns true if a value with this layout has the promised one. Zeros on all ranks are a sum, too.
+static bool keepsPromise(const Layout &layout, const Layout &promised, MeshAttr mesh) {
+  if (isLayout(layout, promised, mesh))
+    return true;
+  if (layout.isUnreduced() || promised.reduction != ReductionKind::Sum ||
+      layout.data != Padding::Zero || layout.uses(promised.unreduced))
+    return false;
+  Layout sum = layout;
+  sum.unreduced = promised.unreduced;
+  return isLayout(sum, promised, mesh);
+}
+
 LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
   for (auto [i, value] : llvm::enumerate(op.getOperands())) {
     DictionaryAttr attributes = func.getResultAttrDict(i);
@@ -160,7 +172,7 @@ LogicalResult PlacementDerivation::visitReturn(func::ReturnOp op) {
     bool isState = attributes.contains(nn::NnDialect::kStateAttr), isPadded = false;
     Candidates fitting;
     for (LayoutRef candidate : getCandidates(value)) {
-      if (!isLayout(*candidate, *promised, mesh))
+      if (!keepsPromise(*candidate, *promised, mesh))
         continue;
       // The next call reads a state as an argument, whose padding is zero.
       if (isState && !hasZeroPadding(*candidate, *promised))

@@ -8,6 +8,7 @@
 #include "meshwright/passes/partition/Partitioner.h"
 
 #include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -568,7 +569,11 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
     const auto &[target, unreduced] = resultTargets[i];
-    auto result = use(value, target, terminator->getLoc(), unreduced);
+    // Zeros on all ranks are a sum as they are.
+    bool isOpenZero = !unreduced.empty() && unreduced.reduction == ReductionKind::Sum &&
+                      value.getDefiningOp<nn::ConstantOp>() && padding::getSplat(value) == 0.0;
+    auto result = isOpenZero ? generate(value.getDefiningOp(), target)
+                             : use(value, target, terminator->getLoc(), unreduced);
     if (succeeded(result) && func.getResultAttr(i, nn::NnDialect::kStateAttr))
       result = maskState(*result, getLayout(value, target, unreduced), terminator->getLoc());
     if (failed(result))

@@ -790,3 +790,16 @@ func.func @element_moved_to_other_ranks(
   %r = nn.add %x, %moved : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }
+
+// -----
+
+// The sum over ranks of ones is not one.
+dist.mesh @mesh = <["dp"=2]>
+func.func @open_ones()
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"dp"}>, dist.global = tensor<4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@+1 {{operand 0 is from here}}
+  %z = nn.constant dense<1.0> : tensor<4xf32>
+  // expected-error@+1 {{result 0 has layout [{}], but the signature promises [{}] unreduced {"dp"}}}
+  return %z : tensor<4xf32>
+}

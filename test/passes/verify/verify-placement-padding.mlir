@@ -142,3 +142,15 @@ func.func @large_splat(
   %y = nn.mul %x, %z : (tensor<1000000x1000000xf32>, tensor<1000000x1000000xf32>) -> tensor<1000000x1000000xf32>
   return %y : tensor<1000000x1000000xf32>
 }
+
+// -----
+
+// Zeros on all ranks are a sum of zeros.
+// CHECK-LABEL: func.func @open_zeros
+dist.mesh @mesh = <["dp"=2]>
+func.func @open_zeros()
+    -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"dp"}>, dist.global = tensor<4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %z = nn.constant dense<0.0> : tensor<4xf32>
+  return %z : tensor<4xf32>
+}
