@@ -168,18 +168,22 @@ private:
                                    Entry &entry);
   mlir::LogicalResult readResult(mlir::FunctionOpInterface function, unsigned index, Entry &entry);
   mlir::LogicalResult readFunction(mlir::FunctionOpInterface function, Entry &entry);
-  mlir::LogicalResult readRepeated(mlir::FunctionOpInterface function, Entry &entry);
+  mlir::LogicalResult readEntry(mlir::FunctionOpInterface function, Entry &entry);
   bool isWidened(const Port &state) const;
   mlir::LogicalResult addParameter(Port port, mlir::Location loc);
 
   Ports ports;
   /// The places of parameters, for errors.
   std::vector<mlir::Location> places;
-  /// The names in the current entry.
+  /// The names in the current function.
   llvm::StringSet<> inputs, parameters, outputs;
 };
 
 } // namespace
+
+static std::string describe(const Port &port) {
+  return rt::describe(rt::DType(int64_t(port.type)), port.shape);
+}
 
 /// Adds a parameter that no entry before it has.
 mlir::LogicalResult PortReader::addParameter(Port port, mlir::Location loc) {
@@ -189,9 +193,6 @@ mlir::LogicalResult PortReader::addParameter(Port port, mlir::Location loc) {
     // Parts of one stored tensor may begin at one element.
     if (!port.offsets.empty() && known.shape != port.shape)
       continue;
-    auto describe = [](const Port &port) {
-      return rt::describe(rt::DType(int64_t(port.type)), port.shape);
-    };
     if (known.type != port.type || known.shape != port.shape) {
       auto error = mlir::emitError(loc) << "parameter '" << port.name << "' is " << describe(port)
                                         << " here and " << describe(known)
@@ -279,7 +280,7 @@ bool PortReader::isWidened(const Port &state) const {
 }
 
 mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function, Entry &entry) {
-  parameters.clear();
+  inputs.clear(), parameters.clear(), outputs.clear();
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (failed(readArgument(function, i, entry)))
       return failure();
@@ -289,21 +290,48 @@ mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function,
   return mlir::success();
 }
 
-/// Reads the function that an entry repeats, whose ports have `times` chunks of rows.
-mlir::LogicalResult PortReader::readRepeated(mlir::FunctionOpInterface function, Entry &entry) {
+/// Joins the ports of an entry and of the function that it repeats. Those of the function have
+/// `times` chunks of rows, and one more if the entry has a port of that name.
+static mlir::LogicalResult joinPorts(mlir::FunctionOpInterface function, const nn::Repeat &repeat,
+                                     std::vector<Port> &ports, std::vector<Port> repeated) {
+  std::vector<int64_t> chunks(repeated.size(), repeat.times);
+  size_t first = repeated.size();
+  for (Port &own : ports) {
+    auto known = llvm::find_if(repeated, [&](const Port &port) { return port.name == own.name; });
+    if (known == repeated.end()) {
+      repeated.push_back(std::move(own));
+      continue;
+    }
+    if (known->type != own.type || known->shape != own.shape)
+      return function.emitError() << "'" << own.name << "' of '" << function.getName() << "' is "
+                                  << describe(own) << ", and " << describe(*known) << " of '"
+                                  << repeat.function << "': expected one type";
+    ++chunks[known - repeated.begin()];
+  }
+  for (size_t i = 0; i < first; ++i)
+    if (std::vector<int64_t> &shape = repeated[i].shape; !shape.empty())
+      shape[0] *= chunks[i];
+  ports = std::move(repeated);
+  return mlir::success();
+}
+
+/// Reads an entry, with the function that it repeats.
+mlir::LogicalResult PortReader::readEntry(mlir::FunctionOpInterface function, Entry &entry) {
   std::optional<nn::Repeat> repeat = nn::getRepeat(function);
   if (!repeat)
-    return mlir::success();
+    return readFunction(function, entry);
   mlir::FunctionOpInterface repeated = nn::getRepeated(function);
   if (!repeated || repeated.isPublic())
     return function.emitError() << "'" << function.getName() << "' repeats '" << repeat->function
                                 << "': expected a private function with a body";
-  if (failed(readFunction(repeated, entry)))
-    return failure();
-  for (std::vector<Port> *list : {&entry.inputs, &entry.outputs})
-    for (Port &port : *list)
-      if (!port.shape.empty())
-        port.shape[0] *= repeat->times;
+  Entry first;
+  if (failed(readFunction(repeated, first)) || failed(readFunction(function, entry)) ||
+      failed(joinPorts(function, *repeat, entry.inputs, std::move(first.inputs))) ||
+      failed(joinPorts(function, *repeat, entry.outputs, std::move(first.outputs))))
+    return mlir::failure();
+  auto getPlace = [&](const Port &port) { return llvm::find(repeat->outputs, port.name); };
+  std::stable_sort(entry.outputs.begin(), entry.outputs.end(),
+                   [&](const Port &a, const Port &b) { return getPlace(a) < getPlace(b); });
   return mlir::success();
 }
 
@@ -311,15 +339,8 @@ FailureOr<Ports> PortReader::read(ModuleOp module) {
   for (mlir::FunctionOpInterface function : nn::getEntries(module)) {
     Entry &entry = ports.entries.emplace_back();
     entry.name = function.getName().str();
-    inputs.clear(), outputs.clear();
-    if (failed(readRepeated(function, entry)) || failed(readFunction(function, entry)))
+    if (failed(readEntry(function, entry)))
       return failure();
-    if (std::optional<nn::Repeat> repeat = nn::getRepeat(function))
-      std::stable_sort(entry.outputs.begin(), entry.outputs.end(),
-                       [&](const Port &a, const Port &b) {
-                         return llvm::find(repeat->outputs, a.name) <
-                                llvm::find(repeat->outputs, b.name);
-                       });
   }
   if (ports.entries.empty())
     return module.emitError("expected a function 'main' with a body, or another public function");

@@ -8,6 +8,7 @@
 #include "meshwright/passes/train/Optimizer.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 
 namespace meshwright {
@@ -29,11 +30,12 @@ struct Trained {
   Value gradient;
 };
 
-/// Turns the only entry of a module into training steps.
+/// Turns an entry of a module into training steps. `evaluate` is the entry of that name, or null.
 class StepBuilder {
 public:
-  StepBuilder(func::FuncOp func, const BuildStepsPassOptions &options)
-      : func(func), module(func->getParentOfType<ModuleOp>()), options(options), states(module) {}
+  StepBuilder(func::FuncOp func, func::FuncOp evaluate, const BuildStepsPassOptions &options)
+      : func(func), evaluate(evaluate), module(func->getParentOfType<ModuleOp>()),
+        options(options), states(module) {}
 
   LogicalResult run();
 
@@ -47,16 +49,18 @@ private:
   void unscale(Writer &w);
   void clip(Writer &w);
   void update(Optimizer &optimizer);
-  func::FuncOp buildEvaluation();
-  LogicalResult runMicrobatches(Optimizer &optimizer);
-  FailureOr<func::FuncOp> splitOff(func::FuncOp part, StringRef name);
+  void buildEvaluation();
+  LogicalResult runMicrobatches();
+  LogicalResult sumOutputs(func::FuncOp part, func::FuncOp entry);
+  func::FuncOp splitOff(func::FuncOp entry, IRMapping &map);
   void accumulate(Writer &w, const std::string &name, Value value, StringRef role);
   void setSeed();
   void countSteps();
   void countMicrobatches(func::FuncOp part);
-  Value takeMean(Writer &w, const std::string &name, RankedTensorType type);
+  void numberMicrobatches(func::FuncOp part, llvm::function_ref<Value(Writer &, Value)> number);
+  Value takeMean(Writer &w, const std::string &name, Value value);
 
-  func::FuncOp func;
+  func::FuncOp func, evaluate;
   ModuleOp module;
   const BuildStepsPassOptions &options;
   States states;
@@ -320,8 +324,9 @@ void StepBuilder::countSteps() {
     states.write(w, kMicrobatchState, w.number(0, Writer::elementOf(step)));
 }
 
-/// Gives each microbatch a number of its own in place of that of the step.
-void StepBuilder::countMicrobatches(func::FuncOp part) {
+/// Gives a microbatch a number of its own in place of that of the step.
+void StepBuilder::numberMicrobatches(func::FuncOp part,
+                                     llvm::function_ref<Value(Writer &, Value)> number) {
   SmallVector<nn::ReadOp> reads;
   for (auto read : part.getOps<nn::ReadOp>())
     if (read.getState() == kStepState)
@@ -330,35 +335,46 @@ void StepBuilder::countMicrobatches(func::FuncOp part) {
     return;
   OpBuilder builder = OpBuilder::atBlockBegin(&part.front());
   Writer w(builder, part.getLoc());
-  auto type = cast<RankedTensorType>(reads.front().getType());
-  Value step = states.read(w, kStepState, type);
-  Value own = states.readZeros(w, kMicrobatchState.str(), type, "", /*isTransient=*/true);
-  Value number = w.add(w.scale(step, double(options.microbatches)), own);
-  states.write(w, kMicrobatchState, w.addNumber(own, 1));
+  Value step = states.read(w, kStepState, reads.front().getType());
+  Value own = number(w, w.scale(step, double(options.microbatches)));
   for (nn::ReadOp read : reads) {
-    read.getResult().replaceAllUsesWith(number);
+    read.getResult().replaceAllUsesWith(own);
     read.erase();
   }
+}
+
+/// Counts the microbatches before the last one, whose number the step knows.
+void StepBuilder::countMicrobatches(func::FuncOp part) {
+  numberMicrobatches(part, [&](Writer &w, Value first) {
+    Value own = states.readZeros(w, kMicrobatchState.str(), Writer::typeOf(first), "",
+                                 /*isTransient=*/true);
+    states.write(w, kMicrobatchState, w.addNumber(own, 1));
+    return w.add(first, own);
+  });
+  numberMicrobatches(func, [&](Writer &w, Value first) {
+    return w.addNumber(first, double(options.microbatches - 1));
+  });
 }
 
 //===----------------------------------------------------------------------===//
 // Evaluation
 //===----------------------------------------------------------------------===//
 
-/// Writes the entry that computes the outputs alone and drops nothing. The function has neither
-/// gradients nor an update yet.
-func::FuncOp StepBuilder::buildEvaluation() {
-  func::FuncOp evaluate = func.clone();
-  evaluate.setName("evaluate");
-  OpBuilder builder(func.getContext());
-  builder.setInsertionPointAfter(func);
-  builder.insert(evaluate);
+/// Writes the entry that computes the outputs alone, or takes the one that is there. It drops
+/// nothing. The function has neither gradients nor an update yet.
+void StepBuilder::buildEvaluation() {
+  if (!evaluate) {
+    evaluate = func.clone();
+    evaluate.setName("evaluate");
+    OpBuilder builder(func.getContext());
+    builder.setInsertionPointAfter(func);
+    builder.insert(evaluate);
+  }
   for (auto gradient : llvm::make_early_inc_range(evaluate.getOps<nn::GradientOp>()))
     gradient.erase();
   for (auto write : llvm::make_early_inc_range(evaluate.getOps<nn::WriteOp>()))
     write.erase();
   dropNothing(evaluate);
-  return evaluate;
 }
 
 //===----------------------------------------------------------------------===//
@@ -367,39 +383,46 @@ func::FuncOp StepBuilder::buildEvaluation() {
 
 /// Adds a value to a sum over microbatches, which is a transient state.
 void StepBuilder::accumulate(Writer &w, const std::string &name, Value value, StringRef role) {
-  RankedTensorType type = Writer::typeOf(value);
-  Value sum = states.readZeros(w, name, type, role, /*isTransient=*/true);
+  Value sum = states.readZeros(w, name, Writer::typeOf(value), role, /*isTransient=*/true);
   states.write(w, name, w.add(sum, value));
 }
 
-/// Reads the mean of a sum over microbatches, and makes the sum zero for the next call.
-Value StepBuilder::takeMean(Writer &w, const std::string &name, RankedTensorType type) {
-  Value sum = states.read(w, name, type);
+/// The mean of a sum over microbatches and the value of the last one. Makes the sum zero for the
+/// next call.
+Value StepBuilder::takeMean(Writer &w, const std::string &name, Value value) {
+  RankedTensorType type = Writer::typeOf(value);
+  Value sum = w.add(states.read(w, name, type), value);
   auto zeros = DenseElementsAttr::get(type, w.getBuilder().getZeroAttr(type.getElementType()));
   states.write(w, name, nn::ConstantOp::create(w.getBuilder(), w.getLoc(), zeros));
   return w.div(sum, w.number(double(options.microbatches), type.getElementType()));
 }
 
-/// Makes a function private, so that the new entry of that name repeats it. Outputs without
-/// dimensions are means over microbatches, which the entry returns.
-FailureOr<func::FuncOp> StepBuilder::splitOff(func::FuncOp part, StringRef name) {
-  OpBuilder builder(part);
-  auto entry = func::FuncOp::create(builder, part.getLoc(), name, builder.getFunctionType({}, {}));
-  Writer end(builder, part.getLoc());
-  end.getBuilder().setInsertionPointToStart(entry.addEntryBlock());
-  Operation *finish = func::ReturnOp::create(end.getBuilder(), part.getLoc());
-  end.getBuilder().setInsertionPoint(finish);
+/// Makes a private copy of an entry, which the entry repeats for all microbatches but the last.
+func::FuncOp StepBuilder::splitOff(func::FuncOp entry, IRMapping &map) {
+  OpBuilder builder(func.getContext());
+  builder.setInsertionPointAfter(entry);
+  auto part = cast<func::FuncOp>(builder.clone(*entry, map));
   part.setPrivate();
-  part.setName(("repeated_" + name).str());
-  Operation *terminator = part.front().getTerminator();
-  OpBuilder inside(terminator);
-  Writer w(inside, part.getLoc());
+  part.setName(("repeated_" + entry.getName()).str());
   SmallVector<Attribute> outputs;
-  llvm::BitVector erased(part.getNumResults());
-  for (unsigned i = 0; i < part.getNumResults(); ++i) {
+  for (unsigned i = 0; i < entry.getNumResults(); ++i)
+    outputs.push_back(entry.getResultAttr(i, NnDialect::kOutputAttr));
+  NamedAttrList repeat;
+  repeat.set("function", builder.getStringAttr(part.getName()));
+  repeat.set("times", builder.getI64IntegerAttr(options.microbatches - 1));
+  repeat.set("outputs", builder.getArrayAttr(outputs));
+  entry->setAttr(NnDialect::kRepeatAttr, repeat.getDictionary(builder.getContext()));
+  return part;
+}
+
+/// Makes outputs without dimensions means over microbatches, which the entry returns.
+LogicalResult StepBuilder::sumOutputs(func::FuncOp part, func::FuncOp entry) {
+  Operation *inner = part.front().getTerminator(), *outer = entry.front().getTerminator();
+  OpBuilder inside(inner), outside(outer);
+  Writer w(inside, part.getLoc()), end(outside, entry.getLoc());
+  for (int i = part.getNumResults() - 1; i >= 0; --i) {
     auto output = part.getResultAttrOfType<StringAttr>(i, NnDialect::kOutputAttr);
-    outputs.push_back(output);
-    Value value = terminator->getOperand(i);
+    Value value = inner->getOperand(i);
     RankedTensorType type = Writer::typeOf(value);
     if (type.getRank() > 0)
       continue;
@@ -408,72 +431,50 @@ FailureOr<func::FuncOp> StepBuilder::splitOff(func::FuncOp part, StringRef name)
                               << ": expected a float, which has a mean over microbatches, or rows";
     std::string sum = ("sum." + output.getValue()).str();
     accumulate(w, sum, value, "");
-    finish->insertOperands(finish->getNumOperands(), takeMean(end, sum, type));
-    if (failed(entry.insertResult(entry.getNumResults(), type, part.getResultAttrDict(i))))
+    outer->setOperand(i, takeMean(end, sum, outer->getOperand(i)));
+    inner->eraseOperand(i);
+    if (failed(part.eraseResult(i)))
       return failure();
-    erased.set(i);
   }
-  for (int i = erased.size() - 1; i >= 0; --i)
-    if (erased[i]) {
-      terminator->eraseOperand(i);
-      if (failed(part.eraseResult(i)))
-        return failure();
-    }
-  NamedAttrList repeat;
-  repeat.set("function", builder.getStringAttr(part.getName()));
-  repeat.set("times", builder.getI64IntegerAttr(options.microbatches));
-  repeat.set("outputs", builder.getArrayAttr(outputs));
-  entry->setAttr(NnDialect::kRepeatAttr, repeat.getDictionary(builder.getContext()));
-  return entry;
+  return success();
 }
 
-/// Writes a step whose gradients are means over microbatches. The function is for one microbatch.
-LogicalResult StepBuilder::runMicrobatches(Optimizer &optimizer) {
-  addStates();
-  countMicrobatches(func);
-  func::FuncOp part = func;
-  Operation *terminator = part.front().getTerminator();
-  OpBuilder inside(terminator);
-  for (const Trained &parameter : trained) {
-    Writer w(inside, parameter.argument.getLoc());
-    accumulate(w, ("grad." + parameter.name).str(), parameter.gradient, "gradient");
-  }
-  FailureOr<func::FuncOp> entry = splitOff(part, "step");
-  if (failed(entry))
-    return failure();
-  func = *entry;
-  OpBuilder builder(func.front().getTerminator());
+/// Makes the gradients of a step means over microbatches. The function is for one of them, the
+/// last. The step runs the others before, so that sums over ranks overlap with its backward pass.
+LogicalResult StepBuilder::runMicrobatches() {
+  for (auto write : func.getOps<nn::WriteOp>())
+    return write.emitError() << "writes the state '" << write.getState() << "' in each of "
+                             << options.microbatches
+                             << " microbatches: expected one microbatch, or no write";
+  IRMapping map;
+  func::FuncOp part = splitOff(func, map);
+  countMicrobatches(part);
+  OpBuilder inside(part.front().getTerminator()), outside(func.front().getTerminator());
   for (Trained &parameter : trained) {
-    unsigned index = func.getNumArguments();
-    DictionaryAttr attrs = part.getArgAttrDict(parameter.argument.getArgNumber());
-    if (failed(func.insertArgument(index, parameter.argument.getType(), attrs,
-                                   parameter.argument.getLoc())))
-      return failure();
-    parameter.argument = func.getArgument(index);
-    Writer w(builder, parameter.argument.getLoc());
-    parameter.gradient = takeMean(w, ("grad." + parameter.name).str(),
-                                  Writer::typeOf(parameter.gradient));
+    Writer w(inside, parameter.argument.getLoc()), end(outside, parameter.argument.getLoc());
+    std::string sum = ("grad." + parameter.name).str();
+    accumulate(w, sum, map.lookup(parameter.gradient), "gradient");
+    parameter.gradient = takeMean(end, sum, parameter.gradient);
   }
-  if (failed(addRate()))
-    return failure();
-  update(optimizer);
-  countSteps();
-  return success();
+  return sumOutputs(part, func);
 }
 
 LogicalResult StepBuilder::run() {
   auto optimizer = Optimizer::create(options, [&] { return emitError(func.getLoc()); });
   if (!optimizer || failed(takeGradients()))
     return failure();
-  func::FuncOp evaluate = buildEvaluation();
+  buildEvaluation();
   scaleLoss();
   setSeed();
-  if (options.microbatches > 1)
-    return failure(failed(splitOff(evaluate, "evaluate")) || failed(runMicrobatches(*optimizer)));
   func.setName("step");
+  addStates();
+  if (options.microbatches > 1) {
+    IRMapping map;
+    if (failed(sumOutputs(splitOff(evaluate, map), evaluate)) || failed(runMicrobatches()))
+      return failure();
+  }
   if (failed(addRate()))
     return failure();
-  addStates();
   update(*optimizer);
   countSteps();
   return success();
@@ -486,15 +487,22 @@ struct BuildStepsPass : meshwright::impl::BuildStepsPassBase<BuildStepsPass> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     SmallVector<FunctionOpInterface> entries = nn::getEntries(module);
-    auto func = entries.size() == 1 ? dyn_cast<func::FuncOp>(*entries.front()) : func::FuncOp();
-    if (!func || func->hasAttr(dist::DistDialect::kSpmdAttr) || !func.getBody().hasOneBlock()) {
+    auto isGlobal = [](FunctionOpInterface entry) {
+      return isa<func::FuncOp>(*entry) && !entry->hasAttr(dist::DistDialect::kSpmdAttr) &&
+             entry.getFunctionBody().hasOneBlock();
+    };
+    bool hasEvaluation = entries.size() == 2 && entries[1].getName() == "evaluate";
+    if ((entries.size() != 1 && !hasEvaluation) || !llvm::all_of(entries, isGlobal)) {
       module.emitError() << "has " << entries.size()
-                         << " entries: expected one global function of one block to train";
+                         << " entries: expected one global function of one block to train, and at "
+                            "most 'evaluate' besides";
       return signalPassFailure();
     }
+    auto func = cast<func::FuncOp>(*entries.front());
+    auto evaluate = hasEvaluation ? cast<func::FuncOp>(*entries[1]) : func::FuncOp();
     BuildStepsPassOptions own{optimizer, lr, momentum, beta1, beta2, eps, weightDecay, clipNorm,
                               microbatches, seed, lossScale, growthInterval};
-    if (failed(StepBuilder(func, own).run()))
+    if (failed(StepBuilder(func, evaluate, own).run()))
       signalPassFailure();
   }
 };

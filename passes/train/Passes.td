@@ -25,9 +25,12 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     of parameters of a narrower type (`master.NAME`). A parameter that the loss does not depend
     on stays as it is.
 
-    With `microbatches` the program is for one microbatch. The entries repeat it (`nn.repeat`) and take
-    means of the gradients and of the outputs without dimensions, whose sums are transient states
-    (`grad.NAME`, `sum.NAME`). Other outputs have the rows of all microbatches.
+    With `microbatches` the program is for one microbatch. The entries repeat a private copy of it
+    (`nn.repeat`) for all microbatches but the last, which they run themselves. They take means of the
+    gradients and of the outputs without dimensions, whose sums are transient states (`grad.NAME`,
+    `sum.NAME`). Other outputs have the rows of all microbatches. The program may write no state.
+
+    A second entry `evaluate` stays. Its dropout and its writes go.
 
     Random numbers depend on the states `random.seed`, which begins with `seed`, and `random.step`,
     to which a step adds 1. Each microbatch has a number of its own.

@@ -178,13 +178,17 @@ void OptimizerShards::annotate(const Kept &kept, const ValueSharding &whole,
     OpBuilder builder(written->getOwner());
     written->set(ConstrainOp::create(builder, next.getLoc(), next, attr));
     auto func = written->getOwner()->getParentOfType<func::FuncOp>();
-    for (auto gradient : func.getOps<nn::GradientOp>())
-      if (gradient.getParameterAttr() == kept.parameter->name)
-        constrain(gradient.getResult(), attr);
-    if (kept.gradients)
-      for (BlockArgument argument : kept.gradients->arguments)
-        if (argument.getOwner() == &func.front())
-          constrain(argument, attr);
+    if (!kept.gradients) {
+      for (auto gradient : func.getOps<nn::GradientOp>())
+        if (gradient.getParameterAttr() == kept.parameter->name)
+          constrain(gradient.getResult(), attr);
+      continue;
+    }
+    // The gradient of the last microbatch is added to the sum of the others, and reduced with it.
+    for (BlockArgument argument : kept.gradients->arguments)
+      if (argument.getOwner() == &func.front())
+        for (Operation *user : llvm::to_vector(argument.getUsers()))
+          constrain(user->getResult(0), attr);
   }
 }
 

@@ -144,7 +144,8 @@ struct ProgramConstant {
 };
 
 /// An entry that another one runs first, several times, on parts of the inputs: run i gets the i-th
-/// of `times` chunks of dimension 0 of each of its inputs, and gives such a chunk of its outputs.
+/// of `times` chunks of dimension 0 of each of its inputs, and gives such a chunk of its outputs. If
+/// the other entry has an input or output of that name, it has one more chunk, the last.
 struct RepeatedEntry {
   /// The index of the entry, or -1.
   int64_t entry = -1;
@@ -181,10 +182,9 @@ struct EntryDescription {
 struct CallPort {
   /// Its name, type and global shape.
   ProgramValue value;
-  /// Whether it is of the entry that is repeated.
-  bool isRepeated = false;
-  /// Its index in the list of its entry.
-  int64_t index = 0;
+  /// Its index in the list of the entry, and of the one that the entry repeats. -1 if it is of the
+  /// other one alone.
+  int64_t own = -1, repeated = -1;
 };
 
 /// A kernel of a program for a device that has code of its own (`mw_rt_device_kernel`).

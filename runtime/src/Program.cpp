@@ -31,31 +31,45 @@ int64_t ProgramDescription::findEntry(const std::string &name, std::string &erro
   return -1;
 }
 
-/// Adds ports of an entry. Those of one that runs `times` times have as many chunks of rows.
-static void addPorts(const std::vector<ProgramValue> &values, bool isRepeated, int64_t times,
-                     std::vector<CallPort> &ports) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    ports.push_back({values[i], isRepeated, int64_t(i)});
-    if (isRepeated && !values[i].shape.empty())
-      ports.back().value.shape[0] *= times;
-  }
-}
-
-std::vector<CallPort> ProgramDescription::getInputs(int64_t entry) const {
+/// The ports of an entry and of one that it repeats `times` times, which have a chunk of rows for
+/// each run.
+static std::vector<CallPort> joinPorts(const std::vector<ProgramValue> &own,
+                                       const std::vector<ProgramValue> &repeated, int64_t times) {
   std::vector<CallPort> ports;
-  const RepeatedEntry &repeated = entries[entry].repeated;
-  if (repeated.entry >= 0)
-    addPorts(entries[repeated.entry].inputs, true, repeated.times, ports);
-  addPorts(entries[entry].inputs, false, 1, ports);
+  for (size_t i = 0; i < repeated.size(); ++i) {
+    ports.push_back({repeated[i], -1, int64_t(i)});
+    if (std::vector<int64_t> &shape = ports.back().value.shape; !shape.empty())
+      shape[0] *= times;
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    auto known = std::find_if(repeated.begin(), repeated.end(), [&](const ProgramValue &other) {
+      return other.name == own[i].name && other.type == own[i].type && other.shape == own[i].shape;
+    });
+    if (known == repeated.end()) {
+      ports.push_back({own[i], int64_t(i)});
+      continue;
+    }
+    CallPort &port = ports[known - repeated.begin()];
+    port.own = i;
+    if (!own[i].shape.empty())
+      port.value.shape[0] += own[i].shape[0];
+  }
   return ports;
 }
 
-std::vector<CallPort> ProgramDescription::getOutputs(int64_t entry) const {
-  std::vector<CallPort> ports;
+std::vector<CallPort> ProgramDescription::getInputs(int64_t entry) const {
   const RepeatedEntry &repeated = entries[entry].repeated;
-  if (repeated.entry >= 0)
-    addPorts(entries[repeated.entry].outputs, true, repeated.times, ports);
-  addPorts(entries[entry].outputs, false, 1, ports);
+  if (repeated.entry < 0)
+    return joinPorts(entries[entry].inputs, {}, 0);
+  return joinPorts(entries[entry].inputs, entries[repeated.entry].inputs, repeated.times);
+}
+
+std::vector<CallPort> ProgramDescription::getOutputs(int64_t entry) const {
+  const RepeatedEntry &repeated = entries[entry].repeated;
+  if (repeated.entry < 0)
+    return joinPorts(entries[entry].outputs, {}, 0);
+  std::vector<CallPort> ports =
+      joinPorts(entries[entry].outputs, entries[repeated.entry].outputs, repeated.times);
   auto place = [&](const CallPort &port) {
     return std::find(repeated.outputs.begin(), repeated.outputs.end(), port.value.name);
   };

@@ -508,8 +508,8 @@ bool Session::clearTransient(std::string &error) {
   return true;
 }
 
-/// Runs the parts of a call: the entry that is repeated on each chunk of its inputs, then the entry
-/// itself.
+/// Runs the parts of a call: the entry that is repeated, on a chunk of the inputs each time, then the
+/// entry itself.
 bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, const RunOptions &options,
                        std::string &error) {
@@ -522,23 +522,24 @@ bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
     bool isRepeated = run < repeated.times;
     int64_t entry = isRepeated ? repeated.entry : index;
     const EntryDescription &part = description.entries[entry];
-    auto getOffset = [&](const ProgramValue &value) {
-      bool isChunk = isRepeated && !value.shape.empty();
+    auto getIndex = [&](const CallPort &port) { return isRepeated ? port.repeated : port.own; };
+    // The entry itself gets the chunk behind those of the entry that it repeats.
+    auto getOffset = [&](const CallPort &port, const ProgramValue &value) {
+      bool isChunk = port.repeated >= 0 && !value.shape.empty();
       return isChunk ? run * countOf(value.shape) * sizeOf(value.type) : 0;
     };
     std::vector<HostTensor> given(part.inputs.size());
     std::vector<void *> filled(part.outputs.size());
     for (size_t i = 0; i < from.size(); ++i)
-      if (from[i].isRepeated == isRepeated) {
-        const ProgramValue &value = part.inputs[from[i].index];
-        given[from[i].index] = {value.type, value.shape,
-                                static_cast<const char *>(inputs[i].data) + getOffset(value),
-                                inputs[i].gpu};
+      if (int64_t at = getIndex(from[i]); at >= 0) {
+        const ProgramValue &value = part.inputs[at];
+        given[at] = {value.type, value.shape,
+                     static_cast<const char *>(inputs[i].data) + getOffset(from[i], value),
+                     inputs[i].gpu};
       }
     for (size_t i = 0; i < to.size(); ++i)
-      if (to[i].isRepeated == isRepeated)
-        filled[to[i].index] =
-            static_cast<char *>(outputs[i]) + getOffset(part.outputs[to[i].index]);
+      if (int64_t at = getIndex(to[i]); at >= 0)
+        filled[at] = static_cast<char *>(outputs[i]) + getOffset(to[i], part.outputs[at]);
     if (!runAll(entry, given, filled, options, record, error))
       return false;
   }

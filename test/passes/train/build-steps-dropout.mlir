@@ -15,19 +15,26 @@
 // CHECK-NOT: nn.dropout
 // CHECK-NOT: drop_at
 
-// Each microbatch has a number of its own: that of the step times 4, plus its own.
+// Each microbatch has a number of its own: that of the step times 4, plus its own. The step runs the last.
 
 // PARTS: nn.state @random.microbatch {fill = 0 : i64, transient}
 // PARTS-LABEL: func.func @step
+// PARTS: %[[N:.*]] = nn.read @random.step
+// PARTS: %[[FOUR:.*]] = nn.constant dense<4> : tensor<i64>
+// PARTS: %[[FIRST:.*]] = nn.mul %[[N]], %[[FOUR]]
+// PARTS: %[[THREE:.*]] = nn.constant dense<3> : tensor<i64>
+// PARTS: %[[NUMBER:.*]] = nn.add %[[FIRST]], %[[THREE]]
+// PARTS: nn.dropout {{.*}} step %[[NUMBER]]
+// PARTS: nn.attention {{.*}} step %[[NUMBER]]
 // PARTS-DAG: nn.write @random.step
 // PARTS-DAG: nn.write @random.microbatch
 // PARTS-LABEL: func.func private @repeated_step
 // PARTS: %[[N:.*]] = nn.read @random.step
-// PARTS: %[[M:.*]] = nn.read @random.microbatch
 // PARTS: %[[FOUR:.*]] = nn.constant dense<4> : tensor<i64>
 // PARTS: %[[FIRST:.*]] = nn.mul %[[N]], %[[FOUR]]
-// PARTS: %[[NUMBER:.*]] = nn.add %[[FIRST]], %[[M]]
+// PARTS: %[[M:.*]] = nn.read @random.microbatch
 // PARTS: nn.write @random.microbatch
+// PARTS: %[[NUMBER:.*]] = nn.add %[[FIRST]], %[[M]]
 // PARTS: nn.dropout {{.*}} step %[[NUMBER]]
 // PARTS: nn.attention {{.*}} step %[[NUMBER]]
 // PARTS-LABEL: func.func private @repeated_evaluate

@@ -1,17 +1,25 @@
 // RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --verify-roundtrip | FileCheck %s
 // RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --parallelize="mesh=dp=2" | FileCheck %s --check-prefix=SPMD
 
-// A step repeats the program on chunks of rows. It sums gradients and scalar outputs in transient states, and takes means.
+// A step repeats the program on chunks of rows, and runs the last chunk itself. It sums gradients and scalar outputs in
+// transient states, and takes means.
 
 // CHECK: nn.state @w {role = "parameter"} : tensor<4xf32>
 // CHECK: nn.state @grad.w {fill = 0.000000e+00 : f32, role = "gradient", transient} : tensor<4xf32>
 // CHECK-LABEL: func.func @step
+// CHECK-SAME: tensor<6x4xf32> {nn.input = "x"}
 // CHECK-SAME: {nn.parameter = "w"}
 // CHECK-SAME: nn.input = "lr"
-// CHECK-SAME: -> (tensor<f32> {nn.output = "loss"})
-// CHECK-SAME: nn.repeat = {function = "repeated_step", outputs = ["loss", "rows"], times = 4 : i64}
+// CHECK-SAME: -> (tensor<f32> {nn.output = "loss"}, tensor<6x4xf32> {nn.output = "rows"})
+// CHECK-SAME: nn.repeat = {function = "repeated_step", outputs = ["loss", "rows"], times = 3 : i64}
+// CHECK: %[[G:.*]] = nn.gradient
+// CHECK: %[[SUM:.*]] = nn.read @grad.w
+// CHECK: %[[ALL:.*]] = nn.add %[[SUM]], %[[G]]
+// CHECK: %[[ZERO:.*]] = nn.constant dense<0.0{{.*}}> : tensor<4xf32>
+// CHECK: nn.write @grad.w, %[[ZERO]]
+// CHECK: %[[FOUR:.*]] = nn.constant dense<4.0{{.*}}> : tensor<f32>
+// CHECK: nn.div %[[ALL]], %[[FOUR]]
 // CHECK-DAG: nn.write @w
-// CHECK-DAG: nn.write @grad.w
 // CHECK-DAG: nn.write @sum.loss
 // CHECK-LABEL: func.func private @repeated_step
 // CHECK-SAME: -> (tensor<6x4xf32> {nn.output = "rows"})
@@ -21,11 +29,13 @@
 // CHECK: nn.write @grad.w, %[[NEXT]]
 // CHECK: nn.write @sum.loss
 // CHECK-LABEL: func.func @evaluate
-// CHECK-SAME: nn.repeat = {function = "repeated_evaluate", outputs = ["loss", "rows"], times = 4 : i64}
+// CHECK-SAME: nn.repeat = {function = "repeated_evaluate", outputs = ["loss", "rows"], times = 3 : i64}
+// CHECK-NOT: nn.gradient
 // CHECK-LABEL: func.func private @repeated_evaluate
 // CHECK-NOT: nn.gradient
 
 // SPMD-LABEL: func.func @step
+// SPMD: dist.all_reduce {{.*}}tensor<4xf32>
 // SPMD-LABEL: func.func private @repeated_step
 // SPMD-SAME: tensor<3x4xf32>
 
