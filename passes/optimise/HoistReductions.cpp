@@ -48,7 +48,7 @@ static void hoist(Operation *reduction) {
     }
   if (!last)
     return;
-  // Those that are above it stay.
+  // Ops above it stay.
   SmallVector<Operation *> order = llvm::filter_to_vector(
       moved, [&](Operation *op) { return last->isBeforeInBlock(op); });
   llvm::sort(order, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
