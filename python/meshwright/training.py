@@ -3,8 +3,8 @@
 """Optimizers, and models that train."""
 
 from . import _core
-from .errors import Error, InputError, unwrap
-from .model import Model, _convert, _model_of
+from .errors import Diagnostic, Error, InputError, unwrap
+from .model import Model, _convert, _model_of, join
 from .tensors import is_trained
 
 
@@ -72,9 +72,9 @@ class TrainedModel(Model):
     """A model with the entries "step" and "evaluate": what `Model.train` returns."""
 
     def __init__(self, model, program, optimizer, patterns):
-        entries = [entry.name for entry in program.entries]
-        imported = next(iter(model._imported.values()), None)
-        super().__init__(program, model._parameters, imported and dict.fromkeys(entries, imported))
+        first = next(iter(model._imported.values()), None)
+        imported = {e.name: model._imported.get(e.name, first) for e in program.entries}
+        super().__init__(program, model._parameters, first and imported)
         self._optimizer, self._patterns = optimizer, patterns
 
     def _flatten(self, entry, args, kwargs):
@@ -97,7 +97,7 @@ def train(
     """The steps of a model: see `Model.train`."""
     if not isinstance(optimizer, Optimizer):
         raise Error(f"optimizer is {optimizer!r}: expected meshwright.SGD, Adam or AdamW")
-    model = _one_microbatch(model, microbatches)
+    model = _with_evaluation(_one_microbatch(model, microbatches))
     options = _core.TrainOptions()
     options.optimizer = optimizer._options()
     options.loss = str(loss)
@@ -136,6 +136,23 @@ def _one_microbatch(model, microbatches):
         return _model_of(imported.chunk(microbatches), "microbatch")
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from None
+
+
+def _with_evaluation(model):
+    """The model, and as a second entry its module in evaluation mode, where that is more than the
+    model without dropout."""
+    from .importer import ImportFailed
+
+    imported = next(iter(model._imported.values()), None)
+    if imported is None or imported.evaluation is None or len(model.entries) != 1:
+        return model
+    states = {port.name for port in model._program.states}
+    try:
+        evaluation = _model_of(imported.evaluation(states), "evaluation")
+    except ImportFailed as error:
+        where = Diagnostic("the entry 'evaluate' is the module in evaluation mode", "note")
+        raise Error([*_convert(error.diagnostics), where]) from None
+    return join({"step": model, "evaluate": evaluation})
 
 
 def _number(name, value, error=Error):

@@ -167,6 +167,65 @@ def test_evaluation_shares_the_parameters_and_changes_nothing():
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+class Modal(nn.Module):
+    """A batch norm, dropout, and a branch of the train mode."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.inner, self.norm, self.drop = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3)
+        self.outer = nn.Linear(8, 3)
+
+    def forward(self, x, y):
+        z = self.outer(self.drop(self.norm(self.inner(x)).relu()))
+        loss = F.cross_entropy(z, y, label_smoothing=0.2 if self.training else 0.0)
+        return loss, z
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"dp": 2}, {"dp": 2, "tp": 2}])
+def test_evaluation_is_that_of_the_module(mesh):
+    """With running statistics, without dropout and without what the train mode adds; they stay as they are."""
+    net, g = Modal(), torch.Generator().manual_seed(1)
+    data = [dict(x=torch.randn(12, 6, generator=g), y=torch.randint(0, 3, (12,), generator=g)) for _ in range(3)]
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.SGD(lr=0.1))
+    assert train.entries == ["step", "evaluate"] and net.training and net.norm.training
+    with train.parallelize(mesh=mesh).start() as session:
+        for batch in data[:2]:
+            session.run(**batch)
+        before = session.state()
+        assert before["norm.num_batches_tracked"] == 2
+        outputs = session.run(entry="evaluate", **data[2])
+        assert all(torch.equal(before[n], value) for n, value in session.state().items())
+        net.load_state_dict(session.state_dict()["model"])
+    with torch.no_grad():
+        for got, want in zip(outputs, net.eval()(**data[2]), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_microbatches_and_running_statistics_are_refused():
+    batch = dict(x=torch.randn(12, 6), y=torch.zeros(12, dtype=torch.long))
+    model = mw.from_torch(Modal(), (), batch, training=True)
+    with pytest.raises(mw.Error, match="writes the state 'norm.*' in each of 2 microbatches"):
+        model.train(mw.SGD(), microbatches=2)
+    # In evaluation mode it writes none.
+    net = Modal()
+    net.norm.eval()
+    train = mw.from_torch(net, (), batch, training=True).train(mw.SGD(), microbatches=2)
+    with train.parallelize(mesh={"dp": 2}).start() as session:
+        session.run(**batch)
+
+
+def test_evaluation_that_cannot_be_imported_is_refused():
+    class Random(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x).square().mean()
+            return y if self.training else y.item()
+
+    model = mw.from_torch(Random(3, 3), (torch.randn(2, 3),), training=True)
+    with pytest.raises(mw.Error, match="the entry 'evaluate' is the module in evaluation mode"):
+        model.train(mw.SGD())
+
+
 def test_masters():
     net, data = Net().bfloat16(), batches(3)
     train = mw.from_torch(net, (), data[0], training=True).train(mw.AdamW(lr=1e-4))

@@ -30,7 +30,7 @@ from . import (  # noqa: F401 (they register handlers)
 from .convert import Convert, covers, has_handler
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
-from .export import export, shared_names
+from .export import differs_in_evaluation, export, shared_names
 from .graph import TORCH_DTYPES, Graph
 from .lift import lift
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
@@ -62,6 +62,9 @@ class ImportedProgram:
     again: Callable[[set[str]], "ImportedProgram"]
     #: Imports the module with a part of the rows of each tensor among its arguments.
     chunk: Callable[[int], "ImportedProgram"]
+    #: Imports the module in evaluation mode, with the buffers that are named as state. None if it
+    #: is in that mode, or if its train mode differs by dropout alone.
+    evaluation: Callable[[set[str]], "ImportedProgram"] | None
     #: The keys of the module's state_dict, and the names in the program, the first of each tensor.
     state_names: dict[str, str]
     #: The tensors of the state_dict, by their names in the program.
@@ -116,12 +119,13 @@ def _describe(spec) -> str:
     return f"args {args} and kwargs {kwargs}"
 
 
-def import_module(module: torch.nn.Module, args, kwargs=None, variable=(),
-                  training=False) -> ImportedProgram:
+def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
+                  evaluation=False, constants=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
-    In evaluation mode only batch norms keep their mode. Buffers that the module writes to are state
+    In evaluation mode only batch norms keep their mode, without `evaluation`. `constants` are the
+    keys of constants of an earlier import, which stay. Buffers that the module writes to are state
     of the program.
     Shapes and element types are those of the arguments. The module is left as it was; its weights
     may be on the meta device. Buffers that are not trained, such as masks and positions, count as
@@ -129,8 +133,9 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(),
     not covered.
     """
     exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
-                      training)
+                      training, evaluation)
     graph = Convert(exported).run()
+    graph.constants = dict(constants or {})
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
     first = {key: names[0] for key, names in shared_names(module).items()}
@@ -147,6 +152,9 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(),
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
         outputs=list(graph.output_names),
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
+        evaluation=(lambda names: import_module(module, args, kwargs, {*variable, *names},
+                                                evaluation=True, constants=graph.constants))
+        if training and differs_in_evaluation(module) else None,
         chunk=lambda count: import_module(module, *_chunks((args, kwargs), count), variable, training),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """torch.export: runs it on a module that is left exactly as it was, and reads its signature."""
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
@@ -22,14 +23,15 @@ from .writes import remove_writes
 
 
 @contextlib.contextmanager
-def _settings(module: torch.nn.Module, training: bool):
+def _settings(module: torch.nn.Module, training: bool, evaluation: bool):
     """No caches, no fused encoder fast path, and evaluation mode unless `training` is set.
     Everything is put back.
 
-    Batch norms keep their mode: one in train mode updates its running statistics.
+    Without `evaluation` batch norms keep their mode: one in train mode updates its running
+    statistics.
     """
     trained = [m for m in module.modules() if m.training and not training and
-               not isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+               (evaluation or not isinstance(m, torch.nn.modules.batchnorm._BatchNorm))]
     configs, seen = [], set()
 
     def collect(config):
@@ -114,16 +116,35 @@ class Exported:
     training: bool = False
 
 
+def differs_in_evaluation(module: torch.nn.Module) -> bool:
+    """Whether evaluation may be more than the module as it is without dropout: a part in train mode
+    keeps running statistics, or is of a class outside PyTorch whose code reads `training`."""
+    norm = torch.nn.modules.batchnorm._NormBase
+    return any(m.training and (m.track_running_stats if isinstance(m, norm) else _reads_mode(type(m)))
+               for m in module.modules())
+
+
+@functools.lru_cache(maxsize=1024)
+def _reads_mode(kind: type) -> bool:
+    def reads(code):
+        return "training" in code.co_names or any(
+            reads(c) for c in code.co_consts if inspect.iscode(c))
+
+    functions = (inspect.unwrap(f) for base in kind.__mro__ if base.__module__.split(".")[0] != "torch"
+                 for f in vars(base).values() if inspect.isfunction(f))
+    return any(reads(f.__code__) for f in functions)
+
+
 def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
-           training=False) -> Exported:
-    """Exports the module, with `training` as it is in train mode.
+           training=False, evaluation=False) -> Exported:
+    """Exports the module, with `training` as it is, with `evaluation` wholly in evaluation mode.
 
     `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
     it can be imported. `variable` names buffers whose values may change.
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
-    with _settings(module, training):
+    with _settings(module, training, evaluation):
         try:
             # Regions of torch.no_grad() are only seen where gradients are on.
             with torch.set_grad_enabled(training):

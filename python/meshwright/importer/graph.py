@@ -84,6 +84,8 @@ class Graph:
     writes: list[Write] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
+    #: The keys of large constants that the import computed, by their type and content.
+    constants: dict[tuple, str] = field(default_factory=dict)
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 

@@ -71,7 +71,6 @@ class Materialise:
         self.cache: dict[int, Node] = {}
         self.tables: dict[tuple, Node] = {}
         self.keep: list = []
-        self.count = 0
 
     def run(self):
         for node in self.graph.nodes():
@@ -111,8 +110,7 @@ class Materialise:
             content = (dtype, tuple(tensor.shape),
                        tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
         if content not in self.tables:
-            key = f"constant.{self.count}"
-            self.count += 1
+            key = self.graph.constants.setdefault(content, f"constant.{len(self.graph.constants)}")
             node = build.make("parameter", [], tensor.shape, dtype, key=key, aliases=[],
                               tensor=tensor)
             node.loc = None
