@@ -22,7 +22,8 @@ typedef struct mw_rt_tensor_map {
   int64_t box_columns, box_rows;
 } mw_rt_tensor_map;
 
-/* The bytes at the begin of scratch memory that count blocks. They are zeros before a launch and after it. */
+/* The bytes at the begin of scratch memory that count blocks. They are zeros before a launch and
+ * after it. */
 #define MW_RT_COUNTER_BYTES 4096
 
 /* A kernel of a device with code of its own: `mw_rt_run_kernel` is passed the address of this record

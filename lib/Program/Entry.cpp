@@ -140,7 +140,8 @@ LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
   auto text = LLVM::GlobalOp::create(
       builder, LLVM::LLVMArrayType::get(builder.getI8Type(), name.size()), /*isConstant=*/true,
       LLVM::Linkage::Internal, step.kernel + "_name", builder.getStringAttr(name));
-  auto type = LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64, i64, i64, pointer});
+  auto type =
+      LLVM::LLVMStructType::getLiteral(module.getContext(), {pointer, i64, i64, i64, pointer});
   auto record = LLVM::GlobalOp::create(builder, type, /*isConstant=*/true, LLVM::Linkage::Internal,
                                        step.kernel, Attribute(), /*alignment=*/8);
   symbols.insert(record);

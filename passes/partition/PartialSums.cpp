@@ -184,7 +184,8 @@ FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
 }
 
 /// Handles an op that moves several partial sums at once, as a concatenation does, if its result is
-/// read unreduced or reduced later: then the sums share a reduction, which may scatter. Returns false if it is another op, or an operand is no partial sum.
+/// read unreduced or reduced later: then the sums share a reduction, which may scatter. Returns
+/// false if it is another op, or an operand is no partial sum.
 FailureOr<bool> Partitioner::moveParts(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   if (isa<nn::AddOp>(op) || !joinsPartials(op, opFactors.rule) ||

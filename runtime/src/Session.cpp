@@ -7,8 +7,8 @@
 //
 // Outline of `run`: `runOnce` fills arguments and state buffers, runs the entry on all ranks and
 // assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `finishRun` adds the events to
-// those of the call's other parts, and makes reports behind the last part. Then `commit` makes the results of the last run the new state. Everything that may fail comes
-// before the commit.
+// those of the call's other parts, and makes reports behind the last part. Then `commit` makes the
+// results of the last run the new state. Everything that may fail comes before the commit.
 //
 //===----------------------------------------------------------------------===//
 
