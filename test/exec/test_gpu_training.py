@@ -95,3 +95,21 @@ plan.run(**batch, backend='nccl', measure=True)
 arena = plan.report(format='json')['run']['arena']
 assert arena['planned'] == arena['seen'], arena
 """)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_library_multiplies_gradients_of_weights(tmp_path, dtype):
+    """In f32, of operands of all types, where more than 64 rows are whole 16 bytes."""
+    check(SETUP + f"""
+torch.manual_seed(0)
+class Loss(nn.Module):
+    def __init__(s): super().__init__(); s.a, s.b = nn.Linear(72, 136, bias=False), nn.Linear(136, 80, bias=False)
+    def forward(s, x): return s.b(s.a(x).tanh()).float().square().mean()
+net, x = Loss().to(torch.{dtype}), torch.randn(97, 72).to(torch.{dtype})
+plan = mw.from_torch(net, (x,), training=True).differentiate().parallelize(mesh={{"tp": 1}})
+for want, got in zip(plan.run(x), plan.run(x, backend='nccl'), strict=True):
+    near(got, want, {TOLERANCE[dtype]})
+""", FAKEGPU_LOG=str(tmp_path / "log"))
+    calls = json.loads((tmp_path / "log").read_text())["calls"]
+    # Two products forward, one backward, and both gradients.
+    assert calls["cublasLtMatmul"] == 5, calls

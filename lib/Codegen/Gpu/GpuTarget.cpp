@@ -74,7 +74,7 @@ int64_t GpuTarget::getPackedBytes(rt::PackingAttr, Type) const {
 }
 
 bool GpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::IndexCopyOp>(op);
+  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::IndexCopyOp>(op);
 }
 
 void GpuTarget::loadDialects(MLIRContext &context) const { loadGpuKernelDialects(context); }

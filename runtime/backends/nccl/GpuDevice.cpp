@@ -185,12 +185,17 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
 
 bool GpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
                          void *c, std::string &) {
+  return multiply(what, DType(what.dtype), a, b, bias, c);
+}
+
+bool GpuDevice::multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                         const void *bias, void *c) {
   if (isPreparing()) {
-    products.prepare(what, a, b, bias, c);
+    products.prepare(what, result, a, b, bias, c);
     return true;
   }
   if (enqueues())
-    products.multiply(what, a, b, bias, c, getStream(0));
+    products.multiply(what, result, a, b, bias, c, getStream(0));
   mark(context.position, getStream(0));
   return true;
 }
@@ -201,9 +206,16 @@ static bool refuse(std::string &error) {
   return false;
 }
 
-bool GpuDevice::weightGrad(const mw_rt_weight_grad &, const void *, const void *, void *,
-                           std::string &error) {
-  return refuse(error);
+bool GpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
+                           std::string &) {
+  mw_rt_gemm product = {};
+  product.dtype = what.dtype;
+  product.m = what.m;
+  product.n = what.n;
+  product.k = what.rows;
+  product.transpose_a = true;
+  return multiply(product, DType(what.dtype) == DType::F64 ? DType::F64 : DType::F32, a, b,
+                  nullptr, c);
 }
 
 bool GpuDevice::scatterAdd(const mw_rt_scatter_add &, const void *, const void *, const void *,

@@ -182,6 +182,8 @@ private:
   bool prepareEntry(EntryState &entry, const std::function<int32_t()> &call);
   /// The word of the current op, or null while it prepares.
   void *getScratch(int64_t bytes);
+  bool multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                const void *bias, void *c);
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
   void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);

@@ -107,8 +107,8 @@ static void splitBatch(const mw_rt_gemm &what, int64_t &batch, int64_t &strideA,
   }
 }
 
-std::unique_ptr<Products::Plan> Products::makePlan(const mw_rt_gemm &what, bool hasBias,
-                                                   unsigned alignment) {
+std::unique_ptr<Products::Plan> Products::makePlan(const mw_rt_gemm &what, DType resultType,
+                                                   bool hasBias, unsigned alignment) {
   auto plan = std::make_unique<Plan>(library);
   auto checked = [&](cublaslt::Status status, const char *call) { check(library, status, call); };
   cublaslt::Type type = getType(what.dtype);
@@ -130,9 +130,9 @@ std::unique_ptr<Products::Plan> Products::makePlan(const mw_rt_gemm &what, bool 
   splitBatch(what, plan->batch, plan->strideA, plan->strideB, starts);
   for (const auto &[a, b, c] : starts)
     plan->calls.push_back({a * what.m * what.k, b * what.k * what.n, c * what.m * what.n});
-  auto describe = [&](cublaslt::MatrixLayout *&layout, int64_t rows, int64_t columns,
-                      int64_t stride) {
-    checked(library.cublasLtMatrixLayoutCreate(&layout, type, rows, columns, rows),
+  auto describe = [&](cublaslt::MatrixLayout *&layout, cublaslt::Type element, int64_t rows,
+                      int64_t columns, int64_t stride) {
+    checked(library.cublasLtMatrixLayoutCreate(&layout, element, rows, columns, rows),
             "cublasLtMatrixLayoutCreate");
     int32_t count = int32_t(plan->batch);
     checked(library.cublasLtMatrixLayoutSetAttribute(layout, cublaslt::LayoutBatchCount, &count,
@@ -143,11 +143,11 @@ std::unique_ptr<Products::Plan> Products::makePlan(const mw_rt_gemm &what, bool 
                                                      &elements, sizeof(elements)),
             "cublasLtMatrixLayoutSetAttribute");
   };
-  describe(plan->first, what.transpose_b ? what.k : what.n, what.transpose_b ? what.n : what.k,
+  describe(plan->first, type, what.transpose_b ? what.k : what.n, what.transpose_b ? what.n : what.k,
            plan->strideB);
-  describe(plan->second, what.transpose_a ? what.m : what.k, what.transpose_a ? what.k : what.m,
+  describe(plan->second, type, what.transpose_a ? what.m : what.k, what.transpose_a ? what.k : what.m,
            plan->strideA);
-  describe(plan->result, what.n, what.m, 1);
+  describe(plan->result, getType(int64_t(resultType)), what.n, what.m, 1);
   cublaslt::MatmulPreference *preference = nullptr;
   checked(library.cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   std::unique_ptr<cublaslt::MatmulPreference, cublaslt::Status (*)(cublaslt::MatmulPreference *)>
@@ -175,17 +175,17 @@ std::unique_ptr<Products::Plan> Products::makePlan(const mw_rt_gemm &what, bool 
                 library.cublasLtGetStatusName(status));
 }
 
-Products::Plan &Products::getPlan(const mw_rt_gemm &what, const void *a, const void *b,
-                                  const void *bias, void *c) {
+Products::Plan &Products::getPlan(const mw_rt_gemm &what, DType result, const void *a,
+                                  const void *b, const void *bias, void *c) {
   unsigned alignment = 256;
   while (((addressOf(a) | addressOf(b) | addressOf(c)) & (alignment - 1)) != 0)
     alignment /= 2;
   auto *fields = reinterpret_cast<const int64_t *>(&what);
   std::vector<int64_t> key(fields, fields + sizeof(what) / sizeof(int64_t));
-  key.insert(key.end(), {bias != nullptr, int64_t(alignment)});
+  key.insert(key.end(), {int64_t(result), bias != nullptr, int64_t(alignment)});
   std::unique_ptr<Plan> &plan = plans[key];
   if (!plan)
-    plan = makePlan(what, bias != nullptr, alignment);
+    plan = makePlan(what, result, bias != nullptr, alignment);
   return *plan;
 }
 
@@ -201,19 +201,19 @@ char *Products::getWorkspace(size_t bytes) {
   return workspaces.back().second.get();
 }
 
-void Products::prepare(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
-                       void *c) {
+void Products::prepare(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                       const void *bias, void *c) {
   if (batchOf(what) * what.m * what.n > 0 && what.k > 0)
-    getWorkspace(getPlan(what, a, b, bias, c).heuristic.workspace);
+    getWorkspace(getPlan(what, result, a, b, bias, c).heuristic.workspace);
 }
 
-void Products::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
-                        void *c, cuda::Stream *stream) {
+void Products::multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                        const void *bias, void *c, cuda::Stream *stream) {
   if (batchOf(what) * what.m * what.n == 0)
     return;
   if (what.k == 0)
     throw Failure("cuBLASLt multiplies no matrices of 0 columns");
-  Plan &plan = getPlan(what, a, b, bias, c);
+  Plan &plan = getPlan(what, result, a, b, bias, c);
   int64_t size = sizeOf(DType(what.dtype));
   if (bias)
     check(library,
@@ -228,7 +228,7 @@ void Products::multiply(const mw_rt_gemm &what, const void *a, const void *b, co
   const void *zero = isDouble ? static_cast<const void *>(&zeroF64) : &zeroF32;
   char *workspace = getWorkspace(plan.heuristic.workspace);
   for (const Plan::Call &call : plan.calls) {
-    char *to = static_cast<char *>(c) + call.c * size;
+    char *to = static_cast<char *>(c) + call.c * sizeOf(result);
     check(library,
           library.cublasLtMatmul(
               handle, plan.description, one, static_cast<const char *>(b) + call.b * size,

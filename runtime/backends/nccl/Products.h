@@ -9,6 +9,7 @@
 #define MESHWRIGHT_RUNTIME_BACKENDS_NCCL_PRODUCTS_H
 
 #include "Processor.h"
+#include "meshwright/runtime/include/Types.h"
 
 namespace meshwright::rt::gpu {
 
@@ -18,22 +19,26 @@ public:
   Products(std::shared_ptr<Processor> processor, const CublasLt &library);
   ~Products();
 
-  /// Chooses an algorithm for a product between buffers as aligned as these.
-  void prepare(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c);
-  void multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                cuda::Stream *stream);
+  /// Chooses an algorithm for a product between buffers as aligned as these. Elements of the result
+  /// are of type `result`.
+  void prepare(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+               const void *bias, void *c);
+  void multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                const void *bias, void *c, cuda::Stream *stream);
 
 private:
   struct Plan;
 
-  Plan &getPlan(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c);
-  std::unique_ptr<Plan> makePlan(const mw_rt_gemm &what, bool hasBias, unsigned alignment);
+  Plan &getPlan(const mw_rt_gemm &what, DType result, const void *a, const void *b,
+                const void *bias, void *c);
+  std::unique_ptr<Plan> makePlan(const mw_rt_gemm &what, DType result, bool hasBias,
+                                 unsigned alignment);
   char *getWorkspace(size_t bytes);
 
   std::shared_ptr<Processor> processor;
   const CublasLt &library;
   cublaslt::Context *handle = nullptr;
-  /// By the product's fields and the alignment of the buffers.
+  /// By the product's fields, the type of the result and the alignment of the buffers.
   std::map<std::vector<int64_t>, std::unique_ptr<Plan>> plans;
   /// All that were ever used: recorded work has their addresses. The last is the largest.
   std::vector<std::pair<size_t, DeviceMemory>> workspaces;
