@@ -15,8 +15,8 @@ time:
 --case tp: a tensor-parallel Llama, with and without sequence parallelism. --case ring: a layer of
 attention with its projections, whose sequence is sharded around a ring, without a mask, and with a
 causal one in zigzag order. --case ulysses: the same layer with all-to-alls between sequence and
-heads. --case train: steps of AdamW on a stack of layers without embedding, on dp = 2 with one shard
-of the batch each; the gradients are all-reduced.
+heads. --case train: steps of AdamW on a stack of layers without embedding, on dp = 2 with one row of
+the batch each and microbatch; the gradients are all-reduced, or scattered to shards of the optimizer.
 
 The exposed time of a plan is the time that slow links add to it. The hidden time is the exposed
 time of the blocking plan minus that of the overlapping plan. Plans run in turn, each at full speed
@@ -25,7 +25,7 @@ slow changes of the machine affect both runs of a pair. The results are medians 
 
     PATH=build/bin:$PATH PYTHONPATH=build/python python bench/overlap.py
         [--case tp|ring|ulysses|train] [--backend local|mpi] [--tokens 512] [--hidden 1024] [--layers 4]
-        [--share 0.25] [--runs 41] [--json FILE]
+        [--share 0.25] [--microbatches 1] [--runs 41] [--json FILE]
 """
 
 import argparse
@@ -107,7 +107,7 @@ def build_stack(options):
                 x = layer(x)
             return x.square().mean()
 
-    return Stack().train(), torch.randn(RANKS, options.tokens, options.hidden)
+    return Stack().train(), torch.randn(options.microbatches * RANKS, options.tokens, options.hidden)
 
 
 BUILDERS = {"tp": build_llama, "ring": build_attention, "ulysses": build_attention, "train": build_stack}
@@ -121,7 +121,8 @@ def build(options):
     torch.manual_seed(0)
     module, x = BUILDERS[options.case](options)
     if options.case == "train":
-        return mw.from_torch(module, (x,), training=True).train(mw.AdamW(lr=1e-4)), x
+        model = mw.from_torch(module, (x,), training=True)
+        return model.train(mw.AdamW(lr=1e-4), microbatches=options.microbatches), x
     return mw.from_torch(module, (x,)), x
 
 
@@ -129,8 +130,8 @@ def count_flops(options):
     """The floating-point operations of a rank's products."""
     if options.case == "train":
         layer = options.hidden**2 * (4 + 3 * 11 / 4)
-        # Two rows of the batch, and a backward pass of twice the forward pass.
-        flops = 3 * RANKS * 2 * options.layers * layer * options.tokens
+        # The rows of the batch, and a backward pass of twice the forward pass.
+        flops = 3 * options.microbatches * RANKS * 2 * options.layers * layer * options.tokens
     elif options.case != "tp":
         pairs = options.tokens / (2 if options.causal else 1)
         flops = 4 * options.tokens * options.hidden * (2 * options.hidden + pairs)
@@ -171,7 +172,8 @@ def measure(options, jobs):
     command = [sys.executable, __file__, f"--case={options.case}", f"--backend={options.backend}",
                *(["--causal"] if options.causal else []),
                f"--tokens={options.tokens}", f"--hidden={options.hidden}",
-               f"--layers={options.layers}", f"--runs={options.runs}", f"--job={json.dumps(jobs)}"]
+               f"--layers={options.layers}", f"--microbatches={options.microbatches}",
+               f"--runs={options.runs}", f"--job={json.dumps(jobs)}"]
     if options.backend == "mpi":
         command = ["meshwright-mpirun", "-np", str(RANKS), *command]
     environment = {**os.environ, "MESHWRIGHT_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -196,6 +198,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.25, help="communication / compute time")
+    parser.add_argument("--microbatches", type=int, default=1, help="of --case train")
     parser.add_argument("--runs", type=int, default=41)
     parser.add_argument("--json")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -210,7 +213,8 @@ def main():
     print(f"{'plan':<22}{'full speed':>12}{'slow links':>12}{'added (quartiles)':>27}{'hidden':>9}"
           f"{'exposed':>9}{'link':>13}")
     if options.case == "train":
-        variants = {"dp": (False, {"shard_optimizer": "off"})}
+        variants = {name: (False, {"shard_optimizer": shards})
+                    for name, shards in (("dp", "off"), ("shards", "on"))}
     elif options.case == "tp":
         variants = {f"sp={sp}": (False, {"sequence_parallel": sp}) for sp in ("off", "on")}
     elif options.case == "ulysses":
