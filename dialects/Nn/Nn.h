@@ -58,9 +58,9 @@ dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayR
 llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
 
 /// How an entry repeats another function. A call first runs that one `times` times, on contiguous
-/// chunks of dimension 0 of its inputs, of which it gives chunks of its outputs; then the entry
-/// itself. It may write transient states alone. Arguments and results without dimensions are the
-/// same in each run.
+/// chunks of dimension 0 of its inputs, of which it gives chunks of its outputs; then the entry on
+/// one more chunk of those that it has, too. It may write transient states alone. Arguments and
+/// results without dimensions are the same in each run.
 struct Repeat {
   llvm::StringRef function;
   int64_t times = 0;
