@@ -149,6 +149,18 @@ def test_microbatches_that_are_refused():
         mw.Model(model._program, model._parameters).train(mw.SGD(), microbatches=2)
 
 
+def test_chunks_of_other_shapes_are_refused(tmp_path):
+    function = """func.func {} @{}(%x: tensor<{}x2xf32> {{nn.input = "x"}}) -> (tensor<{}x2xf32> {{nn.output = "y"}}) {} {{
+  return %x : tensor<{}x2xf32>
+}}
+"""
+    repeat = 'attributes {nn.repeat = {function = "part", times = 2 : i64, outputs = ["y"]}}'
+    text = function.format("", "main", 3, 3, repeat, 3) + function.format("private", "part", 4, 4, "", 4)
+    (tmp_path / "m.mlir").write_text(text)
+    with pytest.raises(mw.Error, match=r"'x' of 'main' is .*3.*, and .*4.* of 'part': expected one type"):
+        mw.load(tmp_path / "m.mlir")
+
+
 def test_evaluation_shares_the_parameters_and_changes_nothing():
     net, data = Net(), batches(3)
     train = mw.from_torch(net, (), data[0], training=True).train(mw.SGD(lr=0.3))
