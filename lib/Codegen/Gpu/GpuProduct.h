@@ -46,6 +46,11 @@ public:
   virtual int64_t getNumBlocks() const = 0;
   virtual int64_t getNumThreads() const = 0;
   virtual int64_t getSharedBytes() const = 0;
+  /// The blocks that a multiprocessor has to hold at a time, so few that ptxas spills no registers.
+  virtual int64_t getLeastBlocks() const {
+    constexpr int64_t threadsOf128Registers = 512;
+    return threadsOf128Registers / getNumThreads();
+  }
   /// Fills the function, whose arguments are the buffers and the shared memory.
   virtual void emit(mlir::func::FuncOp kernel) = 0;
 

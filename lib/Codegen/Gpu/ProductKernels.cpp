@@ -171,6 +171,8 @@ public:
   int64_t getNumBlocks() const override { return product.getNumMatrices() * tilesM * tilesN; }
   int64_t getNumThreads() const override { return threads; }
   int64_t getSharedBytes() const override { return lhs.getBytes() + rhs.getBytes(); }
+  /// 168 registers for a thread, or 128.
+  int64_t getLeastBlocks() const override { return usesMma ? 3 : 2; }
   void emit(func::FuncOp kernel) override;
 
 private:
@@ -492,10 +494,8 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
   info.flops = 2 * product->getNumMatrices() * product->m * product->n * product->k;
   func::FuncOp kernel =
       begin(launch, info.inputs, emitter->getSharedBytes(), emitter->getNumThreads());
-  // 128 registers for a thread, so that ptxas spills none.
-  constexpr int64_t mostThreads = 512;
   kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
-                                                mostThreads / emitter->getNumThreads()));
+                                                emitter->getLeastBlocks()));
   if (rows) {
     ValueRange arguments = kernel.getArguments();
     SmallVector<std::pair<Value, Value>> buffers;
