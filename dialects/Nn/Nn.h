@@ -57,10 +57,10 @@ dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayR
 /// the default; without it the first in the module is.
 llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
 
-/// How an entry repeats another function. A call first runs that one `times` times, on contiguous
-/// chunks of dimension 0 of its inputs, of which it gives chunks of its outputs; then the entry on
-/// one more chunk of those that it has, too. It may write transient states alone. Arguments and
-/// results without dimensions are the same in each run.
+/// How an entry repeats another function. A call first runs the function `times` times. Each run
+/// reads a contiguous chunk of dimension 0 of the inputs and gives the same chunk of the outputs.
+/// Then the call runs the entry on the last chunk. The function may write transient states alone.
+/// Arguments and results without dimensions are the same in each run.
 struct Repeat {
   llvm::StringRef function;
   int64_t times = 0;

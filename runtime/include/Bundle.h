@@ -34,10 +34,10 @@ struct BundleWeights {
   bool verify = false;
 };
 
-/// Starts a session of a bundle's program and maps the weights of this process's ranks, or gives
-/// each rank its parts of those that it is given. Returns null, with an error that names the file,
-/// if the bundle is incomplete, of another version, or for another processor. Stored weights are
-/// read from disk when a rank first uses them.
+/// Starts a session of a bundle's program. Maps the stored weights of this process's ranks, or cuts
+/// each rank's parts from `weights` if the bundle stores none. Returns null, with an error that
+/// names the file, if the bundle is incomplete, of another version, or for another processor. Stored
+/// weights are read from disk when a rank first uses them.
 std::unique_ptr<Session> openBundle(const std::string &path, const std::string &backend,
                                     const BundleWeights &weights, std::string &error);
 /// Reads the description of a bundle's program, without its code and weights. Returns false, with
@@ -60,8 +60,8 @@ public:
   std::string getProgramPath() const;
   /// Returns the stored tensor of a parameter, by its index in the description.
   using Weights = std::function<HostTensor(int64_t parameter)>;
-  /// Writes all other files. Empty reports are left out. Without `weights` the bundle has none, and
-  /// the description's `tensors` are those that a session is given.
+  /// Writes all other files. Empty reports are left out. Without `weights` the bundle stores none,
+  /// and each session takes the tensors that `tensors` of the description lists.
   bool write(const ProgramDescription &description, const Weights &weights,
              const std::string &textReport, const std::string &jsonReport, std::string &error);
   /// Renames the bundle to its path, in place of a bundle that is there.

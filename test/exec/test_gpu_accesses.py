@@ -19,7 +19,7 @@ def random(dtype, *shape):
 
 def count(folder, text, inputs, weights=None, target="gpu:sm_90"):
     """The counts of all kernels together: bank conflicts for each wavefront that is needed, requests of shared memory,
-    and sectors of global memory for those that would have all bytes."""
+    and bytes of the sectors of global memory for each byte that is accessed."""
     counts = gpu_programs.count_accesses(folder, text, inputs, weights, target).values()
     total = {kind: sum(c[kind] for c in counts) for kind in next(iter(counts))}
     needed = total["shared_wavefronts"] - total["shared_conflicts"]

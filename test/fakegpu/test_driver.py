@@ -94,7 +94,7 @@ WIDE = "mov.b32 %r1, 0; mov.b32 %r2, 0; mov.b32 %r3, 0; mov.b32 %r4, 0; "
     ("stored_matrices", WIDE + EACH.replace("BYTES", "128") + "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r5], {%r1, %r2};", 16, 14),
 ])
 def test_bank_conflicts(driver, name, body, wavefronts, conflicts):
-    """32 banks of 4 bytes: lanes that read one word share it, and those that want other words of its bank take turns."""
+    """32 banks of 4 bytes: lanes that read one word share it, and lanes that read different words of a bank take turns."""
     assert counted(driver, f"banks_{name}", body) == [1, wavefronts, conflicts]
 
 
