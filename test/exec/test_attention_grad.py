@@ -10,8 +10,9 @@ from harness import ELEMENT, run_module, type_of
 import meshwright as mw
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-# Operands are exact and sums in f32, so the type of the operands makes no difference.
-TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 4e-6, torch.float16: 4e-6, torch.float64: 1e-13}
+# Operands are exact and sums in f32, so their type makes a difference only where a kernel rounds
+# weights and gradients of scores to bf16.
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 4e-6, torch.float64: 1e-13}
 # Queries and keys: fewer and more than a vector, a tile, a block of either.
 LENGTHS = [(1, 1), (1, 97), (7, 9), (33, 7), (97, 97), (130, 300)]
 MASKS = [(*lengths, dtype) for dtype in FLOATS
@@ -302,7 +303,7 @@ def test_sharded(tmp_path, name, dtype):
     p.add(case, "causal", positions=(q_places, kv_places))
     shardings = [(t, spell(axes)) for t, axes in ((x[0], rows), (x[1], keys), (x[2], keys),
                                                   (case.cotangent, rows))]
-    kinds = run_sharded(tmp_path, p, mesh, shardings, 1e-5)
+    kinds = run_sharded(tmp_path, p, mesh, shardings, max(1e-5, TOLERANCE[dtype]))
     assert any("reduce" in kind for kind in kinds) == is_sum, kinds
 
 

@@ -20,8 +20,10 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionPanel
   Type compute = plan.compute;
   reserve(queryPanels, featureSteps * plan.blockRows, plan.usesDot ? getPairs() : compute);
   reserve(scores, (plan.blockKeys + tileRows) * width, compute);
-  if (plan.usesDot)
+  if (plan.usesDot) {
     reserve(probabilities, keySteps * width, getPairs());
+    reserve(valuePairs, keySteps * plan.valueFeatures, getPairs());
+  }
   reserve(results, llvm::alignTo(plan.valueFeatures, tileRows) * plan.blockRows, compute);
   reserve(maxima, plan.blockRows, compute);
   reserve(sums, plan.blockRows, compute);
@@ -33,8 +35,8 @@ AttentionBlocks::AttentionBlocks(const AttentionKernel &kernel) : AttentionPanel
 }
 
 void AttentionBlocks::emitProducts(Value panel) {
-  Value buffer = valueBlock.buffer ? valueBlock.buffer : value;
-  Value base = valueBlock.buffer ? getIndex(0) : add(valueBase, mul(firstKey, plan.valueFeatures));
+  Value buffer = plan.usesDot ? valuePairs.buffer : isWidened ? valueBlock.buffer : value;
+  Value base = plan.usesDot || isWidened ? getIndex(0) : getFirstValue();
   Value firstStep = plan.usesDot ? div(from, 2) : from;
   Value lastStep = plan.usesDot ? div(add(to, 1), 2) : to;
   SmallVector<Value> factors;
@@ -91,17 +93,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
           Value second = exponentiate(load(scores.buffer, at(next, v)), guarded[v]);
           result.push_back(arith::AddFOp::create(b, sum, second));
           second = drop(panel, next, v, second, 1);
-          auto getBits = [&](Value values) -> Value {
-            Value bits =
-                vector::BitCastOp::create(b, getVector(plan.lanes, b.getI16Type()), narrow(values));
-            return arith::ExtUIOp::create(b, getVector(plan.lanes, getPairs()), bits);
-          };
-          auto half =
-              DenseElementsAttr::get(getVector(plan.lanes, getPairs()), b.getI32IntegerAttr(16));
-          Value high =
-              arith::ShLIOp::create(b, getBits(second), arith::ConstantOp::create(b, half));
-          store(arith::OrIOp::create(b, getBits(first), high), probabilities.buffer,
-                at(div(row, 2), v));
+          store(emitPairs(narrow(first), narrow(second)), probabilities.buffer, at(div(row, 2), v));
         }
         return result;
       });
@@ -193,7 +185,9 @@ void AttentionBlocks::emitRows(Value first, Value last) {
   fill(results, mul(lanes, llvm::alignTo(plan.valueFeatures, tileRows)), 0);
 
   auto emitBlock = [&] {
-    packKeysAndValues();
+    widenKeysAndValues();
+    if (plan.usesDot)
+      packPairs(value, plan.valueFeatures, getFirstValue(), numKeys, valuePairs);
     loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
   };
   loop(first, last, plan.blockKeys, [&](Value k) {

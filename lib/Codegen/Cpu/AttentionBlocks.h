@@ -34,7 +34,7 @@ private:
   /// Emits the results of a block of rows, which see no keys outside of first .. last.
   void emitRows(Value first, Value last);
 
-  Region probabilities, results, maxima, sums, scales;
+  Region probabilities, valuePairs, results, maxima, sums, scales;
 };
 
 } // namespace meshwright::lower

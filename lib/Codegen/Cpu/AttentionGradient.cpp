@@ -16,6 +16,7 @@
 //
 // 1. `emitPanel` computes a panel's scores and their cotangents, turns them into weights p and
 //    gradients ds, and adds to the gradients of the queries, which stay in the workspace.
+//    Where instructions multiply pairs of bf16, p and ds become bf16 here (`storeWeights`).
 // 2. `emitKeyGradients` adds ds^T q and p^T do to the gradients of keys and values, which are in
 //    memory. Features are lanes.
 //
@@ -52,12 +53,16 @@ private:
   void emitPanel(Value panel);
   void emitGradients(Value panel);
   void addToBias(Value panel, Value count);
+  /// Emits the stores of p and of ds for the products.
+  void storeWeights(Value row, int64_t vector, Value weight, Value gradient);
+  /// Pairs the gradients of consecutive keys.
+  void pairGradients();
 
   /// Gradients of keys or values: sums over the block's rows of a weight, which has a row for each
   /// key, times a row of queries or cotangents.
   struct KeyGradient {
     const Region &weights;
-    /// The first element of the block's first row.
+    /// The first element, or pair of elements, of the block's first row.
     Value rows, base;
     int64_t columns;
     Value target, targetBase;
@@ -69,21 +74,26 @@ private:
 
   /// Packs what is subtracted from the scores of each row, its factor, and delta.
   void packRowScalars();
-  void widenRows(Value source, int64_t columns, const Region &region);
+  /// Copies the rows of queries or cotangents, widened or as pairs.
+  void copyRows(Value source, int64_t columns, const Region &region);
   void fill(Value buffer, Value first, Value count);
 
   nn::AttentionGradOp grad;
-  int64_t batchItems, headItems, scoreRows;
+  int64_t batchItems, headItems, scoreRows, outSteps;
 
   /// Cotangents of the block's rows as panels; cotangents of scores, then ds; ds before the cap
   /// and the scale, for the bias; gradients of the queries.
   Region outPanels, gradients, biasGradients, queryGradients;
+  /// In bf16: p and ds of all panels with a row for each key, ds of a panel as pairs of keys.
+  Region weightRows, gradientRows, gradientPairs;
   /// For each row what is subtracted from its scores, the exponent that remains, and delta.
   Region shifts, rests, deltas;
   /// The rows of each panel that see a key of the block.
   Region counts;
-  /// Widened rows.
-  Region queryRows, outRows;
+  /// Widened rows, or pairs of rows; pairs of keys.
+  Region queryRows, outRows, keyPairs;
+  /// Where the rows of p and ds of the present panel begin.
+  Value rowsBase;
 };
 } // namespace
 
@@ -95,22 +105,32 @@ AttentionGradient::AttentionGradient(const AttentionKernel &kernel)
   scoreRows = plan.blockKeys + tileRows;
   int64_t panels = plan.blockRows / width;
 
-  Type compute = plan.compute;
-  reserve(queryPanels, plan.features * plan.blockRows, compute);
-  reserve(outPanels, plan.valueFeatures * plan.blockRows, compute);
-  reserve(scores, scoreRows * plan.blockRows, compute);
-  reserve(gradients, scoreRows * plan.blockRows, compute);
+  Type compute = plan.compute, step = plan.usesDot ? getPairs() : compute;
+  outSteps = plan.usesDot ? plan.valueFeatures / 2 : plan.valueFeatures;
+  // Products of pairs read copies, so only one panel has scores at a time.
+  int64_t columns = plan.usesDot ? width : plan.blockRows;
+  reserve(queryPanels, featureSteps * plan.blockRows, step);
+  reserve(outPanels, outSteps * plan.blockRows, step);
+  reserve(scores, scoreRows * columns, compute);
+  reserve(gradients, scoreRows * columns, compute);
   if (hasBias)
-    reserve(biasGradients, scoreRows * plan.blockRows, compute);
+    reserve(biasGradients, scoreRows * columns, compute);
+  if (plan.usesDot) {
+    reserve(weightRows, scoreRows * plan.blockRows, plan.element);
+    reserve(gradientRows, scoreRows * plan.blockRows, plan.element);
+    reserve(gradientPairs, keySteps * width, step);
+    reserve(keyPairs, keySteps * plan.features, step);
+  }
   reserve(queryGradients, llvm::alignTo(plan.features, tileRows) * plan.blockRows, compute);
   reserve(shifts, plan.blockRows, compute);
   if (hasWideLogSumExp(op))
     reserve(rests, plan.blockRows, compute);
   reserve(deltas, plan.blockRows, compute);
   reserve(counts, panels, b.getI64Type());
-  if (isWidened) {
-    reserve(queryRows, plan.blockRows * plan.features, compute);
-    reserve(outRows, plan.blockRows * plan.valueFeatures, compute);
+  if (isWidened || plan.usesDot) {
+    int64_t rows = plan.usesDot ? plan.blockRows / 2 : plan.blockRows;
+    reserve(queryRows, rows * plan.features, step);
+    reserve(outRows, rows * plan.valueFeatures, step);
   }
   reservePositions();
   reserveKeysAndValues();
@@ -132,8 +152,10 @@ void AttentionGradient::fill(Value buffer, Value first, Value count) {
        [&](Value i) { memref::StoreOp::create(b, zero, buffer, add(first, i)); });
 }
 
-void AttentionGradient::widenRows(Value source, int64_t columns, const Region &region) {
+void AttentionGradient::copyRows(Value source, int64_t columns, const Region &region) {
   Value base = mul(add(mul(unit, plan.rows), firstRow), columns), count = mul(numRows, columns);
+  if (plan.usesDot)
+    return packPairs(source, columns, base, numRows, region);
   Value whole = mul(div(count, plan.lanes), plan.lanes);
   loop(getIndex(0), whole, plan.lanes,
        [&](Value i) { store(widen(load(source, add(base, i))), region.buffer, i); });
@@ -202,9 +224,34 @@ void AttentionGradient::emitGradients(Value panel) {
       slope = arith::SubFOp::create(b, getSplat(1), arith::MulFOp::create(b, slope, slope));
       gradient = arith::MulFOp::create(b, gradient, slope);
     }
-    store(dropped(weight), scores.buffer, atScore(row, v));
-    store(arith::MulFOp::create(b, gradient, getSplat(scale)), gradients.buffer, atScore(row, v));
+    storeWeights(row, v, dropped(weight), arith::MulFOp::create(b, gradient, getSplat(scale)));
     return Value();
+  });
+}
+
+void AttentionGradient::storeWeights(Value row, int64_t vector, Value weight, Value gradient) {
+  if (!plan.usesDot) {
+    store(weight, scores.buffer, atScore(row, vector));
+    store(gradient, gradients.buffer, atScore(row, vector));
+    return;
+  }
+  Value place = add(rowsBase, at(row, vector));
+  store(narrow(weight), weightRows.buffer, place);
+  store(narrow(gradient), gradientRows.buffer, place);
+}
+
+void AttentionGradient::pairGradients() {
+  auto getRow = [&](Value row, int64_t v) { return add(rowsBase, at(row, v)); };
+  // The last pair may contain one row behind the last key.
+  Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(getVector(plan.lanes, plan.element)));
+  for (int64_t v = 0; v < vectors; ++v)
+    store(zeros, gradientRows.buffer, getRow(to, v));
+  loop(from, to, 2, [&](Value row) {
+    for (int64_t v = 0; v < vectors; ++v) {
+      Value lower = load(gradientRows.buffer, getRow(row, v));
+      Value upper = load(gradientRows.buffer, getRow(add(row, 1), v));
+      store(emitPairs(lower, upper), gradientPairs.buffer, at(div(row, 2), v));
+    }
   });
 }
 
@@ -250,7 +297,8 @@ void AttentionGradient::addToBias(Value panel, Value count) {
 }
 
 void AttentionGradient::emitPanel(Value panel) {
-  scoresBase = mul(panel, scoreRows * width);
+  rowsBase = mul(panel, scoreRows * width);
+  scoresBase = plan.usesDot ? Value() : rowsBase;
   auto setCount = [&](Value count) {
     memref::StoreOp::create(b, arith::IndexCastOp::create(b, b.getI64Type(), count), counts.buffer,
                             panel);
@@ -259,18 +307,25 @@ void AttentionGradient::emitPanel(Value panel) {
     Value count = min(sub(numRows, mul(panel, width)), width);
     setCount(count);
     emitScores(panel);
-    emitPanelProduct({value, valueBase, plan.valueFeatures, valueBlock, outPanels,
-                      plan.valueFeatures, gradients, std::nullopt},
+    emitPanelProduct({value, valueBase, plan.valueFeatures, valueBlock, outPanels, outSteps,
+                      gradients, std::nullopt},
                      panel);
     emitGradients(panel);
     if (biasGrad)
       addToBias(panel, count);
+    auto addTo = [&](Value before, int64_t, Value sum) -> Value {
+      return arith::AddFOp::create(b, before, sum);
+    };
+    if (plan.usesDot) {
+      pairGradients();
+      return emitColumnProduct({keyPairs.buffer, getIndex(0), plan.features, gradientPairs.buffer,
+                                queryGradients, div(from, 2), div(add(to, 1), 2)},
+                               panel, addTo);
+    }
     Value keys = isWidened ? keyBlock.buffer : key;
-    Value base = isWidened ? getIndex(0) : add(keyBase, mul(firstKey, plan.features));
-    emitColumnProduct({keys, base, plan.features, gradients.buffer, queryGradients, from, to}, panel,
-                      [&](Value before, int64_t, Value sum) -> Value {
-                        return arith::AddFOp::create(b, before, sum);
-                      });
+    Value base = isWidened ? getIndex(0) : getFirstKey();
+    emitColumnProduct({keys, base, plan.features, gradients.buffer, queryGradients, from, to},
+                      panel, addTo);
   };
   if (!biasBlock.buffer)
     return emitAll();
@@ -290,18 +345,25 @@ void AttentionGradient::emitKeyTile(const KeyGradient &gradient, int64_t keys, V
     SmallVector<Value> places;
     for (int64_t i = 0; i < keys; ++i)
       places.push_back(add(base, mul(add(row, i), width)));
-    Value rows = arith::IndexCastOp::create(b, b.getIndexType(), loadScalar(counts.buffer, panel));
-    Value first = add(add(gradient.base, column), mul(panel, width * gradient.columns));
-    return loop(getIndex(0), rows, 1, before, [&](Value i, ValueRange known) {
+    Value steps = arith::IndexCastOp::create(b, b.getIndexType(), loadScalar(counts.buffer, panel));
+    int64_t stepsOfPanel = width;
+    if (plan.usesDot) {
+      steps = div(add(steps, 1), 2);
+      stepsOfPanel /= 2;
+    }
+    Value first = add(add(gradient.base, column), mul(panel, stepsOfPanel * gradient.columns));
+    return loop(getIndex(0), steps, 1, before, [&](Value i, ValueRange known) {
       SmallVector<Value> vectors, next;
       for (int64_t v = 0; v < count; ++v)
         vectors.push_back(resize(load(gradient.rows, add(add(first, mul(i, gradient.columns)),
                                                          v * plan.lanes), size),
                                  plan.lanes));
       for (int64_t k = 0; k < keys; ++k) {
-        Value weight = splat(loadScalar(gradient.weights.buffer, add(places[k], i)));
+        Value weights = gradient.weights.buffer;
+        Value weight = splat(plan.usesDot ? loadPair(weights, add(places[k], mul(i, 2)))
+                                          : loadScalar(weights, add(places[k], i)));
         for (int64_t v = 0; v < count; ++v)
-          next.push_back(fma(weight, vectors[v], known[k * count + v]));
+          next.push_back(accumulate(weight, vectors[v], known[k * count + v]));
       }
       return next;
     });
@@ -342,7 +404,9 @@ void AttentionGradient::emitKeyGradients(const KeyGradient &gradient) {
 //===----------------------------------------------------------------------===//
 
 void AttentionGradient::emitBlock() {
-  packKeysAndValues();
+  widenKeysAndValues();
+  if (plan.usesDot)
+    packPairs(key, plan.features, getFirstKey(), numKeys, keyPairs);
   from = getIndex(0);
   to = numKeys;
   if (plan.isOrdered()) {
@@ -350,34 +414,38 @@ void AttentionGradient::emitBlock() {
       to = min(to, sub(add(add(firstRow, numRows), *plan.right), firstKey));
     if (plan.left)
       from = max(from, sub(sub(firstRow, getIndex(*plan.left)), firstKey));
+    if (plan.left && plan.usesDot)
+      from = mul(div(from, 2), 2);
   }
   when(isBelow(from, to), [&] {
     loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
     scoresBase = Value();
     Value row = add(mul(unit, plan.rows), firstRow);
-    auto getRows = [&](Value source, const Region &widened, int64_t columns) {
-      return isWidened ? std::pair(widened.buffer, getIndex(0))
-                       : std::pair(source, mul(row, columns));
+    auto getRows = [&](Value source, const Region &copies, int64_t columns) {
+      return copies.buffer ? std::pair(copies.buffer, getIndex(0))
+                           : std::pair(source, mul(row, columns));
     };
+    const Region &weights = plan.usesDot ? weightRows : scores;
+    const Region &scoreGradients = plan.usesDot ? gradientRows : gradients;
     auto [outs, outBase] = getRows(cotangent, outRows, plan.valueFeatures);
-    emitKeyGradients({scores, outs, outBase, plan.valueFeatures, valueGrad, valueBase});
+    emitKeyGradients({weights, outs, outBase, plan.valueFeatures, valueGrad, valueBase});
     auto [queries, queryBase] = getRows(query, queryRows, plan.features);
-    emitKeyGradients({gradients, queries, queryBase, plan.features, keyGrad, keyBase});
+    emitKeyGradients({scoreGradients, queries, queryBase, plan.features, keyGrad, keyBase});
   });
 }
 
 void AttentionGradient::emitRows() {
-  packRows(query, plan.features, plan.features, queryPanels);
-  packRows(cotangent, plan.valueFeatures, plan.valueFeatures, outPanels);
+  packRows(query, plan.features, featureSteps, queryPanels);
+  packRows(cotangent, plan.valueFeatures, outSteps, outPanels);
   packRowScalars();
   packDropRows();
   if (plan.isPositional())
     packPositions();
   if (biasElements)
     packBiasTerms();
-  if (isWidened) {
-    widenRows(query, plan.features, queryRows);
-    widenRows(cotangent, plan.valueFeatures, outRows);
+  if (isWidened || plan.usesDot) {
+    copyRows(query, plan.features, queryRows);
+    copyRows(cotangent, plan.valueFeatures, outRows);
   }
   fill(queryGradients.buffer, getIndex(0),
        mul(numPanels, llvm::alignTo(plan.features, tileRows) * width));

@@ -27,8 +27,9 @@ AttentionPlan::AttentionPlan(nn::ScoresOpInterface op, const Processor &processo
     : AttentionShape(op) {
   lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
   bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
-  usesDot = !isGradient && element.isBF16() && processor.hasBf16Dot && lanes == 16 &&
-            features % 2 == 0;
+  // A backward pass sums over the features of values, too.
+  usesDot = element.isBF16() && processor.hasBf16Dot && lanes == 16 && features % 2 == 0 &&
+            (!isGradient || valueFeatures % 2 == 0);
 
   // Fewer rows than lanes would leave lanes empty.
   int64_t group = getGroup();

@@ -108,7 +108,9 @@ AttentionEmitter::Bounds AttentionPanels::getPanelBounds(Value panel) {
   return {lowest, lowest, loadScalar(highestOfPanel.buffer, panel)};
 }
 
-void AttentionPanels::packKeysAndValues() {
+void AttentionPanels::widenKeysAndValues() {
+  if (!isWidened)
+    return;
   auto widenBlock = [&](Value from, Value base, int64_t columns, Region &block) {
     Value count = mul(numKeys, columns);
     Value whole = mul(div(count, plan.lanes), plan.lanes);
@@ -119,31 +121,23 @@ void AttentionPanels::packKeysAndValues() {
       memref::StoreOp::create(b, widen(loadScalar(from, add(start, i))), block.buffer, i);
     });
   };
-  if (isWidened) {
-    widenBlock(key, keyBase, plan.features, keyBlock);
-    widenBlock(value, valueBase, plan.valueFeatures, valueBlock);
-  }
-  if (!plan.usesDot)
-    return;
-  // Pairs are the values of two consecutive keys.
-  int64_t columns = plan.valueFeatures, present = std::min(columns, plan.lanes);
-  loop(getIndex(0), numKeys, 2, [&](Value row) {
-    Value first = add(firstKey, row);
-    Value second = min(add(first, 1), sub(numKeysOfRow, getIndex(1)));
-    Value lower = add(valueBase, mul(first, columns)), upper = add(valueBase, mul(second, columns));
-    Value to = mul(div(row, 2), columns);
-    auto getBits = [&](Value index) -> Value {
-      Value bits = vector::BitCastOp::create(b, getVector(present, b.getI16Type()),
-                                             load(value, index, present));
-      return arith::ExtUIOp::create(b, getVector(present, getPairs()), bits);
-    };
+  widenBlock(key, keyBase, plan.features, keyBlock);
+  widenBlock(value, valueBase, plan.valueFeatures, valueBlock);
+}
+
+void AttentionPanels::packPairs(Value source, int64_t columns, Value base, Value count,
+                                const Region &pairs) {
+  int64_t present = std::min(columns, plan.lanes);
+  Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(getVector(present, plan.element)));
+  loop(getIndex(0), count, 2, [&](Value row) {
+    Value next = add(row, 1), last = sub(count, getIndex(1));
+    Value lower = add(base, mul(row, columns)), upper = add(base, mul(min(next, last), columns));
+    Value isRow = isBelow(row, last), target = mul(div(row, 2), columns);
     auto emitChunk = [&](Value column) {
-      auto type = getVector(present, getPairs());
-      auto half = DenseElementsAttr::get(type, b.getI32IntegerAttr(16));
       Value high =
-          arith::ShLIOp::create(b, getBits(add(upper, column)), arith::ConstantOp::create(b, half));
-      store(arith::OrIOp::create(b, getBits(add(lower, column)), high), valueBlock.buffer,
-            add(to, column));
+          arith::SelectOp::create(b, isRow, load(source, add(upper, column), present), zeros);
+      store(emitPairs(load(source, add(lower, column), present), high), pairs.buffer,
+            add(target, column));
     };
     if (columns <= plan.lanes)
       return emitChunk(getIndex(0));

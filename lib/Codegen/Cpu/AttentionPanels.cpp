@@ -39,8 +39,6 @@ void AttentionPanels::reserveKeysAndValues() {
     reserve(keyBlock, plan.blockKeys * plan.features, plan.compute);
   if (isWidened)
     reserve(valueBlock, plan.blockKeys * plan.valueFeatures, plan.compute);
-  else if (plan.usesDot)
-    reserve(valueBlock, keySteps * plan.valueFeatures, getPairs());
 }
 
 void AttentionPanels::reserveBias() {
@@ -65,23 +63,41 @@ void AttentionPanels::reserveDropout() {
 // Products
 //===----------------------------------------------------------------------===//
 
+Value AttentionPanels::accumulate(Value a, Value c, Value sum) {
+  if (!plan.usesDot)
+    return fma(a, c, sum);
+  auto wide = getVector(2 * plan.lanes, b.getBF16Type());
+  return dot(vector::BitCastOp::create(b, wide, a), vector::BitCastOp::create(b, wide, c), sum);
+}
+
+Value AttentionPanels::loadPair(Value buffer, Value index) {
+  Value pair = vector::BitCastOp::create(b, getVector(1, getPairs()), load(buffer, index, 2));
+  return vector::ExtractOp::create(b, pair, 0);
+}
+
+Value AttentionPanels::emitPairs(Value lower, Value upper) {
+  int64_t size = cast<VectorType>(lower.getType()).getDimSize(0);
+  auto type = getVector(size, getPairs());
+  auto getBits = [&](Value values) -> Value {
+    Value bits = vector::BitCastOp::create(b, getVector(size, b.getI16Type()), values);
+    return arith::ExtUIOp::create(b, type, bits);
+  };
+  auto half = DenseElementsAttr::get(type, b.getI32IntegerAttr(16));
+  Value high = arith::ShLIOp::create(b, getBits(upper), arith::ConstantOp::create(b, half));
+  return arith::OrIOp::create(b, getBits(lower), high);
+}
+
 SmallVector<Value> AttentionPanels::emitTile(int64_t numRows, Value from, Value to, ValueRange init,
                                              function_ref<Value(int64_t, Value)> scalar,
                                              function_ref<Value(int64_t, Value)> vector) {
   return loop(from, to, 1, init, [&](Value k, ValueRange sums) {
     SmallVector<Value> columns, result;
-    auto wide = getVector(2 * plan.lanes, b.getBF16Type());
-    auto toPairs = [&](Value pairs) -> Value {
-      return plan.usesDot ? vector::BitCastOp::create(b, wide, pairs).getResult() : pairs;
-    };
     for (int64_t v = 0; v < vectors; ++v)
-      columns.push_back(toPairs(vector(v, k)));
+      columns.push_back(vector(v, k));
     for (int64_t i = 0; i < numRows; ++i) {
-      Value row = toPairs(splat(scalar(i, k)));
-      for (int64_t v = 0; v < vectors; ++v) {
-        Value sum = sums[i * vectors + v];
-        result.push_back(plan.usesDot ? dot(row, columns[v], sum) : fma(row, columns[v], sum));
-      }
+      Value row = splat(scalar(i, k));
+      for (int64_t v = 0; v < vectors; ++v)
+        result.push_back(accumulate(row, columns[v], sums[i * vectors + v]));
     }
     return result;
   });
@@ -107,11 +123,9 @@ void AttentionPanels::emitPanelProduct(const PanelProduct &product, Value panel)
     SmallVector<Value> sums = emitTile(
         tileRows, getIndex(0), getIndex(product.steps), init,
         [&](int64_t i, Value k) -> Value {
-          if (!plan.usesDot)
-            return loadScalar(isWidened ? widened : product.source, add(rows[i], k));
-          Value pair = load(product.source, add(rows[i], mul(k, 2)), 2);
-          return vector::ExtractOp::create(
-              b, vector::BitCastOp::create(b, getVector(1, getPairs()), pair), 0);
+          if (plan.usesDot)
+            return loadPair(product.source, add(rows[i], mul(k, 2)));
+          return loadScalar(isWidened ? widened : product.source, add(rows[i], k));
         },
         [&](int64_t v, Value k) {
           return load(product.panels.buffer, at(panel, product.steps, k, v));

@@ -50,7 +50,11 @@ protected:
   void packPositions();
   /// Packs the terms of indices of weights that vary with the query, for the block of rows.
   void packDropRows();
-  void packKeysAndValues();
+  /// Widens the block of keys and values, if arithmetic has another type.
+  void widenKeysAndValues();
+  /// Packs the pairs of consecutive rows: a row of pairs has `columns` of them. `count` rows of a
+  /// tensor begin at element `base`; behind the last row are zeros.
+  void packPairs(Value source, int64_t columns, Value base, Value count, const Region &pairs);
   /// Packs the terms of the bias that vary with the query, for the block of rows.
   void packBiasTerms();
   void packBias(Value panel);
@@ -62,6 +66,12 @@ protected:
   Bounds getKeyBounds();
   Bounds getPanelBounds(Value panel);
 
+  /// a c + sum, for elements or for pairs of them.
+  Value accumulate(Value a, Value c, Value sum);
+  /// The pair of two consecutive elements.
+  Value loadPair(Value buffer, Value index);
+  /// Two vectors of bf16 as the lower and the upper halves of pairs.
+  Value emitPairs(Value lower, Value upper);
   /// Emits a tile of `numRows` scalars times the vectors of a panel:
   /// acc[i][v] += scalar(i, k) * vector(v, k), for k in from .. to.
   SmallVector<Value> emitTile(int64_t numRows, Value from, Value to, ValueRange init,
@@ -119,6 +129,9 @@ protected:
     Value row = add(add(firstRow, mul(group, plan.lanes)), lane);
     return plan.rows % plan.blockRows ? min(row, plan.rows - 1) : row;
   }
+  /// The first element of the block's keys and values.
+  Value getFirstKey() { return add(keyBase, mul(firstKey, plan.features)); }
+  Value getFirstValue() { return add(valueBase, mul(firstKey, plan.valueFeatures)); }
   Value getGroup(Value panel, int64_t vector) { return add(mul(panel, vectors), vector); }
   /// The index of vector `vector` of a panel at `row`, in regions with a vector for each row.
   Value at(Value row, int64_t vector) { return add(mul(row, width), vector * plan.lanes); }
