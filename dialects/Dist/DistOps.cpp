@@ -97,6 +97,11 @@ SmallVector<int64_t> PermuteOp::getChunkSources(int64_t ranks) {
   return sources;
 }
 
+SmallVector<int64_t> PlaceOp::getWrappedShifts(int64_t ranks) {
+  return llvm::map_to_vector(getShifts(),
+                             [&](int64_t shift) { return (shift % ranks + ranks) % ranks; });
+}
+
 //===----------------------------------------------------------------------===//
 // Verifiers
 //===----------------------------------------------------------------------===//
@@ -259,6 +264,37 @@ LogicalResult ReorderOp::verify() {
   if (getFrom().getSize() != getTo().getSize())
     return emitOpError() << "goes from " << getFrom().getSize() << " true elements to "
                          << getTo().getSize();
+  return success();
+}
+
+/// - there is a chunk, and each has a shift of its own;
+/// - chunks have one static type, and the result as many chunks along 'dim' as there are shards.
+LogicalResult PlaceOp::verify() {
+  FailureOr<int64_t> ranks = dist::detail::verifyAxes(*this, getAxes());
+  if (failed(ranks))
+    return failure();
+  if (getChunks().empty() || getShifts().size() != getChunks().size())
+    return emitOpError() << "has " << getShifts().size() << " shifts for " << getChunks().size()
+                         << " chunks, expected one for each of at least one chunk";
+  llvm::SmallDenseSet<int64_t> seen;
+  for (int64_t shift : getWrappedShifts(*ranks))
+    if (!seen.insert(shift).second)
+      return emitOpError() << "places two chunks with shift " << shift << " of " << *ranks;
+  auto type = cast<RankedTensorType>(getChunks().front().getType());
+  for (Type other : getChunks().getTypes())
+    if (other != type)
+      return emitOpError() << "has chunks of types " << type << " and " << other
+                           << ", expected one type";
+  int64_t dim = getDim();
+  if (dim < 0 || dim >= type.getRank())
+    return emitOpError() << "dimension " << dim << " is out of range for " << type;
+  if (!type.hasStaticShape())
+    return emitOpError() << "has chunks of type " << type << ", expected a static shape";
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dim] *= *ranks;
+  if (getResult().getType() != type.clone(shape))
+    return emitOpError() << "has result type " << getResult().getType() << ", expected "
+                         << type.clone(shape);
   return success();
 }
 

@@ -297,6 +297,34 @@ def Dist_ReorderOp : Dist_Op<"reorder", [Pure, Dist_MovesOnly, Dist_TouchesPaddi
   let hasVerifier = 1;
 }
 
+def Dist_PlaceOp : Dist_Op<"place", [Pure, Dist_MovesOnly]> {
+  let summary = "puts chunks at their places in a whole dimension";
+  let description = [{
+    The opposite of `dist.slice`. Operand i is a chunk of dimension `dim`, which is sharded
+    over `axes`: the rank with coordinate c holds chunk (c - `shifts`[i]) modulo the number
+    of chunks. The result has each of them at its place, and zeros for the other chunks. Moves
+    nothing between ranks.
+
+    Layout: dimension `dim` loses `axes`. The result is unreduced over them, unless they shard
+    another dimension. Several operands are parts of one gradient of attention in different
+    steps of a ring, together all that the mask needs.
+
+    ```mlir
+    %1 = dist.place %0 axes ["tp"] dim 1 shifts [1] : (tensor<4x8xf32>) -> tensor<4x32xf32>
+    %4 = dist.place %2, %3 axes ["tp"] dim 1 shifts [0, 1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
+    ```
+  }];
+  let arguments = (ins Variadic<AnyRankedTensor>:$chunks, Dist_AxesAttr:$axes, I64Attr:$dim,
+                       DenseI64ArrayAttr:$shifts);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$chunks `axes` custom<Axes>($axes) `dim` $dim `shifts` $shifts attr-dict `:` functional-type($chunks, $result)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The shift of each chunk, from 0 to `ranks` - 1.
+    ::llvm::SmallVector<int64_t> getWrappedShifts(int64_t ranks);
+  }];
+}
+
 def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesPadding]> {
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{

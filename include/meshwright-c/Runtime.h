@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 11
+#define MW_RT_ABI_VERSION 12
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -205,6 +205,16 @@ typedef struct mw_rt_reorder {
   int64_t dtype, outer, size, padded, inner, from_order, from_ranks, to_order, to_ranks;
 } mw_rt_reorder;
 
+/* Puts chunks of a dimension that is sharded over `axes` at their places in the whole one: `count`
+ * chunks [outer, rows, inner] and the result [outer, chunks * rows, inner]. Of a rank with
+ * coordinate i, number j is chunk i - shifts[j]. The other chunks of the result are zeros. */
+typedef struct mw_rt_place {
+  int64_t dtype;
+  mw_rt_axes axes;
+  int64_t outer, rows, inner, count;
+  int64_t shifts[1];
+} mw_rt_place;
+
 /* The positions (i64) of a rank's elements of a dimension of `size` elements in an order,
  * padded to `padded` and sharded over `axes`. Coordinate i has chunk i - shift. Padding
  * has position -1. */
@@ -261,6 +271,8 @@ int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axi
                              void *result);
 int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
                           const void *input, void *result);
+int32_t mw_rt_run_place(mw_rt_context *context, int64_t op, const mw_rt_place *what,
+                        const void *const *chunks, void *const *result);
 int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
                             void *result);
 /* Passes a value to the observer of the run (`--check`), if there is one. */

@@ -534,27 +534,34 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     if (!operand->isBlockwise())
       continue;
-    if (!isAttentionBias(op, i) && (!keepsBlocks(op) || operand->isUnreduced()))
+    bool isOpen = operand->isUnreduced() && !operand->keys.isPart();
+    if (!takesBlocks(op, i) && (!keepsBlocks(op) || isOpen))
       return LogicalResult(report(context,
                                   "reads operand " + Twine(i) + ", which has blockwise layout " +
                                       toString(*operand, context.mesh) +
-                                      ": only attention's bias may",
+                                      ": only the bias of attention and dist.place may",
                                   i));
   }
-  // `joinKeys` checks the parts that merge or add up.
+  // `joinKeys` and `transferPlace` check the parts that merge, add up or take their places.
   auto joinsParts = [&](const KeyCover &keys) {
-    return keys.adds ? isa<nn::AddOp, PermuteOp>(op) : isa<nn::MergeAttentionOp>(op);
+    if (keys.adds)
+      return isa<nn::AddOp, PermuteOp, PlaceOp>(op) || op->hasTrait<View>();
+    return isa<nn::MergeAttentionOp>(op);
   };
-  for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (const KeyCover &keys = operand->keys; keys.isPart() && !joinsParts(keys))
-      return LogicalResult(report(
-          context,
-          "reads operand " + Twine(i) + ", " +
-              (keys.adds ? "gradients of attention in steps " : "attention over key chunks ") +
-              toString(keys.merged) + " of the needed " + toString(keys.needed) + " of " +
-              toString(keys.axes, context.mesh) + ": the others have not been " +
-              (keys.adds ? "added" : "merged"),
-          i));
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    const KeyCover &keys = operand->keys;
+    if (!keys.isPart() || joinsParts(keys))
+      continue;
+    StringRef how = operand->isBlockwise() ? "placed" : "added";
+    return LogicalResult(report(
+        context,
+        "reads operand " + Twine(i) + ", " +
+            (keys.adds ? "gradients of attention in steps " : "attention over key chunks ") +
+            toString(keys.merged) + " of the needed " + toString(keys.needed) + " of " +
+            toString(keys.axes, context.mesh) + ": the others have not been " +
+            (keys.adds ? how : "merged"),
+        i));
+  }
   // `coverKeys` checks the keys and values of attention.
   auto mayMiss = [&](unsigned i) {
     return isa<PermuteOp>(op) || (isa<nn::ScoresOpInterface>(op) && (i == 1 || i == 2));
@@ -579,6 +586,8 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
     return transferConcat(context);
   if (isa<ShardingRuleOpInterface>(op))
     return transferByRule(context, alternatives);
+  if (isa<PlaceOp>(op))
+    return transferPlace(context);
   if (isa<DistDialect>(op->getDialect()))
     return transferCollective(context);
   if (op->getNumRegions() == 0 && isMemoryEffectFree(op) &&

@@ -52,8 +52,9 @@ padding::Padding overallState(const dist::Layout &layout);
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
-/// Returns true for the bias of attention, which may be blockwise.
-bool isAttentionBias(mlir::Operation *op, unsigned operand);
+/// Returns true if an operand may be blockwise although the op keeps no blocks: the bias of
+/// attention, and chunks that are put at their places.
+bool takesBlocks(mlir::Operation *op, unsigned operand);
 
 /// Follows the op's factor rule. A contraction of equal elements has several candidates.
 MaybeLayouts transferByRule(const TransferContext &context,
@@ -61,7 +62,9 @@ MaybeLayouts transferByRule(const TransferContext &context,
 /// A reshape, whose result may have several candidates.
 MaybeLayouts transferReshape(const TransferContext &context,
                              mlir::SmallVectorImpl<dist::Layout> *alternatives);
-/// dist ops.
+/// Chunks at their places in a whole dimension.
+MaybeLayouts transferPlace(const TransferContext &context);
+/// The other dist ops.
 MaybeLayouts transferCollective(const TransferContext &context);
 
 } // namespace meshwright::layout_transfer

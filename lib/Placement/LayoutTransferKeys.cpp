@@ -7,7 +7,9 @@
 //
 // Attention over a chunk of the keys is a part of the whole. Its layout names the
 // chunks that it covers and the attention that it is a part of, and parts merge. The
-// gradients of queries, keys and values in the steps of a ring are such parts, and add up.
+// gradients of queries, keys and values in the steps of a ring are such parts, and add up. That of
+// a bias has a block of rows and columns in each step, which takes its place (see
+// LayoutTransferPlace.cpp), or adds up where the bias broadcasts.
 //
 //===----------------------------------------------------------------------===//
 
@@ -70,6 +72,18 @@ std::optional<std::pair<int, int>> RuleTransfer::getRingFactors() const {
   return std::pair(queries, keys);
 }
 
+bool RuleTransfer::hasFactorInResult(unsigned result, int factor) const {
+  for (auto [d, factors] : llvm::enumerate(rule.results[result]))
+    if (llvm::is_contained(factors, factor))
+      return getBroadcastAxes(result, d).empty();
+  return false;
+}
+
+bool RuleTransfer::hasBlocks(unsigned result) const {
+  std::optional<std::pair<int, int>> ring = getRingFactors();
+  return ring && hasFactorInResult(result, ring->first) && hasFactorInResult(result, ring->second);
+}
+
 FailureOr<const LayoutFactor *> RuleTransfer::getShardedKeys(nn::ScoresOpInterface attention) {
   int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
   const LayoutFactor *sharded = nullptr;
@@ -108,10 +122,6 @@ FailureOr<const LayoutFactor *> RuleTransfer::getShardedKeys(nn::ScoresOpInterfa
   if (attention.getKvLength())
     return LogicalResult(report(
         context, "counts the keys that it sees, but they are sharded over " + axes, 1));
-  if (auto gradient = dyn_cast<nn::AttentionGradOp>(op); gradient && gradient.getBiasGrad())
-    return LogicalResult(report(
-        context,
-        "has the gradient of a bias and keys that are sharded over " + axes + ", as the queries", 1));
   return sharded;
 }
 
@@ -141,7 +151,10 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
   cover.needed = getNeededSteps(needing);
   cover.merged.resize(cover.needed.size());
   cover.merged.set(sharded->shift);
-  if (!cover.needed.test(cover.merged))
+  bool isPart = cover.needed.test(cover.merged), anyBlocks = false;
+  for (unsigned i = 0; i < keys.size(); ++i)
+    anyBlocks |= hasBlocks(i);
+  if (!isPart && !anyBlocks)
     return success();
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   // Positions of queries, and lengths, are the same in all steps.
@@ -176,6 +189,9 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
                       ", and has no log-sum-exp by which to merge the others",
                   1);
   for (auto [i, own] : llvm::enumerate(keys)) {
+    // A block is whole only at its place, even if no other is needed.
+    if (!isPart && !hasBlocks(i))
+      continue;
     own = cover;
     // Gradients of several operands do not add up.
     if (cover.adds)

@@ -139,9 +139,9 @@ RuleTransfer::State RuleTransfer::getCorner(unsigned i, const Tail &tail,
   return second ? padding::getUnconditional(*second) : getState(i, tail);
 }
 
-bool layout_transfer::isAttentionBias(Operation *op, unsigned operand) {
+bool layout_transfer::takesBlocks(Operation *op, unsigned operand) {
   auto scores = dyn_cast<nn::ScoresOpInterface>(op);
-  return scores && scores.getBias() == op->getOperand(operand);
+  return isa<PlaceOp>(op) || (scores && scores.getBias() == op->getOperand(operand));
 }
 
 bool layout_transfer::keepsBlocks(Operation *op) {

@@ -330,6 +330,7 @@ Layout Reshape::build() const {
   layout.reduction = input.reduction;
   layout.corner = input.corner;
   layout.data = input.data;
+  layout.keys = input.keys;
   canonicalize(layout, mesh);
   return layout;
 }

@@ -229,7 +229,15 @@ LogicalResult RuleTransfer::checkAxes() {
                     "needs the whole of a dimension of operand " + Twine(owners[f]) +
                         " that is sharded over " + toString(axes, mesh),
                     owners[f]);
-    if (factor.kind == FactorKind::Parallel || (ring && ring->first == int(f)))
+    // A ring sums over queries and keys step by step. Each rank has its own sum of a result that
+    // has neither as a dimension.
+    if (ring && ring->first == int(f)) {
+      for (unsigned result = 0; result < reductions.size(); ++result)
+        if (!hasFactorInResult(result, ring->first) && !hasFactorInResult(result, ring->second))
+          summed[result].append(axes.begin(), axes.end());
+      continue;
+    }
+    if (factor.kind == FactorKind::Parallel)
       continue;
     for (unsigned result = 0; result < reductions.size(); ++result) {
       if (!rule.isReducedIn(f, result))
@@ -492,10 +500,13 @@ AxisList RuleTransfer::getBroadcastAxes(unsigned result, unsigned dim) const {
 Layout RuleTransfer::makeResult(unsigned result) const {
   Layout layout;
   layout.unreduced = unreduced;
+  std::optional<std::pair<int, int>> ring = getRingFactors();
   for (auto [d, factors] : llvm::enumerate(rule.results[result])) {
     DimLayout &dim = layout.dims.emplace_back();
     AxisList broadcast = getBroadcastAxes(result, d);
-    layout.unreduced.append(broadcast);
+    // The steps of a ring sum over its axes (see checkAxes).
+    if (!ring || !anyOverlap(broadcast, getAxes(ring->first)))
+      layout.unreduced.append(broadcast);
     if (broadcast.empty())
       for (int factor : factors)
         dim.factors.append(pieces[factor].begin(), pieces[factor].end());

@@ -39,8 +39,7 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
     return (own.kind == FactorKind::Special || own.kind == FactorKind::Expandable) &&
            !own.isReducedBy(FactorReduction::Merge);
   };
-  bool takesBlocks = layout_transfer::keepsBlocks(op) ||
-                     layout_transfer::isAttentionBias(op, operand);
+  bool takesBlocks = layout_transfer::keepsBlocks(op) || layout_transfer::takesBlocks(op, operand);
   Candidates plausible;
   for (LayoutRef candidate : candidates) {
     bool reads = !takesBlocks && candidate->isBlockwise();

@@ -62,6 +62,10 @@ private:
   mlir::LogicalResult checkOrder();
   /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
   std::optional<std::pair<int, int>> getRingFactors() const;
+  /// Returns true if the result has the factor as a dimension, and does not broadcast along it.
+  bool hasFactorInResult(unsigned result, int factor) const;
+  /// Returns true if the result has a block of rows and columns in a step of a ring.
+  bool hasBlocks(unsigned result) const;
   /// The factor of the keys that is sharded around a ring; null if none is. Fails if the op reads
   /// its keys in a way that such keys do not allow.
   mlir::FailureOr<const dist::LayoutFactor *> getShardedKeys(nn::ScoresOpInterface attention);

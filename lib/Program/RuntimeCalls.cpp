@@ -493,6 +493,26 @@ static FailureOr<Step> getReorder(dist::ReorderOp op) {
   return step;
 }
 
+static FailureOr<Step> getPlace(dist::PlaceOp op) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  ArrayRef<int64_t> shape = shapeOf(op.getChunks().front());
+  int64_t dim = op.getDim();
+  dist::AxisList axes = dist::getAxes(op.getAxes(), *mesh);
+  Step step(op, "mw_rt_run_place");
+  step.passing = Step::TwoArrays;
+  step.inputs.assign(op->operand_begin(), op->operand_end());
+  step.descriptor = {codeOf(op.getResult())};
+  if (failed(appendAxes(op, step.descriptor, axes, *mesh)))
+    return failure();
+  step.descriptor.append({ShapedType::getNumElements(shape.take_front(dim)), shape[dim],
+                          ShapedType::getNumElements(shape.drop_front(dim + 1)),
+                          int64_t(op.getChunks().size())});
+  llvm::append_range(step.descriptor, op.getWrappedShifts(dist::getNumShards(axes)));
+  return step;
+}
+
 static FailureOr<Step> getPositions(dist::PositionsOp op) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
@@ -556,6 +576,8 @@ static FailureOr<Step> getCall(Operation *op) {
     return getMask(mask);
   if (auto reorder = dyn_cast<dist::ReorderOp>(op))
     return getReorder(reorder);
+  if (auto place = dyn_cast<dist::PlaceOp>(op))
+    return getPlace(place);
   if (auto positions = dyn_cast<dist::PositionsOp>(op))
     return getPositions(positions);
   if (auto index = dyn_cast<dist::AxisIndexOp>(op))

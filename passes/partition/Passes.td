@@ -152,7 +152,8 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     Attention whose keys a constraint keeps sharded runs in steps around a ring. Each
     rank attends to one chunk of the keys after the other, and the parts are merged by
     their log-sum-exps. Positions decide which keys of a chunk the mask hides. Padding
-    masks and a bias are sliced along with the keys. A step that the mask leaves empty on
+    masks and a bias are sliced along with the keys. The gradient of a bias is joined from
+    the chunks of all steps (`dist.place`). A step that the mask leaves empty on
     all ranks is left out. If it is empty on some ranks, a permute by `pairs` sends nothing
     to ranks that neither read the chunk nor pass it on.
 

@@ -13,7 +13,8 @@
 //    and values to the next rank, and merges the parts by their log-sum-exps.
 // 4. `Ring::writeGradients` moves keys and values in the same way. The gradient of a query is
 //    summed on its rank. The gradients of a chunk of keys and values travel with the chunk, and
-//    make one last move home.
+//    make one last move home. The gradient of a bias has a block of rows and columns in each step.
+//    Its rank joins them, or adds them where the bias broadcasts.
 //
 // A step that the mask leaves empty on all ranks is left out. In other steps, a rank that
 // neither reads its chunk nor passes it on receives none.
@@ -39,12 +40,8 @@ AxisList Partitioner::getRingAxes(nn::ScoresOpInterface op) const {
     return axes;
   };
   AxisList axes = getTokenAxes(op.getKey());
-  auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation());
-  if (!gradient)
-    return axes;
-  // With whole queries, each rank has the gradients of its keys. In a ring, the gradient of a bias
-  // would be a block of rows and columns in each step.
-  if (gradient.getBiasGrad() || getTokenAxes(op.getQuery()) != axes)
+  // With whole queries, each rank has the gradients of its keys.
+  if (isa<nn::AttentionGradOp>(op.getOperation()) && getTokenAxes(op.getQuery()) != axes)
     return {};
   return axes;
 }
@@ -73,9 +70,9 @@ public:
 
   /// Returns the result of type `type`, and its log-sum-exp or null.
   std::pair<Value, Value> writeAttention(nn::AttentionOp op, RankedTensorType type);
-  /// Returns the gradients of query, key and value from the local log-sum-exp, delta and
-  /// cotangent.
-  SmallVector<Value, 3> writeGradients(nn::AttentionGradOp op, ArrayRef<Value> ofResult);
+  /// Returns the gradients of query, key and value, and that of the bias if the op has it, from the
+  /// local log-sum-exp, delta and cotangent.
+  SmallVector<Value, 4> writeGradients(nn::AttentionGradOp op, ArrayRef<Value> ofResult);
 
 private:
   /// Moves the chunks of keys and values from where they are to step `to`.
@@ -153,7 +150,7 @@ std::pair<Value, Value> Ring::writeAttention(nn::AttentionOp op, RankedTensorTyp
   return {out, lse};
 }
 
-SmallVector<Value, 3> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Value> ofResult) {
+SmallVector<Value, 4> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Value> ofResult) {
   Type element = getElementTypeOrSelf(op.getQueryGrad().getType());
   auto getGradType = [&](Value value) {
     return cast<RankedTensorType>(value.getType()).clone(element);
@@ -161,6 +158,8 @@ SmallVector<Value, 3> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
   Value queryGrad;
   // Of the chunk of the step.
   SmallVector<Value, 2> keyGrads;
+  // The blocks of all steps, or their sum.
+  SmallVector<Value> biasGrads;
   moveKeys(steps.front());
   for (auto [i, step] : llvm::enumerate(steps)) {
     RingOperands own = operands.cut(chunks, step);
@@ -168,12 +167,12 @@ SmallVector<Value, 3> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
     if (i + 1 < steps.size())
       moveKeys(steps[i + 1]);
     auto part = nn::AttentionGradOp::create(
-        builder, loc, getGradType(own.query), getGradType(own.key), getGradType(own.value), Type(),
-        own.query, own.key, own.value, own.keyPadding, own.bias, own.queryPositions,
-        own.keyPositions, own.lengths, own.dropRows, own.dropKeys, own.seed, own.step, ofResult[0],
-        ofResult[1], ofResult[2], op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(),
-        op.getWindowRightAttr(), nullptr, op.getSoftCapAttr(), op.getDropoutAttr(),
-        op.getStreamAttr());
+        builder, loc, getGradType(own.query), getGradType(own.key), getGradType(own.value),
+        op.getBiasGrad() ? getGradType(own.bias) : Type(), own.query, own.key, own.value,
+        own.keyPadding, own.bias, own.queryPositions, own.keyPositions, own.lengths, own.dropRows,
+        own.dropKeys, own.seed, own.step, ofResult[0], ofResult[1], ofResult[2], op.getScaleAttr(),
+        op.getCausalAttr(), op.getWindowLeftAttr(), op.getWindowRightAttr(), nullptr,
+        op.getSoftCapAttr(), op.getDropoutAttr(), op.getStreamAttr());
     if (i == 0) {
       queryGrad = part.getQueryGrad();
       keyGrads = {part.getKeyGrad(), part.getValueGrad()};
@@ -182,12 +181,22 @@ SmallVector<Value, 3> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
       keyGrads[0] = add(keyGrads[0], part.getKeyGrad());
       keyGrads[1] = add(keyGrads[1], part.getValueGrad());
     }
+    if (Value block = part.getBiasGrad()) {
+      if (operands.cutsBias || biasGrads.empty())
+        biasGrads.push_back(block);
+      else
+        biasGrads[0] = add(biasGrads[0], block);
+    }
     // To the next step, or home.
     int64_t next = i + 1 < steps.size() ? steps[i + 1] : holding.size();
     if (next != int64_t(holding.size()) || step != 0)
       moveAll(keyGrads, next - step);
   }
-  return {queryGrad, keyGrads[0], keyGrads[1]};
+  SmallVector<Value, 4> gradients = {queryGrad, keyGrads[0], keyGrads[1]};
+  if (op.getBiasGrad())
+    gradients.push_back(operands.cutsBias ? chunks.join(biasGrads, operands.biasDim, steps)
+                                          : biasGrads.front());
+  return gradients;
 }
 
 /// Zeroes the padding of values of attention that may not be finite: a hidden key has
@@ -297,9 +306,9 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
       ranks.set();
   Ring ring(builder, loc, getAxesAttr(builder.getContext(), axes, mesh), chunks, local,
             std::move(holding), getNeededSteps(needing));
-  auto defineAs = [&](unsigned i, Value made, Unreduced sum) {
+  auto defineAs = [&](unsigned i, Value made, Unreduced sum, const Assignment &how) {
     Value result = op->getResult(i);
-    return define(result, {made, project(result, rule.results[i], opFactors, assignment), sum});
+    return define(result, {made, project(result, rule.results[i], opFactors, how), sum});
   };
   if (attention) {
     Value result = attention.getResult();
@@ -307,16 +316,22 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
     auto [out, lse] = ring.writeAttention(attention, getLocalType(result, sharding));
     if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
       out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
-    return LogicalResult::success(succeeded(defineAs(0, out, {})) &&
-                                  (!lse || !attention.getLse() || succeeded(defineAs(1, lse, {}))));
+    bool isDefined = succeeded(defineAs(0, out, {}, assignment)) &&
+                     (!lse || !attention.getLse() || succeeded(defineAs(1, lse, {}, assignment)));
+    return success(isDefined);
   }
   auto gradients = ring.writeGradients(cast<nn::AttentionGradOp>(op.getOperation()),
                                        ArrayRef(operands).take_back(3));
-  // The ring sums over queries and keys.
-  for (AxisList &leaf : whole[queryFactor])
+  // The ring sums over queries and keys. The gradient of a bias is as the bias: it has the rows of
+  // the rank, or sums over them, and all keys.
+  auto summed = whole;
+  for (AxisList &leaf : summed[queryFactor])
     leaf.clear();
-  for (auto [i, gradient] : llvm::enumerate(gradients))
-    if (failed(defineAs(i, gradient, {getContractedAxes(rule, whole, i), getReduction(rule, i)})))
+  for (auto [i, gradient] : llvm::enumerate(gradients)) {
+    bool isBias = i == 3;
+    Unreduced sum{getContractedAxes(rule, isBias ? whole : summed, i), getReduction(rule, i)};
+    if (failed(defineAs(i, gradient, sum, isBias ? whole : assignment)))
       return failure();
+  }
   return success();
 }

@@ -5,11 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Masks, biases and positions are padded and ordered as the keys once, and cut in each step.
+// Masks, biases and positions are padded and ordered as the keys once, and cut in each step. The
+// gradient of a bias has a block of columns in each step, and these are joined in the end.
 //
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/partition/RingChunks.h"
+
+#include "meshwright/dialects/Nn/Writer.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -37,6 +40,10 @@ Value ChunkWriter::prepare(Value whole, int64_t dim) {
     whole =
         PadOp::create(builder, loc, type.clone(shape), whole, builder.getDenseI64ArrayAttr({dim}));
   }
+  return reorder(whole, dim, /*toNatural=*/false);
+}
+
+Value ChunkWriter::reorder(Value whole, int64_t dim, bool toNatural) {
   if (keys.factor.order == TokenOrder::Natural)
     return whole;
   LayoutFactor to = keys.factor;
@@ -44,6 +51,8 @@ Value ChunkWriter::prepare(Value whole, int64_t dim) {
   LayoutFactor from = to;
   from.order = TokenOrder::Natural;
   from.orderRanks = 1;
+  if (toNatural)
+    std::swap(from, to);
   return ReorderOp::create(builder, loc, whole.getType(), whole, builder.getI64IntegerAttr(dim),
                            getFactorAttr(from, mesh), getFactorAttr(to, mesh));
 }
@@ -63,6 +72,30 @@ Value ChunkWriter::cut(Value prepared, int64_t dim, int64_t shift) {
   shape[dim] = keys.getLocalSize();
   shape.erase(shape.begin() + dim + 1, shape.begin() + dim + 3);
   return reshape(chunk, shape);
+}
+
+Value ChunkWriter::join(ValueRange blocks, int64_t dim, ArrayRef<int64_t> shifts) {
+  auto type = cast<RankedTensorType>(blocks.front().getType());
+  bool split = keys.above * keys.below > 1;
+  SmallVector<int64_t> shape(type.getShape()), result = shape;
+  result[dim] = keys.above * keys.factor.size * keys.below;
+  if (split) {
+    shape[dim] = keys.above;
+    shape.insert(shape.begin() + dim + 1, {keys.factor.getLocalSize(), keys.below});
+  }
+  SmallVector<Value> chunks;
+  for (Value block : blocks)
+    chunks.push_back(reshape(block, shape));
+  dim += split;
+  shape[dim] = keys.factor.padded;
+  Value whole =
+      PlaceOp::create(builder, loc, type.clone(shape), chunks,
+                      getAxesAttr(builder.getContext(), keys.factor.axes, mesh),
+                      builder.getI64IntegerAttr(dim), builder.getDenseI64ArrayAttr(shifts));
+  whole = reorder(whole, dim, /*toNatural=*/true);
+  if (keys.factor.isPadded())
+    whole = nn::Writer(builder, loc).slice(whole, dim, 0, keys.factor.size);
+  return reshape(whole, result);
 }
 
 Value ChunkWriter::getPositions(int64_t shift) {

@@ -28,7 +28,8 @@ struct KeyDim {
   int64_t getLocalSize() const { return above * factor.getLocalSize() * below; }
 };
 
-/// Writes the parts of masks, biases and positions that belong to a chunk of the keys.
+/// Writes the parts of masks, biases and positions that belong to a chunk of the keys, and joins
+/// the parts of a bias's gradient.
 class ChunkWriter {
 public:
   ChunkWriter(mlir::OpBuilder &builder, mlir::Location loc, dist::MeshAttr mesh, const KeyDim &keys)
@@ -39,6 +40,9 @@ public:
   mlir::Value prepare(mlir::Value whole, int64_t dim);
   /// The part of a prepared value that belongs to the chunk with that shift.
   mlir::Value cut(mlir::Value prepared, int64_t dim, int64_t shift);
+  /// The reverse of `prepare` and `cut`: a value with all keys in dimension `dim`, of blocks that
+  /// have one chunk each, those with `shifts`. Zeros for the other chunks.
+  mlir::Value join(mlir::ValueRange blocks, int64_t dim, mlir::ArrayRef<int64_t> shifts);
   /// The positions of a chunk's keys. They are negative in padding.
   mlir::Value getPositions(int64_t shift);
   /// The part of prepared positions that belongs to the chunk. They are negative in padding.
@@ -46,6 +50,8 @@ public:
 
 private:
   mlir::Value reshape(mlir::Value value, mlir::ArrayRef<int64_t> shape);
+  /// Puts the true keys of a whole dimension in another order.
+  mlir::Value reorder(mlir::Value whole, int64_t dim, bool toNatural);
 
   mlir::OpBuilder &builder;
   mlir::Location loc;

@@ -196,6 +196,8 @@ public:
   virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;
   virtual bool reorder(const mw_rt_reorder &what, const void *input, void *result,
                        std::string &error) = 0;
+  virtual bool place(const mw_rt_place &what, const void *const *chunks, void *result,
+                     std::string &error) = 0;
   virtual bool writePositions(const mw_rt_positions &what, void *result, std::string &error) = 0;
   /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
   /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.

@@ -15,6 +15,7 @@
 #include "GemmShape.h"
 #include "Moves.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Types.h"
 
 namespace meshwright::rt {
@@ -254,6 +255,15 @@ int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorde
   int64_t bytes = what->outer * what->padded * what->inner * sizeOf(DType(what->dtype));
   return call(*context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&](std::string &error) {
     return context->device->reorder(*what, input, result, error);
+  });
+}
+
+int32_t mw_rt_run_place(mw_rt_context *context, int64_t op, const mw_rt_place *what,
+                        const void *const *chunks, void *const *result) {
+  int64_t rows = what->rows * (what->count + sizeOfGroup(what->axes));
+  int64_t bytes = what->outer * rows * what->inner * sizeOf(DType(what->dtype));
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    return context->device->place(*what, chunks, *result, error);
   });
 }
 

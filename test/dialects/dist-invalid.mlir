@@ -650,6 +650,80 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{unknown mesh axis "cp"}}
+  %0 = dist.place %x axes ["cp"] dim 1 shifts [0] : (tensor<4x8xf32>) -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{has 1 shifts for 2 chunks, expected one for each of at least one chunk}}
+  %0 = dist.place %x, %x axes ["tp"] dim 1 shifts [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{has 0 shifts for 0 chunks, expected one for each of at least one chunk}}
+  %0 = dist.place axes ["tp"] dim 1 shifts [] : () -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{places two chunks with shift 3 of 4}}
+  %0 = dist.place %x, %x axes ["tp"] dim 1 shifts [3, -1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  %y = dist.pad %x dims [1] : (tensor<4x8xf32>) -> tensor<4x9xf32>
+  // expected-error@+1 {{has chunks of types 'tensor<4x8xf32>' and 'tensor<4x9xf32>', expected one type}}
+  %0 = dist.place %x, %y axes ["tp"] dim 1 shifts [0, 1] : (tensor<4x8xf32>, tensor<4x9xf32>) -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{dimension 2 is out of range for 'tensor<4x8xf32>'}}
+  %0 = dist.place %x axes ["tp"] dim 2 shifts [0] : (tensor<4x8xf32>) -> tensor<4x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  %y = tensor.cast %x : tensor<4x8xf32> to tensor<?x8xf32>
+  // expected-error@+1 {{has chunks of type 'tensor<?x8xf32>', expected a static shape}}
+  %0 = dist.place %y axes ["tp"] dim 1 shifts [0] : (tensor<?x8xf32>) -> tensor<?x32xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{has result type 'tensor<4x16xf32>', expected 'tensor<4x32xf32>'}}
+  %0 = dist.place %x axes ["tp"] dim 1 shifts [0] : (tensor<4x8xf32>) -> tensor<4x16xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
   // expected-error@+1 {{has type 'tensor<i32>', expected tensor<i64>}}
   %0 = dist.axis_index ["tp"] : tensor<i32>
   return

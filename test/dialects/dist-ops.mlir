@@ -63,6 +63,8 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
   %9 = dist.partial %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.partial max [[X]] axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   %maximum = dist.partial max %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // CHECK: dist.place [[X]], [[X]] axes ["tp"] dim 1 shifts [0, -1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
+  %place = dist.place %x, %x axes ["tp"] dim 1 shifts [0, -1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
   // CHECK: dist.pad [[X]] dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
   %10 = dist.pad %x dims [0, 1] : (tensor<4x8xf32>) -> tensor<6x9xf32>
   // CHECK: dist.after [[X]], [[X]] : tensor<4x8xf32>, tensor<4x8xf32>

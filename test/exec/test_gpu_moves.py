@@ -24,7 +24,8 @@ func.func @main(
         tensor<4xi64> {nn.output = "zigzag", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<16xi64>},
         tensor<4xi64> {nn.output = "places", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<16xi64>},
         tensor<3x10x7xT> {nn.output = "rows", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<3x10x7xT>},
-        tensor<3x10x7xT> {nn.output = "order", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<3x10x7xT>})
+        tensor<3x10x7xT> {nn.output = "order", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<3x10x7xT>},
+        tensor<3x8x8xT> {nn.output = "place", dist.sharding = #dist.sharding<@mesh, [{}, {}, {}], unreduced = {"tp"}>, dist.global = tensor<3x8x8xT>})
     attributes {dist.spmd = @mesh} {
   %m = dist.mask_padding %x axes ["tp"] dim 1 size 13 value -2.0 : tensor<3x5x8xT>
   %c, %h = dist.slice %x, %y axes ["tp"] dims [1, 0] shift 1 : (tensor<3x5x8xT>, tensor<11xT>) -> (tensor<3x2x8xT>, tensor<3xT>)
@@ -35,7 +36,8 @@ func.func @main(
   %n = dist.positions <14 pad 16{"tp"}> : tensor<4xi64>
   %r = nn.index_copy %d, %i, %s dim 1 : (tensor<3x10x7xT>, tensor<4xi64>, tensor<3x4x7xT>) -> tensor<3x10x7xT>
   %o = dist.reorder %d dim 1 from <9 pad 10> to <9 pad 10 zigzag 2> : tensor<3x10x7xT>
-  return %m, %c, %h, %p, %f, %z, %n, %r, %o : tensor<3x5x8xT>, tensor<3x2x8xT>, tensor<3xT>, tensor<3x5x8xT>, tensor<1xi64>, tensor<4xi64>, tensor<4xi64>, tensor<3x10x7xT>, tensor<3x10x7xT>
+  %w = dist.place %c axes ["tp"] dim 1 shifts [1] : (tensor<3x2x8xT>) -> tensor<3x8x8xT>
+  return %m, %c, %h, %p, %f, %z, %n, %r, %o, %w : tensor<3x5x8xT>, tensor<3x2x8xT>, tensor<3xT>, tensor<3x5x8xT>, tensor<1xi64>, tensor<4xi64>, tensor<4xi64>, tensor<3x10x7xT>, tensor<3x10x7xT>, tensor<3x8x8xT>
 }
 """
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64}
@@ -67,6 +69,8 @@ def test_moves(tmp_path, dtype):
     for row, at in enumerate(given["i"]):
         want[:, at] = given["s"][:, row]
     assert torch.equal(results[1]["rows"], want)
+    # A slice pads what the ranks do not divide.
+    assert torch.equal(results[1]["place"], torch.cat([given["x"], given["x"].new_zeros(3, 3, 8)], 1))
     for wrong in (-1, 10):
         given["i"][2] = wrong
         save_file(given, tmp_path / "i.safetensors")

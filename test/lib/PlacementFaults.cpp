@@ -537,8 +537,8 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                       }});
   });
   func.walk([&](PermuteOp op) {
-    bool goesAround =
-        llvm::any_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });
+    bool goesAround = llvm::any_of(
+        op->getUsers(), [](Operation *user) { return isa<nn::ScoresOpInterface>(user); });
     if (!goesAround)
       return;
     SmallVector<int64_t> pairs = getPairs(op, analysis.getMesh());
@@ -584,8 +584,8 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                         [op]() mutable { op.getKvLengthsMutable().clear(); }});
   });
   func.walk([&](dist::SliceOp op) {
-    bool goesAlong =
-        llvm::all_of(op->getUsers(), [](Operation *user) { return isa<nn::AttentionOp>(user); });
+    bool goesAlong = llvm::all_of(
+        op->getUsers(), [](Operation *user) { return isa<nn::ScoresOpInterface>(user); });
     if (goesAlong && !op->use_empty())
       faults.push_back({"mask or bias of another step", op.getLoc(),
                         [op]() mutable { op.setShift(op.getShift() + 1); }});
@@ -595,6 +595,46 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                         op.getResult().replaceAllUsesWith(op.getInput());
                         op.erase();
                       }});
+  });
+}
+
+/// Gradients in the steps of a ring: a step left out or added twice, a chunk at another place.
+void breakSteps(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  func.walk([&](nn::AddOp op) {
+    if (!analysis.getLayout(op.getLhs()).keys.isPart())
+      return;
+    for (unsigned i : {0, 1}) {
+      faults.push_back({"step left out", op.getLoc(), [op, i]() mutable {
+                          op.replaceAllUsesWith(op->getOperand(i));
+                          op.erase();
+                        }});
+      faults.push_back({"step added twice", op.getLoc(),
+                        [op, i] { op->setOperand(i, op->getOperand(1 - i)); }});
+    }
+  });
+  func.walk([&](PlaceOp op) {
+    SmallVector<int64_t> shifts(op.getShifts());
+    for (int64_t &shift : shifts)
+      ++shift;
+    faults.push_back({"chunks one place further", op.getLoc(),
+                      [op, shifts]() mutable { op.setShifts(shifts); }});
+    if (shifts.size() < 2)
+      return;
+    SmallVector<int64_t> swapped(op.getShifts());
+    std::swap(swapped.front(), swapped.back());
+    faults.push_back({"chunks at each other's place", op.getLoc(),
+                      [op, swapped]() mutable { op.setShifts(swapped); }});
+    for (unsigned i = 0; i < shifts.size(); ++i) {
+      faults.push_back({"chunk left out", op.getLoc(), [op, i]() mutable {
+                          SmallVector<int64_t> rest(op.getShifts());
+                          rest.erase(rest.begin() + i);
+                          op.setShifts(rest);
+                          op->eraseOperand(i);
+                        }});
+      faults.push_back({"chunk of another step", op.getLoc(), [op, i] {
+                          op->setOperand(i, op->getOperand((i + 1) % op->getNumOperands()));
+                        }});
+    }
   });
 }
 
@@ -710,7 +750,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"rank-dependent", rankDependent}, {"shuffle-chunks", shuffleChunks},
       {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
       {"substitute", substitute},        {"break-ring", breakRing},
-      {"wrong-state", wrongState},
+      {"break-steps", breakSteps},       {"wrong-state", wrongState},
   };
   return kinds;
 }

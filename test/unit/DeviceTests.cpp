@@ -134,6 +134,10 @@ public:
                std::string &error) override {
     return open([&] { return inner->reorder(what, input, result, error); });
   }
+  bool place(const mw_rt_place &what, const void *const *chunks, void *result,
+             std::string &error) override {
+    return open([&] { return inner->place(what, chunks, result, error); });
+  }
   bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override {
     return open([&] { return inner->writePositions(what, result, error); });
   }

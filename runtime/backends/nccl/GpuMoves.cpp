@@ -150,6 +150,22 @@ bool GpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *resu
   return true;
 }
 
+bool GpuDevice::place(const mw_rt_place &what, const void *const *chunks, void *result,
+                      std::string &) {
+  cuda::Stream *stream = getStream(0);
+  int64_t ranks = sizeOfGroup(what.axes), own = coordinateOf(what.axes, context.rank);
+  int64_t size = sizeOf(DType(what.dtype)), run = what.rows * what.inner;
+  if (what.count < ranks)
+    helpers.clear(stream, result, what.outer * ranks * run * size);
+  for (int64_t j = 0; j < what.count; ++j) {
+    int64_t chunk = (own - what.shifts[j] + ranks) % ranks;
+    helpers.copyBox(stream, result, chunks[j],
+                    Box::make({what.outer, run}, {0, 0}, {what.outer, ranks * run},
+                              {0, chunk * run}, {what.outer, run}, size));
+  }
+  return true;
+}
+
 bool GpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   const char *table = getTable(&what, [&] {

@@ -138,6 +138,22 @@ bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *resu
   return true;
 }
 
+bool CpuDevice::place(const mw_rt_place &what, const void *const *chunks, void *result,
+                      std::string &) {
+  int64_t ranks = sizeOfGroup(what.axes), own = coordinateOf(what.axes, context.rank);
+  int64_t run = what.rows * what.inner * sizeOf(DType(what.dtype));
+  char *to = static_cast<char *>(result);
+  if (what.count < ranks)
+    std::memset(to, 0, what.outer * ranks * run);
+  for (int64_t j = 0; j < what.count; ++j) {
+    int64_t chunk = (own - what.shifts[j] + ranks) % ranks;
+    const char *from = static_cast<const char *>(chunks[j]);
+    for (int64_t outer = 0; outer < what.outer; ++outer)
+      std::memcpy(to + (outer * ranks + chunk) * run, from + outer * run, run);
+  }
+  return true;
+}
+
 bool CpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;

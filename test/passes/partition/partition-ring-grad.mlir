@@ -110,3 +110,91 @@ func.func @whole_queries(%q: tensor<1x1x8x8xf32> {nn.input = "q", dist.sharding 
   %g:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 {dist.sharding = [#whole, #x, #x]} : (tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>, tensor<1x1x8xf32>, tensor<1x1x8xf32>, tensor<1x1x8x8xf32>) -> (tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>)
   return %g#0, %g#1, %g#2 : tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>, tensor<1x1x8x8xf32>
 }
+
+// -----
+
+// The gradient of a bias has a block of rows and columns in each step. Blocks of all steps, at their
+// places, are whole rows.
+
+// CHECK-LABEL: func.func @bias
+// CHECK: %[[B0:.*]] = dist.slice %arg3 axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+// CHECK: %[[Q0:.*]], %[[K0:.*]], %[[V0:.*]], %[[G0:.*]] = nn.attention_grad %arg0, %arg1, %arg1 bias %[[B0]] lse
+// CHECK: %[[B1:.*]] = dist.slice %arg3 axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+// CHECK: %[[Q1:.*]], %[[K1:.*]], %[[V1:.*]], %[[G1:.*]] = nn.attention_grad %arg0, %{{.*}}, %{{.*}} bias %[[B1]] lse
+// CHECK: dist.permute {{.*}} shift 1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+// CHECK: %[[G:.*]] = dist.place %[[G0]], %[[G1]] axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+// CHECK: return %{{.*}}, %{{.*}}, %{{.*}}, %[[G]]
+#x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+#rows = #dist.sharding<@mesh, [{}, {}, {"ring"}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @bias(%q: tensor<1x2x8x8xf32> {nn.input = "q", dist.sharding = #x}, %k: tensor<1x2x8x8xf32> {nn.input = "k", dist.sharding = #x},
+                %l: tensor<1x2x8xf32> {nn.input = "l", dist.sharding = #rows}, %b: tensor<1x2x8x8xf32> {nn.input = "b", dist.sharding = #x})
+    -> (tensor<1x2x8x8xf32> {nn.output = "dq", dist.sharding = #x}, tensor<1x2x8x8xf32> {nn.output = "dk", dist.sharding = #x}, tensor<1x2x8x8xf32> {nn.output = "dv", dist.sharding = #x}, tensor<1x2x8x8xf32> {nn.output = "db", dist.sharding = #x}) {
+  %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #x} : tensor<1x2x8x8xf32>
+  %g:4 = nn.attention_grad %q, %k1, %k1 bias %b lse %l delta %l cotangent %q scale 0.5 {dist.sharding = [#x, #x, #x, #x]} : (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>)
+  return %g#0, %g#1, %g#2, %g#3 : tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>
+}
+
+// -----
+
+// The order of the keys is undone, and their padding cut off. The window needs two steps of four
+// in contiguous order, in zigzag order three. The other chunk has zeros.
+
+// CHECK-LABEL: func.func @bias_in_order
+// CHECK-COUNT-3: nn.attention_grad
+// CHECK-NOT: nn.attention_grad
+// CHECK: %[[G:.*]] = dist.place %{{.*}}, %{{.*}}, %{{.*}} axes ["ring"] dim 3 shifts [0, 1, 3] : {{.*}} -> tensor<1x1x4x16xf32>
+// CHECK: %[[N:.*]] = dist.reorder %[[G]] dim 3 from <15 pad 16 zigzag 4> to <15 pad 16>
+// CHECK: nn.slice %[[N]] starts [0, 0, 0, 0] limits [1, 1, 4, 15] strides [1, 1, 1, 1] : (tensor<1x1x4x16xf32>) -> tensor<1x1x4x15xf32>
+#x = #dist.sharding<@mesh, [{}, {}, (15 zigzag 4{"ring"}), {}]>
+#rows = #dist.sharding<@mesh, [{}, {}, (15 zigzag 4{"ring"})]>
+dist.mesh @mesh = <["ring"=4]>
+func.func @bias_in_order(%x: tensor<1x1x15x8xf32> {nn.input = "x", dist.sharding = #x}, %l: tensor<1x1x15xf32> {nn.input = "l", dist.sharding = #rows}, %b: tensor<1x1x15x15xf32> {nn.input = "b", dist.sharding = #x})
+    -> (tensor<1x1x15x15xf32> {nn.output = "db", dist.sharding = #x}) {
+  %k = dist.constrain %x <@mesh, [{}, {}, (15 zigzag 4{"ring"}), {}]> {dist.sharding = #x} : tensor<1x1x15x8xf32>
+  %g:4 = nn.attention_grad %x, %k, %k bias %b lse %l delta %l cotangent %x scale 0.5 {causal, window_left = 1 : i64, dist.sharding = [#x, #x, #x, #x]} : (tensor<1x1x15x8xf32>, tensor<1x1x15x8xf32>, tensor<1x1x15x8xf32>, tensor<1x1x15x15xf32>, tensor<1x1x15xf32>, tensor<1x1x15xf32>, tensor<1x1x15x8xf32>) -> (tensor<1x1x15x8xf32>, tensor<1x1x15x8xf32>, tensor<1x1x15x8xf32>, tensor<1x1x15x15xf32>)
+  return %g#3 : tensor<1x1x15x15xf32>
+}
+
+// -----
+
+// A bias without rows: each rank has the sum over its queries.
+
+// CHECK-LABEL: func.func @bias_of_keys
+// CHECK: %[[G:.*]] = dist.place %{{.*}}, %{{.*}} axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x1x4xf32>, tensor<1x2x1x4xf32>) -> tensor<1x2x1x8xf32>
+// CHECK: dist.all_reduce sum %[[G]] axes ["ring"]
+#x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+#rows = #dist.sharding<@mesh, [{}, {}, {"ring"}]>
+#b = #dist.sharding<@mesh, [{}, {}, {}, {}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @bias_of_keys(%x: tensor<1x2x8x8xf32> {nn.input = "x", dist.sharding = #x}, %l: tensor<1x2x8xf32> {nn.input = "l", dist.sharding = #rows}, %b: tensor<1x2x1x8xf32> {nn.input = "b", dist.sharding = #b})
+    -> (tensor<1x2x1x8xf32> {nn.output = "db", dist.sharding = #b}) {
+  %k = dist.constrain %x <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #x} : tensor<1x2x8x8xf32>
+  %g:4 = nn.attention_grad %x, %k, %k bias %b lse %l delta %l cotangent %x scale 0.5 {dist.sharding = [#x, #x, #x, #b]} : (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x1x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x1x8xf32>)
+  return %g#3 : tensor<1x2x1x8xf32>
+}
+
+// -----
+
+// Biases that broadcast over the keys: the steps add up. Without rows, so do the ranks, and those of
+// the batch.
+
+// CHECK-LABEL: func.func @bias_of_queries
+// CHECK-NOT: dist.place
+// CHECK: %[[S:.*]] = nn.add %{{.*}}, %{{.*}} : (tensor<1x2x4x1xf32>, tensor<1x2x4x1xf32>)
+// CHECK: %[[U:.*]] = nn.add %{{.*}}, %{{.*}} : (tensor<1x2x1x1xf32>, tensor<1x2x1x1xf32>)
+// CHECK: %[[T:.*]] = dist.all_reduce sum %[[S]] axes ["dp"]
+// CHECK: %[[W:.*]] = dist.all_reduce sum %[[U]] axes ["dp", "ring"]
+// CHECK: return %[[T]], %[[W]]
+#x = #dist.sharding<@mesh, [{"dp"}, {}, {"ring"}, {}]>
+#rows = #dist.sharding<@mesh, [{"dp"}, {}, {"ring"}]>
+#b = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+#h = #dist.sharding<@mesh, [{}, {}, {}, {}]>
+dist.mesh @mesh = <["dp"=2, "ring"=2]>
+func.func @bias_of_queries(%x: tensor<2x2x8x8xf32> {nn.input = "x", dist.sharding = #x}, %l: tensor<2x2x8xf32> {nn.input = "l", dist.sharding = #rows}, %b: tensor<1x2x8x1xf32> {nn.input = "b", dist.sharding = #b}, %h: tensor<1x2x1x1xf32> {nn.input = "h", dist.sharding = #h})
+    -> (tensor<1x2x8x1xf32> {nn.output = "db", dist.sharding = #b}, tensor<1x2x1x1xf32> {nn.output = "dh", dist.sharding = #h}) {
+  %k = dist.constrain %x <@mesh, [{"dp"}, {}, {"ring"}, {}]> {dist.sharding = #x} : tensor<2x2x8x8xf32>
+  %g:4 = nn.attention_grad %x, %k, %k bias %b lse %l delta %l cotangent %x scale 0.5 {dist.sharding = [#x, #x, #x, #b]} : (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x8x1xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x2x8x8xf32>) -> (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x8x1xf32>)
+  %f:4 = nn.attention_grad %x, %k, %k bias %h lse %l delta %l cotangent %x scale 0.5 {dist.sharding = [#x, #x, #x, #h]} : (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x1x1xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x2x8x8xf32>) -> (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x1x1xf32>)
+  return %g#3, %f#3 : tensor<1x2x8x1xf32>, tensor<1x2x1x1xf32>
+}

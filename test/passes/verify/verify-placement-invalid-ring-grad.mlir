@@ -134,16 +134,214 @@ func.func @no_positions(
 
 // -----
 
-// The gradient of a bias would be a block of rows and columns.
+// Blocks of a bias, each at the place of the other.
 dist.mesh @mesh = <["ring"=2]>
-func.func @bias_gradient(
-    // expected-note@below {{operand 1 is from here}}
+func.func @swapped(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
-    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>})
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
-  %z = nn.constant dense<0.0> : tensor<1x1x1x1xf32>
-  // expected-error@below {{has the gradient of a bias and keys that are sharded over {"ring"}, as the queries}}
-  %a:4 = nn.attention_grad %x, %x, %x bias %z lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x1x1xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x1x1xf32>)
-  return %a#0 : tensor<1x2x4x8xf32>
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{places operand 0 as chunks of dimension 3 along {"ring"} shifted by 1, but it has layout [{}, {}, {"ring"}, {"ring"}]}}
+  %r = dist.place %p#3, %q#3 axes ["ring"] dim 3 shifts [1, 0] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A block that is left out.
+dist.mesh @mesh = <["ring"=2]>
+func.func @left_out(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{places steps {0} of the needed {0, 1} of the ring along {"ring"}: the others would be zeros}}
+  %r = dist.place %p#3 axes ["ring"] dim 3 shifts [0] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A block that is placed twice.
+dist.mesh @mesh = <["ring"=2]>
+func.func @placed_twice(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  // expected-note@below {{operand 1 is from here}}
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{places operand 1 as chunks of dimension 3 along {"ring"} shifted by 1, but it has layout}}
+  %r = dist.place %p#3, %p#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A step twice, at two places.
+dist.mesh @mesh = <["ring"=2]>
+func.func @step_twice(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x1x8xf32>})
+    -> (tensor<1x2x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x1x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x1x8xf32>) -> tensor<1x2x1x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x1x8xf32>) -> tensor<1x2x1x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>)
+  // expected-note@below {{operand 1 is from here}}
+  %m = dist.permute %p#3 axes ["ring"] shift 1 : (tensor<1x2x1x4xf32>) -> tensor<1x2x1x4xf32>
+  // expected-error@below {{places step 0 of the ring along {"ring"} twice}}
+  %r = dist.place %p#3, %m axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x1x4xf32>, tensor<1x2x1x4xf32>) -> tensor<1x2x1x8xf32>
+  return %r : tensor<1x2x1x8xf32>
+}
+
+// -----
+
+// Blocks do not move around the ring.
+dist.mesh @mesh = <["ring"=2]>
+func.func @moved_block(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{reads operand 0, which has blockwise layout [{}, {}, {"ring"}, {"ring"}] in steps {0} of {"ring"}: only the bias of attention and dist.place may}}
+  %m = dist.permute %p#3 axes ["ring"] shift 1 : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %r = dist.place %m, %q#3 axes ["ring"] dim 3 shifts [1, 0] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// Blocks do not add up.
+dist.mesh @mesh = <["ring"=2]>
+func.func @added(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-note@below {{operand 1 is from here}}
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{dimension 3 of operand 1 has layout [(8{"ring"} shifted by 1)] of true size 8, expected [{"ring"}] of 8 as in operand 0}}
+  %s = nn.add %p#3, %q#3 : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %r = dist.place %s axes ["ring"] dim 3 shifts [0] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A block that is read before it has its place.
+dist.mesh @mesh = <["ring"=2]>
+func.func @read_block(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{reads operand 0, gradients of attention in steps {0} of the needed {0, 1} of {"ring"}: the others have not been placed}}
+  %t = nn.neg %p#3 : tensor<1x2x4x4xf32>
+  %r = dist.place %t, %q#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// Chunks of the bias itself.
+dist.mesh @mesh = <["ring"=2]>
+func.func @no_gradient(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{places operand 0, which is no part of a gradient in the steps of a ring along {"ring"}}}
+  %r = dist.place %b0, %b1 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// The gradients of two biases.
+dist.mesh @mesh = <["ring"=2]>
+func.func @two_biases(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-note@below {{operand 1 is from here}}
+  %o:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.25 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  // expected-error@below {{places parts of different gradients}}
+  %r = dist.place %p#3, %o#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+  return %r : tensor<1x2x4x8xf32>
+}
+
+// -----
+
+// A sum over the ring that nobody takes: each rank has that of its queries.
+dist.mesh @mesh = <["ring"=2]>
+func.func @open_sum(
+    %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}]>, dist.global = tensor<1x2x8xf32>},
+    %b: tensor<1x2x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x1x8xf32>})
+    -> (tensor<1x2x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x1x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %k = dist.permute %x axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
+  %b0 = dist.slice %b axes ["ring"] dims [3] : (tensor<1x2x1x8xf32>) -> tensor<1x2x1x4xf32>
+  %b1 = dist.slice %b axes ["ring"] dims [3] shift 1 : (tensor<1x2x1x8xf32>) -> tensor<1x2x1x4xf32>
+  %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>)
+  %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>)
+  // expected-note@below {{operand 0 is unreduced over {"ring"} from here on}}
+  %r = dist.place %p#3, %q#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x1x4xf32>, tensor<1x2x1x4xf32>) -> tensor<1x2x1x8xf32>
+  // expected-error@below {{result 0 has layout [{}, {}, {}, {}] unreduced {"ring"}}}
+  return %r : tensor<1x2x1x8xf32>
 }

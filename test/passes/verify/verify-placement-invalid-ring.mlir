@@ -114,7 +114,7 @@ func.func @mask_block_outside_its_step(%s: tensor<8xi64> {dist.sharding = #dist.
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
   // expected-note@below {{is from here, and has layout}}
   %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{reads operand 0, which has blockwise layout [{"ring"}, {"ring"}]: only attention's bias may}}
+  // expected-error@below {{reads operand 0, which has blockwise layout [{"ring"}, {"ring"}]: only the bias of attention and dist.place may}}
   %r = nn.slice %same starts [0, 0] limits [4, 1] strides [1, 1] : (tensor<4x4xi1>) -> tensor<4x1xi1>
   %f = nn.reshape %r : (tensor<4x1xi1>) -> tensor<4xi1>
   return %f : tensor<4xi1>
