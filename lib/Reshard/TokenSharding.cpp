@@ -99,7 +99,8 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   if (auto slice = dyn_cast<dist::SliceOp>(op)) {
     if (op->getNumOperands() != 1 || token.outer != 1 || token.inner != 1 ||
         slice.getDims()[0] != token.dim || getCollectiveAxes(op, mesh) != token.axes ||
-        getType(op->getResult(0)).getDimSize(token.dim) != token.getChunk())
+        getType(op->getResult(0)).getDimSize(token.dim) != token.getChunk() ||
+        slice.getShift() % getNumShards(token.axes) != 0)
       return std::nullopt;
     how.kind = TokenOp::TakeShard;
     return how;

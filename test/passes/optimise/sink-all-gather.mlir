@@ -274,3 +274,20 @@ func.func @pad_that_is_read(
   %7 = dist.all_reduce sum %6 axes ["x"] : (tensor<5xf32>) -> tensor<5xf32>
   return %7 : tensor<5xf32>
 }
+
+// -----
+
+// A slice with a shift takes the chunk of another rank, not the shard.
+// CHECK-LABEL: func.func @shifted_chunk
+// CHECK: %[[WHOLE:.*]] = dist.all_gather %arg0
+// CHECK: %[[NEXT:.*]] = dist.slice %[[WHOLE]] axes ["tp"] dims [0] shift 1
+// CHECK: dist.permute %[[NEXT]]
+dist.mesh @mesh = <["tp"=4]>
+func.func @shifted_chunk(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = dist.slice %0 axes ["tp"] dims [0] shift 1 : (tensor<16x8xf32>) -> tensor<4x8xf32>
+  %2 = dist.permute %1 axes ["tp"] shift 3 : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %2 : tensor<4x8xf32>
+}
