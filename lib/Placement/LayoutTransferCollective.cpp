@@ -480,8 +480,8 @@ LogicalResult CollectiveTransfer::permute(PermuteOp op, Layout &layout, unsigned
 LogicalResult CollectiveTransfer::slice(SliceOp op, Layout &layout, unsigned i) {
   int64_t dim = op.getDims()[i];
   // The bias of queries that are sharded goes with the keys of each step.
-  bool blocks = layout.dims.size() >= 2 && dim + 1 == int64_t(layout.dims.size()) &&
-                layout.dims[layout.dims.size() - 2].getAxes() == axes;
+  bool blocks = llvm::any_of(ArrayRef(layout.dims).take_front(dim),
+                             [&](const DimLayout &rows) { return rows.getAxes() == axes; });
   if (!blocks && failed(expectReplicated(layout, i, "slices")))
     return failure();
   if (failed(gain(layout, i, dim)))

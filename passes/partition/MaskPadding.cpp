@@ -172,14 +172,19 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
 
 LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
                                     MutableArrayRef<Value> operands) {
-  const FactorRule &rule = factors.getFactors(op).rule;
-  auto padded = cast<PaddingOpInterface>(op);
-  for (auto [i, dims] : llvm::enumerate(rule.operands))
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  auto interface = cast<PaddingOpInterface>(op);
+  auto reads = [&](int factor) {
+    return llvm::is_contained(summed, factor) &&
+           llvm::any_of(opFactors.leaves[factor],
+                        [&](int leaf) { return padded[leaf] != factors.getSize(leaf); });
+  };
+  for (auto [i, dims] : llvm::enumerate(opFactors.rule.operands))
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim) {
-        if (!llvm::is_contained(summed, factor))
+        if (!reads(factor))
           continue;
-        std::optional<Padding> need = padded.getSummedNeed(i, factor);
+        std::optional<Padding> need = interface.getSummedNeed(i, factor);
         if (!need)
           continue;
         const Layout *layout = derive(operands[i]);
