@@ -73,9 +73,9 @@ struct DimLayout {
 /// The chunks of the keys that a partial result of attention covers. Two such results,
 /// with their log-sum-exps, merge to attention over the chunks of both.
 ///
-/// In the steps of a ring, a gradient of attention is such a part, too, and two parts add up. A
-/// part of a query's gradient covers chunks of the keys. A part of a key's or a value's gradient
-/// covers the steps in which the chunk met queries.
+/// In the steps of a ring, a gradient of attention is such a part, too. Parts add up, or each takes
+/// its place. A part of a query's or a bias' gradient covers chunks of the keys. A part of a key's
+/// or a value's gradient covers the steps in which the chunk met queries.
 struct KeyCover {
   /// The axes over which the keys are sharded; none if the value is not a part.
   AxisList axes;
@@ -129,8 +129,8 @@ struct Layout {
   AxisList getShardedAxes() const;
   bool isUnreduced() const { return !unreduced.empty(); }
   /// Returns true if an axis shards two dimensions: the rank holds one block of rows and
-  /// columns, and no collective restores the whole value. Only the bias of attention in the
-  /// steps of a ring has such a layout, and the values that it is computed from.
+  /// columns, and no collective restores the whole value. Only the bias of attention in the steps
+  /// of a ring has such a layout, the values that it is computed from, and its gradient.
   bool isBlockwise() const;
   /// Returns true if a factor is sharded or the value is unreduced over one of `axes`.
   bool uses(mlir::ArrayRef<Axis> axes) const;

@@ -113,3 +113,21 @@ for want, got in zip(plan.run(x), plan.run(x, backend='nccl'), strict=True):
     calls = json.loads((tmp_path / "log").read_text())["calls"]
     # Two products forward, one backward, and both gradients.
     assert calls["cublasLtMatmul"] == 5, calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", ["1 H Q K", "B 1 1 K", "B H Q 1"])
+def test_biases_around_a_ring(shape, dtype):
+    """A window leaves out steps of the first shape."""
+    check(SETUP + f"""
+import test_bias_gradients as biases
+for mesh, order in (({{'ring': 4}}, 'zigzag'), ({{'dp': 2, 'ring': 2}}, 'contiguous')):
+    net, x = biases.draw({shape!r}, 13, 3 if {shape!r} == '1 H Q K' else None, torch.{dtype})
+    model = mw.from_torch(net, (x,), training=True).differentiate()
+    plan = model.parallelize(mesh=mesh, context_parallel={{'ring': 'ring', 'order': order}})
+    want, got = plan.run(x), plan.run(x, backend='nccl')
+    largest = max(wide(w).double().abs().max().item() for w in want[1:])
+    for n, w, g in zip(model.outputs, want, got, strict=True):
+        error = (wide(g).double() - wide(w).double()).abs().max()
+        assert error <= {TOLERANCE[dtype]} * largest, (mesh, n, error)
+""")

@@ -91,6 +91,30 @@ def test_steps(options, microbatches):
     assert all(kinds[kind] for kind in STEP_FAULTS - {"wrong-axis"})
 
 
+class Loss(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        return self.model(tokens)[0].square().mean()
+
+
+@pytest.mark.parametrize("mesh", [{"ring": 2}, {"ring": 4}, {"dp": 2, "ring": 2}], ids=str)
+def test_gradients_in_steps_of_a_ring(mesh):
+    """T5 learns a bias for each distance, whose gradient has a block in each step."""
+    torch.manual_seed(1)
+    model = mw.from_torch(Loss(MODELS["t5"]().train()), (ids(2, 17),), training=True).differentiate()
+    plan = model.parallelize(mesh=mesh, context_parallel={"ring": "ring"})
+    text = plan.ir(phase="spmd")
+    assert "dist.place" in text
+    for kind in ("break-steps", "break-ring"):
+        found = opt(text, f"--load-pass-plugin={PLUGIN}", "-o", os.devnull,
+                    f"--pass-pipeline=builtin.module(test-mutate-placement{{count=0 kind={kind}}})")
+        _, caught, injected, _ = next(filter(None, map(LINE.match, found.splitlines()))).groups()
+        assert int(caught) == int(injected) > 0, found
+
+
 def main(count=50, *names):
     total = collections.Counter()
     for name in names or MODELS:
