@@ -139,6 +139,9 @@ private:
   mlir::FailureOr<mlir::Value> maskValues(mlir::Value value, mlir::Location loc);
   /// Writes attention whose keys stay sharded, in steps around a ring.
   mlir::LogicalResult partitionRing(nn::ScoresOpInterface op, const dist::AxisList &axes);
+  mlir::LogicalResult defineRingGradients(nn::AttentionGradOp op,
+                                          mlir::ArrayRef<mlir::Value> gradients,
+                                          const Assignment &assignment, const Assignment &whole);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
   mlir::FailureOr<bool> joinSum(nn::AddOp op);

@@ -306,9 +306,9 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
       ranks.set();
   Ring ring(builder, loc, getAxesAttr(builder.getContext(), axes, mesh), chunks, local,
             std::move(holding), getNeededSteps(needing));
-  auto defineAs = [&](unsigned i, Value made, Unreduced sum, const Assignment &how) {
+  auto defineAs = [&](unsigned i, Value made) {
     Value result = op->getResult(i);
-    return define(result, {made, project(result, rule.results[i], opFactors, how), sum});
+    return define(result, {made, project(result, rule.results[i], opFactors, assignment), {}});
   };
   if (attention) {
     Value result = attention.getResult();
@@ -316,21 +316,35 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
     auto [out, lse] = ring.writeAttention(attention, getLocalType(result, sharding));
     if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
       out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
-    bool isDefined = succeeded(defineAs(0, out, {}, assignment)) &&
-                     (!lse || !attention.getLse() || succeeded(defineAs(1, lse, {}, assignment)));
-    return success(isDefined);
+    return LogicalResult::success(succeeded(defineAs(0, out)) &&
+                                  (!lse || !attention.getLse() || succeeded(defineAs(1, lse))));
   }
-  auto gradients = ring.writeGradients(cast<nn::AttentionGradOp>(op.getOperation()),
-                                       ArrayRef(operands).take_back(3));
-  // The ring sums over queries and keys. The gradient of a bias is as the bias: it has the rows of
-  // the rank, or sums over them, and all keys.
-  auto summed = whole;
+  auto gradient = cast<nn::AttentionGradOp>(op.getOperation());
+  return defineRingGradients(
+      gradient, ring.writeGradients(gradient, ArrayRef(operands).take_back(3)), assignment, whole);
+}
+
+/// Defines the gradients that a ring computed. `whole` has the keys that are sharded in
+/// `assignment` whole. The gradient of a bias is as the bias: it has all keys.
+LogicalResult Partitioner::defineRingGradients(nn::AttentionGradOp op, ArrayRef<Value> gradients,
+                                               const Assignment &assignment,
+                                               const Assignment &whole) {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  // A ring gives queries their positions, so that it may sum over them under any mask.
+  FactorRule rule = opFactors.rule;
+  int queryFactor = rule.operands[0][2].front();
+  rule.factors[queryFactor].kind = FactorKind::Contracted;
+  // The steps are the sums of other gradients over queries and keys.
+  Assignment summed = whole;
   for (AxisList &leaf : summed[queryFactor])
     leaf.clear();
   for (auto [i, gradient] : llvm::enumerate(gradients)) {
-    bool isBias = i == 3;
+    bool isBias = op->getResult(i) == op.getBiasGrad();
+    Value result = op->getResult(i);
+    ValueSharding sharding =
+        project(result, rule.results[i], opFactors, isBias ? whole : assignment);
     Unreduced sum{getContractedAxes(rule, isBias ? whole : summed, i), getReduction(rule, i)};
-    if (failed(defineAs(i, gradient, sum, isBias ? whole : assignment)))
+    if (failed(define(result, {gradient, std::move(sharding), std::move(sum)})))
       return failure();
   }
   return success();

@@ -95,7 +95,7 @@ def test_shapes(shape, mesh):
 
 @pytest.mark.parametrize("order", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("window", [3, 100])
-@pytest.mark.parametrize("shape", ["1 H Q K", "distance"])
+@pytest.mark.parametrize("shape", ["1 H Q K", "1 H 1 K", "B H Q 1", "1 H 1 1", "distance"])
 def test_causal(shape, window, order):
     """A window leaves out steps, whose chunks have zeros."""
     check(*draw(shape, 30, window), {"ring": 4}, order=order)

@@ -198,3 +198,24 @@ func.func @bias_of_queries(%x: tensor<2x2x8x8xf32> {nn.input = "x", dist.shardin
   %f:4 = nn.attention_grad %x, %k, %k bias %h lse %l delta %l cotangent %x scale 0.5 {dist.sharding = [#x, #x, #x, #h]} : (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x1x1xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x2x8x8xf32>) -> (tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<1x2x1x1xf32>)
   return %g#3, %f#3 : tensor<1x2x8x1xf32>, tensor<1x2x1x1xf32>
 }
+
+// -----
+
+// A mask that needs one step. Its chunk, or its block, is placed all the same.
+
+// CHECK-LABEL: func.func @bias_of_keys_in_one_step
+// CHECK: %[[Q:.*]], %[[K:.*]], %[[V:.*]], %[[B:.*]] = nn.attention_grad
+// CHECK: %[[G:.*]] = dist.place %[[B]] axes ["ring"] dim 3 shifts [0] : (tensor<1x2x1x4xf32>) -> tensor<1x2x1x8xf32>
+// CHECK: dist.place %{{.*}} axes ["ring"] dim 3 shifts [0] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
+// CHECK: dist.all_reduce sum %[[G]] axes ["ring"]
+#x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+#rows = #dist.sharding<@mesh, [{}, {}, {"ring"}]>
+#b = #dist.sharding<@mesh, [{}, {}, {}, {}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @bias_of_keys_in_one_step(%x: tensor<1x2x8x8xf32> {nn.input = "x", dist.sharding = #x}, %l: tensor<1x2x8xf32> {nn.input = "l", dist.sharding = #rows}, %b: tensor<1x2x1x8xf32> {nn.input = "b", dist.sharding = #b}, %w: tensor<1x2x8x8xf32> {nn.input = "w", dist.sharding = #x})
+    -> (tensor<1x2x1x8xf32> {nn.output = "db", dist.sharding = #b}, tensor<1x2x8x8xf32> {nn.output = "dw", dist.sharding = #x}) {
+  %k = dist.constrain %x <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #x} : tensor<1x2x8x8xf32>
+  %g:4 = nn.attention_grad %x, %k, %k bias %b lse %l delta %l cotangent %x scale 0.5 {causal, window_left = 0 : i64, dist.sharding = [#x, #x, #x, #b]} : (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x1x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x1x8xf32>)
+  %h:4 = nn.attention_grad %x, %k, %k bias %w lse %l delta %l cotangent %x scale 0.5 {causal, window_left = 0 : i64, dist.sharding = [#x, #x, #x, #x]} : (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>)
+  return %g#3, %h#3 : tensor<1x2x1x8xf32>, tensor<1x2x8x8xf32>
+}
