@@ -192,3 +192,18 @@ func.func @padded_product(
   %1 = nn.add %c, %d : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
   return %0, %1 : tensor<1xf32>, tensor<2xf32>
 }
+
+// -----
+
+// A chunk at its place is a part of a sum over the ranks that have the others. Its padding stays the
+// tail.
+// CHECK-LABEL: func.func @place
+dist.mesh @mesh = <["dp"=2, "ring"=4]>
+func.func @place(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"ring"}]>, dist.global = tensor<6x15xf32>})
+    -> (tensor<3x15xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}], unreduced = {"ring"}>, dist.global = tensor<6x15xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.permute %x axes ["ring"] shift 1 : (tensor<3x4xf32>) -> tensor<3x4xf32>
+  %1 = dist.place %0 axes ["ring"] dim 1 shifts [1] : (tensor<3x4xf32>) -> tensor<3x16xf32>
+  %2 = nn.slice %1 starts [0, 0] limits [3, 15] strides [1, 1] : (tensor<3x16xf32>) -> tensor<3x15xf32>
+  return %2 : tensor<3x15xf32>
+}
