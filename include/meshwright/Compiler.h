@@ -287,6 +287,9 @@ class Session {
 public:
   const std::vector<Entry> &getEntries() const;
   const std::vector<Port> &getStates() const;
+  /// How the states map to PyTorch's `state_dict`s. None but the sessions of a bundle have it, if
+  /// the bundle was compiled with it. The data of tensors is read in place.
+  const std::optional<StateDictLayout> &getStateDict() const;
 
   /// Runs an entry (empty: the default one) once on all ranks. Commits its writes of state if the
   /// run succeeds on all ranks; otherwise the state stays as it was. `inputs` and `outputs` are in
@@ -377,11 +380,13 @@ public:
   /// read the inputs and parameters, which must stay as long as the process.
   bool isStuck() const;
 
-  /// Compiles for a target, as in `RunOptions`, and writes a bundle, a folder that runs without the compiler (docs/bundles.md): whole or not
-  /// at all, over nothing but another bundle or an empty folder. A bundle without weights needs no
-  /// parameters here; they are given to each session of it (`SessionOptions`).
+  /// Compiles for a target, as in `RunOptions`, and writes a bundle, a folder that runs without the
+  /// compiler (docs/bundles.md): whole or not at all, over nothing but another bundle or an empty
+  /// folder. A bundle without weights needs no parameters here; they are given to each session of
+  /// it (`SessionOptions`). The sessions of the bundle have the `stateDict`.
   Result<CompileSummary> compile(std::string_view path, std::string_view target = "",
-                                 bool withWeights = true);
+                                 bool withWeights = true,
+                                 const std::optional<StateDictLayout> &stateDict = {});
 
   /// Runs an entry of the plan (empty: the default one), runs the unsharded program on one rank,
   /// and compares the outputs and the state after it. A negative tolerance stands for that of the

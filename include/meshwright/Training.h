@@ -9,7 +9,9 @@
 #define MESHWRIGHT_TRAINING_H
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshwright {
@@ -49,6 +51,33 @@ struct TrainOptions {
   double lossScale = 0;
   /// After how many finite steps the factor doubles; a step that is not finite halves it. 0: it stays.
   int64_t growthInterval = 0;
+};
+
+/// A tensor of a module that no call changes.
+struct FixedTensor {
+  /// Its name in the program. A tensor that the program does not read has the module's name.
+  std::string name;
+  /// The element type as IR spells it: "f32".
+  std::string type;
+  std::vector<int64_t> shape;
+  /// Whether the program reads it. If not, a session may be given another value.
+  bool isRead = true;
+  /// The dense elements. Null if they are not known.
+  std::shared_ptr<const void> data;
+  int64_t bytes = 0;
+};
+
+/// How a program that trains maps to PyTorch's `state_dict`s of its module and of the optimizer.
+/// The values that are not here are states of the program.
+struct StateDictLayout {
+  OptimizerOptions optimizer;
+  /// The keys of the module's `state_dict`, in its order, each with the name of its tensor. Tied
+  /// keys have one tensor.
+  std::vector<std::pair<std::string, std::string>> keys;
+  /// The names of the parameters that the optimizer has, in its order.
+  std::vector<std::string> trained;
+  /// The tensors of the module that are not states.
+  std::vector<FixedTensor> fixed;
 };
 
 } // namespace meshwright

@@ -51,6 +51,7 @@ compileBundle(ModuleOp module, StringRef path,
 
   if (llvm::Error problem = assembleKernels(program->description))
     return fail(llvm::toString(std::move(problem)));
+  program->description.stateDict = options.stateDict;
   std::vector<rt::HostTensor> stored;
   if (options.tensors)
     program->description.tensors = *options.tensors;

@@ -22,6 +22,8 @@ struct BundleOptions {
   std::string textReport, jsonReport;
   /// The tensors of weights that a bundle without weights is given when it is run.
   std::optional<std::vector<rt::WeightTensor>> tensors;
+  /// Of a program that trains, where it is known.
+  std::optional<StateDictLayout> stateDict;
 };
 
 /// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle), whole or not

@@ -550,7 +550,8 @@ Result<Session> Plan::start(const SessionOptions &options) {
 bool Plan::isStuck() const { return state->stuck; }
 
 Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target,
-                                     bool withWeights) {
+                                     bool withWeights,
+                                     const std::optional<StateDictLayout> &stateDict) {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
   if (failed(state->setTarget(target, diagnostics)))
@@ -560,6 +561,7 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
     parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
   options.compile.schedule = state->getScheduleOptions();
+  options.stateDict = stateDict;
   if (!withWeights)
     options.tensors = getWeightTensors(*state->program);
   if (failed(state->completeReportLocked(diagnostics)))

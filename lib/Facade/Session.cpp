@@ -72,6 +72,9 @@ Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
 
 const std::vector<Entry> &Session::getEntries() const { return state->entries; }
 const std::vector<Port> &Session::getStates() const { return state->states; }
+const std::optional<StateDictLayout> &Session::getStateDict() const {
+  return state->session->getDescription().stateDict;
+}
 bool Session::isStuck() const { return state->session->getWorld().isStuck(); }
 
 Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,

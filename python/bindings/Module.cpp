@@ -166,6 +166,40 @@ NB_MODULE(_core, m) {
       .def_rw("microbatches", &TrainOptions::microbatches)
       .def_rw("seed", &TrainOptions::seed);
 
+  // The elements are in memory of the caller, or of the session that gives the tensor.
+  nb::class_<FixedTensor>(m, "FixedTensor")
+      .def(
+          "__init__",
+          [](FixedTensor *tensor, std::string name, std::string dtype, std::vector<int64_t> shape,
+             bool isRead, uintptr_t address, int64_t bytes) {
+            std::shared_ptr<const void> data(reinterpret_cast<const void *>(address),
+                                             [](const void *) {});
+            new (tensor) FixedTensor{std::move(name), std::move(dtype), std::move(shape),
+                                     isRead,          std::move(data),  bytes};
+          },
+          nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("is_read"),
+          nb::arg("address"), nb::arg("bytes"))
+      .def_ro("name", &FixedTensor::name)
+      .def_ro("dtype", &FixedTensor::type)
+      .def_ro("shape", &FixedTensor::shape)
+      .def_ro("is_read", &FixedTensor::isRead)
+      // The bytes of the elements, not copied; None if they are not known.
+      .def_prop_ro("data", [](const FixedTensor &tensor) -> nb::object {
+        if (!tensor.data)
+          return nb::none();
+        using Owner = std::shared_ptr<const void>;
+        nb::capsule owner(new Owner(tensor.data),
+                          [](void *kept) noexcept { delete static_cast<Owner *>(kept); });
+        size_t size = tensor.bytes;
+        return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(tensor.data.get(), 1, &size, owner));
+      });
+  nb::class_<StateDictLayout>(m, "StateDictLayout")
+      .def(nb::init<>())
+      .def_rw("optimizer", &StateDictLayout::optimizer)
+      .def_rw("keys", &StateDictLayout::keys)
+      .def_rw("trained", &StateDictLayout::trained)
+      .def_rw("fixed", &StateDictLayout::fixed);
+
   nb::class_<Program>(m, "Program")
       .def_static(
           "parse",
@@ -311,6 +345,7 @@ NB_MODULE(_core, m) {
   nb::class_<Session>(m, "Session")
       .def_prop_ro("entries", &Session::getEntries)
       .def_prop_ro("states", &Session::getStates)
+      .def_prop_ro("state_dict", &Session::getStateDict)
       .def_prop_ro("is_stuck", &Session::isStuck)
       .def("run",
            [](Session &session, std::string_view entry, const std::vector<PyArray> &inputs,
@@ -398,11 +433,15 @@ NB_MODULE(_core, m) {
              nb::gil_scoped_release release;
              return toPython(plan.run(arrays, addresses, options));
            })
-      .def("compile",
-           [](Plan &plan, std::string_view path, std::string_view target, bool withWeights) {
-             nb::gil_scoped_release release;
-             return toPython(plan.compile(path, target, withWeights));
-           })
+      .def(
+          "compile",
+          [](Plan &plan, std::string_view path, std::string_view target, bool withWeights,
+             const std::optional<StateDictLayout> &stateDict) {
+            nb::gil_scoped_release release;
+            return toPython(plan.compile(path, target, withWeights, stateDict));
+          },
+          nb::arg("path"), nb::arg("target"), nb::arg("weights"),
+          nb::arg("state_dict") = nb::none())
       .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance,
                        std::string_view entry) {
         std::vector<HostArray> arrays = toArrays(inputs);

@@ -12,9 +12,9 @@
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
 from .model import Model, compose, from_torch, join, load
+from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
-from .training import SGD, Adam, AdamW
 
 __all__ = [
     "SGD",

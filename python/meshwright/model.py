@@ -159,6 +159,10 @@ class Model:
             known = self._dense[name] = (dense(value), state)
         return known
 
+    def _training(self, ports):
+        """How states map to PyTorch's state dicts; None for a model that does not train."""
+        return None
+
     def _flatten(self, entry, args, kwargs) -> list[Dense]:
         """The inputs of an entry among a call's arguments, checked."""
         imported = self._imported.get(entry.name)

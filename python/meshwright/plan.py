@@ -80,7 +80,8 @@ class Plan:
         as_torch = any(is_torch(p) for p in model._parameters.values())
         session = unwrap(self._plan.start(options))
         fixed = {name: value for name, value in model._parameters.items() if is_parameter(value)}
-        return Session(session, backend, model._flatten, as_torch, kept, fixed, model)
+        training = model._training(session.states)
+        return Session(session, backend, model._flatten, as_torch, kept, fixed, training)
 
     def run(
         self,
@@ -168,7 +169,8 @@ class Plan:
 
         It holds machine code, the ranks' parts of the weights and the report (docs/bundles.md). It
         appears whole or not at all, and replaces no folder but another bundle. `target` is as in
-        `run`. With `weights=False` it holds no weights: a session of it is given some.
+        `run`. With `weights=False` it holds no weights: a session of it is given some. Sessions of
+        the bundle of a model that trains have `state_dict` and `load_state_dict`, too.
 
         Returns how many distinct kernels the program has, how many came from the cache on disk,
         and the milliseconds of the others and of the list of calls.
@@ -176,7 +178,9 @@ class Plan:
         _refuse_target_cpu(target_cpu)
         if weights:
             self._set_parameters()
-        summary = unwrap(self._plan.compile(os.fspath(path), target or "", bool(weights)))
+        training = self._model._training(self._plan.states)
+        layout, _owners = training.layout() if training else (None, None)
+        summary = unwrap(self._plan.compile(os.fspath(path), target or "", bool(weights), layout))
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,

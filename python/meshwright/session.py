@@ -25,7 +25,7 @@ class Session:
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, backend, flatten, as_torch, kept=None, fixed=None, model=None):
+    def __init__(self, session, backend, flatten, as_torch, kept=None, fixed=None, training=None):
         self._open = session
         self._backend = backend
         #: (entry, args, kwargs) -> the entry's inputs.
@@ -36,7 +36,8 @@ class Session:
         self._kept = kept
         #: The model's own parameters, of which those that are trained are state.
         self._fixed = fixed or {}
-        self._model = model
+        #: How the states map to PyTorch's state dicts; None if the session does not train.
+        self._training = training
         self._loaded = state_dicts.Loaded()
 
     @property
@@ -113,22 +114,24 @@ class Session:
         that has a value in f32 beside its own is in f32. Random numbers are not part of it; `save`
         keeps them.
         """
-        model, ports = self._trained_model(), self._session.states
-        return state_dicts.to_state_dict(model, self.state(), self.parameters(), ports, self._loaded)
+        return state_dicts.to_state_dict(self._known_training(), self.state(), self._loaded)
 
     def load_state_dict(self, saved: dict) -> None:
         """Sets the state from what `state_dict` gives, or from PyTorch's state_dicts of the module
         and the optimizer. Sets all of it, or nothing after an Error. Calls without `lr` take the
         optimizer's learning rate from it; its other numbers must be those of the model."""
-        model, ports = self._trained_model(), self._session.states
-        values, loaded = state_dicts.from_state_dict(model, ports, saved)
+        ports = self._session.states
+        values, loaded = state_dicts.from_state_dict(self._known_training(), ports, saved)
         self.set_state(values)
         self._loaded = loaded
 
-    def _trained_model(self):
-        if self._model is None or not hasattr(self._model, "_optimizer"):
-            raise Error("the session has no optimizer: expected one of a plan of Model.train")
-        return self._model
+    def _known_training(self):
+        if self._training is None:
+            raise Error(
+                "the session has no optimizer: expected one of a plan of Model.train, or of a "
+                "bundle that such a plan compiled"
+            )
+        return self._training
 
     def save(self, path) -> None:
         """Writes the state to a folder, from which a session of any plan of the model can start:
@@ -195,7 +198,9 @@ class Bundle:
             options.weights = os.fspath(weights)
         options.random_weights = random_weights
         session = unwrap(self._bundle.start(options))
-        return Session(session, backend, _flatten_by_name, as_torch=False)
+        layout = session.state_dict
+        training = layout and state_dicts.training_of_bundle(layout, weights)
+        return Session(session, backend, _flatten_by_name, as_torch=False, training=training)
 
     def __repr__(self):
         return f"<meshwright.Bundle '{self._path}' for {self.ranks} ranks>"

@@ -7,13 +7,27 @@ import fnmatch
 import ml_dtypes
 import numpy as np
 
+from . import _core, weights
 from .errors import Diagnostic, Error
-from .tensors import as_numpy, dense, is_meta, is_parameter, is_torch, is_trained, torch_types
+from .optimizers import Optimizer, optimizer_of
+from .tensors import (
+    NUMPY_TYPES,
+    Dense,
+    as_numpy,
+    dense,
+    is_meta,
+    is_parameter,
+    is_torch,
+    is_trained,
+    torch_types,
+)
 
 #: The states of a scale that adapts.
 _SCALE, _GROWTH = "loss_scale", "loss_scale.growth_tracker"
 #: Keys of an optimizer's state in PyTorch, which are also our names of states.
 _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+#: How a session of a bundle without weights comes to know its tensors.
+_GIVE_WEIGHTS = "expected a session that was given a file of weights with it"
 
 
 class Loaded:
@@ -26,59 +40,133 @@ class Loaded:
         self.unread = {}
 
 
-def names_of(model) -> dict[str, str]:
-    """The keys of the module's `state_dict`, in its order, and the names in the program. A model
-    without a module has its own names."""
+class Training:
+    """How the states of a session map to the `state_dict`s of a module and of its optimizer.
+
+    A plan knows it from its model. A bundle has it in its manifest.
+    """
+
+    def __init__(self, optimizer, keys, trained, fixed, unread):
+        self.optimizer: Optimizer = optimizer
+        #: The keys of the module's `state_dict`, in its order, and the names in the program.
+        self.keys: dict[str, str] = keys
+        #: The names of the parameters that the optimizer has, in its order.
+        self.trained: list[str] = trained
+        #: Tensors that are no states, by name: those whose values are known.
+        self.fixed: dict = fixed
+        #: The names of those that the program does not read.
+        self.unread: set[str] = unread
+
+    def layout(self):
+        """As bundles keep it, and the owners of the memory of its tensors."""
+        layout, owners = _core.StateDictLayout(), []
+        layout.optimizer = self.optimizer.options()
+        layout.keys, layout.trained = list(self.keys.items()), self.trained
+        tensors = []
+        for name, value in self.fixed.items():
+            array = dense(value)
+            owners.append(array.owner)
+            tensors.append(
+                _core.FixedTensor(
+                    name=name,
+                    dtype=array.dtype,
+                    shape=list(array.shape),
+                    is_read=name not in self.unread,
+                    address=array.address,
+                    bytes=array.owner.nbytes,
+                )
+            )
+        layout.fixed = tensors
+        return layout, owners
+
+
+def training_of_model(model, optimizer, patterns, ports) -> Training:
+    """Of a model that trains. `ports` describe the states of its plans."""
     imported = next(iter(model._imported.values()), None)
     if imported is None:
-        return {name: name for name in model._parameters}
-    return imported.state_names
+        # A model without a module has its own names.
+        names = model._parameters or [port.name for port in model._program.parameters]
+        keys = {name: name for name in names}
+    else:
+        keys = imported.state_names
+    values = {**(imported.state_values if imported else {}), **model._parameters}
+    states = {port.name for port in ports}
+    fixed = {name: values[name] for name in keys.values() if name not in states and name in values}
+    trained = _trained_names(keys, values, ports, patterns)
+    return Training(optimizer, keys, trained, fixed, fixed.keys() - model._parameters.keys())
 
 
-def trained_names(model, ports, patterns) -> list[str]:
+def training_of_bundle(layout, file=None) -> Training:
+    """Of a bundle whose manifest has this layout. A bundle without weights stores no tensors: they
+    are in the file of weights that a session is given."""
+    keys, fixed = dict(layout.keys), {}
+    given = weights.load(file) if file is not None else {}
+    for tensor in layout.fixed:
+        names = [tensor.name, *(key for key, name in layout.keys if name == tensor.name)]
+        name = next((name for name in names if name in given), None)
+        if tensor.data is not None or 0 in tensor.shape:
+            fixed[tensor.name] = _stored(tensor)
+        elif name is not None:
+            value, expected = dense(given[name]), Dense(tensor.dtype, tuple(tensor.shape), 0, None)
+            if (value.dtype, value.shape) != (expected.dtype, expected.shape):
+                raise Error(f"'{name}' in weights '{file}' is {value}: expected {expected}")
+            fixed[tensor.name] = given[name]
+    unread = {tensor.name for tensor in layout.fixed if not tensor.is_read}
+    return Training(optimizer_of(layout.optimizer), keys, list(layout.trained), fixed, unread)
+
+
+def _stored(tensor):
+    """A tensor in the memory of a bundle, not copied."""
+    data = np.zeros(0, np.uint8) if tensor.data is None else tensor.data
+    return data.view(NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
+
+
+def _trained_names(keys, values, ports, patterns) -> list[str]:
     """The names in the program of the parameters that an optimizer of the module would have: those
     of float type that require gradients and match a pattern, in the module's order."""
-    values, groups = _values(model), {}
-    for key, name in names_of(model).items():
+    groups = {}
+    for key, name in keys.items():
         groups.setdefault(name, []).append(key)
     roles = {port.name: port.role for port in ports}
 
-    def is_chosen(name, keys):
+    def is_chosen(name, own):
         if roles.get(name) == "parameter":
             return True
-        value = values[name]
+        value = values.get(name)
         return (
-            is_parameter(value)
+            value is not None
+            and is_parameter(value)
             and is_trained(value)
             and _is_float(value)
-            and any(fnmatch.fnmatchcase(key, pattern) for key in keys for pattern in patterns)
+            and any(fnmatch.fnmatchcase(key, pattern) for key in own for pattern in patterns)
         )
 
-    return [name for name, keys in groups.items() if is_chosen(name, keys)]
+    return [name for name, own in groups.items() if is_chosen(name, own)]
 
 
-def to_state_dict(model, state, parameters, ports, loaded) -> dict:
-    """`state` and `parameters` are copies of the values in a session, `ports` describe its states,
-    and `loaded` is what it was given last."""
-    values = {**_values(model), **loaded.unread}
-    own = {}
-    for key, name in names_of(model).items():
-        value = parameters.get(name, state.get(name))
-        own[key] = _tensor(values[name] if value is None else value)
+def to_state_dict(training, state, loaded) -> dict:
+    """`state` has copies of the states of a session, and `loaded` is what it was given last."""
+    values = {**training.fixed, **loaded.unread}
+    own, unknown = {}, []
+    for key, name in training.keys.items():
+        value = state.get(f"master.{name}", state.get(name, values.get(name)))
+        if value is None:
+            unknown.append(f"the session does not know the value of '{key}': {_GIVE_WEIGHTS}")
+        else:
+            own[key] = _tensor(value)
+    if unknown:
+        raise Error([Diagnostic(problem) for problem in unknown])
     taken = int(state["optimizer.step"]) if "optimizer.step" in state else None
-    trained = trained_names(model, ports, model._patterns)
     slots = {}
-    for i, name in enumerate(trained):
+    for i, name in enumerate(training.trained):
         slot = {m: f"optimizer.{m}.{name}" for m in _MOMENTS if f"optimizer.{m}.{name}" in state}
         # PyTorch makes the state of a parameter at its first step.
         if slot and taken != 0:
             slots[i] = {} if taken is None else {"step": _step(taken)}
             slots[i].update({m: _tensor(state[name]) for m, name in slot.items()})
-    rate = model._optimizer.lr if loaded.rate is None else loaded.rate
-    saved = {
-        "model": own,
-        "optimizer": {"state": slots, "param_groups": _groups(model, rate, len(trained))},
-    }
+    rate = training.optimizer.lr if loaded.rate is None else loaded.rate
+    group = {**_group(training.optimizer, rate), "params": list(range(len(training.trained)))}
+    saved = {"model": own, "optimizer": {"state": slots, "param_groups": [group]}}
     if _GROWTH in state:
         saved["scaler"] = {
             "scale": float(state[_SCALE]),
@@ -88,7 +176,7 @@ def to_state_dict(model, state, parameters, ports, loaded) -> dict:
     return saved
 
 
-def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
+def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
     """The values of states that a `state_dict` sets, and the rest of it."""
     problems, loaded = [], Loaded()
     try:
@@ -100,15 +188,15 @@ def from_state_dict(model, ports, saved) -> tuple[dict, Loaded]:
             f"the state dict has no {error}: expected 'model' and 'optimizer', as "
             "Session.state_dict gives them"
         ) from None
-    trained = trained_names(model, ports, model._patterns)
+    trained = training.trained
     ports = {port.name: port for port in ports}
-    values = _model_values(model, ports, own, loaded, problems)
+    values = _model_values(training, ports, own, loaded, problems)
     if len(order) != len(trained):
         problems.append(
             f"the optimizer has {len(order)} parameters: expected {len(trained)}, those that are "
             "trained"
         )
-    loaded.rate = _check_groups(model, groups, problems)
+    loaded.rate = _check_groups(training.optimizer, groups, problems)
     steps = set()
     for i, name in zip(order, trained, strict=False):
         slot = slots.get(i, {})
@@ -164,19 +252,24 @@ def _scale_values(ports, scaler, problems):
     }
 
 
-def _model_values(model, ports, own, loaded, problems):
-    names, fixed, values = names_of(model), _values(model), {}
+def _model_values(training, ports, own, loaded, problems):
+    names, values = training.keys, {}
     problems += [f"the state dict has no '{key}'" for key in names if key not in own]
     problems += [f"the model has no '{key}', which the state dict has" for key in own if key not in names]
     for key, name in names.items():
         if key not in own:
             continue
         given = own[key]
-        if name not in ports and name not in model._parameters:
+        if name in training.unread:
             loaded.unread[name] = _tensor(given)
             continue
         if name not in ports:
-            if not np.array_equal(_bits(_tensor(given)), _bits(_tensor(fixed[name]))):
+            if name not in training.fixed:
+                problems.append(
+                    f"'{key}' is not trained, and the session does not know its value: "
+                    + _GIVE_WEIGHTS
+                )
+            elif not np.array_equal(_bits(_tensor(given)), _bits(_tensor(training.fixed[name]))):
                 problems.append(
                     f"'{key}' is not trained and has another value: a session keeps those with which "
                     "it started"
@@ -191,35 +284,29 @@ def _model_values(model, ports, own, loaded, problems):
     return values
 
 
-def _check_groups(model, groups, problems):
+def _check_groups(optimizer, groups, problems):
     """Returns the learning rate. The other numbers of the optimizer are compiled."""
-    rates = {float(group.get("lr", model._optimizer.lr)) for group in groups}
+    rates = {float(group.get("lr", optimizer.lr)) for group in groups}
     if len(rates) > 1:
         problems.append(f"groups of parameters have the learning rates {sorted(rates)}: expected one")
-    expected = model._optimizer.hyperparameters()
+    expected = optimizer.hyperparameters()
     for group in groups:
         for name, value in expected.items():
             given = group.get(name, value)
             same = tuple(given) == value if isinstance(value, tuple) else given == value
             if name != "lr" and not same:
                 problems.append(f"the optimizer's {name} is {given}: expected {value}")
-    return min(rates, default=model._optimizer.lr)
+    return min(rates, default=optimizer.lr)
 
 
-def _groups(model, rate, count):
-    """The group of parameters as this version of PyTorch writes it."""
+def _group(optimizer, rate):
+    """The group of all parameters as this version of PyTorch writes it."""
     import torch
 
-    numbers = {**model._optimizer.hyperparameters(), "lr": rate}
-    made = getattr(torch.optim, type(model._optimizer).__name__)([torch.empty(0)], **numbers)
+    numbers = {**optimizer.hyperparameters(), "lr": rate}
+    made = getattr(torch.optim, type(optimizer).__name__)([torch.empty(0)], **numbers)
     (group,) = made.state_dict()["param_groups"]
-    return [{**group, "params": list(range(count))}]
-
-
-def _values(model):
-    """The module's tensors, also those that the program does not use, by the names in the program."""
-    imported = next(iter(model._imported.values()), None)
-    return {**(imported.state_values if imported else {}), **model._parameters}
+    return group
 
 
 def _is_float(value):

@@ -13,12 +13,14 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 
+#include "meshwright/Training.h"
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -226,6 +228,8 @@ struct ProgramDescription {
   std::vector<DeviceKernel> kernels;
   /// The tensors that the program's weights are, if they are not stored with it.
   std::vector<WeightTensor> tensors;
+  /// Only of a program that trains, and known to its bundle alone.
+  std::optional<StateDictLayout> stateDict;
 
   const ProgramValue &getValue(const EntryDescription &entry,
                                const ProgramArgument &argument) const {

@@ -214,6 +214,12 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
     for (size_t j = 0; j < manifest.constants[i].size(); ++j)
       if (!getBytes(manifest.constants[i][j], 0, manifest.description.entries[i].constants[j].data))
         return nullptr;
+  for (size_t i = 0; i < manifest.fixed.size(); ++i)
+    if (Bytes bytes; manifest.fixed[i].group >= 0) {
+      if (!getBytes(manifest.fixed[i], 0, bytes))
+        return nullptr;
+      manifest.description.stateDict->fixed[i].data = std::move(bytes.data);
+    }
   auto session =
       Session::create(std::move(manifest.description), std::move(code), owner, backend, error);
   if (!session)
@@ -333,6 +339,27 @@ struct Content {
   std::function<bool(int64_t rank, char *to)> fill;
 };
 
+/// All values in files of weights, by group. The first group has the values that all ranks share.
+struct Contents {
+  std::vector<GroupLayout> layouts{1};
+  std::vector<std::vector<Content>> contents{1};
+
+  /// Assigns an offset to a value.
+  Stored add(const mw_rt_axes &axes, int64_t bytes, std::function<bool(int64_t, char *)> fill) {
+    size_t index = 0;
+    while (index < layouts.size() &&
+           std::memcmp(&layouts[index].group.axes, &axes, sizeof(axes)) != 0)
+      ++index;
+    if (index == layouts.size()) {
+      layouts.emplace_back().group.axes = axes;
+      contents.emplace_back();
+    }
+    Stored stored = layouts[index].add(index, bytes);
+    contents[index].push_back({stored, std::move(fill)});
+    return stored;
+  }
+};
+
 } // namespace
 
 /// The axes along which parts differ, major to minor, each once.
@@ -398,6 +425,17 @@ static bool writeWeights(const fs::path &path, int64_t rank, std::string header,
   return fine;
 }
 
+/// Names the files of one of `count` groups. The first has one file, which all ranks share.
+static void nameFiles(WeightGroup &group, size_t index, size_t count, int64_t numRanks) {
+  std::string stem = index == 0   ? "shared"
+                     : count == 2 ? "rank"
+                                  : "group-" + std::to_string(index) + "-rank";
+  for (int64_t rank = 0; rank < numRanks; ++rank)
+    if (group.getHolder(rank) == rank)
+      group.files[rank].name =
+          "weights/" + stem + (index == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
+}
+
 static std::string makeId() {
   std::string id;
   std::random_device random;
@@ -433,36 +471,30 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   if (!writeKernels(folder, manifest, error))
     return false;
 
-  // Assign an offset to each value. The first group has the values that all ranks share.
-  std::vector<GroupLayout> layouts(1);
-  std::vector<std::vector<Content>> contents(1);
-  auto add = [&](const mw_rt_axes &axes, int64_t bytes, std::function<bool(int64_t, char *)> fill) {
-    size_t index = 0;
-    while (index < layouts.size() &&
-           std::memcmp(&layouts[index].group.axes, &axes, sizeof(axes)) != 0)
-      ++index;
-    if (index == layouts.size()) {
-      layouts.emplace_back().group.axes = axes;
-      contents.emplace_back();
-    }
-    Stored stored = layouts[index].add(index, bytes);
-    contents[index].push_back({stored, std::move(fill)});
-    return stored;
-  };
+  Contents values;
   for (const EntryDescription &entry : description.entries) {
     std::vector<Stored> &constants = manifest.constants.emplace_back();
     for (const ProgramConstant &constant : entry.constants)
-      constants.push_back(add({}, constant.data.size, [&constant](int64_t, char *to) {
+      constants.push_back(values.add({}, constant.data.size, [&constant](int64_t, char *to) {
         std::memcpy(to, constant.data.data.get(), constant.data.size);
         return true;
       }));
   }
+  for (size_t i = 0; description.stateDict && i < description.stateDict->fixed.size(); ++i) {
+    const FixedTensor &tensor = description.stateDict->fixed[i];
+    Stored &stored = manifest.fixed.emplace_back();
+    if (weights && tensor.data)
+      stored = values.add({}, tensor.bytes, [&tensor](int64_t, char *to) {
+        std::memcpy(to, tensor.data.get(), tensor.bytes);
+        return true;
+      });
+  }
   auto addPlaced = [&](const ProgramValue &value, int64_t parameter) {
-    return add(axesOf(value), value.getLocalBytes(),
-               [&value, &weights, parameter](int64_t rank, char *to) {
-                 place(value, rank, weights(parameter), to);
-                 return true;
-               });
+    return values.add(axesOf(value), value.getLocalBytes(),
+                      [&value, &weights, parameter](int64_t rank, char *to) {
+                        place(value, rank, weights(parameter), to);
+                        return true;
+                      });
   };
   manifest.parameters.resize(description.parameters.size());
   manifest.prepared.resize(description.prepared.size());
@@ -475,7 +507,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     const PreparedParameter &prepared = description.prepared[i];
     const ProgramValue &value = description.parameters[prepared.parameter];
     manifest.prepared[i] =
-        add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
+        values.add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
           return packPart(prepared, value, rank, weights(prepared.parameter), to);
         });
   }
@@ -485,16 +517,10 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
           addPlaced(state.value, description.findParameter(state.parameter));
 
   int64_t numParts = 0;
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    WeightGroup &group = layouts[i].group;
-    std::string stem = i == 0                ? "shared"
-                       : layouts.size() == 2 ? "rank"
-                                             : "group-" + std::to_string(i) + "-rank";
-    for (int64_t rank = 0; rank < description.numRanks; ++rank)
-      if (group.getHolder(rank) == rank)
-        group.files[rank].name =
-            "weights/" + stem + (i == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
-    numParts += group.files.size() * contents[i].size();
+  for (size_t i = 0; i < values.layouts.size(); ++i) {
+    WeightGroup &group = values.layouts[i].group;
+    nameFiles(group, i, values.layouts.size(), description.numRanks);
+    numParts += group.files.size() * values.contents[i].size();
     manifest.groups.push_back(group);
   }
   if (!fs::create_directory(folder / "weights", code))
@@ -503,7 +529,7 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   for (size_t i = 0; i < manifest.groups.size(); ++i)
     for (auto &[rank, file] : manifest.groups[i].files)
       if (!writeWeights(folder / file.name, rank, headerOf(manifest, file.name),
-                        manifest.groups[i].bytes, contents[i], progress, file.hash, error))
+                        manifest.groups[i].bytes, values.contents[i], progress, file.hash, error))
         return false;
   return (textReport.empty() || writeText(folder / kTextReport, textReport, error)) &&
          (jsonReport.empty() || writeText(folder / kJsonReport, jsonReport, error)) &&

@@ -149,6 +149,31 @@ static Json write(const PreparedParameter &prepared) {
   return json;
 }
 
+static Json write(const StateDictLayout &layout, const std::vector<Stored> &stored) {
+  const OptimizerOptions &optimizer = layout.optimizer;
+  Json json = {{"optimizer",
+                {{"kind", optimizer.kind},
+                 {"lr", optimizer.lr},
+                 {"momentum", optimizer.momentum},
+                 {"beta1", optimizer.beta1},
+                 {"beta2", optimizer.beta2},
+                 {"eps", optimizer.eps},
+                 {"weight_decay", optimizer.weightDecay}}},
+               {"keys", layout.keys},
+               {"trained", layout.trained}};
+  Json &fixed = json["fixed"] = Json::array();
+  for (size_t i = 0; i < layout.fixed.size(); ++i) {
+    const FixedTensor &tensor = layout.fixed[i];
+    Json &written = fixed.emplace_back(
+        Json{{"name", tensor.name}, {"dtype", tensor.type}, {"shape", tensor.shape}});
+    if (!tensor.isRead)
+      written["read"] = false;
+    if (stored[i].group >= 0)
+      written["data"] = write(stored[i]);
+  }
+  return json;
+}
+
 static Json writeKernels(const Manifest &manifest) {
   auto write = [](const Manifest::CodeFile &file) {
     return Json{{"bytes", file.bytes}, {"hash", file.hash}};
@@ -210,6 +235,8 @@ std::string Manifest::toJson() const {
     for (const WeightTensor &tensor : description.tensors)
       tensors.push_back(write(tensor));
   }
+  if (description.stateDict)
+    json["state_dict"] = write(*description.stateDict, fixed);
   Json &files = json["weights"] = Json::array();
   for (const WeightGroup &group : groups) {
     Json names = Json::array();

@@ -64,6 +64,9 @@ struct Manifest {
   /// parameters that are read packed only, for states that begin with one element's value, and for
   /// weights that the bundle does not have.
   std::vector<Stored> parameters, prepared, states;
+  /// Where the fixed tensors of the description's `stateDict` are stored. The group is -1 for those
+  /// without data.
+  std::vector<Stored> fixed;
   /// By entry and constant.
   std::vector<std::vector<Stored>> constants;
 

@@ -301,6 +301,33 @@ static void readKernels(const Json &json, Manifest &manifest) {
   }
 }
 
+/// Reads how a program that trains maps to PyTorch's state_dicts.
+static void readStateDict(const Json &json, Manifest &manifest) {
+  StateDictLayout layout;
+  const Json &optimizer = json.at("optimizer");
+  layout.optimizer = {
+      optimizer.at("kind").get<std::string>(),   optimizer.at("lr").get<double>(),
+      optimizer.at("momentum").get<double>(),    optimizer.at("beta1").get<double>(),
+      optimizer.at("beta2").get<double>(),       optimizer.at("eps").get<double>(),
+      optimizer.at("weight_decay").get<double>()};
+  layout.keys = json.at("keys").get<std::vector<std::pair<std::string, std::string>>>();
+  layout.trained = json.at("trained").get<std::vector<std::string>>();
+  for (const Json &entry : json.at("fixed")) {
+    DType type = readType(entry);
+    FixedTensor tensor{entry.at("name").get<std::string>(), nameOf(type), readShape(entry, "shape"),
+                       entry.value("read", true)};
+    tensor.bytes = countOf(tensor.shape) * sizeOf(type);
+    Stored &stored = manifest.fixed.emplace_back();
+    if (entry.contains("data")) {
+      stored = readStored(entry["data"], manifest.groups, tensor.bytes);
+      require(manifest.groups[stored.group].axes.count == 0,
+              "'" + tensor.name + "' is in a file of some ranks");
+    }
+    layout.fixed.push_back(std::move(tensor));
+  }
+  manifest.description.stateDict = std::move(layout);
+}
+
 static void read(const Json &json, Manifest &manifest) {
   ProgramDescription &description = manifest.description;
   manifest.id = json.at("id").get<std::string>();
@@ -377,6 +404,8 @@ static void read(const Json &json, Manifest &manifest) {
       description.entries[part].isPart = true;
     }
   require(!description.entries.empty(), "no entries");
+  if (json.contains("state_dict"))
+    readStateDict(json["state_dict"], manifest);
   std::vector<bool> isRead = description.findReadParameters();
   for (size_t i = 0; i < isRead.size(); ++i)
     require(!isRead[i] || !manifest.hasWeights || manifest.parameters[i].group >= 0,

@@ -147,7 +147,7 @@ def test_f16_keeps_masters_and_small_gradients(mesh):
     assert off[0] < 2e-2 < off[1]
 
 
-def test_state_dicts():
+def test_state_dicts(tmp_path):
     """The scale goes out and in as the state of a GradScaler."""
     net, data = Net(), batches(2)
     plan = train(net, data[0], loss_scale="auto").parallelize(mesh={"dp": 2})
@@ -165,6 +165,10 @@ def test_state_dicts():
             session.load_state_dict({**saved, "scaler": {**saved["scaler"], "growth_interval": 10}})
         with pytest.raises(mw.Error, match="the state dict has no 'scaler'"):
             session.load_state_dict({"model": saved["model"], "optimizer": saved["optimizer"]})
+    plan.compile(tmp_path / "b")
+    with mw.load_bundle(tmp_path / "b").start() as session:
+        session.load_state_dict(saved)
+        assert session.state_dict()["scaler"] == saved["scaler"]
     with train(net, data[0]).parallelize(mesh={"dp": 2}).start() as session:
         assert "scaler" not in session.state_dict()
         with pytest.raises(mw.Error, match='a \'scaler\': expected a model of loss_scale="auto"'):

@@ -6,6 +6,8 @@ import meshwright as mw
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
+from test_bundles import change_manifest
 from test_training import OPTIMIZERS, Net, batches
 from torch import nn
 
@@ -36,10 +38,32 @@ def torch_steps(net, optimizer, data):
         optimizer.step()
 
 
-def start(net, name, mesh):
+def plan_of(net, name, mesh):
     ours, _, options = OPTIMIZERS[name]
     data = batches(1)[0]
-    return mw.from_torch(net, (), data, training=True).train(ours(**options)).parallelize(mesh=mesh).start()
+    return mw.from_torch(net, (), data, training=True).train(ours(**options)).parallelize(mesh=mesh)
+
+
+def start(net, name, mesh):
+    return plan_of(net, name, mesh).start()
+
+
+def bundle_of(plan, folder, **options):
+    plan.compile(folder, **options)
+    return mw.load_bundle(folder)
+
+
+def same(got, want):
+    """Two state dicts have the same bits."""
+    assert got.keys() == want.keys()
+    assert list(got["model"]) == list(want["model"])
+    for name, value in want["model"].items():
+        assert got["model"][name].dtype == value.dtype and torch.equal(got["model"][name], value), name
+    assert got["optimizer"]["param_groups"] == want["optimizer"]["param_groups"]
+    assert got["optimizer"]["state"].keys() == want["optimizer"]["state"].keys()
+    for i, slot in want["optimizer"]["state"].items():
+        assert slot.keys() == got["optimizer"]["state"][i].keys()
+        assert all(torch.equal(got["optimizer"]["state"][i][key], value) for key, value in slot.items())
 
 
 def close(session, net):
@@ -77,10 +101,7 @@ def test_between_pytorch_and_sessions(name, mesh):
             for key, value in slot.items():
                 torch.testing.assert_close(value, theirs["state"][i][key], rtol=1e-4, atol=1e-5)
     # And back, into a session that started with other weights.
-    other = Normed().train()
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.0 if not parameter.requires_grad or parameter is other.unread else 0.5)
+    other = change_weights(Normed().train())
     with torch.no_grad():
         net.never.add_(3)
     with start(other, name, mesh) as session:
@@ -107,7 +128,101 @@ def test_the_same_bits():
         assert all(torch.equal(a, state[n]) for n, a in session.state().items())
 
 
-def test_a_model_of_transformers_in_part():
+def change_weights(net):
+    """Changes the parameters that a session can change."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1.0 if not parameter.requires_grad or parameter is net.unread else 0.5)
+    return net
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 1}, {"dp": 2, "tp": 2}], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_between_plans_and_bundles(name, mesh, tmp_path):
+    """A bundle knows what a plan has from its module."""
+    data, net, other = batches(4), Normed().train(), change_weights(Normed().train())
+    plan = plan_of(net, name, mesh)
+    with plan.start() as session, bundle_of(plan_of(other, name, mesh), tmp_path / "b").start() as second:
+        with torch.no_grad():
+            net.never.add_(3)
+        for batch in data[:2]:
+            session.run(**batch)
+        saved = session.state_dict()
+        saved["optimizer"]["param_groups"][0]["lr"] = 0.003
+        for each in (second, session):
+            each.load_state_dict(saved)
+            each.run(**data[2])
+        same(second.state_dict(), session.state_dict())
+        assert second.state_dict()["optimizer"]["param_groups"][0]["lr"] == 0.003
+        # And back.
+        second.run(**data[3])
+        with bundle_of(plan, tmp_path / "c").start() as third, plan.start() as fourth:
+            for each in (third, fourth):
+                each.load_state_dict(session.state_dict())
+                each.run(**data[3])
+                same(each.state_dict(), second.state_dict())
+
+
+def test_bundles_of_bf16(tmp_path):
+    """With masters, and with a frozen parameter in bf16."""
+    plan, data = plan_of(Net().bfloat16(), "adamw", {"tp": 2}), batches(3)
+    with plan.start() as session, bundle_of(plan, tmp_path / "b").start() as other:
+        same(other.state_dict(), session.state_dict())
+        for batch in data[:2]:
+            session.run(**batch)
+        other.load_state_dict(session.state_dict())
+        session.run(**data[2])
+        other.run(**data[2])
+        same(other.state_dict(), session.state_dict())
+
+
+def test_bundles_without_weights(tmp_path):
+    """The tensors that calls do not change are those of the file that a session is given."""
+    net, data = Normed().train(), batches(2)
+    plan = plan_of(net, "adam", {"tp": 2})
+    bundle = bundle_of(plan, tmp_path / "b", weights=False)
+    save_file(net.state_dict(), tmp_path / "w.safetensors")
+    with plan.start() as session, bundle.start(weights=tmp_path / "w.safetensors") as other:
+        for each in (session, other):
+            each.run(**data[0])
+        same(other.state_dict(), session.state_dict())
+        other.load_state_dict(session.state_dict())
+        session.run(**data[1])
+        other.run(**data[1])
+        saved = session.state_dict()
+        same(other.state_dict(), saved)
+    with bundle.start(random_weights=1) as session:
+        with pytest.raises(mw.Error, match="the session does not know the value of 'frozen': expected a session that was given a file of weights with it"):
+            session.state_dict()
+        with pytest.raises(mw.Error, match="'frozen' is not trained, and the session does not know its value: expected"):
+            session.load_state_dict(saved)
+    save_file({**net.state_dict(), "unused": torch.ones(4)}, tmp_path / "w.safetensors")
+    with pytest.raises(mw.Error, match=r"'unused' in weights '.*' is f32\[4\]: expected i64\[3\]"):
+        bundle.start(weights=tmp_path / "w.safetensors")
+    save_file({n: a for n, a in net.state_dict().items() if n != "never"}, tmp_path / "w.safetensors")
+    with bundle.start(weights=tmp_path / "w.safetensors") as session:
+        with pytest.raises(mw.Error, match="the session does not know the value of 'never'"):
+            session.state_dict()
+        session.load_state_dict(saved)
+        same(session.state_dict(), saved)
+
+
+@pytest.mark.parametrize("change, expected", [
+    (lambda s: s["optimizer"].update(kind="lion"), "the optimizer is 'lion': expected sgd, adam or adamw"),
+    (lambda s: s["optimizer"].pop("lr"), "manifest.json: damaged: .*'lr'"),
+    (lambda s: s["fixed"][0].update(shape=[7]), "manifest.json: damaged: a part has 72 bytes, expected 28"),
+    (lambda s: s["fixed"][0].update(dtype="decimal"), "manifest.json: damaged: unknown dtype 'decimal'"),
+    (lambda s: s["fixed"][0]["data"].update(bytes=10**9), "manifest.json: damaged: a part has 1000000000 bytes, expected 72"),
+    (lambda s: s["fixed"][0]["data"].update(group=9), "manifest.json: damaged: group is 9, expected less than"),
+])
+def test_damaged_bundles(change, expected, tmp_path):
+    bundle_of(plan_of(Net(), "sgd", {"tp": 2}), tmp_path / "b")
+    change_manifest(tmp_path / "b", lambda manifest: change(manifest["state_dict"]))
+    with pytest.raises(mw.Error, match=expected):
+        mw.load_bundle(tmp_path / "b").start()
+
+
+def test_a_model_of_transformers_in_part(tmp_path):
     """Tied tables, and parameters that a pattern leaves out."""
     config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=31, n_positions=8, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
     net = transformers.GPT2LMHeadModel(config).train()
@@ -115,9 +230,11 @@ def test_a_model_of_transformers_in_part():
     batch = dict(input_ids=ids, labels=ids + 1)
     chosen = ["transformer.h.*.bias", "lm_head.weight"]
     model = mw.from_torch(net, (), batch, training=True).train(mw.Adam(lr=0.01, eps=1e-3), parameters=chosen)
-    with model.parallelize(mesh={"tp": 2}).start() as session:
+    plan = model.parallelize(mesh={"tp": 2})
+    with plan.start() as session, bundle_of(plan, tmp_path / "b").start() as other:
         session.run(**batch)
         saved = session.state_dict()
+        other.load_state_dict(saved)
         net.load_state_dict(saved["model"])
         trained = [p for n, p in net.named_parameters() if n.endswith("bias") and ".h." in n or n == "transformer.wte.weight"]
         optimizer = torch.optim.Adam(trained, lr=0.01, eps=1e-3)
@@ -126,6 +243,8 @@ def test_a_model_of_transformers_in_part():
         session.run(**batch)
         for name, value in session.state_dict()["model"].items():
             torch.testing.assert_close(value, net.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+        other.run(**batch)
+        same(other.state_dict(), session.state_dict())
 
 
 def test_learning_rates():
@@ -141,9 +260,10 @@ def test_learning_rates():
         assert not torch.equal(session.parameters()["out.weight"], saved["model"]["out.weight"])
 
 
-def test_refused():
-    net = Net()
-    with start(net, "adam", {"tp": 1}) as session:
+@pytest.mark.parametrize("is_bundle", [False, True], ids=["plan", "bundle"])
+def test_refused(is_bundle, tmp_path):
+    plan = plan_of(Net(), "adam", {"tp": 1})
+    with (bundle_of(plan, tmp_path / "b") if is_bundle else plan).start() as session:
         before = session.state()
 
         def said(change):
@@ -151,7 +271,7 @@ def test_refused():
             change(saved)
             with pytest.raises(mw.Error) as raised:
                 session.load_state_dict(saved)
-            assert all(torch.equal(a, before[n]) for n, a in session.state().items())
+            assert all((a == before[n]).all() for n, a in session.state().items())
             return str(raised.value)
 
         group = lambda saved: saved["optimizer"]["param_groups"][0]
@@ -164,7 +284,17 @@ def test_refused():
         assert "the optimizer has 2 parameters: expected 9" in said(lambda s: group(s).update(params=[0, 1]))
         assert "the optimizer's betas is (0.5, 0.9): expected (0.7, 0.9)" in said(lambda s: group(s).update(betas=(0.5, 0.9)))
         assert "parameters have taken 3 and 4 steps" in said(lambda s: slots(s).update({0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}))
-    with mw.from_torch(nn.Linear(3, 3), (torch.ones(2, 3),)).parallelize(mesh={"tp": 1}).start() as session:
-        for call in (session.state_dict, lambda: session.load_state_dict({})):
-            with pytest.raises(mw.Error, match="the session has no optimizer"):
-                call()
+
+
+def test_sessions_without_optimizer(tmp_path):
+    """Of a model that does not train, and of one that was not made by Model.train in this process."""
+    plain = mw.from_torch(nn.Linear(3, 3), (torch.ones(2, 3),))
+    trained = mw.from_torch(Net(), (), batches(1)[0], training=True).train(mw.SGD())
+    trained.save(tmp_path / "m.mlir", tmp_path / "m.safetensors")
+    for model in (plain, mw.load(tmp_path / "m.mlir", tmp_path / "m.safetensors")):
+        plan = model.parallelize(mesh={"tp": 1})
+        for session in (plan.start(), bundle_of(plan, tmp_path / "b").start()):
+            for call in (session.state_dict, lambda: session.load_state_dict({})):
+                with pytest.raises(mw.Error, match="the session has no optimizer: expected one of a plan of Model.train, or of a bundle"):
+                    call()
+            session.close()
