@@ -119,7 +119,8 @@ class Session:
     def load_state_dict(self, saved: dict) -> None:
         """Sets the state from what `state_dict` gives, or from PyTorch's state_dicts of the module
         and the optimizer. Sets all of it, or nothing after an Error. Calls without `lr` take the
-        optimizer's learning rate from it; its other numbers must be those of the model."""
+        optimizer's learning rate from it. Its other numbers are compiled: other values than those of
+        the model are an Error that says with which optimizer to train."""
         ports = self._session.states
         values, loaded = state_dicts.from_state_dict(self._known_training(), ports, saved)
         self.set_state(values)

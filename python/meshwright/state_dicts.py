@@ -26,6 +26,8 @@ from .tensors import (
 _SCALE, _GROWTH = "loss_scale", "loss_scale.growth_tracker"
 #: Keys of an optimizer's state in PyTorch, which are also our names of states.
 _MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+#: Keys of a group of parameters that do not change the update, and the one that each call gives.
+_FREE = ("params", "lr", "foreach", "capturable", "differentiable", "fused")
 #: How a session of a bundle without weights comes to know its tensors.
 _GIVE_WEIGHTS = "expected a session that was given a file of weights with it"
 
@@ -289,13 +291,17 @@ def _check_groups(optimizer, groups, problems):
     rates = {float(group.get("lr", optimizer.lr)) for group in groups}
     if len(rates) > 1:
         problems.append(f"groups of parameters have the learning rates {sorted(rates)}: expected one")
-    expected = optimizer.hyperparameters()
+    kind, compiled = f"mw.{type(optimizer).__name__}", optimizer.hyperparameters()
     for group in groups:
-        for name, value in expected.items():
+        for name, value in _group(optimizer, optimizer.lr).items():
             given = group.get(name, value)
-            same = tuple(given) == value if isinstance(value, tuple) else given == value
-            if name != "lr" and not same:
-                problems.append(f"the optimizer's {name} is {given}: expected {value}")
+            same = tuple(given) == tuple(value) if isinstance(value, tuple) else given == value
+            if name in _FREE or same:
+                continue
+            why = f"since {kind} has no other"
+            if name in compiled:
+                why = f"which the plan compiled; train with {kind}({name}={given}) to go on with it"
+            problems.append(f"the optimizer's {name} is {given}: expected {value}, {why}")
     return min(rates, default=optimizer.lr)
 
 

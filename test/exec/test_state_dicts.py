@@ -251,7 +251,8 @@ def test_learning_rates():
     net, data = Net(), batches(2)
     with start(net, "sgd", {"tp": 1}) as session:
         saved = session.state_dict()
-        saved["optimizer"]["param_groups"][0]["lr"] = 0.0
+        # Numbers of how PyTorch computes the same, and of a scheduler.
+        saved["optimizer"]["param_groups"][0].update(lr=0.0, initial_lr=0.3, foreach=True, fused=False)
         session.load_state_dict(saved)
         session.run(**data[0])
         assert all(torch.equal(a, saved["model"][n]) for n, a in session.parameters().items())
@@ -282,7 +283,12 @@ def test_refused(is_bundle, tmp_path):
         assert "state 'out.bias' is f32[18], and was given f32[17]" in said(lambda s: s["model"].update({"out.bias": torch.ones(17)}))
         assert "'frozen' is not trained and has another value" in said(lambda s: s["model"]["frozen"].add_(1))
         assert "the optimizer has 2 parameters: expected 9" in said(lambda s: group(s).update(params=[0, 1]))
-        assert "the optimizer's betas is (0.5, 0.9): expected (0.7, 0.9)" in said(lambda s: group(s).update(betas=(0.5, 0.9)))
+        solution = "which the plan compiled; train with mw.Adam"
+        assert f"the optimizer's betas is (0.5, 0.9): expected (0.7, 0.9), {solution}(betas=(0.5, 0.9)) to go on with it" in said(lambda s: group(s).update(betas=(0.5, 0.9)))
+        assert f"the optimizer's weight_decay is 0: expected 0.1, {solution}(weight_decay=0) to go on" in said(lambda s: group(s).update(weight_decay=0))
+        assert "the optimizer's amsgrad is True: expected False, since mw.Adam has no other" in said(lambda s: group(s).update(amsgrad=True))
+        theirs = torch.optim.AdamW([torch.ones(1)], lr=0.02, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1).state_dict()["param_groups"][0]
+        assert "the optimizer's decoupled_weight_decay is True: expected False" in said(lambda s: group(s).update({**theirs, "params": group(s)["params"]}))
         assert "parameters have taken 3 and 4 steps" in said(lambda s: slots(s).update({0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}))
 
 
