@@ -56,8 +56,11 @@ private:
   void accumulate(Writer &w, const std::string &name, Value value, StringRef role);
   void setSeed();
   void countSteps();
-  void countMicrobatches(func::FuncOp part);
+  Value readMicrobatch(Writer &w);
+  void drawPerMicrobatch(func::FuncOp part);
   void numberMicrobatches(func::FuncOp part, llvm::function_ref<Value(Writer &, Value)> number);
+  void passStates(func::FuncOp part);
+  void countMicrobatches(func::FuncOp part);
   Value takeMean(Writer &w, const std::string &name, Value value);
 
   func::FuncOp func, evaluate;
@@ -292,9 +295,8 @@ void StepBuilder::update(Optimizer &optimizer) {
 // Random numbers
 //===----------------------------------------------------------------------===//
 
-/// The states from which a program draws its random numbers, and the number of the microbatch.
-constexpr StringLiteral kSeedState = "random.seed", kStepState = "random.step",
-                        kMicrobatchState = "random.microbatch";
+/// The states from which a program draws its random numbers.
+constexpr StringLiteral kSeedState = "random.seed", kStepState = "random.step";
 
 static void dropNothing(func::FuncOp func) {
   SmallVector<nn::DropoutOpInterface> ops;
@@ -320,8 +322,6 @@ void StepBuilder::countSteps() {
   Writer w(builder, func.getLoc());
   Value step = states.read(w, kStepState, state.getType());
   states.write(w, kStepState, w.addNumber(step, 1));
-  if (options.microbatches > 1)
-    states.write(w, kMicrobatchState, w.number(0, Writer::elementOf(step)));
 }
 
 /// Gives a microbatch a number of its own in place of that of the step.
@@ -343,14 +343,9 @@ void StepBuilder::numberMicrobatches(func::FuncOp part,
   }
 }
 
-/// Counts the microbatches before the last one, whose number the step knows.
-void StepBuilder::countMicrobatches(func::FuncOp part) {
-  numberMicrobatches(part, [&](Writer &w, Value first) {
-    Value own = states.readZeros(w, kMicrobatchState.str(), Writer::typeOf(first), "",
-                                 /*isTransient=*/true);
-    states.write(w, kMicrobatchState, w.addNumber(own, 1));
-    return w.add(first, own);
-  });
+/// Lets each microbatch draw other random numbers. The step knows the number of the last one.
+void StepBuilder::drawPerMicrobatch(func::FuncOp part) {
+  numberMicrobatches(part, [&](Writer &w, Value first) { return w.add(first, readMicrobatch(w)); });
   numberMicrobatches(func, [&](Writer &w, Value first) {
     return w.addNumber(first, double(options.microbatches - 1));
   });
@@ -380,6 +375,55 @@ void StepBuilder::buildEvaluation() {
 //===----------------------------------------------------------------------===//
 // Microbatches
 //===----------------------------------------------------------------------===//
+
+/// The number of the microbatch, from 0 on: a transient state.
+constexpr StringLiteral kMicrobatchState = "microbatch";
+
+Value StepBuilder::readMicrobatch(Writer &w) {
+  auto counter = RankedTensorType::get({}, w.getBuilder().getI64Type());
+  return states.readZeros(w, kMicrobatchState, counter, "", /*isTransient=*/true);
+}
+
+/// Counts the microbatches before the last one if something depends on their number. The next step
+/// begins at 0.
+void StepBuilder::countMicrobatches(func::FuncOp part) {
+  if (!states.has(kMicrobatchState))
+    return;
+  OpBuilder inside(part.front().getTerminator()), outside(func.front().getTerminator());
+  Writer w(inside, part.getLoc()), end(outside, func.getLoc());
+  states.write(w, kMicrobatchState, w.addNumber(readMicrobatch(w), 1));
+  states.write(end, kMicrobatchState, end.number(0, end.getBuilder().getI64Type()));
+}
+
+/// Passes the states that the program writes from one microbatch to the next. The first microbatch
+/// begins with the state. The others begin with a transient copy, which all but the last write. The
+/// last one is a part of the step, which writes the state. So a step that fails leaves it as it was.
+void StepBuilder::passStates(func::FuncOp part) {
+  llvm::MapVector<StringAttr, nn::WriteOp> writes;
+  for (auto write : part.getOps<nn::WriteOp>())
+    writes.insert({write.getStateAttr().getAttr(), write});
+  for (auto [state, write] : writes) {
+    std::string copy = ("microbatch." + state.getValue()).str();
+    SmallVector<nn::ReadOp> reads;
+    for (auto read : part.getOps<nn::ReadOp>())
+      if (read.getState() == state.getValue())
+        reads.push_back(read);
+    OpBuilder builder = OpBuilder::atBlockBegin(&part.front());
+    Writer w(builder, write.getLoc());
+    RankedTensorType type = Writer::typeOf(write.getValue());
+    Value passed = states.readZeros(w, copy, type, "", /*isTransient=*/true);
+    Value isFirst = w.compare(nn::CompareKind::Eq, readMicrobatch(w), 0);
+    Value value = w.select(isFirst, states.read(w, state, type), passed);
+    for (nn::ReadOp read : reads) {
+      read.getResult().replaceAllUsesWith(value);
+      read.erase();
+    }
+    write.setState(copy);
+    for (auto read : func.getOps<nn::ReadOp>())
+      if (read.getState() == state.getValue())
+        read.setState(copy);
+  }
+}
 
 /// Adds a value to a sum over microbatches, which is a transient state.
 void StepBuilder::accumulate(Writer &w, const std::string &name, Value value, StringRef role) {
@@ -442,12 +486,10 @@ LogicalResult StepBuilder::sumOutputs(func::FuncOp part, func::FuncOp entry) {
 /// Makes the gradients of a step means over microbatches. The function is for one of them, the
 /// last. The step runs the others before, so that sums over ranks overlap with its backward pass.
 LogicalResult StepBuilder::runMicrobatches() {
-  for (auto write : func.getOps<nn::WriteOp>())
-    return write.emitError() << "writes the state '" << write.getState() << "' in each of "
-                             << options.microbatches
-                             << " microbatches: expected one microbatch, or no write";
   IRMapping map;
   func::FuncOp part = splitOff(func, map);
+  passStates(part);
+  drawPerMicrobatch(part);
   countMicrobatches(part);
   OpBuilder inside(part.front().getTerminator()), outside(func.front().getTerminator());
   for (Trained &parameter : trained) {

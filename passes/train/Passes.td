@@ -28,7 +28,8 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     With `microbatches` the program is for one microbatch. The entries repeat a private copy of it
     (`nn.repeat`) for all microbatches but the last, which they run themselves. They take means of the
     gradients and of the outputs without dimensions, whose sums are transient states (`grad.NAME`,
-    `sum.NAME`). Other outputs have the rows of all microbatches. The program may write no state.
+    `sum.NAME`). Other outputs have the rows of all microbatches. A state that the program writes passes
+    from one microbatch to the next in a transient one (`microbatch.NAME`), and the step writes it.
 
     A second entry `evaluate` stays. Its dropout and its writes go.
 

@@ -131,3 +131,19 @@ for mesh, order in (({{'ring': 4}}, 'zigzag'), ({{'dp': 2, 'ring': 2}}, 'contigu
         error = (wide(g).double() - wide(w).double()).abs().max()
         assert error <= {TOLERANCE[dtype]} * largest, (mesh, n, error)
 """)
+
+
+@pytest.mark.parametrize("name", ["one rank", "dp=2"])
+def test_states_pass_from_microbatch_to_microbatch(tmp_path, name):
+    """A captured microbatch reads from memory whether it is the first one."""
+    check(SETUP + f"""
+import test_microbatch_states as states
+net, data = states.Normed(), states.batches(4)
+plan, (_, want) = states.train(net, data).parallelize(mesh=states.MESHES[{name!r}]), states.expect(net, data)
+with plan.start(backend='nccl', graphs='on') as on, plan.start(backend='nccl', graphs='off') as off:
+    for batch, state in zip(data, want, strict=True):
+        on.run(**batch), off.run(**batch)
+        states.same(on.state(), off.state())
+        states.compare(on.state(), state)
+""", FAKEGPU_LOG=str(tmp_path / "log"))
+    assert json.loads((tmp_path / "log").read_text())["graph_launches"] > 0

@@ -214,19 +214,6 @@ def test_evaluation_is_that_of_the_module(mesh):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_microbatches_and_running_statistics_are_refused():
-    batch = dict(x=torch.randn(12, 6), y=torch.zeros(12, dtype=torch.long))
-    model = mw.from_torch(Modal(), (), batch, training=True)
-    with pytest.raises(mw.Error, match="writes the state 'norm.*' in each of 2 microbatches"):
-        model.train(mw.SGD(), microbatches=2)
-    # In evaluation mode it writes none.
-    net = Modal()
-    net.norm.eval()
-    train = mw.from_torch(net, (), batch, training=True).train(mw.SGD(), microbatches=2)
-    with train.parallelize(mesh={"dp": 2}).start() as session:
-        session.run(**batch)
-
-
 def test_evaluation_that_cannot_be_imported_is_refused():
     class Random(nn.Linear):
         def forward(self, x):

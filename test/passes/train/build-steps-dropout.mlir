@@ -17,7 +17,7 @@
 
 // Each microbatch has a number of its own: that of the step times 4, plus its own. The step runs the last.
 
-// PARTS: nn.state @random.microbatch {fill = 0 : i64, transient}
+// PARTS: nn.state @microbatch {fill = 0 : i64, transient}
 // PARTS-LABEL: func.func @step
 // PARTS: %[[N:.*]] = nn.read @random.step
 // PARTS: %[[FOUR:.*]] = nn.constant dense<4> : tensor<i64>
@@ -27,18 +27,21 @@
 // PARTS: nn.dropout {{.*}} step %[[NUMBER]]
 // PARTS: nn.attention {{.*}} step %[[NUMBER]]
 // PARTS-DAG: nn.write @random.step
-// PARTS-DAG: nn.write @random.microbatch
+// PARTS-DAG: nn.write @microbatch
 // PARTS-LABEL: func.func private @repeated_step
 // PARTS: %[[N:.*]] = nn.read @random.step
 // PARTS: %[[FOUR:.*]] = nn.constant dense<4> : tensor<i64>
 // PARTS: %[[FIRST:.*]] = nn.mul %[[N]], %[[FOUR]]
-// PARTS: %[[M:.*]] = nn.read @random.microbatch
-// PARTS: nn.write @random.microbatch
+// PARTS: %[[M:.*]] = nn.read @microbatch
 // PARTS: %[[NUMBER:.*]] = nn.add %[[FIRST]], %[[M]]
 // PARTS: nn.dropout {{.*}} step %[[NUMBER]]
 // PARTS: nn.attention {{.*}} step %[[NUMBER]]
+// PARTS: %[[M:.*]] = nn.read @microbatch
+// PARTS: %[[NEXT:.*]] = nn.add %[[M]]
+// PARTS: nn.write @microbatch, %[[NEXT]]
 // PARTS-LABEL: func.func private @repeated_evaluate
 // PARTS-NOT: random
+// PARTS-NOT: microbatch
 
 nn.state @random.seed {fill = 0 : i64} : tensor<i64>
 nn.state @random.step {fill = 0 : i64} : tensor<i64>

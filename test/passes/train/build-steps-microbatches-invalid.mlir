@@ -9,16 +9,3 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x"}, %n: tensor<4xi64> {nn.input 
   %3 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
   return %1, %2, %3 : tensor<f32>, tensor<i64>, tensor<4xf32>
 }
-
-// -----
-
-// A step that fails in a later microbatch would have changed the state.
-
-nn.state @count {fill = 0.0 : f32} : tensor<4xf32>
-func.func @main(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<f32> {nn.output = "loss"}, tensor<4xf32> {nn.output = "grad.w"}) {
-  %l = nn.reduce sum %w dims [0] : (tensor<4xf32>) -> tensor<f32>
-  %g = nn.gradient %l of "w" : (tensor<f32>) -> tensor<4xf32>
-  // expected-error@+1 {{writes the state 'count' in each of 2 microbatches: expected one microbatch, or no write}}
-  nn.write @count, %w : tensor<4xf32>
-  return %l, %g : tensor<f32>, tensor<4xf32>
-}
