@@ -445,8 +445,10 @@ ReductionKind RuleTransfer::getContraction() const {
 
 bool RuleTransfer::contractsUniform() const {
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    // Equal elements may be a part of a dimension: those of 2 of 4 rows, reshaped to 8.
     if (rule.isReducedIn(f, 0) &&
-        llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; }))
+        (pieces[f].empty() ||
+         llvm::any_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; })))
       return true;
   }
   return false;

@@ -84,6 +84,35 @@ class Ends(nn.Module):
         return (self.c(h * h.detach() * gate) + x).square().mean()
 
 
+class FixedRows(nn.Module):
+    """Rows that the module itself names, a row of padding among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 12, padding_idx=3)
+        self.kinds = nn.Embedding(2, 12, padding_idx=0)
+        self.a = nn.Linear(12, 12)
+
+    def forward(self, x):
+        rows = self.table(torch.tensor([3, 1, 2, 3, 4, 5, 6]))
+        kinds = self.kinds(torch.zeros(x.shape[:2], dtype=torch.long))
+        return (self.a(x + kinds).tanh() + rows).square().mean()
+
+
+class Regrouped(nn.Module):
+    """A mean over groups of tokens: the cotangents of a group's tokens differ, those of groups do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(12), nn.Linear(12, 24), nn.Linear(24, 12)
+        self.table, self.head = nn.Embedding(11, 12), nn.Linear(48, 3)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        x = self.norm(x + self.down(self.up(x).relu()))
+        return self.head(x.reshape(x.shape[0], -1, 48).mean(1)).square().mean()
+
+
 def wanted(module, inputs, dtype=torch.float64):
     module = copy.deepcopy(module).to(dtype)
     loss = module(**inputs)
@@ -127,6 +156,13 @@ def test_where_gradients_end(mesh):
     torch.manual_seed(3)
     module = Ends().train()
     check(module, dict(ids=torch.randint(0, 11, (4, 7))), **MESHES[mesh])
+    check(FixedRows().train(), dict(x=torch.randn(4, 7, 12)), **MESHES[mesh])
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2 sp"])
+def test_mean_over_groups(mesh):
+    torch.manual_seed(3)
+    check(Regrouped().train(), dict(ids=torch.randint(0, 11, (4, 16))), **MESHES[mesh])
 
 
 def test_evaluation_mode_has_no_ends():

@@ -266,11 +266,15 @@ def diagonal_of(c, x: Node, offset: int, dim1: int, dim2: int) -> Node:
 
 @aten("embedding")
 def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
+    trains_all = not c.exported.training or padding_idx < 0
     if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
         small = c.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
-        return c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
-    rows = c.build.embedding(ids, table)
-    if not c.exported.training or padding_idx < 0:
+        rows = c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
+        known = ids.form.tensor
+        trains_all = trains_all or known.device.type != "meta" and padding_idx not in known
+    else:
+        rows = c.build.embedding(ids, table)
+    if trains_all:
         return rows
     # The row of the padding is not trained.
     is_padding = c.build.compare("eq", ids, c.build.scalar(padding_idx, ids.dtype))
