@@ -14,11 +14,15 @@
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
+#include <cmath>
 #include <limits>
 
 using namespace mlir;
 
 namespace meshwright::lower {
+
+/// The most elements that floats sum one by one.
+constexpr int64_t kExactElements = 64;
 
 /// The reduction of the op, and its dimensions.
 static std::optional<std::pair<nn::ReduceKind, SmallVector<int64_t>>> getReduction(Operation *op) {
@@ -119,16 +123,31 @@ Value ColumnEmitter::foldFrom(size_t dim, Value base, Value state, Step step) {
   if (dim == columns.sizes.size())
     return step(base, state);
   Builder &b = *builder;
-  auto loop = scf::ForOp::create(b, emitIndex(b, 0), emitIndex(b, columns.sizes[dim]),
-                                 emitIndex(b, 1), ValueRange(state));
-  OpBuilder::InsertionGuard guard(b);
-  b.setInsertionPointToStart(loop.getBody());
-  Value offset =
-      arith::MulIOp::create(b, loop.getInductionVar(), emitIndex(b, columns.getStride(dim)));
-  Value next =
-      foldFrom(dim + 1, arith::AddIOp::create(b, base, offset), loop.getRegionIterArgs()[0], step);
-  scf::YieldOp::create(b, next);
-  return loop.getResult(0);
+  auto emitLoop = [&](Value first, Value last, int64_t by, Value init,
+                      function_ref<Value(Value, Value)> body) {
+    auto loop = scf::ForOp::create(b, first, last, emitIndex(b, by), ValueRange(init));
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(loop.getBody());
+    Value next = body(loop.getInductionVar(), loop.getRegionIterArgs()[0]);
+    scf::YieldOp::create(b, next);
+    return loop.getResult(0);
+  };
+  auto emitElement = [&](Value i, Value known) {
+    Value offset = arith::MulIOp::create(b, i, emitIndex(b, columns.getStride(dim)));
+    return foldFrom(dim + 1, arith::AddIOp::create(b, base, offset), known, step);
+  };
+  int64_t size = columns.sizes[dim];
+  Value first = emitIndex(b, 0), last = emitIndex(b, size);
+  bool isSum = kind == nn::ReduceKind::Sum || kind == nn::ReduceKind::Mean;
+  if (size <= kExactElements || !isFloat || !isSum || !isa<nn::ReduceOp>(op))
+    return emitLoop(first, last, 1, state, emitElement);
+  // A long sum is a sum of shorter ones, which is more exact.
+  int64_t block = std::ceil(std::sqrt(double(size)));
+  return emitLoop(first, last, block, state, [&](Value i, Value known) {
+    Value end = arith::AddIOp::create(b, i, emitIndex(b, block));
+    end = arith::MinUIOp::create(b, end, last);
+    return combine(known, emitLoop(i, end, 1, getNeutral(), emitElement));
+  });
 }
 
 void ColumnEmitter::emit(Builder &b, Value item, Value input, Value output, Value workspace) {

@@ -399,16 +399,35 @@ SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, 
   int64_t count =
       plan.nearSteps ? std::clamp<int64_t>(128 / stepBytes, 1, kChunkSteps) : kChunkSteps;
   int64_t parts = kChunkSteps / count;
+  auto emitParts = [&](Builder &b, Value first, Value last, ValueRange initial) {
+    auto loop = scf::ForOp::create(
+        b, first, last, index(b, 1), initial,
+        [&](OpBuilder &nested, Location loc, Value i, ValueRange arguments) {
+          Builder b(loc, nested);
+          SmallVector<Value> results(arguments);
+          Value part = arith::RemUIOp::create(b, i, index(b, parts));
+          Value whole = arith::DivUIOp::create(b, i, index(b, parts));
+          Value inCopy =
+              add(b, mul(b, whole, plan.tileRows * chunk), mul(b, part, count * perStep));
+          emitSteps(b, add(b, copied, inCopy), add(b, start, mul(b, i, count * columns * group)),
+                    count, results);
+          scf::YieldOp::create(b, results);
+        });
+    return SmallVector<Value>(loop.getResults());
+  };
+  Value last = mul(b, chunks, parts);
+  int64_t exactParts = kExactSteps / count;
+  if (!spec.type.isF32() || plan.blockSteps <= kExactSteps)
+    return emitParts(b, index(b, 0), last, initial);
+  // Long sums are sums of shorter ones, which are more exact.
   auto loop = scf::ForOp::create(
-      b, index(b, 0), mul(b, chunks, parts), index(b, 1), initial,
-      [&](OpBuilder &nested, Location loc, Value i, ValueRange arguments) {
+      b, index(b, 0), last, index(b, exactParts), initial,
+      [&](OpBuilder &nested, Location loc, Value i, ValueRange known) {
         Builder b(loc, nested);
-        SmallVector<Value> results(arguments);
-        Value part = arith::RemUIOp::create(b, i, index(b, parts));
-        Value whole = arith::DivUIOp::create(b, i, index(b, parts));
-        Value inCopy = add(b, mul(b, whole, plan.tileRows * chunk), mul(b, part, count * perStep));
-        emitSteps(b, add(b, copied, inCopy), add(b, start, mul(b, i, count * columns * group)),
-                  count, results);
+        SmallVector<Value> zeros(known.size(), arith::ConstantOp::create(b, b.getZeroAttr(sums)));
+        SmallVector<Value> results = emitParts(b, i, min(b, last, add(b, i, exactParts)), zeros);
+        for (auto [result, sum] : llvm::zip_equal(results, known))
+          result = arith::AddFOp::create(b, sum, result);
         scf::YieldOp::create(b, results);
       });
   return SmallVector<Value>(loop.getResults());

@@ -88,6 +88,8 @@ std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuT
 
 /// Steps of k in a chunk, the unit in which A is copied.
 constexpr int64_t kChunkSteps = 4;
+/// The most steps of k that f32 sums one by one.
+constexpr int64_t kExactSteps = 128;
 /// Elements along k that are stored next to each other.
 inline int64_t getGroup(mlir::Type type) { return type.isBF16() ? 2 : 1; }
 /// Bytes of an element.
