@@ -79,8 +79,9 @@ class Plan:
         model, kept = self._model, dict(self._parameters)
         as_torch = any(is_torch(p) for p in model._parameters.values())
         session = unwrap(self._plan.start(options))
-        fixed = {name: value for name, value in model._parameters.items() if is_parameter(value)}
         training = model._training(session.states)
+        fixed = {**model._parameters, **(training.fixed if training else {})}
+        fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
         return Session(session, backend, model._flatten, as_torch, kept, fixed, training)
 
     def run(

@@ -34,7 +34,8 @@ class Session:
         self._as_torch = as_torch
         #: The weights, which ranks may read in place.
         self._kept = kept
-        #: The model's own parameters, of which those that are trained are state.
+        #: The model's own parameters, of which those that are trained are state. Of a model that
+        #: trains also those that its program does not read.
         self._fixed = fixed or {}
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training
@@ -75,7 +76,9 @@ class Session:
         """The model's parameters by name: copies of the global tensors. A trained one that has a
         value in f32 beside its own is in f32. Those of a bundle are the trained ones."""
         state = self.state()
-        values = {name: _copy(value) for name, value in self._fixed.items()}
+        values = {
+            name: _copy(self._loaded.unread.get(name, value)) for name, value in self._fixed.items()
+        }
         for port in self._session.states:
             if port.role == "parameter":
                 values[port.name] = state.get(f"master.{port.name}", state[port.name])

@@ -113,6 +113,20 @@ def test_between_pytorch_and_sessions(name, mesh):
         close(session, net)
 
 
+def test_parameters_that_no_program_reads():
+    """A session lists them with the values that it was given."""
+    net = Normed()
+    plan = mw.from_torch(net, (), batches(1)[0], training=True).train(mw.SGD(lr=0.1)).parallelize(mesh={"dp": 2})
+    with plan.start() as session:
+        session.run(**batches(1)[0])
+        names = {name for name, _ in net.named_parameters()}
+        assert names <= set(session.parameters()) and not session.parameters()["never"].any()
+        state = session.state_dict()
+        session.load_state_dict({**state, "model": {**state["model"], "never": torch.ones(2)}})
+        assert session.parameters()["never"].tolist() == [1, 1]
+    assert not net.never.any()
+
+
 def test_the_same_bits():
     """Also of bf16 parameters with masters."""
     net, data = Net().bfloat16(), batches(3)
