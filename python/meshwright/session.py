@@ -34,8 +34,8 @@ class Session:
         self._as_torch = as_torch
         #: The weights, which ranks may read in place.
         self._kept = kept
-        #: The model's own parameters, of which those that are trained are state. Of a model that
-        #: trains also those that its program does not read.
+        #: The model's own parameters; trained ones are state instead. A model that trains also has
+        #: the parameters here that its program does not read.
         self._fixed = fixed or {}
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training

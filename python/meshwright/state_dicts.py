@@ -56,7 +56,7 @@ class Training:
         self.trained: list[str] = trained
         #: Tensors that are no states, by name: those whose values are known.
         self.fixed: dict = fixed
-        #: The names of those that the program does not read.
+        #: Names in `fixed` of tensors that the program does not read.
         self.unread: set[str] = unread
 
     def layout(self):
