@@ -62,46 +62,6 @@ def test_left_as_it_was():
     assert failed.value.diagnostics[0].file == __file__
 
 
-class Round(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-class RoundAgain(Round):
-    pass
-
-
-class Rounds(nn.Module):
-    """A function with its own derivative, where gradients flow or where they do not."""
-
-    def __init__(self, trains):
-        super().__init__()
-        self.layer, self.trains = nn.Linear(4, 4), trains
-
-    def forward(self, x):
-        y = self.layer(x)
-        if self.trains:
-            return RoundAgain.apply(y) + y
-        with torch.no_grad():
-            z = Round.apply(y)
-        return Round.apply(x) + y + z
-
-
-def test_function_with_its_own_derivative():
-    with pytest.raises(ImportFailed, match="RoundAgain is a torch.autograd.Function with a derivative of "
-                                           "its own; expected operations of PyTorch") as failed:
-        import_module(Rounds(True), (torch.ones(2, 4),), training=True)
-    assert [d.file for d in failed.value.diagnostics] == [__file__]
-    assert "apply" not in vars(Round) and RoundAgain.apply(torch.ones(1)) == 1
-    import_module(Rounds(False), (torch.ones(2, 4),), training=True)
-    import_module(Rounds(True), (torch.ones(2, 4),))
-
-
 def test_odd_input():
     with pytest.raises(ImportFailed, match="is a object; expected"):
         import_module(_Typed(), (object(),))

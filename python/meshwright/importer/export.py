@@ -6,7 +6,6 @@ import functools
 import inspect
 import itertools
 import logging
-import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +15,9 @@ from torch.utils import _pytree as pytree
 
 from .decompose import take_apart
 from .errors import Diagnostic, ImportFailed
-from .functionalize import functionalize, written_placeholders, writes_to_arguments
+from .functionalize import functionalize, writes_to_arguments, written_placeholders
 from .locations import Locations, is_model_file
+from .own_derivatives import refusing_other_derivatives
 from .regions import inline_regions
 from .specialise import specialise
 from .writes import remove_writes
@@ -168,51 +168,12 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
     return result
 
 
-@contextlib.contextmanager
-def _refusing_own_derivatives():
-    """Refuses functions with a derivative of their own: a graph has their forward alone."""
-    problems = {}
-
-    def watched(function):
-        def apply(*args, **kwargs):
-            if torch.is_grad_enabled() and any(
-                    isinstance(x, torch.Tensor) and x.requires_grad
-                    for x in (*args, *kwargs.values())):
-                caller = sys._getframe(1)
-                problems[function] = Diagnostic(
-                    f"{function.__qualname__} is a torch.autograd.Function with a derivative of its "
-                    "own; expected operations of PyTorch where gradients are asked for", "error",
-                    caller.f_code.co_filename, caller.f_lineno)
-            return kept(*args, **kwargs)
-
-        kept = function.apply
-        return apply
-
-    # PyTorch's own functions have the derivative of their graph. Its modules keep the `apply` of
-    # the base class, so that one stays.
-    functions = {f: watched(f) for f in _descendants(torch.autograd.Function)
-                 if f.__module__.split(".")[0] != "torch" and "apply" not in vars(f)}
-    for function, apply in functions.items():
-        function.apply = staticmethod(apply)
-    try:
-        yield
-    finally:
-        for function in functions:
-            del function.apply
-    if problems:
-        raise ImportFailed(problems.values())
-
-
-def _descendants(kind: type) -> list[type]:
-    return [below for child in kind.__subclasses__() for below in (child, *_descendants(child))]
-
-
 def _functional(module, args, kwargs, variable, training):
     """The exported program without writes, as far as they are covered; see `functionalize`.
 
     Also the writes to buffers, and whether shapes depended on constants."""
     def run():
-        with _refusing_own_derivatives() if training else contextlib.nullcontext():
+        with refusing_other_derivatives() if training else contextlib.nullcontext():
             program = torch.export.export(module, args, kwargs, strict=False)
         remove_writes(program.graph)
         if training:
