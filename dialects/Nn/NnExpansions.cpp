@@ -27,9 +27,16 @@ Value lookUpIndex(Writer &w, Value indices, int64_t size) {
                           0);
 }
 
-/// The exponentials of a row less its largest element, their sum, and that element.
+/// log(1 + x) for finite x >= 0, exact for small x, too.
+Value log1p(Writer &w, Value x) {
+  // The logarithm of the rounded sum, and to the first order of what the rounding lost.
+  Value sum = w.addNumber(x, 1), lost = w.sub(x, w.addNumber(sum, -1));
+  return w.add(w.unary<LogOp>(sum), w.div(lost, sum));
+}
+
+/// A row less its largest element, and the exponentials of that.
 struct Exponentials {
-  Value centred, powers, sum;
+  Value centred, powers;
 
   Exponentials(Writer &w, Value x, int64_t dim) {
     // The largest element of a row of minus infinity alone is replaced by a finite number:
@@ -37,13 +44,10 @@ struct Exponentials {
     Type type = Writer::elementOf(x);
     double least = type.isF64() ? std::numeric_limits<double>::lowest()
                                 : double(std::numeric_limits<float>::lowest());
-    top = w.binary<MaximumOp>(w.reduce(ReduceKind::Max, x, {dim}), w.number(least, type));
+    Value top = w.binary<MaximumOp>(w.reduce(ReduceKind::Max, x, {dim}), w.number(least, type));
     centred = w.binary<SubOp>(x, top);
     powers = w.unary<ExpOp>(centred);
-    sum = w.reduce(ReduceKind::Sum, powers, {dim});
   }
-
-  Value top;
 };
 
 } // namespace
@@ -85,7 +89,8 @@ Value SoftmaxOp::expand(OpBuilder &builder) {
   Type type = Writer::elementOf(getInput());
   Exponentials row(w, w.cast(getInput(), w.getWide(type)), getDim());
   // The sum is at least one, or zero for a row of minus infinity alone.
-  Value sum = w.binary<MaximumOp>(row.sum, w.number(1, w.getWide(type)));
+  Value sum = w.binary<MaximumOp>(w.reduce(ReduceKind::Sum, row.powers, {int64_t(getDim())}),
+                                  w.number(1, w.getWide(type)));
   return w.cast(w.binary<DivOp>(row.powers, sum), type);
 }
 
@@ -121,19 +126,19 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
   Value label = w.reshape(lookUpIndex(w, checked, classes), row);
   Value number = IotaOp::create(builder, getLoc(), RankedTensorType::get(column, index), 0);
 
+  // Where the model is sure, the loss is far smaller than the logits and than one: the sum is that
+  // of the other classes, and one joins it inside the logarithm.
   Exponentials powers(w, z, dim);
   Value isLabel = w.compare(CompareKind::Eq, number, label);
-  Value picked = w.reduce(ReduceKind::Sum, w.select(isLabel, z, zero), {dim});
-  Value normaliser = w.binary<AddOp>(w.unary<LogOp>(powers.sum), powers.top);
-  Value loss;
+  Value own = w.reduce(ReduceKind::Sum, w.keepWhere(isLabel, powers.centred), {dim});
+  Value others = w.reduce(ReduceKind::Sum, w.select(isLabel, zero, powers.powers), {dim});
+  Value sum = w.add(others, w.unary<ExpOp>(own));
+  Value isLargest = w.compare(CompareKind::Eq, own, zero);
+  Value loss = w.sub(w.select(isLargest, log1p(w, others), w.unary<LogOp>(sum)), own);
   if (std::optional<APFloat> smoothing = getLabelSmoothing()) {
     double s = smoothing->convertToDouble();
-    Value all = w.reduce(ReduceKind::Sum, z, {dim});
-    Value target = w.binary<AddOp>(w.binary<MulOp>(picked, w.number(1 - s, wide)),
-                                   w.binary<MulOp>(all, w.number(s / double(classes), wide)));
-    loss = w.binary<SubOp>(normaliser, target);
-  } else {
-    loss = w.binary<SubOp>(normaliser, picked);
+    Value all = w.reduce(ReduceKind::Sum, powers.centred, {dim});
+    loss = w.sub(loss, w.scale(w.sub(w.scale(all, 1 / double(classes)), own), s));
   }
 
   if (isIgnored)

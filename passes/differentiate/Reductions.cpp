@@ -156,9 +156,12 @@ static LogicalResult differentiateCrossEntropy(CrossEntropyOp op, Vjp &vjp) {
   Value chances = SoftmaxOp::create(w.getBuilder(), w.getLoc(), z.getType(), z, dim);
   Value number = w.iota(0, RankedTensorType::get(column, index));
   Value isLabel = w.compare(CompareKind::Eq, number, labels);
-  Value target = w.select(isLabel, w.number(1 - smoothing + smoothing / double(classes), wide),
-                          w.number(smoothing / double(classes), wide));
-  vjp.add(0, w.mul(w.sub(chances, target), scale));
+  // One less the chance of the label is the sum of the others: where the model is sure, the
+  // difference would be rounding alone.
+  Value others = w.reduce(ReduceKind::Sum, w.select(isLabel, w.number(0, wide), chances), {dim});
+  Value ofLabel = w.addNumber(w.neg(others), smoothing - smoothing / double(classes));
+  Value ofOthers = w.addNumber(chances, -smoothing / double(classes));
+  vjp.add(0, w.mul(w.select(isLabel, ofLabel, ofOthers), scale));
   return success();
 }
 
