@@ -416,8 +416,8 @@ SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, 
     return SmallVector<Value>(loop.getResults());
   };
   Value last = mul(b, chunks, parts);
-  int64_t exactParts = kExactSteps / count;
-  if (!spec.type.isF32() || plan.blockSteps <= kExactSteps)
+  int64_t exactParts = plan.exactSteps / count;
+  if (!spec.type.isF32() || plan.blockSteps <= plan.exactSteps)
     return emitParts(b, index(b, 0), last, initial);
   // Long sums are sums of shorter ones, which are more exact.
   auto loop = scf::ForOp::create(

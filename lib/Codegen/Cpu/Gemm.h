@@ -88,8 +88,6 @@ std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuT
 
 /// Steps of k in a chunk, the unit in which A is copied.
 constexpr int64_t kChunkSteps = 4;
-/// The most steps of k that f32 sums one by one.
-constexpr int64_t kExactSteps = 128;
 /// Elements along k that are stored next to each other.
 inline int64_t getGroup(mlir::Type type) { return type.isBF16() ? 2 : 1; }
 /// Bytes of an element.
@@ -106,6 +104,8 @@ struct GemmPlan {
   /// Steps of k: elements for f32, pairs for bf16. All steps, rounded up to whole chunks, and
   /// the steps of a block.
   int64_t steps, blockSteps;
+  /// The most steps that f32 sums one by one.
+  int64_t exactSteps;
   /// How many steps ahead weights are prefetched into the first and into the second cache; 0
   /// for no prefetches, where tiles find weights in cache or the processor prefetches.
   int64_t nearSteps, farSteps;

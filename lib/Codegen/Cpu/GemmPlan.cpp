@@ -14,6 +14,12 @@ using llvm::divideCeil;
 
 namespace meshwright::lower {
 
+/// The most steps of k that f32 sums one by one.
+static constexpr int64_t kExactSteps = 128;
+/// Products of at most so many rows wait for their weights, so that shorter sums, which are more
+/// exact, cost no time.
+static constexpr int64_t kFewRows = 3, kExactStepsOfFewRows = 16;
+
 bool hasGemm(Type type, const Processor &processor) {
   return processor.hasFma && (type.isF32() || type.isBF16());
 }
@@ -90,6 +96,7 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
 
   int64_t group = getGroup(spec.type);
   plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
+  plan.exactSteps = spec.m <= kFewRows ? kExactStepsOfFewRows : kExactSteps;
   // One or two tiles gain nothing from blocks of k, as they read weights about once.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
