@@ -211,6 +211,8 @@ class _Scores:
     product: Node
     factor: float
     soft_cap: float | None
+    #: The finite numbers that replace hidden scores.
+    fills: set[float]
 
 
 def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None:
@@ -252,16 +254,17 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
     if four is None:
         return None
     q, k, v, widen = four
-    mask = Mask()
+    terms = [(kind, widen(term)) for kind, term in terms]
     reader = MaskReader(build, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
-    for kind, term in terms:
-        term = widen(term)
-        if kind == "bias":
-            reader.additive(mask, term)
-        elif kind in ("seen", "hidden"):
-            reader.boolean(mask, term, kind == "seen")
+    mask = _read_mask(build, reader, terms, weights.dtype)
+    if any(kind == "filled" for kind, _ in terms) and mask.hides_by_inputs():
+        if len(scores.fills) > 1:
+            return None
+        seen = _sees_a_key(build, terms)
+        q = build.select(seen, q, build.scalar(0.0, q.dtype))
+        mask = _read_mask(build, reader, terms, weights.dtype, seen)
     mask.settle()
-    if not all(reader.keeps(widen(term), mask) for kind, term in terms if kind == "kept"):
+    if not all(reader.keeps(term, mask) for kind, term in terms if kind == "kept"):
         return None
     q, scale = _unscaled(q, scores.factor)
     k, scale = _unscaled(k, scale)
@@ -274,11 +277,11 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
 
 def _read_scores(build: Builder, node: Node):
     """Walks from the softmax's operand to q k^T: (_Scores, mask terms)."""
-    terms, factor, cap = [], 1.0, None
+    terms, factor, cap, fills = [], 1.0, None, set()
     reader = MaskReader(build, node.shape)
     while True:
         if node.op == "matmul":
-            return (_Scores(node, factor, cap), terms) if math.isfinite(factor) else None
+            return (_Scores(node, factor, cap, fills), terms) if math.isfinite(factor) else None
         if node.op == "cast":
             node = node.operands[0]
             continue
@@ -322,25 +325,59 @@ def _read_scores(build: Builder, node: Node):
             if cap is not None or factor <= 0:
                 return None
             if reader.invisible(b) and a.shape == node.shape:
-                terms.append(_filled(build, condition, "seen", b))
+                terms.append(_shown(build, condition, b, True, fills))
                 node = a
                 continue
             if reader.invisible(a) and b.shape == node.shape:
-                terms.append(_filled(build, condition, "hidden", a))
+                terms.append(_shown(build, condition, a, False, fills))
                 node = b
                 continue
         return None
 
 
-def _filled(build: Builder, condition: Node, kind: str, value: Node):
-    """The term of a mask for scores that are replaced by a number."""
+def _shown(build: Builder, condition: Node, value: Node, is_seen: bool, fills: set[float]):
+    """The term of a mask for scores that are replaced by a number. Finite ones join `fills`."""
     if not math.isfinite(constant_of(value)):
-        return kind, condition
-    # The least finite number absorbs the score that it is added to.
-    zero = build.scalar(0.0, value.dtype)
-    least = build.scalar(torch.finfo(TORCH_DTYPES[value.dtype]).min, value.dtype)
-    shown = (zero, least) if kind == "seen" else (least, zero)
-    return "bias", build.select(condition, *shown)
+        return "seen" if is_seen else "hidden", condition
+    fills.add(constant_of(value))
+    return "filled", condition if is_seen else _negated(build, condition)
+
+
+def _negated(build: Builder, condition: Node) -> Node:
+    return condition.operands[0] if condition.op == "not" else build.unary("not", condition)
+
+
+def _read_mask(build: Builder, reader: MaskReader, terms, dtype: str,
+               sees: Node | None = None) -> Mask:
+    """The mask of these terms, the last one of which was applied first.
+
+    `sees` tells which queries see a key. The scores of the others are one number, on which nothing
+    depends that was added before: 0 is as good, for queries of 0."""
+    mask, is_replaced = Mask(), False
+    for kind, term in terms:
+        if kind == "filled":
+            # The least finite number absorbs the score that it is added to.
+            least = build.scalar(torch.finfo(TORCH_DTYPES[dtype]).min, dtype)
+            term, is_replaced = build.select(term, build.scalar(0.0, dtype), least), True
+        if kind in ("seen", "hidden"):
+            reader.boolean(mask, term, kind == "seen")
+        elif kind in ("bias", "filled"):
+            if sees is not None and is_replaced:
+                mask.bias.append(build.select(sees, term, build.scalar(0.0, term.dtype)))
+            else:
+                reader.additive(mask, term)
+    return mask
+
+
+def _sees_a_key(build: Builder, terms) -> Node:
+    """Whether a query sees one key at least, [batch or 1, heads or 1, queries or 1, 1]."""
+    seen = None
+    for kind, term in terms:
+        if kind in ("seen", "hidden", "filled"):
+            term = _negated(build, term) if kind == "hidden" else term
+            seen = term if seen is None else build.binary("and", seen, term)
+    any_key = build.reduce("max", build.cast(seen, "i32"), [-1], True)
+    return build.cast(any_key, "i1")
 
 
 def _times(build: Builder, x: Node, factor: float) -> Node:

@@ -38,8 +38,9 @@ class Mask:
 
     def settle(self):
         """Makes the finite terms structure, or a bias where a query may see no key."""
+        is_bias = self.hides_by_inputs()
         terms, self.finite = self.finite, []
-        if any(part.depends_on_inputs() for _, part in terms):
+        if is_bias:
             self.bias += [node for node, _ in terms]
             return
         for _, part in terms:
@@ -48,8 +49,11 @@ class Mask:
             self.bias += part.bias
 
     def depends_on_inputs(self) -> bool:
-        return bool(self.keys or self.others) or \
-            any(part.depends_on_inputs() for _, part in self.finite)
+        return bool(self.keys or self.others) or self.hides_by_inputs()
+
+    def hides_by_inputs(self) -> bool:
+        """Whether inputs decide which keys a finite number hides."""
+        return any(part.depends_on_inputs() for _, part in self.finite)
 
     def interval(self, low: float, high: float):
         self.low, self.high = max(self.low, low), min(self.high, high)
