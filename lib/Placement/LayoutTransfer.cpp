@@ -532,7 +532,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   if (isa<AfterOp>(op))
     return ResultLayouts{*context.operands[0]};
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
-    if (!operand->isBlockwise())
+    if (!context.reads(i) || !operand->isBlockwise())
       continue;
     bool isOpen = operand->isUnreduced() && !operand->keys.isPart();
     if (!takesBlocks(op, i) && (!keepsBlocks(op) || isOpen))
@@ -550,7 +550,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   };
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     const KeyCover &keys = operand->keys;
-    if (!keys.isPart() || joinsParts(keys))
+    if (!context.reads(i) || !keys.isPart() || joinsParts(keys))
       continue;
     StringRef how = operand->isBlockwise() ? "placed" : "added";
     return LogicalResult(report(
@@ -567,7 +567,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
     return isa<PermuteOp>(op) || (isa<nn::ScoresOpInterface>(op) && (i == 1 || i == 2));
   };
   for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (operand->missing.isAny() && !mayMiss(i))
+    if (context.reads(i) && operand->missing.isAny() && !mayMiss(i))
       return LogicalResult(report(context,
                                   "reads operand " + Twine(i) + ", which a permute left out on " +
                                       "ranks " + toString(operand->missing.ranks) + " of " +

@@ -42,6 +42,11 @@ struct TransferContext {
   bool *namesOperands = nullptr;
   /// The factor rule of the op, where the caller knows it.
   const dist::FactorRule *rule = nullptr;
+  /// If given, the op is a collective, which moves its operands one by one. Then this operand
+  /// alone is read, and this result alone is returned.
+  std::optional<unsigned> only = std::nullopt;
+
+  bool reads(unsigned operand) const { return !only || *only == operand; }
 };
 
 /// Returns the canonical layouts of the op's results. Fails with an error in the terms of

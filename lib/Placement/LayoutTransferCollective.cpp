@@ -302,7 +302,19 @@ LogicalResult CollectiveTransfer::expectReplicated(const Layout &layout, unsigne
 // Redistribute
 //===----------------------------------------------------------------------===//
 
+/// Reads a single equal element beside other factors of its dimension as that element alone. It
+/// could also be a chunk of more of them, of which the shardings of a redistribute know nothing.
+static void dropEqualElements(Layout &layout, MeshAttr mesh) {
+  for (DimLayout &dim : layout.dims) {
+    auto isEqual = [](const LayoutFactor &f) { return f.uniform && f.getLocalSize() == 1; };
+    if (!llvm::all_of(dim.factors, isEqual))
+      llvm::erase_if(dim.factors, isEqual);
+  }
+  canonicalize(layout, mesh);
+}
+
 LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout, unsigned i) {
+  dropEqualElements(layout, mesh);
   SmallVector<int64_t> global = layout.getGlobalShape();
   for (auto [d, dim] : llvm::enumerate(layout.dims)) {
     if (llvm::none_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; }))
@@ -573,6 +585,8 @@ MaybeLayouts CollectiveTransfer::run() {
   }
   ResultLayouts layouts;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    if (!context.reads(i))
+      continue;
     Layout layout = *operand;
     LogicalResult result =
         isa<CollectiveOpInterface>(op)

@@ -22,14 +22,23 @@ using namespace meshwright;
 using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 
-static bool isPositions(Value value) {
-  return bool(rt::getSource(value).getDefiningOp<PositionsOp>());
+/// The value itself, before ops that say when it is read.
+static Value getSource(Value value) {
+  for (;;) {
+    value = rt::getSource(value);
+    auto after = value.getDefiningOp<AfterOp>();
+    if (!after)
+      return value;
+    value = after.getInput();
+  }
 }
+
+static bool isPositions(Value value) { return bool(getSource(value).getDefiningOp<PositionsOp>()); }
 
 /// The value before the permutes that moved it around the ring.
 static Value getRingSource(Value value) {
   for (;;) {
-    value = rt::getSource(value);
+    value = getSource(value);
     auto permute = value.getDefiningOp<PermuteOp>();
     if (!permute)
       return value;
@@ -165,10 +174,10 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
   auto getOperand = [&](Value operand) -> const void * {
     if (!operand || getPlaces(operand))
       return getPlaces(operand);
-    return rt::getSource(operand).getAsOpaquePointer();
+    return getSource(operand).getAsOpaquePointer();
   };
   cover.source = llvm::hash_combine(
-      rt::getSource(attention.getQuery()).getAsOpaquePointer(),
+      getSource(attention.getQuery()).getAsOpaquePointer(),
       getRingSource(attention.getKey()).getAsOpaquePointer(),
       getRingSource(attention.getValue()).getAsOpaquePointer(), mask.causal,
       mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1),

@@ -240,30 +240,43 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
   return checkProduct(rule.operands[1][3].front(), 0, 1);
 }
 
-/// Padding that an op sums over has the bounds that it states (PaddingOpInterface::getSummedNeed).
-LogicalResult RuleTransfer::checkSums() {
+/// Whether the padding of a factor that the op sums over has the bounds that the op states
+/// (PaddingOpInterface::getSummedNeed). Reports what has not, if asked to.
+LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
   auto padded = cast<PaddingOpInterface>(op);
-  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    if (factor.kind != FactorKind::Contracted)
+  for (unsigned i = 0, e = operands.size(); i < e; ++i) {
+    std::optional<Padding> need = padded.getSummedNeed(i, f);
+    if (!need || !hasFactor(i, f))
       continue;
-    for (unsigned i = 0, e = operands.size(); i < e; ++i) {
-      std::optional<Padding> need = padded.getSummedNeed(i, f);
-      if (!need || !hasFactor(i, f))
+    for (const LayoutFactor &piece : pieces[f]) {
+      std::optional<State> own = piece.isPadded() ? getTail(i, Tail{f, &piece}) : std::nullopt;
+      if (!own || padding::isWithin(*own, *need))
         continue;
-      for (const LayoutFactor &piece : pieces[f]) {
-        std::optional<State> own =
-            piece.isPadded() ? getTail(i, Tail{int(f), &piece}) : std::nullopt;
-        if (!own || padding::isWithin(*own, *need))
-          continue;
-        return report(context,
-                      "sums over the padding behind the " + Twine(piece.size) + " true of " +
-                          Twine(piece.padded) + " rows of operand " + Twine(i) + ", which is " +
-                          padding::toString(*own) + ", expected " +
-                          (padding::isMaskable(*need) ? padding::toString(*need) : "a number"),
-                      i);
-      }
+      if (!reports)
+        return failure();
+      return report(context,
+                    "sums over the padding behind the " + Twine(piece.size) + " true of " +
+                        Twine(piece.padded) + " rows of operand " + Twine(i) + ", which is " +
+                        padding::toString(*own) + ", expected " +
+                        (padding::isMaskable(*need) ? padding::toString(*need) : "a number"),
+                    i);
     }
   }
+  return success();
+}
+
+/// An op sums over the factors that it contracts, and over those along which an operand broadcasts
+/// for the result that is as this operand.
+LogicalResult RuleTransfer::checkSums() {
+  for (auto [f, factor] : llvm::enumerate(rule.factors))
+    if (factor.kind == FactorKind::Contracted && failed(checkSum(f, /*reports=*/true)))
+      return failure();
+  for (auto [result, operand] : rule.broadcastResults)
+    for (auto [d, factors] : llvm::enumerate(rule.results[result]))
+      if (!getBroadcastAxes(result, d).empty())
+        for (int f : factors)
+          if (failed(checkSum(f, /*reports=*/true)))
+            return failure();
   return success();
 }
 

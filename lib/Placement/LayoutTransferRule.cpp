@@ -66,6 +66,10 @@ LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsig
   if (!mergePieces(pieces[factor], list, mesh,
                    cast<ShardingRuleOpInterface>(op).mayBroadcast(operand, dim)))
     return mismatch(factor, list, operand, dim);
+  // An equal element could be a chunk of several, until another operand shows that it is all.
+  auto isAll = [](const LayoutFactor &piece) { return piece.padded == 1 && !piece.uniform; };
+  if (!llvm::all_of(pieces[factor], isAll))
+    llvm::erase_if(pieces[factor], isAll);
   return success();
 }
 
@@ -485,15 +489,20 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
 }
 
 /// A dimension of the operand that is of size 1 and not sharded, where the factor that it is tied
-/// to is, broadcasts.
+/// to is, broadcasts. An equal element may also be that of each rank: it is where the sum that the
+/// broadcast leaves would read padding.
 AxisList RuleTransfer::getBroadcastAxes(unsigned result, unsigned dim) const {
   for (auto [own, operand] : rule.broadcastResults) {
     const DimLayout &layout = operands[operand]->dims[dim];
     if (own != int(result) || layout.getLocalSize() != 1 || layout.isSharded())
       continue;
+    bool isEqual = llvm::any_of(layout.factors, [](const LayoutFactor &f) { return f.uniform; });
     AxisList axes;
-    for (int factor : rule.results[result][dim])
+    for (int factor : rule.results[result][dim]) {
+      if (isEqual && context.tracksPadding && failed(checkSum(factor, /*reports=*/false)))
+        return {};
       axes.append(getAxes(factor));
+    }
     return axes;
   }
   return {};

@@ -19,9 +19,6 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// The number of combinations of operands' candidates that one op is tried with.
-static constexpr size_t kMaxCombinations = 256;
-
 /// The candidates of an operand that the op may read. Leaves out candidates that shard a
 /// dimension that the op reads whole, and blockwise candidates that it does not support.
 Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
@@ -51,73 +48,18 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   return plausible.empty() ? Candidates{candidates.front()} : plausible;
 }
 
-/// Combinations of one candidate for each operand, at most `kMaxCombinations`. The first
-/// combinations are those whose operands agree on the axes of each factor of the op's rule.
-SmallVector<SmallVector<LayoutRef, 4>> PlacementDerivation::combineCandidates(Operation *op) {
-  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
-  // Values that one collective moves mostly have the same sharding.
-  bool isMove = isa<DistDialect>(op->getDialect());
-  auto agrees = [&](ArrayRef<LayoutRef> prefix, LayoutRef candidate) {
-    if (isMove && !prefix.empty())
-      return llvm::equal(
-          prefix.front()->dims, candidate->dims,
-          [](const DimLayout &a, const DimLayout &b) { return a.getAxes() == b.getAxes(); });
-    if (!rule || rule->operands.empty())
-      return true;
-    llvm::SmallDenseMap<int, AxisList> known;
-    auto add = [&](unsigned operand, LayoutRef own) {
-      for (auto [factors, dim] : llvm::zip_equal(rule->operands[operand], own->dims))
-        if (factors.size() == 1) {
-          auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
-          if (!isNew && it->second != dim.getAxes())
-            return false;
-        }
-      return true;
-    };
-    for (auto [i, own] : llvm::enumerate(prefix))
-      add(i, own);
-    return add(prefix.size(), candidate);
-  };
-  SmallVector<SmallVector<LayoutRef, 4>> combinations(1);
-  for (OpOperand &operand : op->getOpOperands()) {
-    SmallVector<SmallVector<LayoutRef, 4>> longer, others;
-    for (LayoutRef candidate : getPlausible(op, operand.getOperandNumber()))
-      for (const auto &prefix : combinations) {
-        auto &list = agrees(prefix, candidate) ? longer : others;
-        if (list.size() == kMaxCombinations)
-          continue;
-        list.push_back(prefix);
-        list.back().push_back(candidate);
-      }
-    longer.append(others.begin(), others.end());
-    longer.truncate(std::min(longer.size(), kMaxCombinations));
-    combinations = std::move(longer);
-  }
-  return combinations;
-}
-
-/// Visits an op whose operands have several candidates, or a reshape, whose result may have
-/// several.
-LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
-  SmallVector<SmallVector<LayoutRef, 4>> combinations = combineCandidates(op);
-  CandidateLink link{op, op->getOperands(), op->getResults(), {}};
-  bool single = combinations.size() == 1;
+/// Records what an op, or one operand of a collective, makes of combinations of its operands'
+/// candidates. `transfer` is given a combination and how to report an error.
+LogicalResult PlacementDerivation::addLink(CandidateLink link,
+                                           ArrayRef<CandidateCombination> combinations,
+                                           TransferOperands transfer) {
+  Operation *op = link.op;
   for (const auto &operands : combinations) {
     // An error of one combination among several is not an error of the program.
-    auto emit = [&] {
-      if (single)
-        return op->emitOpError();
-      InFlightDiagnostic silent = emitError(op->getLoc());
-      silent.abandon();
-      return silent;
-    };
-    auto note = [&](InFlightDiagnostic &diagnostic, unsigned i) {
-      if (single)
-        explain(diagnostic, op, i);
-    };
-    FailureOr<TransferMemo::Outcome> outcome = memo.transfer(op, operands, emit, note);
+    bool isOnly = combinations.size() == 1;
+    FailureOr<TransferMemo::Outcome> outcome = transfer(operands, /*reports=*/isOnly);
     if (failed(outcome)) {
-      if (single)
+      if (isOnly)
         return failure();
       continue;
     }
@@ -133,14 +75,10 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
   };
   if (!llvm::all_of(link.combinations, isBlockwise))
     llvm::erase_if(link.combinations, isBlockwise);
-  if (link.combinations.empty()) {
-    // Report what is wrong with the likeliest candidate.
-    FailureOr<ResultLayouts> results =
-        transfer({op, combinations.front(), mesh, [&] { return op->emitOpError(); },
-                  [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); }});
-    return success(succeeded(results));
-  }
-  for (auto [i, result] : llvm::enumerate(op->getResults())) {
+  // Report what is wrong with the likeliest candidate.
+  if (link.combinations.empty())
+    return success(succeeded(transfer(combinations.front(), /*reports=*/true)));
+  for (auto [i, result] : llvm::enumerate(link.results)) {
     Candidates candidates;
     for (const auto &combination : link.combinations)
       if (!llvm::is_contained(candidates, combination.second[i]))
@@ -152,10 +90,52 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
     }
   }
   bool constrains =
-      llvm::any_of(op->getOperands(), [&](Value operand) { return ambiguous.contains(operand); });
+      llvm::any_of(link.operands, [&](Value operand) { return ambiguous.contains(operand); });
   if (constrains || link.combinations.size() > 1)
     links.push_back(std::move(link));
   return success();
+}
+
+/// Visits an op whose operands have several candidates, or a reshape, whose result may have
+/// several.
+LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
+  auto emit = [&](bool reports) {
+    InFlightDiagnostic diagnostic = reports ? op->emitOpError() : emitError(op->getLoc());
+    if (!reports)
+      diagnostic.abandon();
+    return diagnostic;
+  };
+  auto note = [&](bool reports, InFlightDiagnostic &diagnostic, unsigned i) {
+    if (reports)
+      explain(diagnostic, op, i);
+  };
+  // A collective moves its operands one by one. Combinations of many would be too many.
+  if (isa<CollectiveOpInterface>(op) && op->getNumOperands() > 1) {
+    for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
+      SmallVector<CandidateCombination> candidates;
+      for (LayoutRef candidate : getPlausible(op, i))
+        candidates.push_back({candidate});
+      auto transferOne = [&, i = i](ArrayRef<LayoutRef> operands, bool reports) {
+        return memo.transferOne(
+            op, i, operands.front(), [&] { return emit(reports); },
+            [&](InFlightDiagnostic &diagnostic, unsigned i) { note(reports, diagnostic, i); });
+      };
+      if (failed(addLink({op, {operand}, {result}, {}}, candidates, transferOne)))
+        return failure();
+    }
+    return success();
+  }
+  SmallVector<Candidates> operands;
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    operands.push_back(getPlausible(op, i));
+  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
+  return addLink(
+      {op, op->getOperands(), op->getResults(), {}}, combineCandidates(operands, rule),
+      [&](ArrayRef<LayoutRef> operands, bool reports) {
+        return memo.transfer(
+            op, operands, [&] { return emit(reports); },
+            [&](InFlightDiagnostic &diagnostic, unsigned i) { note(reports, diagnostic, i); });
+      });
 }
 
 /// Chooses for each value one candidate with which all its users are right.

@@ -12,6 +12,7 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
 #define MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
 
+#include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/CandidateSearch.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 
@@ -41,9 +42,12 @@ private:
   mlir::LogicalResult addArguments();
   mlir::LogicalResult visitBlock(mlir::Block &block);
   mlir::LogicalResult visit(mlir::Operation *op);
+  using TransferOperands = llvm::function_ref<mlir::FailureOr<TransferMemo::Outcome>(
+      mlir::ArrayRef<LayoutRef>, bool reports)>;
+  mlir::LogicalResult addLink(CandidateLink link, mlir::ArrayRef<CandidateCombination> combinations,
+                              TransferOperands transfer);
   mlir::LogicalResult visitCandidates(mlir::Operation *op);
   Candidates getPlausible(mlir::Operation *op, unsigned operand);
-  mlir::SmallVector<mlir::SmallVector<LayoutRef, 4>> combineCandidates(mlir::Operation *op);
   mlir::LogicalResult visitIf(mlir::scf::IfOp op);
   mlir::LogicalResult visitLaunch(mlir::Operation *op, mlir::Block &block);
   /// Gives the values `to` the layouts of the values `from`, of which they are new names.

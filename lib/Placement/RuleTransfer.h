@@ -93,6 +93,7 @@ private:
   mlir::LogicalResult checkReadPadding();
   void describeElements(unsigned result, dist::Layout &layout) const;
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
+  mlir::LogicalResult checkSum(int factor, bool reports) const;
   mlir::LogicalResult checkSums();
   bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
   mlir::LogicalResult checkKeys(nn::AttentionOp attention);

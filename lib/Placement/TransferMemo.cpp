@@ -74,24 +74,26 @@ static bool dependsOnLayoutsOnly(Operation *op) {
 }
 
 FailureOr<TransferMemo::Outcome>
-TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands,
+TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands, std::optional<unsigned> only,
                        function_ref<InFlightDiagnostic()> emitError,
                        function_ref<void(InFlightDiagnostic &, unsigned)> explain) {
   bool isShared = dependsOnLayoutsOnly(op);
   size_t hash = 0;
   if (isShared) {
-    hash = llvm::hash_combine(OpSignature::getHashValue(op),
+    hash = llvm::hash_combine(OpSignature::getHashValue(op), only,
                               llvm::hash_combine_range(operands.begin(), operands.end()));
     if (auto it = known.find(hash); it != known.end())
       for (const Transfer *other : it->second)
-        if (OpSignature::isEqual(other->op, op) && other->operands == operands)
+        if (other->only == only && OpSignature::isEqual(other->op, op) &&
+            other->operands == operands)
           return other->outcome;
   }
   SmallVector<Layout, 1> alternatives;
   bool namesOperands = false;
-  FailureOr<ResultLayouts> results = meshwright::transfer(
-      {op, operands, mesh, emitError, explain, tracksPadding, isExhaustive, &namesOperands, getRule(op)},
-      &alternatives);
+  FailureOr<ResultLayouts> results =
+      meshwright::transfer({op, operands, mesh, emitError, explain, tracksPadding, isExhaustive,
+                            &namesOperands, getRule(op), only},
+                           &alternatives);
   if (failed(results))
     return failure();
   // Parts of attention name values, too.
@@ -104,7 +106,7 @@ TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands,
   for (const Layout &layout : alternatives)
     outcome.alternatives.push_back(intern(layout));
   if (isShared) {
-    transfers.push_back({op, SmallVector<LayoutRef, 4>(operands), outcome});
+    transfers.push_back({op, SmallVector<LayoutRef, 4>(operands), only, outcome});
     known[hash].push_back(&transfers.back());
   }
   return outcome;

@@ -47,7 +47,17 @@ public:
   mlir::FailureOr<Outcome>
   transfer(mlir::Operation *op, mlir::ArrayRef<LayoutRef> operands,
            mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
-           mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr);
+           mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr) {
+    return transfer(op, operands, std::nullopt, emitError, explain);
+  }
+  /// Transfers the layout of one operand through a collective (see `TransferContext::only`).
+  mlir::FailureOr<Outcome>
+  transferOne(mlir::Operation *op, unsigned operand, LayoutRef layout,
+              mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
+              mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr) {
+    mlir::SmallVector<LayoutRef, 4> operands(op->getNumOperands(), layout);
+    return transfer(op, operands, operand, emitError, explain);
+  }
 
   /// The factor rule of an op; null for an op without one.
   const dist::FactorRule *getRule(mlir::Operation *op);
@@ -58,11 +68,17 @@ public:
   bool isExhaustive = false;
 
 private:
+  mlir::FailureOr<Outcome>
+  transfer(mlir::Operation *op, mlir::ArrayRef<LayoutRef> operands, std::optional<unsigned> only,
+           mlir::function_ref<mlir::InFlightDiagnostic()> emitError,
+           mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain);
+
   dist::MeshAttr mesh;
   std::deque<dist::Layout> &storage;
   struct Transfer {
     mlir::Operation *op;
     mlir::SmallVector<LayoutRef, 4> operands;
+    std::optional<unsigned> only;
     Outcome outcome;
   };
   std::deque<Transfer> transfers;

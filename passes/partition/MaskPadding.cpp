@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
@@ -12,31 +13,18 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// The largest number of candidate layouts of a value, and of combinations for an op.
+/// The largest number of candidate layouts of a value.
 static constexpr size_t kMaxCandidates = 32;
 
 /// Derives the candidate layouts of an op's results. Drops combinations of candidates with
 /// which the op would be wrong. If the intended layout of a result is known, drops all other
 /// candidates of it.
 LogicalResult Partitioner::deriveOp(Operation *op) {
-  SmallVector<SmallVector<LayoutRef, 4>, 1> combinations(1);
-  for (Value operand : op->getOperands()) {
-    const Candidates &candidates = derived.find(operand)->second;
-    if (candidates.size() == 1) {
-      for (auto &combination : combinations)
-        combination.push_back(candidates.front());
-      continue;
-    }
-    SmallVector<SmallVector<LayoutRef, 4>, 1> longer;
-    for (LayoutRef candidate : candidates)
-      for (const auto &prefix : combinations) {
-        if (longer.size() == kMaxCandidates)
-          break;
-        longer.push_back(prefix);
-        longer.back().push_back(candidate);
-      }
-    combinations = std::move(longer);
-  }
+  SmallVector<Candidates> given;
+  for (Value operand : op->getOperands())
+    given.push_back(derived.find(operand)->second);
+  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
+  SmallVector<CandidateCombination> combinations = combineCandidates(given, rule);
   bool isOnly = combinations.size() == 1;
   auto emit = [&] {
     InFlightDiagnostic diag = op->emitOpError();
@@ -167,6 +155,8 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
   }
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, type, value);
+  // The shapes alone do not tell dimensions of local size 1 apart.
+  known[value] = layout;
   return value;
 }
 

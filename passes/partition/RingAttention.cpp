@@ -286,8 +286,14 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
     if (keys.factor.isPadded() && failed(value = maskValues(operands[2], loc)))
       return failure();
     operands[2] = *value;
-  } else if (failed(maskSums(op, {queryFactor, keyFactor}, operands))) {
-    return failure();
+  } else {
+    // The steps sum over queries and keys, and each step over the queries of a head of keys.
+    SmallVector<int, 4> summed = {queryFactor, keyFactor};
+    for (auto [i, factor] : llvm::enumerate(rule.factors))
+      if (factor.kind == FactorKind::Contracted && !llvm::is_contained(summed, int(i)))
+        summed.push_back(i);
+    if (failed(maskSums(op, summed, operands)))
+      return failure();
   }
 
   ChunkWriter chunks(builder, loc, mesh, keys);

@@ -64,3 +64,21 @@ func.func @causal_keys(
   %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 {causal} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
   return %r#0 : tensor<1x2x8x8xf32>
 }
+
+// -----
+
+// A rank of padding alone adds to the gradient of a bias that broadcasts over the batch.
+dist.mesh @mesh = <["dp"=4]>
+func.func @padded_batch_of_bias(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}, {}]>, dist.global = tensor<3x2x4x8xf32>},
+    %b: tensor<1x2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x4x4xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x2x4xf32>})
+    -> (tensor<1x2x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x4x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 6 is from here}}
+  %c = nn.exp %q : tensor<1x2x4x8xf32>
+  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 6, which is positive, expected zero}}
+  %r:4 = nn.attention_grad %q, %q, %q bias %b lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
+  %s = dist.all_reduce sum %r#3 axes ["dp"] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  return %s : tensor<1x2x4x4xf32>
+}

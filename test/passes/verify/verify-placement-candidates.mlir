@@ -91,3 +91,69 @@ func.func @sum_over_part()
   %2 = dist.all_reduce sum %1 axes ["x":(1)2] : (tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+// A collective moves its operands one by one: each of many may be read in either way.
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+// CHECK-LABEL: func.func @many_operands
+func.func @many_operands(%a0: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a1: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a2: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a3: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a4: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a5: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a6: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a7: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a8: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>}, %a9: tensor<1x4xf32> {dist.global = tensor<2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"dp"}>})
+    -> (tensor<1x1x4xf32> {dist.global = tensor<2x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<1x2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<2x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<1x2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<2x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<1x2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<2x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<1x2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<2x1x4xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>}, tensor<1x1x4xf32> {dist.global = tensor<1x2x4xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>})
+    attributes {dist.spmd = @mesh} {
+  %r0 = nn.reshape %a0 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r1 = nn.reshape %a1 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r2 = nn.reshape %a2 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r3 = nn.reshape %a3 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r4 = nn.reshape %a4 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r5 = nn.reshape %a5 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r6 = nn.reshape %a6 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r7 = nn.reshape %a7 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r8 = nn.reshape %a8 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %r9 = nn.reshape %a9 : (tensor<1x4xf32>) -> tensor<1x1x4xf32>
+  %all:10 = dist.all_reduce sum %r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9 axes ["dp"] : (tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>) -> (tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>)
+  return %all#0, %all#1, %all#2, %all#3, %all#4, %all#5, %all#6, %all#7, %all#8, %all#9 : tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>, tensor<1x1x4xf32>
+}
+
+// -----
+
+// A single equal element beside the heads is that element alone.
+dist.mesh @mesh = <["tp"=2]>
+// CHECK-LABEL: func.func @equal_element
+func.func @equal_element(%x: tensor<2x12xf32> {dist.global = tensor<3x12xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>})
+    -> (tensor<36xf32> {dist.global = tensor<36xf32>, dist.sharding = #dist.sharding<@mesh, [{}]>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.constant dense<2.0> : tensor<1x1xf32>
+  %1 = nn.reshape %x : (tensor<2x12xf32>) -> tensor<2x1x12xf32>
+  %2 = nn.mul %1, %0 : (tensor<2x1x12xf32>, tensor<1x1xf32>) -> tensor<2x1x12xf32>
+  %3 = nn.reshape %2 : (tensor<2x1x12xf32>) -> tensor<24xf32>
+  %4 = dist.redistribute %3 from [#dist.sharding<@mesh, [{"tp"}]>] to [#dist.sharding<@mesh, [{}]>] : (tensor<24xf32>) -> tensor<48xf32>
+  %5 = nn.slice %4 starts [0] limits [36] strides [1] : (tensor<48xf32>) -> tensor<36xf32>
+  return %5 : tensor<36xf32>
+}
+
+// -----
+
+// Positions are known beside an equal element of the rows of dropout, and keys are the same before
+// and after an order.
+dist.mesh @mesh = <["ring"=2]>
+// CHECK-LABEL: func.func @dropout_around_ring
+func.func @dropout_around_ring(%q: tensor<1x2x4x8xf32> {dist.global = tensor<1x2x8x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>}, %seed: tensor<i64> {dist.global = tensor<i64>, dist.sharding = #dist.sharding<@mesh, []>})
+    -> (tensor<1x2x4x8xf32> {dist.global = tensor<1x2x8x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>})
+    attributes {dist.spmd = @mesh} {
+  %heads = nn.iota dim 1 : tensor<1x2x1x1xi64>
+  %tokens = nn.iota dim 2 : tensor<1x1x8x1xi64>
+  %sum = nn.add %heads, %tokens : (tensor<1x2x1x1xi64>, tensor<1x1x8x1xi64>) -> tensor<1x2x8x1xi64>
+  %flat = nn.reshape %sum : (tensor<1x2x8x1xi64>) -> tensor<1x2x8xi64>
+  %rows = dist.slice %flat axes ["ring"] dims [2] : (tensor<1x2x8xi64>) -> tensor<1x2x4xi64>
+  %all = nn.iota dim 0 : tensor<8xi64>
+  %own = dist.positions <8{"ring"}> : tensor<4xi64>
+  %0 = dist.slice %all axes ["ring"] dims [0] : (tensor<8xi64>) -> tensor<4xi64>
+  %out, %lse = nn.attention %q, %q, %q positions %own, %own drop_at %rows, %0 seed %seed step %seed scale 5.000000e-01 {causal, dropout = 1.000000e-01 : f64, stream = 0 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>, tensor<1x2x4xi64>, tensor<4xi64>, tensor<i64>, tensor<i64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %late = dist.after %q, %lse : tensor<1x2x4x8xf32>, tensor<1x2x4xf32>
+  %1:2 = dist.permute %late, %q axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  %next = dist.positions <8{"ring"}> shift 1 : tensor<4xi64>
+  %2 = dist.slice %all axes ["ring"] dims [0] shift 1 : (tensor<8xi64>) -> tensor<4xi64>
+  %out_0, %lse_1 = nn.attention %q, %1#0, %1#1 positions %own, %next drop_at %rows, %2 seed %seed step %seed scale 5.000000e-01 {causal, dropout = 1.000000e-01 : f64, stream = 0 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>, tensor<1x2x4xi64>, tensor<4xi64>, tensor<i64>, tensor<i64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  %out_2, %lse_3 = nn.merge_attention %out, %lse, %out_0, %lse_1 : (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
+  return %out_2 : tensor<1x2x4x8xf32>
+}

@@ -1,0 +1,68 @@
+//===- CandidateCombinations.cpp - candidates of operands, combined -------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/CandidateCombinations.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+static constexpr size_t kMaxCombinations = 256;
+
+namespace {
+struct Prefix {
+  CandidateCombination layouts;
+  unsigned disagreements = 0;
+};
+} // namespace
+
+/// The number of dimensions of the next operand whose axes are others than those that an operand
+/// before it has for the same factor.
+static unsigned countDisagreements(const FactorRule &rule, ArrayRef<LayoutRef> before,
+                                   LayoutRef next) {
+  llvm::SmallDenseMap<int, AxisList> known;
+  unsigned count = 0;
+  auto add = [&](unsigned operand, LayoutRef layout) {
+    for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], layout->dims)) {
+      if (factors.size() != 1)
+        continue;
+      auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
+      count += !isNew && it->second != dim.getAxes();
+    }
+  };
+  for (auto [i, layout] : llvm::enumerate(before))
+    add(i, layout);
+  count = 0;
+  add(before.size(), next);
+  return count;
+}
+
+SmallVector<CandidateCombination> meshwright::combineCandidates(ArrayRef<Candidates> operands,
+                                                                const FactorRule *rule) {
+  bool compares = rule && !rule->operands.empty();
+  SmallVector<Prefix> prefixes(1);
+  for (const Candidates &candidates : operands) {
+    SmallVector<Prefix> longer;
+    for (LayoutRef candidate : candidates)
+      for (const Prefix &prefix : prefixes) {
+        Prefix &next = longer.emplace_back(prefix);
+        if (compares && operands.size() > 1)
+          next.disagreements += countDisagreements(*rule, prefix.layouts, candidate);
+        next.layouts.push_back(candidate);
+      }
+    if (candidates.size() > 1)
+      llvm::stable_sort(longer, [](const Prefix &a, const Prefix &b) {
+        return a.disagreements < b.disagreements;
+      });
+    longer.truncate(std::min(longer.size(), kMaxCombinations));
+    prefixes = std::move(longer);
+  }
+  SmallVector<CandidateCombination> combinations;
+  for (Prefix &prefix : prefixes)
+    combinations.push_back(std::move(prefix.layouts));
+  return combinations;
+}
