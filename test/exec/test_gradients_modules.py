@@ -19,6 +19,9 @@ MESHES = {
                       context_parallel={"ulysses": "ulysses", "ring": "ring"}),
     "ring=2": dict(mesh={"ulysses": 1, "ring": 2},
                    context_parallel={"ulysses": "ulysses", "ring": "ring", "order": "zigzag"}),
+    # Two ranks hold the heads of queries that share a head of keys, one of them with padding.
+    "tp=2,ring=2,ulysses=2": dict(mesh={"tp": 2, "ring": 2, "ulysses": 2},
+                                  context_parallel={"ulysses": "ulysses", "ring": "ring"}),
 }
 
 
@@ -113,6 +116,38 @@ class Regrouped(nn.Module):
         return self.head(x.reshape(x.shape[0], -1, 48).mean(1)).square().mean()
 
 
+class Filled(nn.Module):
+    """Scores are replaced where a key is padding: no gradient flows from a query that sees no key."""
+
+    def __init__(self, after=False):
+        super().__init__()
+        self.table = nn.Embedding(11, 24)
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
+        self.bias = nn.Parameter(torch.randn(4, 7, 7))
+        self.late = nn.Parameter(torch.randn(7, 1)) if after else 0
+
+    def forward(self, ids, seen):
+        x = self.table(ids)
+        q, k, v = (p(x).unflatten(-1, (4, 6)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        scores = (q @ k.mT / 6 ** 0.5 + self.bias).masked_fill(~seen[:, None, None], torch.finfo(x.dtype).min)
+        scores = torch.where(torch.ones(7, 7).tril().bool(), scores, torch.finfo(x.dtype).min)
+        weights = (scores + self.late).softmax(-1)
+        return self.o((weights @ v).transpose(1, 2).flatten(2)).square().mean()
+
+
+class Sure(nn.Module):
+    """A loss that is far smaller than the logits."""
+
+    def __init__(self, smoothing=0.0):
+        super().__init__()
+        self.table, self.smoothing = nn.Parameter(torch.randn(21, 16)), smoothing
+
+    def forward(self, ids):
+        rows = F.normalize(self.table, dim=-1)
+        logits = 14 * F.embedding(ids, rows) @ rows.T
+        return F.cross_entropy(logits.flatten(0, 1), ids.flatten(), label_smoothing=self.smoothing)
+
+
 def wanted(module, inputs, dtype=torch.float64):
     module = copy.deepcopy(module).to(dtype)
     loss = module(**inputs)
@@ -163,6 +198,21 @@ def test_where_gradients_end(mesh):
 def test_mean_over_groups(mesh):
     torch.manual_seed(3)
     check(Regrouped().train(), dict(ids=torch.randint(0, 11, (4, 16))), **MESHES[mesh])
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2 sp", "ulysses=2"])
+def test_queries_that_see_no_key(mesh, after):
+    torch.manual_seed(3)
+    seen = torch.arange(7) >= torch.tensor([0, 3, 7, 1])[:, None]  # the third row sees none at all
+    check(Filled(after).train(), dict(ids=torch.randint(0, 11, (4, 7)), seen=seen), **MESHES[mesh])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=2 sp"])
+def test_small_loss(mesh, smoothing):
+    torch.manual_seed(3)
+    check(Sure(smoothing), dict(ids=torch.arange(20).view(4, 5)), **MESHES[mesh])
 
 
 def test_evaluation_mode_has_no_ends():
