@@ -440,6 +440,8 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
   }
   int64_t size = 0, padded = 0;
   Padding content = Padding::Zero;
+  // The state of all elements of the operands so far.
+  Padding overall = overallState(layout);
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     if (failed(checkIndexed(context, i, dim)))
       return failure();
@@ -466,25 +468,23 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
                        " has another layout than operand 0's: " + toString(*operand, context.mesh) +
                        " and " + toString(*context.operands[0], context.mesh),
                    i));
-      // The padding has a state that holds for both.
+      // The padding has a state that holds for both. A side that is uniform has its data there.
+      std::pair<ArrayRef<LayoutFactor>, Padding> sides[] = {{layout.dims[d].factors, overall},
+                                                            {own, overallState(*operand)}};
       for (LayoutFactor &piece : pieces) {
         if (!piece.isPadded())
           continue;
-        int found = 0;
-        for (ArrayRef<LayoutFactor> list :
-             {ArrayRef<LayoutFactor>(layout.dims[d].factors), ArrayRef<LayoutFactor>(own)})
-          for (const LayoutFactor &factor : list)
-            if (factor.isPadded() && factor.sameShardingAs(piece)) {
-              piece.padding = padding::meet(piece.padding, factor.padding);
-              ++found;
-            }
-        // A uniform operand has its data there.
-        if (found < 2)
+        for (const auto &[factors, elsewhere] : sides) {
+          auto same = llvm::find_if(factors, [&](const LayoutFactor &factor) {
+            return factor.isPadded() && factor.sameShardingAs(piece);
+          });
           piece.padding =
-              padding::meet(piece.padding, padding::meet(layout.data, overallState(*operand)));
+              padding::meet(piece.padding, same != factors.end() ? same->padding : elsewhere);
+        }
       }
       layout.dims[d].factors = std::move(pieces);
     }
+    overall = padding::meet(overall, overallState(*operand));
   }
   LayoutFactor joined = makeFactor(size);
   joined.padding = content;

@@ -160,3 +160,24 @@ func.func @sum_of_equal_elements()
   %s = nn.reduce sum %e dims [0] : (tensor<4xf32>) -> tensor<f32>
   return %c, %s : tensor<4xf32>, tensor<f32>
 }
+
+// -----
+
+// The schedule computes a loss by exponentials and logarithms, which intervals do not bound. So zero
+// weights do not make zeros of the losses of padding.
+// CHECK-LABEL: func.func @weighted_losses
+// CHECK: %[[L:.*]] = nn.cross_entropy
+// CHECK: %[[W:.*]] = nn.mul %[[L]], %{{.*}}
+// CHECK: %[[T:.*]] = nn.compare ge
+// CHECK: %[[M:.*]] = nn.select %[[T]], %[[W]], %{{.*}} : (tensor<2xi1>, tensor<2xf32>, tensor<f32>) -> tensor<2xf32>
+// CHECK: nn.reduce sum %[[M]]
+dist.mesh @mesh = <["dp"=2]>
+func.func @weighted_losses(%h: tensor<3x8xf32> {nn.parameter = "h", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>},
+                           %y: tensor<3xi64> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{"dp"}]>},
+                           %w: tensor<3xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"dp"}]>})
+    -> (tensor<f32> {nn.output = "loss", dist.sharding = #dist.sharding<@mesh, []>}) {
+  %l = nn.cross_entropy %h, %y dim 1 : (tensor<3x8xf32>, tensor<3xi64>) -> tensor<3xf32>
+  %m = nn.mul %l, %w : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+  %s = nn.reduce sum %m dims [0] : (tensor<3xf32>) -> tensor<f32>
+  return %s : tensor<f32>
+}

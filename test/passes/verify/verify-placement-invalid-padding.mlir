@@ -249,3 +249,21 @@ func.func @features_over_other_sizes(
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
+
+// -----
+
+// A constant has its elements where the other operand has padding.
+dist.mesh @mesh = <["dp"=2]>
+func.func @infinities_beside_rows(
+    %x: tensor<2x5x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x5x8xf32>},
+    %v: tensor<2x6x4xf32> {nn.input = "v", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x6x4xf32>})
+    -> (tensor<8x4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"dp"}>, dist.global = tensor<8x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %c = nn.cos %x : tensor<2x5x8xf32>
+  %i = nn.constant dense<0x7F800000> : tensor<2x1x8xf32>
+  // expected-note @below {{is from here}}
+  %a = nn.concat %i, %c dim 1 : (tensor<2x1x8xf32>, tensor<2x5x8xf32>) -> tensor<2x6x8xf32>
+  // expected-error @below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  %p = nn.weight_grad %a, %v : (tensor<2x6x8xf32>, tensor<2x6x4xf32>) -> tensor<8x4xf32>
+  return %p : tensor<8x4xf32>
+}

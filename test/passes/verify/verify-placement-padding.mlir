@@ -154,3 +154,23 @@ func.func @open_zeros()
   %z = nn.constant dense<0.0> : tensor<4xf32>
   return %z : tensor<4xf32>
 }
+
+// -----
+
+// Zeros join values whose padding is finite, though their true elements may not be.
+// CHECK-LABEL: func.func @zeros_beside_rows
+dist.mesh @mesh = <["dp"=2]>
+func.func @zeros_beside_rows(
+    %x: tensor<2x5x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x5x8xf32>},
+    %v: tensor<2x6x4xf32> {nn.input = "v", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x6x4xf32>})
+    -> (tensor<8x4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"dp"}>, dist.global = tensor<8x4xf32>},
+        tensor<8x4xf32> {nn.output = "z", dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = {"dp"}>, dist.global = tensor<8x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %c = nn.cos %x : tensor<2x5x8xf32>
+  %z = nn.constant dense<0.0> : tensor<2x1x8xf32>
+  %a = nn.concat %c, %z dim 1 : (tensor<2x5x8xf32>, tensor<2x1x8xf32>) -> tensor<2x6x8xf32>
+  %b = nn.concat %z, %c dim 1 : (tensor<2x1x8xf32>, tensor<2x5x8xf32>) -> tensor<2x6x8xf32>
+  %p = nn.weight_grad %a, %v : (tensor<2x6x8xf32>, tensor<2x6x4xf32>) -> tensor<8x4xf32>
+  %q = nn.weight_grad %b, %v : (tensor<2x6x8xf32>, tensor<2x6x4xf32>) -> tensor<8x4xf32>
+  return %p, %q : tensor<8x4xf32>, tensor<8x4xf32>
+}
