@@ -36,6 +36,14 @@ dist::LayoutFactor makeFactor(int64_t size, bool uniform = false);
 /// ordered. Lists of uniform factors stay as they are.
 void collapse(dist::DimLayout &dim);
 
+/// Returns true if all elements of a dimension are equal.
+bool isUniform(const dist::DimLayout &dim);
+/// Takes `axes`, the minor-most ones of factors, off a dimension: chunks are concatenated.
+bool loseAxes(dist::DimLayout &dim, mlir::ArrayRef<dist::Axis> axes, dist::MeshAttr mesh);
+/// Appends `axes` as the minor-most ones of a dimension, which is cut into chunks of `chunk`.
+/// `padded` tells whether rows of padding had to be appended.
+bool gainAxes(dist::DimLayout &dim, dist::AxisList axes, int64_t chunk, bool &padded);
+
 /// Removes `axes` from the set `from`. Returns false if `from` lacks any of them.
 bool removeAxes(dist::AxisList &from, mlir::ArrayRef<dist::Axis> axes);
 /// `axes` sorted and joined, for sets.

@@ -162,12 +162,15 @@ static RankedTensorType withDim(RankedTensorType type, int64_t dim, int64_t size
   return type.clone(shape);
 }
 
-static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRef<int64_t> shape) {
+/// Reshapes what an earlier reshape reads. If each rank has one token, this stays a reshape of its
+/// own: shapes do not tell which dimension the tokens belong to, so a reshape may move them.
+static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRef<int64_t> shape,
+                     const TokenDim &token) {
   RankedTensorType type = getType(value);
   if (type.getShape() == shape)
     return value;
-  if (auto earlier = value.getDefiningOp<nn::ReshapeOp>())
-    return reshape(builder, location, earlier.getInput(), shape);
+  if (auto earlier = value.getDefiningOp<nn::ReshapeOp>(); earlier && token.getChunk() > 1)
+    return reshape(builder, location, earlier.getInput(), shape, token);
   return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
 }
 
@@ -219,14 +222,14 @@ Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                            const TokenDim &token) const {
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
-  Value value = reshape(builder, location, whole, view.getShape(type, token, token.size));
+  Value value = reshape(builder, location, whole, view.getShape(type, token, token.size), token);
   Type shard = type.clone(view.getShape(type, token, token.getChunk()));
   value = dist::SliceOp::create(builder, location, TypeRange(shard), value,
                                 getAxesAttr(builder.getContext(), token.axes, mesh),
                                 builder.getDenseI64ArrayAttr(view.getDim(token)))
               .getResult(0);
   int64_t size = token.outer * token.getChunk() * token.inner;
-  return reshape(builder, location, value, withDim(type, token.dim, size).getShape());
+  return reshape(builder, location, value, withDim(type, token.dim, size).getShape(), token);
 }
 
 Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
@@ -234,7 +237,8 @@ Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
   Location location = whole.getLoc();
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
-  Value value = reshape(builder, location, shard, view.getShape(type, token, token.getChunk()));
+  Value value =
+      reshape(builder, location, shard, view.getShape(type, token, token.getChunk()), token);
   Type padded = type.clone(view.getShape(type, token, token.padded));
   value = AllGatherOp::create(builder, location, TypeRange(padded), value,
                               getAxesAttr(builder.getContext(), token.axes, mesh),
@@ -247,7 +251,7 @@ Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
         builder, location, stripped, value, builder.getDenseI64ArrayAttr(zeros),
         builder.getDenseI64ArrayAttr(stripped.getShape()), builder.getDenseI64ArrayAttr(ones));
   }
-  return reshape(builder, location, value, type.getShape());
+  return reshape(builder, location, value, type.getShape(), token);
 }
 
 Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const TokenOp &how,

@@ -94,6 +94,13 @@ class Rows(nn.Module):
 ROWS = {
     "differences": lambda s, h, y: (h.diff(dim=1) - 1).square().mean(),
     "shifted": lambda s, h, y: (h + F.pad(h, (0, 0, 1, 0))[:, :-1] - 1).square().mean(),
+    "shared by a row of each rank": lambda s, h, y: (
+        F.cross_entropy(h.softmax(0).transpose(0, 1).flatten(0, 1), y.T.flatten(), reduction="none")
+        .view(7, 3) * s.p[:7, None]).sum(1).mean(),
+    "every other": lambda s, h, y: (
+        (h[:, ::2][:, :3] - h[:, 1::2]).flatten(0, 1).logsumexp(-1) * s.p[:9]).sum(),
+    "repeated": lambda s, h, y: (h.repeat_interleave(2, 1).flatten(0, 1).logsumexp(-1)
+                                 * s.p.repeat(2)).sum(),
     "weighted losses": lambda s, h, y: (
         F.cross_entropy(h.flatten(0, 1), y.flatten(), reduction="none") * s.p).sum(),
 }
@@ -102,7 +109,8 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("options", [dict(mesh={"dp": 2, "tp": 2}, sequence_parallel="off"),
                                      dict(mesh={"dp": 2}, sequence_parallel="on"),
-                                     dict(mesh={"dp": 4}), dict(mesh={"tp": 3})], ids=str)
+                                     dict(mesh={"dp": 8}), dict(mesh={"tp": 3}),
+                                     dict(mesh={"tp": 4}, sequence_parallel="on")], ids=str)
 def test_gradients_of_rows(name, options):
     """Ops that no target has a kernel for are computed by others, whose padding is proved again."""
     torch.manual_seed(1)

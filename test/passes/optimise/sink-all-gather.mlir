@@ -291,3 +291,24 @@ func.func @shifted_chunk(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@me
   %2 = dist.permute %1 axes ["tp"] shift 3 : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %2 : tensor<4x8xf32>
 }
+
+// -----
+
+// Each rank has one token of each sequence. A reshape of its own moves the tokens out of the rows for
+// the gather, though the values before both reshapes have its shape.
+// CHECK-LABEL: func.func @one_token_a_rank
+// CHECK: %[[MAX:.*]] = nn.reduce max {{.*}} -> tensor<3x1xf32>
+// CHECK: %[[ROWS:.*]] = nn.reshape %[[MAX]] : (tensor<3x1xf32>) -> tensor<3xf32>
+// CHECK: %[[TOKENS:.*]] = nn.reshape %[[ROWS]] : (tensor<3xf32>) -> tensor<3x1xf32>
+// CHECK: dist.all_gather %[[TOKENS]] axes ["tp"] dims [1]
+dist.mesh @mesh = <["tp"=4]>
+func.func @one_token_a_rank(%x: tensor<3x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<3x3x8xf32>})
+    -> (tensor<9xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<9xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<3x1x8xf32>) -> tensor<3x4x8xf32>
+  %1 = nn.slice %0 starts [0, 0, 0] limits [3, 3, 8] strides [1, 1, 1] : (tensor<3x4x8xf32>) -> tensor<3x3x8xf32>
+  %2 = nn.reshape %1 : (tensor<3x3x8xf32>) -> tensor<9x8xf32>
+  %3 = nn.reduce max %2 dims [1] {keep_dims} : (tensor<9x8xf32>) -> tensor<9x1xf32>
+  %4 = nn.reshape %3 : (tensor<9x1xf32>) -> tensor<9xf32>
+  return %4 : tensor<9xf32>
+}

@@ -207,3 +207,18 @@ func.func @place(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"d
   %2 = nn.slice %1 starts [0, 0] limits [3, 15] strides [1, 1] : (tensor<3x16xf32>) -> tensor<3x15xf32>
   return %2 : tensor<3x15xf32>
 }
+
+// -----
+
+// The second chunk begins within a pair of equal elements.
+// CHECK-LABEL: func.func @chunk_of_pairs
+dist.mesh @mesh = <["tp"=2]>
+func.func @chunk_of_pairs(%x: tensor<7xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<7xf32>})
+    -> (tensor<7xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<14xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %x : (tensor<7xf32>) -> tensor<7x1xf32>
+  %1 = nn.broadcast %0 : (tensor<7x1xf32>) -> tensor<7x2xf32>
+  %2 = nn.reshape %1 : (tensor<7x2xf32>) -> tensor<14xf32>
+  %3 = dist.slice %2 axes ["tp"] dims [0] : (tensor<14xf32>) -> tensor<7xf32>
+  return %3 : tensor<7xf32>
+}

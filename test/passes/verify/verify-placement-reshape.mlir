@@ -63,3 +63,40 @@ func.func @one_element_between(
   %2 = nn.reshape %1 : (tensor<1x17x1x4xf32>) -> tensor<4x1x1x17xf32>
   return %2 : tensor<4x1x1x17xf32>
 }
+
+// -----
+
+// One of three equal elements is a row of each rank, too, since all rows have it.
+// CHECK-LABEL: func.func @equal_rows
+dist.mesh @mesh = <["dp"=8]>
+func.func @equal_rows(
+    %x: tensor<4x1xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}]>, dist.global = tensor<4x3xf32>},
+    %c: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xf32>})
+    -> (tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(4, 3 pad 8{"dp"})]>, dist.global = tensor<12xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %c : (tensor<4xf32>) -> tensor<4x1xf32>
+  %1 = nn.broadcast %0 : (tensor<4x1xf32>) -> tensor<4x1xf32>
+  %2 = nn.neg %1 : tensor<4x1xf32>
+  %3 = nn.reshape %2 : (tensor<4x1xf32>) -> tensor<4xf32>
+  %4 = nn.reshape %x : (tensor<4x1xf32>) -> tensor<4xf32>
+  %5 = nn.mul %3, %4 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %5 : tensor<4xf32>
+}
+
+// -----
+
+// The first operand has pairs of equal elements, the second one equal halves. The result has neither.
+// CHECK-LABEL: func.func @pairs_and_halves
+dist.mesh @mesh = <["tp"=2]>
+func.func @pairs_and_halves(%x: tensor<21xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<21xf32>})
+    -> (tensor<42xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<42xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %x : (tensor<21xf32>) -> tensor<21x1xf32>
+  %1 = nn.broadcast %0 : (tensor<21x1xf32>) -> tensor<21x2xf32>
+  %2 = nn.reshape %1 : (tensor<21x2xf32>) -> tensor<42xf32>
+  %3 = nn.reshape %x : (tensor<21xf32>) -> tensor<1x21xf32>
+  %4 = nn.broadcast %3 : (tensor<1x21xf32>) -> tensor<2x21xf32>
+  %5 = nn.reshape %4 : (tensor<2x21xf32>) -> tensor<42xf32>
+  %6 = nn.mul %2, %5 : (tensor<42xf32>, tensor<42xf32>) -> tensor<42xf32>
+  return %6 : tensor<42xf32>
+}
