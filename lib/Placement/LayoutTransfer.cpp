@@ -115,6 +115,14 @@ bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
   return true;
 }
 
+bool meshwright::isSameCandidate(const Layout &a, const Layout &b) {
+  auto isSame = [](const LayoutFactor &x, const LayoutFactor &y) { return x.uniform == y.uniform; };
+  return a.sameShardingAs(b) &&
+         llvm::equal(a.dims, b.dims, [&](const DimLayout &x, const DimLayout &y) {
+           return llvm::equal(x.factors, y.factors, isSame);
+         });
+}
+
 bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
   if (layout.dims.size() != expected.dims.size() || layout.unreduced != expected.unreduced ||
       !(layout.keys == expected.keys) || !(layout.missing == expected.missing) ||

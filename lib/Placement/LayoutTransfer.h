@@ -68,6 +68,10 @@ transfer(const TransferContext &context,
 /// to it. Inputs and state may hold anything.
 void describeArgument(dist::Layout &layout, mlir::DictionaryAttr attributes, mlir::Type type);
 
+/// Returns true if two layouts have the same sharding, and are uniform along the same factors. An
+/// element of a value may stand for equal ones, or be the only one.
+bool isSameCandidate(const dist::Layout &a, const dist::Layout &b);
+
 /// Returns true if a value in `layout` also has the layout `expected`: the same sharding and
 /// the same unreduced axes. A uniform factor has every layout.
 bool isLayout(const dist::Layout &layout, const dist::Layout &expected, dist::MeshAttr mesh);

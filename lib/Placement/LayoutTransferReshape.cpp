@@ -340,7 +340,7 @@ void Reshape::expand(size_t i, int least, SmallVectorImpl<Layout> &candidates) {
     return;
   if (i == pieces.size()) {
     Layout layout = build();
-    if (llvm::none_of(candidates, [&](const Layout &r) { return r.sameShardingAs(layout); }))
+    if (llvm::none_of(candidates, [&](const Layout &r) { return isSameCandidate(r, layout); }))
       candidates.push_back(std::move(layout));
     return;
   }

@@ -162,25 +162,25 @@ static RankedTensorType withDim(RankedTensorType type, int64_t dim, int64_t size
   return type.clone(shape);
 }
 
-/// Reshapes what an earlier reshape reads. If each rank has one token, this stays a reshape of its
-/// own: shapes do not tell which dimension the tokens belong to, so a reshape may move them.
+/// Reshapes what an earlier reshape reads. A reshape that may move a dimension of one element stays a
+/// reshape of its own: shapes do not tell to which dimension such an element belongs.
 static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRef<int64_t> shape,
-                     const TokenDim &token) {
+                     bool mayMove) {
   RankedTensorType type = getType(value);
   if (type.getShape() == shape)
     return value;
-  if (auto earlier = value.getDefiningOp<nn::ReshapeOp>(); earlier && token.getChunk() > 1)
-    return reshape(builder, location, earlier.getInput(), shape, token);
+  if (auto earlier = value.getDefiningOp<nn::ReshapeOp>(); earlier && !mayMove)
+    return reshape(builder, location, earlier.getInput(), shape, mayMove);
   return nn::ReshapeOp::create(builder, location, type.clone(shape), value);
 }
 
 /// Returns whether an axis shards a factor above the tokens in their dimension, and one
-/// below. A sharded factor may have one element on a rank.
+/// below. A sharded factor may have one element on a rank, and one of equal elements may be sharded.
 static std::pair<bool, bool> getShardedSides(const DimLayout &dim, const TokenDim &token) {
   bool above = false, below = false;
   int64_t local = 1, whole = token.outer * token.size * token.inner;
   for (const LayoutFactor &factor : dim.factors) {
-    if (!factor.axes.empty()) {
+    if (!factor.axes.empty() || (factor.uniform && factor.padded == 1)) {
       above |= local <= token.outer;
       below |= whole / local <= token.inner;
     }
@@ -205,6 +205,10 @@ struct TokenView {
   }
 
   int64_t getDim(const TokenDim &token) const { return token.dim + above; }
+  /// Returns true if the tokens of a rank, or a factor beside them, are one element.
+  bool hasOneElement(const TokenDim &token) const {
+    return token.getChunk() == 1 || (above && token.outer == 1) || (below && token.inner == 1);
+  }
   /// The shape of a value of this type, with `rows` tokens.
   SmallVector<int64_t> getShape(RankedTensorType type, const TokenDim &token, int64_t rows) const {
     SmallVector<int64_t> shape(type.getShape());
@@ -222,14 +226,16 @@ Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                            const TokenDim &token) const {
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
-  Value value = reshape(builder, location, whole, view.getShape(type, token, token.size), token);
+  Value value = reshape(builder, location, whole, view.getShape(type, token, token.size),
+                        view.hasOneElement(token));
   Type shard = type.clone(view.getShape(type, token, token.getChunk()));
   value = dist::SliceOp::create(builder, location, TypeRange(shard), value,
                                 getAxesAttr(builder.getContext(), token.axes, mesh),
                                 builder.getDenseI64ArrayAttr(view.getDim(token)))
               .getResult(0);
   int64_t size = token.outer * token.getChunk() * token.inner;
-  return reshape(builder, location, value, withDim(type, token.dim, size).getShape(), token);
+  return reshape(builder, location, value, withDim(type, token.dim, size).getShape(),
+                 view.hasOneElement(token));
 }
 
 Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
@@ -237,8 +243,8 @@ Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
   Location location = whole.getLoc();
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
-  Value value =
-      reshape(builder, location, shard, view.getShape(type, token, token.getChunk()), token);
+  Value value = reshape(builder, location, shard, view.getShape(type, token, token.getChunk()),
+                        view.hasOneElement(token));
   Type padded = type.clone(view.getShape(type, token, token.padded));
   value = AllGatherOp::create(builder, location, TypeRange(padded), value,
                               getAxesAttr(builder.getContext(), token.axes, mesh),
@@ -251,7 +257,7 @@ Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
         builder, location, stripped, value, builder.getDenseI64ArrayAttr(zeros),
         builder.getDenseI64ArrayAttr(stripped.getShape()), builder.getDenseI64ArrayAttr(ones));
   }
-  return reshape(builder, location, value, type.getShape(), token);
+  return reshape(builder, location, value, type.getShape(), view.hasOneElement(token));
 }
 
 Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const TokenOp &how,

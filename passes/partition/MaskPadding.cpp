@@ -35,7 +35,7 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
   auto add = [&](Value result, LayoutRef layout) {
     Candidates &candidates = derived[result];
     if (candidates.size() < kMaxCandidates &&
-        llvm::none_of(candidates, [&](LayoutRef r) { return r->sameShardingAs(*layout); }))
+        llvm::none_of(candidates, [&](LayoutRef r) { return isSameCandidate(*r, *layout); }))
       candidates.push_back(layout);
   };
   bool any = false;

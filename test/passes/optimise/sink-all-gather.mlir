@@ -312,3 +312,24 @@ func.func @one_token_a_rank(%x: tensor<3x1x8xf32> {dist.sharding = #dist.shardin
   %4 = nn.reshape %3 : (tensor<9x1xf32>) -> tensor<9xf32>
   return %4 : tensor<9xf32>
 }
+
+// -----
+
+// The tokens of a rank are below one half of the dimension. A reshape takes the half out of it.
+// CHECK-LABEL: func.func @one_half_a_rank
+// CHECK: %[[NEG:.*]] = nn.neg
+// CHECK: %[[ROW:.*]] = nn.reshape %[[NEG]] : (tensor<1x2xf32>) -> tensor<1x1x2xf32>
+// CHECK: %[[FLAT:.*]] = nn.reshape %[[ROW]] : (tensor<1x1x2xf32>) -> tensor<2xf32>
+// CHECK: %[[HALF:.*]] = nn.reshape %[[FLAT]] : (tensor<2xf32>) -> tensor<1x2xf32>
+// CHECK: dist.all_gather %[[HALF]] axes ["dp"] dims [1]
+dist.mesh @mesh = <["dp"=4, "tp"=2]>
+func.func @one_half_a_rank(%x: tensor<1x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2{"tp"}, 5 pad 8{"dp"})]>, dist.global = tensor<1x10xf32>})
+    -> (tensor<5xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<10xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.neg %x : tensor<1x2xf32>
+  %1 = nn.reshape %0 : (tensor<1x2xf32>) -> tensor<1x1x2xf32>
+  %2 = dist.all_gather %1 axes ["dp"] dims [2] : (tensor<1x1x2xf32>) -> tensor<1x1x8xf32>
+  %3 = nn.slice %2 starts [0, 0, 0] limits [1, 1, 5] strides [1, 1, 1] : (tensor<1x1x8xf32>) -> tensor<1x1x5xf32>
+  %4 = nn.reshape %3 : (tensor<1x1x5xf32>) -> tensor<5xf32>
+  return %4 : tensor<5xf32>
+}

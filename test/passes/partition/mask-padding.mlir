@@ -181,3 +181,27 @@ func.func @weighted_losses(%h: tensor<3x8xf32> {nn.parameter = "h", dist.shardin
   %s = nn.reduce sum %m dims [0] : (tensor<3xf32>) -> tensor<f32>
   return %s : tensor<f32>
 }
+
+// -----
+
+// Each rank of tp has one of two equal halves of the rows. While they are masked, the half may be a
+// dimension of its own or a part of the last one.
+// CHECK-LABEL: func.func @halves
+// CHECK: %[[F:.*]] = nn.reshape %{{.*}} : (tensor<6x1x2xf32>) -> tensor<6x2xf32>
+// CHECK: %[[S:.*]] = nn.reshape %[[F]] : (tensor<6x2xf32>) -> tensor<6x1x2xf32>
+// CHECK: %[[M:.*]] = nn.select %{{.*}}, %[[S]], %{{.*}} -> tensor<6x1x2xf32>
+// CHECK: %[[R:.*]] = nn.reshape %[[M]] : (tensor<6x1x2xf32>) -> tensor<6x2xf32>
+// CHECK: nn.linear %[[R]]
+dist.mesh @mesh = <["dp"=4, "tp"=2]>
+func.func @halves(%x: tensor<6x5xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}]>},
+                  %w: tensor<3x10xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, (2{"tp"}, 5 pad 8{"dp"})]>})
+    -> (tensor<6x3xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) {
+  %m = nn.reduce max %x dims [0] {keep_dims} : (tensor<6x5xf32>) -> tensor<1x5xf32>
+  %d = nn.sub %x, %m : (tensor<6x5xf32>, tensor<1x5xf32>) -> tensor<6x5xf32>
+  %l = nn.log %d : tensor<6x5xf32>
+  %r = nn.reshape %l : (tensor<6x5xf32>) -> tensor<6x1x5xf32>
+  %b = nn.broadcast %r {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {"dp"}]>} : (tensor<6x1x5xf32>) -> tensor<6x2x5xf32>
+  %f = nn.reshape %b : (tensor<6x2x5xf32>) -> tensor<6x10xf32>
+  %y = nn.linear %f, %w : (tensor<6x10xf32>, tensor<3x10xf32>) -> tensor<6x3xf32>
+  return %y : tensor<6x3xf32>
+}
