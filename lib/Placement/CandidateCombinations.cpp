@@ -41,20 +41,29 @@ static unsigned countDisagreements(const FactorRule &rule, ArrayRef<LayoutRef> b
   return count;
 }
 
-SmallVector<CandidateCombination> meshwright::combineCandidates(ArrayRef<Candidates> operands,
+SmallVector<CandidateCombination> meshwright::combineCandidates(ValueRange operands,
+                                                                ArrayRef<Candidates> candidates,
                                                                 const FactorRule *rule) {
   bool compares = rule && !rule->operands.empty();
   SmallVector<Prefix> prefixes(1);
-  for (const Candidates &candidates : operands) {
+  for (auto [i, own] : llvm::enumerate(candidates)) {
     SmallVector<Prefix> longer;
-    for (LayoutRef candidate : candidates)
-      for (const Prefix &prefix : prefixes) {
-        Prefix &next = longer.emplace_back(prefix);
-        if (compares && operands.size() > 1)
-          next.disagreements += countDisagreements(*rule, prefix.layouts, candidate);
-        next.layouts.push_back(candidate);
-      }
-    if (candidates.size() > 1)
+    auto extend = [&](const Prefix &prefix, LayoutRef candidate) {
+      Prefix &next = longer.emplace_back(prefix);
+      if (compares)
+        next.disagreements += countDisagreements(*rule, prefix.layouts, candidate);
+      next.layouts.push_back(candidate);
+    };
+    ValueRange before = operands.take_front(i);
+    auto same = llvm::find(before, operands[i]);
+    if (same != before.end())
+      for (const Prefix &prefix : prefixes)
+        extend(prefix, prefix.layouts[same - before.begin()]);
+    else
+      for (LayoutRef candidate : own)
+        for (const Prefix &prefix : prefixes)
+          extend(prefix, candidate);
+    if (longer.size() > 1)
       llvm::stable_sort(longer, [](const Prefix &a, const Prefix &b) {
         return a.disagreements < b.disagreements;
       });

@@ -16,9 +16,11 @@ namespace meshwright {
 using CandidateCombination = mlir::SmallVector<LayoutRef, 4>;
 
 /// Combines the candidates of an op's operands, in the order of the fewest disagreements on the
-/// axes of a factor of the op's rule. Leaves out all but the first few hundred combinations.
-/// `rule` is null for an op without a rule that helps.
-mlir::SmallVector<CandidateCombination> combineCandidates(mlir::ArrayRef<Candidates> operands,
+/// axes of a factor of the op's rule. A value that the op reads several times has one layout.
+/// Leaves out all but the first few hundred combinations. `rule` is null for an op without a rule
+/// that helps.
+mlir::SmallVector<CandidateCombination> combineCandidates(mlir::ValueRange operands,
+                                                          mlir::ArrayRef<Candidates> candidates,
                                                           const dist::FactorRule *rule);
 
 } // namespace meshwright

@@ -73,6 +73,12 @@ LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsig
   return success();
 }
 
+static bool startsWith(ArrayRef<LayoutFactor> list, ArrayRef<LayoutFactor> prefix) {
+  return llvm::equal(
+      list.take_front(prefix.size()), prefix,
+      [](const LayoutFactor &a, const LayoutFactor &b) { return a.sameShardingAs(b); });
+}
+
 /// Distributes the pieces of a dimension over several rule factors. A factor with known
 /// pieces takes the same ones, another factor takes pieces of its local size.
 LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout &layout,
@@ -102,8 +108,12 @@ LogicalResult RuleTransfer::unifyProduct(ArrayRef<int> factors, const DimLayout 
   for (int factor : factors.drop_back()) {
     Pieces taken;
     LayoutFactor upper, lower;
-    if (owners[factor] >= 0 &&
-        llvm::none_of(pieces[factor], [](const LayoutFactor &f) { return f.uniform; })) {
+    if (owners[factor] >= 0 && startsWith(rest, pieces[factor])) {
+      auto end = rest.begin() + pieces[factor].size();
+      taken.assign(rest.begin(), end);
+      rest.erase(rest.begin(), end);
+    } else if (owners[factor] >= 0 &&
+               llvm::none_of(pieces[factor], [](const LayoutFactor &f) { return f.uniform; })) {
       for (const LayoutFactor &want : pieces[factor]) {
         if (want.size == 1 && want.padded == 1)
           continue;
@@ -542,7 +552,8 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   auto lookup = dyn_cast<LookupOpInterface>(op);
   if (lookup && !lookup.getTableOperand())
     placeTable(lookup);
-  bool hasUnreducedCandidates = alternatives && contractsUniform();
+  // An alternative is the layout of a single result.
+  bool hasUnreducedCandidates = alternatives && rule.results.size() == 1 && contractsUniform();
   if (failed(checkAxes()))
     return failure();
   if (lookup && lookup.takesOffset() && failed(checkTable(lookup)))

@@ -125,12 +125,12 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
     }
     return success();
   }
-  SmallVector<Candidates> operands;
+  SmallVector<Candidates> candidates;
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
-    operands.push_back(getPlausible(op, i));
+    candidates.push_back(getPlausible(op, i));
   const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
   return addLink(
-      {op, op->getOperands(), op->getResults(), {}}, combineCandidates(operands, rule),
+      {op, op->getOperands(), op->getResults(), {}}, combineCandidates(op->getOperands(), candidates, rule),
       [&](ArrayRef<LayoutRef> operands, bool reports) {
         return memo.transfer(
             op, operands, [&] { return emit(reports); },

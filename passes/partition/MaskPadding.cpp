@@ -24,7 +24,7 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
   for (Value operand : op->getOperands())
     given.push_back(derived.find(operand)->second);
   const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
-  SmallVector<CandidateCombination> combinations = combineCandidates(given, rule);
+  SmallVector<CandidateCombination> combinations = combineCandidates(op->getOperands(), given, rule);
   bool isOnly = combinations.size() == 1;
   auto emit = [&] {
     InFlightDiagnostic diag = op->emitOpError();

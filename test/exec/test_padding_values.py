@@ -101,6 +101,9 @@ ROWS = {
         (h[:, ::2][:, :3] - h[:, 1::2]).flatten(0, 1).logsumexp(-1) * s.p[:9]).sum(),
     "repeated": lambda s, h, y: (h.repeat_interleave(2, 1).flatten(0, 1).logsumexp(-1)
                                  * s.p.repeat(2)).sum(),
+    "attention of repeated sequences": lambda s, h, y: (
+        F.scaled_dot_product_attention(*[h.repeat(2, 1, 1)] * 3).flatten(0, 1).square().mean(-1)
+        * s.p.repeat(2)).sum(),
     "weighted losses": lambda s, h, y: (
         F.cross_entropy(h.flatten(0, 1), y.flatten(), reduction="none") * s.p).sum(),
 }
@@ -109,7 +112,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("options", [dict(mesh={"dp": 2, "tp": 2}, sequence_parallel="off"),
                                      dict(mesh={"dp": 2}, sequence_parallel="on"),
-                                     dict(mesh={"dp": 8}), dict(mesh={"tp": 3}),
+                                     dict(mesh={"dp": 8}), dict(mesh={"dp": 3}), dict(mesh={"tp": 3}),
                                      dict(mesh={"tp": 4}, sequence_parallel="on")], ids=str)
 def test_gradients_of_rows(name, options):
     """Ops that no target has a kernel for are computed by others, whose padding is proved again."""

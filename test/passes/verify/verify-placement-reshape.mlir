@@ -100,3 +100,24 @@ func.func @pairs_and_halves(%x: tensor<21xf32> {dist.sharding = #dist.sharding<@
   %6 = nn.mul %2, %5 : (tensor<42xf32>, tensor<42xf32>) -> tensor<42xf32>
   return %6 : tensor<42xf32>
 }
+
+// -----
+
+// Heads are two equal halves of three, one of which each rank has. Attention reads one value as
+// queries, keys and values, so all have the same candidate.
+// CHECK-LABEL: func.func @halves_of_heads
+dist.mesh @mesh = <["dp"=3]>
+func.func @halves_of_heads(
+    %x: tensor<1x5x12xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}]>, dist.global = tensor<3x5x12xf32>},
+    %c: tensor<1x2x5x12xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2, 3{"dp"}), {}, {}]>, dist.global = tensor<1x6x5x12xf32>})
+    -> (tensor<1x2x5x12xf32> {dist.sharding = #dist.sharding<@mesh, [{}, (2, 3{"dp"}), {}, {}]>, dist.global = tensor<1x6x5x12xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %x : (tensor<1x5x12xf32>) -> tensor<1x1x5x12xf32>
+  %1 = nn.broadcast %0 : (tensor<1x1x5x12xf32>) -> tensor<2x1x5x12xf32>
+  %2 = nn.reshape %1 : (tensor<2x1x5x12xf32>) -> tensor<1x2x5x12xf32>
+  %out, %lse = nn.attention %2, %2, %2 scale 1.0 : (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>) -> (tensor<1x2x5x12xf32>, tensor<1x2x5xf32>)
+  %3 = nn.mul %c, %out : (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>) -> tensor<1x2x5x12xf32>
+  %d = nn.reduce sum %3 dims [3] : (tensor<1x2x5x12xf32>) -> tensor<1x2x5xf32>
+  %dq, %dk, %dv = nn.attention_grad %2, %2, %2 lse %lse delta %d cotangent %c scale 1.0 : (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5xf32>, tensor<1x2x5xf32>, tensor<1x2x5x12xf32>) -> (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>)
+  return %dq : tensor<1x2x5x12xf32>
+}
