@@ -148,9 +148,31 @@ class Sure(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), ids.flatten(), label_smoothing=self.smoothing)
 
 
+class Sizes(nn.Module):
+    """Sizes of rows of which some are zero."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.a = size, nn.Linear(10, 12)
+
+    def forward(self, x, mask):
+        return (self.size(self.a(x) * mask) - 0.5).square().sum()
+
+
+SIZES = {
+    "norm": lambda h: h.norm(dim=-1),
+    "norm of order 3": lambda h: h.norm(p=3, dim=-1),
+    "normalize": lambda h: F.normalize(h, dim=-1),
+    "cosine": lambda h: F.cosine_similarity(h[:, 1:], h[:, :-1], dim=-1),
+    "deviation": lambda h: h.std(-1),
+    "deviation and mean": lambda h: torch.stack(torch.std_mean(h, -1)),
+    "distances": lambda h: torch.cdist(h, h),
+}
+
+
 def wanted(module, inputs, dtype=torch.float64):
     module = copy.deepcopy(module).to(dtype)
-    loss = module(**inputs)
+    loss = module(**{n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()})
     loss.backward()
     return {f"grad.{n}": p.grad for n, p in module.named_parameters() if p.requires_grad}, loss
 
@@ -213,6 +235,15 @@ def test_queries_that_see_no_key(mesh, after):
 def test_small_loss(mesh, smoothing):
     torch.manual_seed(3)
     check(Sure(smoothing), dict(ids=torch.arange(20).view(4, 5)), **MESHES[mesh])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mesh", ["dp=2", "tp=3"])
+def test_sizes_of_zero(size, mesh):
+    """As in PyTorch, their gradients are zero, not that of a root."""
+    torch.manual_seed(3)
+    mask = (torch.arange(7) < torch.tensor([[7], [2], [0]])).float()[..., None]
+    check(Sizes(SIZES[size]), dict(x=torch.randn(3, 7, 10), mask=mask), **MESHES[mesh])
 
 
 def test_evaluation_mode_has_no_ends():

@@ -102,9 +102,20 @@ def var(c, x, *args, **kwargs):
     return variance(c, x, *_correction(args, kwargs))
 
 
+def root_of_sum(c, x, root=None) -> Node:
+    """The root of a sum that is not negative. Where the sum is zero, PyTorch gives norms and
+    deviations the gradient zero, and not that of the root, which is infinite."""
+    root = root or (lambda y: c.build.unary("sqrt", y))
+    if not c.exported.training:
+        return root(x)
+    zero, one = (c.build.scalar(number, x.dtype) for number in (0, 1))
+    is_zero = c.build.compare("eq", x, zero)
+    return c.build.select(is_zero, zero, root(c.build.select(is_zero, one, x)))
+
+
 @aten("std")
 def std(c, x, *args, **kwargs):
-    return c.build.unary("sqrt", var(c, x, *args, **kwargs))
+    return root_of_sum(c, var(c, x, *args, **kwargs))
 
 
 @aten("var_mean")
@@ -114,10 +125,17 @@ def var_mean(c, x, *args, **kwargs):
             c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
 
 
+@aten("std_mean")
+def std_mean(c, x, *args, **kwargs):
+    dims, correction, keep = _correction(args, kwargs)
+    return [c.build.cast(root_of_sum(c, variance(c, x, dims, correction, keep)), x.dtype),
+            c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
+
+
 def root_of_squares(c, x, dims, keep) -> Node:
     """The Euclidean norm, wide."""
     x = wide(c, x)
-    return c.build.unary("sqrt", c.build.reduce("sum", c.build.binary("mul", x, x), dims, keep))
+    return root_of_sum(c, c.build.reduce("sum", c.build.binary("mul", x, x), dims, keep))
 
 
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
@@ -142,7 +160,8 @@ def norm_of(c, x, order, dims, keep) -> Node:
         return c.build.reduce("max" if order > 0 else "min", size, dims, keep)
     size = wide(c, size)
     power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
-    return power(c.build.reduce("sum", power(size, order), dims, keep), 1 / order)
+    total = c.build.reduce("sum", power(size, order), dims, keep)
+    return root_of_sum(c, total, lambda y: power(y, 1 / order))
 
 
 @aten("prod")
