@@ -85,7 +85,7 @@ class Rows(nn.Module):
     def __init__(self, loss):
         super().__init__()
         self.loss, self.a = loss, nn.Linear(10, 12)
-        self.p = nn.Parameter(torch.rand(21) + 0.5)
+        self.p, self.q = nn.Parameter(torch.rand(21) + 0.5), nn.Parameter(torch.rand(6))
 
     def forward(self, x, labels):
         return self.loss(self, self.a(x), labels)
@@ -104,6 +104,8 @@ ROWS = {
     "attention of repeated sequences": lambda s, h, y: (
         F.scaled_dot_product_attention(*[h.repeat(2, 1, 1)] * 3).flatten(0, 1).square().mean(-1)
         * s.p.repeat(2)).sum(),
+    "weighted repetitions": lambda s, h, y: torch.einsum(
+        "btf,b->tf", torch.einsum("btf,ctf->bct", h, h).exp().repeat(2, 1, 1), s.q).clamp(max=9).mean(),
     "weighted losses": lambda s, h, y: (
         F.cross_entropy(h.flatten(0, 1), y.flatten(), reduction="none") * s.p).sum(),
 }
@@ -112,7 +114,8 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("options", [dict(mesh={"dp": 2, "tp": 2}, sequence_parallel="off"),
                                      dict(mesh={"dp": 2}, sequence_parallel="on"),
-                                     dict(mesh={"dp": 8}), dict(mesh={"dp": 3}), dict(mesh={"tp": 3}),
+                                     dict(mesh={"dp": 8}), dict(mesh={"dp": 3}),
+                                     dict(mesh={"tp": 3}),
                                      dict(mesh={"tp": 4}, sequence_parallel="on")], ids=str)
 def test_gradients_of_rows(name, options):
     """Ops that no target has a kernel for are computed by others, whose padding is proved again."""
