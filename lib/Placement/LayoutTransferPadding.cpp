@@ -60,13 +60,24 @@ static std::pair<int64_t, int64_t> getTailRows(ArrayRef<LayoutFactor> factors,
 }
 
 /// Whether two factors of one dimension have the same rows as their tails. A factor may hold
-/// the unsharded ones below it: 8 of 9 times 8 are 64 of 72.
-static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a,
-                       ArrayRef<LayoutFactor> bs, const LayoutFactor &b) {
+/// those below it: 8 of 9 times 8 are 64 of 72.
+static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a, ArrayRef<LayoutFactor> bs,
+                       const LayoutFactor &b, MeshAttr mesh) {
   if (a.sameShardingAs(b))
     return true;
-  return a.axes == b.axes && a.order == TokenOrder::Natural && b.order == TokenOrder::Natural &&
-         getTailRows(as, a) == getTailRows(bs, b);
+  auto getAxesFrom = [&](ArrayRef<LayoutFactor> list, const LayoutFactor &factor) {
+    AxisList axes;
+    for (const LayoutFactor *f = &factor; f != list.end(); ++f)
+      axes.append(f->axes.begin(), f->axes.end());
+    canonicalizeAxes(axes, mesh);
+    return axes;
+  };
+  auto isNatural = [](ArrayRef<LayoutFactor> list, const LayoutFactor &factor) {
+    return std::all_of(&factor, list.end(),
+                       [](const LayoutFactor &f) { return f.order == TokenOrder::Natural; });
+  };
+  return isNatural(as, a) && isNatural(bs, b) && getTailRows(as, a) == getTailRows(bs, b) &&
+         getAxesFrom(as, a) == getAxesFrom(bs, b);
 }
 
 std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail &tail) const {
@@ -79,7 +90,7 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
       if (!own.isPadded())
         continue;
       bool isSame = factors.size() == 1 ? isSameTail(operands[i]->dims[d].factors, own,
-                                                     pieces[tail.factor], *tail.piece)
+                                                     pieces[tail.factor], *tail.piece, mesh)
                                         : own.sameShardingAs(*tail.piece);
       if (isSame)
         return own.padding;
