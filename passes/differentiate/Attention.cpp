@@ -102,7 +102,8 @@ struct AttentionModel : DifferentiableOpInterface::ExternalModel<AttentionModel,
     OpBuilder builder(op);
     Type type = Writer(builder, op->getLoc()).getWide(Writer::elementOf(attention.getQuery()));
     // A mask of the least finite number needs a wide log-sum-exp to count the keys that it hides.
-    if (attention.getBias())
+    // In f32 the rounding of large scores' log-sum-exp would be the largest error of a weight.
+    if (attention.getBias() || Writer::elementOf(attention.getQuery()).isF32())
       type = builder.getF64Type();
     RankedTensorType own = attention.getResult().getType();
     OperationState state(op->getLoc(), op->getName(), op->getOperands(),

@@ -236,7 +236,8 @@ def softmax(c, x, dim, *rest, **kwargs):
 @aten("log_softmax", "_log_softmax")
 def log_softmax(c, x, dim, *rest, **kwargs):
     x, dims = wide(c, c.operand(x, c.dtype)), [dim % max(x.rank, 1)]
-    centre = c.build.binary("sub", x, c.build.reduce("max", x, dims, True))
+    # The result does not depend on what is taken off the powers: its gradient would be rounding.
+    centre = c.build.binary("sub", x, c.stopped(c.build.reduce("max", x, dims, True)))
     total = c.build.reduce("sum", c.build.unary("exp", centre), dims, True)
     return c.build.binary("sub", centre, c.build.unary("log", total))
 
@@ -244,7 +245,7 @@ def log_softmax(c, x, dim, *rest, **kwargs):
 @aten("logsumexp")
 def logsumexp(c, x, dims, keep=False):
     x, dims = wide(c, x), _dims(c, x, dims)
-    top = c.build.reduce("max", x, dims, True)
+    top = c.stopped(c.build.reduce("max", x, dims, True))
     # Infinity less itself is NaN; the sum of powers as they are is 0 or infinity, as it is to be.
     top = c.build.select(isinf(c, top), c.build.scalar(0, x.dtype), top)
     total = c.build.reduce("sum", c.build.unary("exp", c.build.binary("sub", x, top)), dims, True)
