@@ -28,7 +28,9 @@ static unsigned countDisagreements(const FactorRule &rule, ArrayRef<LayoutRef> b
   unsigned count = 0;
   auto add = [&](unsigned operand, LayoutRef layout) {
     for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], layout->dims)) {
-      if (factors.size() != 1)
+      // Equal elements have any axes.
+      auto isEqual = [](const LayoutFactor &factor) { return factor.uniform; };
+      if (factors.size() != 1 || llvm::any_of(dim.factors, isEqual))
         continue;
       auto [it, isNew] = known.try_emplace(factors.front(), dim.getAxes());
       count += !isNew && it->second != dim.getAxes();

@@ -9,16 +9,22 @@
 
 #include "llvm/Support/MathExtras.h"
 
+#include <cmath>
+
 using namespace mlir;
 using llvm::divideCeil;
 
 namespace meshwright::lower {
 
-/// The most steps of k that f32 sums one by one.
-static constexpr int64_t kExactSteps = 128;
-/// Products of at most so many rows wait for their weights, so that shorter sums, which are more
-/// exact, cost no time.
-static constexpr int64_t kFewRows = 3, kExactStepsOfFewRows = 16;
+/// The most steps of k that f32 sums one by one. Products of at most `kFewRows` rows wait for their
+/// weights, so that shorter sums, which are more exact, cost no time: as many as there are sums.
+static int64_t getExactSteps(int64_t rows, int64_t steps) {
+  constexpr int64_t kMostSteps = 128, kLeastSteps = 16, kFewRows = 3;
+  if (rows > kFewRows)
+    return kMostSteps;
+  auto root = static_cast<int64_t>(std::sqrt(double(steps)));
+  return std::clamp(llvm::alignTo(root, kChunkSteps), uint64_t(kLeastSteps), uint64_t(kMostSteps));
+}
 
 bool hasGemm(Type type, const Processor &processor) {
   return processor.hasFma && (type.isF32() || type.isBF16());
@@ -96,7 +102,7 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
 
   int64_t group = getGroup(spec.type);
   plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
-  plan.exactSteps = spec.m <= kFewRows ? kExactStepsOfFewRows : kExactSteps;
+  plan.exactSteps = getExactSteps(spec.m, plan.steps);
   // One or two tiles gain nothing from blocks of k, as they read weights about once.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
