@@ -134,11 +134,14 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
   Value others = w.reduce(ReduceKind::Sum, w.select(isLabel, zero, powers.powers), {dim});
   Value sum = w.add(others, w.unary<ExpOp>(own));
   Value isLargest = w.compare(CompareKind::Eq, own, zero);
-  Value loss = w.sub(w.select(isLargest, log1p(w, others), w.unary<LogOp>(sum)), own);
+  Value loss = w.select(isLargest, log1p(w, others), w.unary<LogOp>(sum));
   if (std::optional<APFloat> smoothing = getLabelSmoothing()) {
+    // Terms of one sign: infinities add up.
     double s = smoothing->convertToDouble();
     Value all = w.reduce(ReduceKind::Sum, powers.centred, {dim});
-    loss = w.sub(loss, w.scale(w.sub(w.scale(all, 1 / double(classes)), own), s));
+    loss = w.sub(w.sub(loss, w.scale(own, 1 - s)), w.scale(all, s / double(classes)));
+  } else {
+    loss = w.sub(loss, own);
   }
 
   if (isIgnored)

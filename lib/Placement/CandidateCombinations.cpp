@@ -46,6 +46,12 @@ static unsigned countDisagreements(const FactorRule &rule, ArrayRef<LayoutRef> b
 SmallVector<CandidateCombination> meshwright::combineCandidates(ValueRange operands,
                                                                 ArrayRef<Candidates> candidates,
                                                                 const FactorRule *rule) {
+  if (llvm::all_of(candidates, [](const Candidates &own) { return own.size() == 1; })) {
+    CandidateCombination only;
+    for (const Candidates &own : candidates)
+      only.push_back(own.front());
+    return {only};
+  }
   bool compares = rule && !rule->operands.empty();
   SmallVector<Prefix> prefixes(1);
   for (auto [i, own] : llvm::enumerate(candidates)) {

@@ -114,11 +114,13 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
     larger.back() = upper;
     smaller.pop_back();
   }
-  // Factors above a uniform one that are cut into single elements fit it.
-  for (Pieces *rest : {&left, &right})
+  // Single elements that are left of one list are chunks of equal elements, if the other list
+  // begins with such. Else it would have fewer elements.
+  for (auto [rest, other] : {std::pair(&left, b), std::pair(&right, ArrayRef<LayoutFactor>(a))})
     while (!rest->empty()) {
       LayoutFactor factor = rest->pop_back_val();
-      if (factor.getLocalSize() != 1)
+      bool fits = factor.uniform || factor.padded == 1 || (!other.empty() && other.front().uniform);
+      if (factor.getLocalSize() != 1 || !fits)
         return false;
       if (!factor.uniform)
         result.push_back(factor);

@@ -252,7 +252,7 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
 }
 
 /// Whether the padding of a factor that the op sums over has the bounds that the op states
-/// (PaddingOpInterface::getSummedNeed). Reports what has not, if asked to.
+/// (PaddingOpInterface::getSummedNeed). With `reports`, other padding is an error.
 LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
   auto padded = cast<PaddingOpInterface>(op);
   for (unsigned i = 0, e = operands.size(); i < e; ++i) {

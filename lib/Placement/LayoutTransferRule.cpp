@@ -499,8 +499,8 @@ void RuleTransfer::addUnreducedCandidates(const Layout &layout,
 }
 
 /// A dimension of the operand that is of size 1 and not sharded, where the factor that it is tied
-/// to is, broadcasts. An equal element may also be that of each rank: it is where the sum that the
-/// broadcast leaves would read padding.
+/// to is, broadcasts. If it holds equal elements, it may also be read as the chunks of that factor.
+/// It is read so where the sum of a broadcast would read padding.
 AxisList RuleTransfer::getBroadcastAxes(unsigned result, unsigned dim) const {
   for (auto [own, operand] : rule.broadcastResults) {
     const DimLayout &layout = operands[operand]->dims[dim];

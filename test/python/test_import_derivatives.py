@@ -99,6 +99,12 @@ class ClipsSmall(ClipsLarge):
         return gradient * (ctx.saved_tensors[0].abs() > 1e-7)
 
 
+class ClipsGradients(ClipsLarge):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1, 1)
+
+
 class FiniteAtZero(torch.autograd.Function):
     """Is finite where the derivative of the forward is not."""
 
@@ -191,7 +197,8 @@ class Calls(nn.Module):
 @pytest.mark.parametrize("said, function", [
     ("WrongBackward .* differs from that of its forward, by 0.001 times", WrongBackward.apply),
     ("WrongWithSetup .* differs from that of its forward, by 0.001 times", WrongWithSetup.apply),
-    ("ClipsLarge .* differs from that of its forward, by 0.0[0-9]+ times", ClipsLarge.apply),
+    ("ClipsLarge .* differs from that of its forward, by 0.[0-9]+ times", ClipsLarge.apply),
+    ("ClipsGradients .* differs from that of its forward, by [0-9.]+ times", ClipsGradients.apply),
     ("ClipsSmall .* differs from that of its forward, by 1 times", ClipsSmall.apply),
     ("FiniteAtZero .* differs .*, which is not finite in places", FiniteAtZero.apply),
     ("CallsAnother .* differs from that of its forward, by 0.001 times", CallsAnother.apply),

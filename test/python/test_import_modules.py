@@ -108,6 +108,23 @@ def test_key_padding(name):
     assert ("key_padding" in operands, " bias %" in operands) == (not is_finite, is_finite)
 
 
+FILLS = {
+    "then a bias of keys": lambda s, m: s.masked_fill(~m, torch.finfo(s.dtype).min) + torch.arange(9.0),
+    "then a small bias": lambda s, m: s.masked_fill(~m, -1e4) + torch.arange(9.0),
+    "over minus infinity": lambda s, m: s.masked_fill(torch.ones(9, 9).triu(1).bool(), -math.inf).masked_fill(~m, -1e4),
+    "of two numbers": lambda s, m: s.masked_fill(torch.ones(9, 9).triu(1).bool(), -1e5).masked_fill(~m, -1e4),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_rows_hidden_among_other_terms(name):
+    """Which number hides the keys of a query that sees none, and what was added, decides its weights."""
+    mask = torch.arange(9)[None] >= torch.tensor([[9], [4]])
+    fill = FILLS[name]
+    same(built(Padded, lambda q, k, v, m: fill(q @ k.mT / 4, m[:, None, None, :]).softmax(-1) @ v),
+         (random(2, 9, 48), mask))
+
+
 @pytest.mark.parametrize("name", ["additive", "fill"])
 def test_rows_hidden_by_a_number(name):
     mask = torch.arange(9)[None] < torch.tensor([[0], [4]])

@@ -17,6 +17,10 @@ from .match import constant_of, scalar_operand
 from .random_numbers import apply, index_of, states
 
 
+#: Numbers from here down absorb the scores that are added to them.
+_ABSORBING = -1e12
+
+
 def lift_attention(graph: Graph):
     uses = graph.uses()
     build = Builder()
@@ -257,8 +261,9 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
     terms = [(kind, widen(term)) for kind, term in terms]
     reader = MaskReader(build, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     mask = _read_mask(build, reader, terms, weights.dtype)
-    if any(kind == "filled" for kind, _ in terms) and mask.hides_by_inputs():
-        if len(scores.fills) > 1:
+    filled = [term for term in terms if term[0] == "filled"]
+    if _read_mask(build, reader, filled, weights.dtype).hides_by_inputs():
+        if not _fill_is_last(terms, scores.fills):
             return None
         seen = _sees_a_key(build, terms)
         q = build.select(seen, q, build.scalar(0.0, q.dtype))
@@ -367,6 +372,18 @@ def _read_mask(build: Builder, reader: MaskReader, terms, dtype: str,
             else:
                 reader.additive(mask, term)
     return mask
+
+
+def _fill_is_last(terms, fills: set[float]) -> bool:
+    """Whether the scores of a query that sees no key are one number, the one that hides all keys.
+
+    It replaces minus infinity, too, and absorbs what is added later if it is huge. `terms` begin
+    with the one that was applied last."""
+    first = next(i for i, (kind, _) in enumerate(terms) if kind == "filled")
+    later, earlier = terms[:first], terms[first:]
+    absorbs = min(fills) <= _ABSORBING and any(
+        kind == "bias" and term.shape[-1:] != (1,) and term.rank > 0 for kind, term in later)
+    return len(fills) == 1 and not absorbs and all(kind in ("filled", "bias") for kind, _ in earlier)
 
 
 def _sees_a_key(build: Builder, terms) -> Node:

@@ -161,7 +161,8 @@ def norm_of(c, x, order, dims, keep) -> Node:
     size = wide(c, size)
     power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
     total = c.build.reduce("sum", power(size, order), dims, keep)
-    return root_of_sum(c, total, lambda y: power(y, 1 / order))
+    root = lambda y: power(y, 1 / order)
+    return root_of_sum(c, total, root) if order > 0 else root(total)
 
 
 @aten("prod")

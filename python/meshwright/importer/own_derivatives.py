@@ -8,6 +8,7 @@ forward. A function is accepted if both derivatives agree at numbers drawn at ra
 import concurrent.futures
 import contextlib
 import copy
+import itertools
 import math
 import sys
 import textwrap
@@ -24,6 +25,8 @@ from .errors import Diagnostic, ImportFailed, Uncovered
 _TOLERANCE = 1e-5
 #: Bounds of the numbers drawn: a function may clip large or small ones in its derivative alone.
 _BOUNDS = (1.0, 30.0, 1e-8)
+#: Bounds of the cotangents: a derivative may clip them.
+_SCALES = (1.0, 1e3, 1e-3)
 #: A function of more elements than this is compared at smaller shapes.
 _MOST_ELEMENTS = 1 << 18
 _SMALL_SIZE = 16
@@ -59,16 +62,17 @@ def refusing_other_derivatives():
             is_own = getattr(ctx, "_forward_cls", None) is function
             if is_own and function not in running and _flows(ctx, given):
                 leaves, spec = _described(given)
-                key = (function, spec, *((type(x), x if isinstance(x, Hashable) else id(x))
-                                         for x in leaves))
+                key = (function, spec, *((type(x), _identity(x)) for x in leaves))
                 if key not in verdicts:
                     running.add(function)
-                    verdicts[key] = _verdict(function, leaves, spec)
+                    # The leaves stay alive, so that no other gets the identity of one.
+                    verdicts[key] = leaves, _verdict(function, leaves, spec)
                     running.discard(function)
-                if verdicts[key]:
+                _, verdict = verdicts[key]
+                if verdict:
                     problems.setdefault(function, Diagnostic(
                         f"{function.__qualname__} is a torch.autograd.Function whose derivative "
-                        f"{verdicts[key]}; expected operations of PyTorch, or the derivative of the "
+                        f"{verdict}; expected operations of PyTorch, or the derivative of the "
                         "forward, where gradients are asked for", "error", *_caller()))
             return kept(ctx, *args)
 
@@ -81,13 +85,25 @@ def refusing_other_derivatives():
                 name = _method_with_context(function)
                 replace(function, name, watched(function, name, getattr(function, name)))
 
+    def defined(function, **kwargs):
+        super(torch.autograd.Function, function).__init_subclass__(**kwargs)
+        watch([function])
+
     with contextlib.ExitStack() as patches:
         watch(_descendants(torch.autograd.Function))
         # The module may define others as it runs.
-        replace(torch.autograd.Function, "__init_subclass__", classmethod(lambda f: watch([f])))
+        replace(torch.autograd.Function, "__init_subclass__", classmethod(defined))
         yield
     if problems:
         raise ImportFailed(problems.values())
+
+
+def _identity(leaf) -> Hashable:
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return leaf
 
 
 def _descendants(kind: type) -> list[type]:
@@ -178,9 +194,10 @@ def _difference_between(calls, leaves, spec, wide) -> float | None:
     generator = torch.Generator().manual_seed(0)
     error = None
     with torch.random.fork_rng(devices=()):
-        for low, high in [(low * bound, bound) for bound in _BOUNDS for low in (-1, 0)]:
+        for low, bound, scale in itertools.product((-1, 0), _BOUNDS, _SCALES):
+            low, high = low * bound, bound
             given = [x.draw(low, high, wide, generator) if isinstance(x, _Drawn) else x for x in leaves]
-            own, want = (_gradients(call, given, spec) for call in calls)
+            own, want = (_gradients(call, given, spec, scale) for call in calls)
             if own is None or want is None or not own.isfinite().any():
                 continue
             is_finite = own.isfinite()
@@ -191,8 +208,8 @@ def _difference_between(calls, leaves, spec, wide) -> float | None:
     return error
 
 
-def _gradients(call, leaves, spec) -> torch.Tensor | None:
-    """The gradients by all arguments, with random cotangents that are the same in each call.
+def _gradients(call, leaves, spec, scale) -> torch.Tensor | None:
+    """The gradients by all arguments, with random cotangents up to `scale`, the same in each call.
 
     None where a result is not a number. The call gets copies: it may write to its arguments."""
     torch.default_generator.manual_seed(0)
@@ -204,7 +221,7 @@ def _gradients(call, leaves, spec) -> torch.Tensor | None:
     if any(x.isnan().any() for x in outputs):
         return None
     generator = torch.Generator().manual_seed(1)
-    cotangents = [_Drawn(tuple(x.shape), x.dtype, False).draw(-1, 1, x.dtype, generator)
+    cotangents = [scale * _Drawn(tuple(x.shape), x.dtype, False).draw(-1, 1, x.dtype, generator)
                   for x in outputs]
     wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
     flowing = [i for i, x in enumerate(outputs) if x.requires_grad]

@@ -803,3 +803,40 @@ func.func @open_ones()
   // expected-error@+1 {{result 0 has layout [{}], but the signature promises [{}] unreduced {"dp"}}}
   return %z : tensor<4xf32>
 }
+
+// -----
+
+// Equal elements below three others: the ranks repeat each of the three 7 times, and nobody slices.
+dist.mesh @mesh = <["tp"=2]>
+func.func @repeated_on_each_rank(%x: tensor<21xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<42xf32>},
+    %h: tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<3xf32>})
+    -> (tensor<21xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<42xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %h : (tensor<3xf32>) -> tensor<3x1xf32>
+  %1 = nn.broadcast %0 : (tensor<3x1xf32>) -> tensor<3x7xf32>
+  // expected-note@below {{operand 1 is from here}}
+  %2 = nn.reshape %1 : (tensor<3x7xf32>) -> tensor<21xf32>
+  // expected-error@below {{dimension 0 of operand 1 has layout [(3, 7)] of true size 21, expected [{"tp"}] of 42 as in operand 0}}
+  %3 = nn.add %x, %2 : (tensor<21xf32>, tensor<21xf32>) -> tensor<21xf32>
+  return %3 : tensor<21xf32>
+}
+
+// -----
+
+// Runs of three of 14 rows, and runs of seven of three rows: 42 elements, and 21.
+dist.mesh @mesh = <["tp"=2]>
+func.func @crossing_runs(%x: tensor<7xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<14xf32>},
+    %h: tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<3xf32>})
+    -> (tensor<21xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<42xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %x : (tensor<7xf32>) -> tensor<7x1xf32>
+  %1 = nn.broadcast %0 : (tensor<7x1xf32>) -> tensor<7x3xf32>
+  %2 = nn.reshape %1 : (tensor<7x3xf32>) -> tensor<21xf32>
+  %3 = nn.reshape %h : (tensor<3xf32>) -> tensor<3x1xf32>
+  %4 = nn.broadcast %3 : (tensor<3x1xf32>) -> tensor<3x7xf32>
+  // expected-note@below {{operand 1 is from here}}
+  %5 = nn.reshape %4 : (tensor<3x7xf32>) -> tensor<21xf32>
+  // expected-error@below {{dimension 0 of operand 1 has layout [(3, 7)] of true size 21}}
+  %6 = nn.add %2, %5 : (tensor<21xf32>, tensor<21xf32>) -> tensor<21xf32>
+  return %6 : tensor<21xf32>
+}
