@@ -806,7 +806,7 @@ func.func @open_ones()
 
 // -----
 
-// Equal elements below three others: the ranks repeat each of the three 7 times, and nobody slices.
+// Equal elements below three others: the ranks repeat each of the three 7 times, and no op slices.
 dist.mesh @mesh = <["tp"=2]>
 func.func @repeated_on_each_rank(%x: tensor<21xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<42xf32>},
     %h: tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<3xf32>})
