@@ -16,7 +16,6 @@ from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
 from .random_numbers import apply, index_of, states
 
-
 #: Numbers from here down absorb the scores that are added to them.
 _ABSORBING = -1e12
 
