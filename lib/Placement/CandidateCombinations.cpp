@@ -11,6 +11,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+/// Each combination is tried on the op, so an op with more of them would be slow.
 static constexpr size_t kMaxCombinations = 256;
 
 namespace {
@@ -20,8 +21,8 @@ struct Prefix {
 };
 } // namespace
 
-/// The number of dimensions of the next operand whose axes are others than those that an operand
-/// before it has for the same factor.
+/// Counts the dimensions of the next operand that disagree with the operands before it: the same
+/// factor has other axes there.
 static unsigned countDisagreements(const FactorRule &rule, ArrayRef<LayoutRef> before,
                                    LayoutRef next) {
   llvm::SmallDenseMap<int, AxisList> known;
